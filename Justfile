@@ -1,0 +1,32 @@
+# Recipes for developers. `just` comes with the dev extra (package rust-just).
+
+default: check test
+
+# everything a change must pass before it is committed
+check: lint types layers
+
+lint:
+    ruff check .
+    ruff format --check .
+
+types:
+    mypy
+
+layers:
+    lint-imports
+
+# the fast suites
+test *args:
+    python -m pytest -m "not slow" {{args}}
+
+# crash, soak and large-zone suites
+slow *args:
+    python -m pytest -m slow {{args}}
+
+# prints figures beside peers and floors; asserts nothing
+bench *args:
+    python -m tests.bench {{args}}
+
+# JSON Schemas from the code
+schemas:
+    python -m kudurru.entrypoints.schemas schemas

@@ -1,0 +1,1 @@
+"""One folder per outside thing: databases, sockets, files, clocks."""

@@ -1,0 +1,1 @@
+"""Sockets that speak DNS."""

@@ -1,0 +1,1 @@
+"""Event log in memory: for tests, dry runs and throw-away servers."""

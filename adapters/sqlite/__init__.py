@@ -1,0 +1,1 @@
+"""Event log in one SQLite file: the default."""

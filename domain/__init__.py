@@ -1,0 +1,1 @@
+"""What kudurru means: objects, events, decisions, DNS. No I/O, no clock, no randomness here."""

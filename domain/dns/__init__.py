@@ -1,0 +1,1 @@
+"""The DNS protocol as values: names, records, zones, look-up, messages. No I/O."""

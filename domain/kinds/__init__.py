@@ -1,0 +1,1 @@
+"""The kinds of objects: their shape, their validation, their registry."""
