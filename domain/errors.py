@@ -1,0 +1,106 @@
+"""The error tree, divided by what the caller can do.
+
+    KudurruError
+    ├── Invalid        fix the input; every fault is named in `causes`
+    ├── NotFound       name something that exists
+    ├── ManagedBy      another manager owns the object: talk to it, or force
+    ├── Conflict       the state moved: read again, decide again
+    ├── Busy           a limit is reached or another process holds the place: wait
+    └── Stop           nothing can be written until a person acts
+        ├── LogDamaged     what is stored does not verify
+        ├── LogNewer       written by a newer kudurru
+        └── StorageFailed  the disk or the database refuses
+
+Each message says what is wrong, where, and what to do. Texts that came from outside are escaped
+where they are shown, not here.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+
+class KudurruError(Exception):
+    """Root of what this program raises on purpose. `str()` is a sentence for a person."""
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One fault of an input: the path of the field, and what is wrong with it."""
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+class Invalid(KudurruError):
+    """The input breaks rules. Nothing was written.
+
+    `what` names the input (an object, a file); `causes` holds every fault that was found.
+    """
+
+    def __init__(self, what: str, causes: Iterable[Cause]) -> None:
+        self.what = what
+        self.causes = tuple(causes)
+        super().__init__(what, self.causes)
+
+    def __str__(self) -> str:
+        if len(self.causes) == 1:
+            return f"{self.what}: {self.causes[0]}"
+        return f"{self.what}: {len(self.causes)} faults\n" + "\n".join(
+            f"  {cause}" for cause in self.causes
+        )
+
+
+class NotFound(KudurruError):
+    """There is no such thing."""
+
+
+class ManagedBy(KudurruError):
+    """The object belongs to another manager."""
+
+    def __init__(self, what: str, owner: str) -> None:
+        self.what = what
+        self.owner = owner
+        super().__init__(what, owner)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} is managed by {self.owner!r}; "
+            f"change it there, or take it over whole with --force"
+        )
+
+
+class Conflict(KudurruError):
+    """The state moved since the caller read it."""
+
+
+class Busy(KudurruError):
+    """A limit is reached, or another process holds the place: try again later."""
+
+
+class Stop(KudurruError):
+    """Nothing can be written here until a person acts."""
+
+
+class LogDamaged(Stop):
+    """What is stored does not verify. `position` is the first bad seq, `kind` what is bad there:
+    gap, payload, entry, chain, tree, signature, truncation or state."""
+
+    def __init__(self, kind: str, position: int, message: str) -> None:
+        self.kind = kind
+        self.position = position
+        self.message = message
+        super().__init__(kind, position, message)
+
+    def __str__(self) -> str:
+        return f"position {self.position}: {self.message}"
+
+
+class LogNewer(Stop):
+    """The log was written by a newer kudurru: upgrade this one."""
+
+
+class StorageFailed(Stop):
+    """The disk or the database refuses; the message names the file and what to do."""

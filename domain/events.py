@@ -1,0 +1,74 @@
+"""Events: facts of the log.
+
+An event type has a stable short name with a version, never a Python path. A change of shape is a
+new version and an upcaster; stored bytes never change. The stream of an object is its key; the
+first event of a stream has version 1 and there are no gaps.
+"""
+
+from typing import NewType
+
+import msgspec
+
+from kudurru.domain.objects import Key
+
+Position = NewType("Position", int)
+"""A seq of the log: 1 for the first event, no gaps. 0 means before the first."""
+
+OBJECT_APPLIED = "obj.applied.v1"
+OBJECT_STATUS = "obj.status.v1"
+OBJECT_DELETED = "obj.deleted.v1"
+OBJECT_MOVED = "obj.moved.v1"
+"""Recorded in the scope that a record set leaves when its zoneRef changes, so that reading one
+scope as of a moment needs no other scope."""
+CLOCK_STEPPED = "clock.stepped.v1"
+
+KNOWN_TYPES = frozenset(
+    {OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED, CLOCK_STEPPED}
+)
+
+SYSTEM_KEY = Key("System//log")
+"""Stream of facts about the log itself."""
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """A fact that was decided and is not yet recorded."""
+
+    type: str
+    key: Key  # the stream
+    ver: int  # version in the stream
+    scope: str  # "namespace/zone", either part may be empty; indexed for reads of one zone
+    manager: str
+    body: bytes  # canonical JSON
+
+
+class Who(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did it, from where, and why. Hashed with its own salt, so that it can be erased."""
+
+    actor: str  # "user:1000", "token:NAME", "system"
+    source: str = ""  # how it came in: "cli", "socket", "api 192.0.2.1", ...
+    reason: str = ""
+    cause: str = ""  # the request, restore or event that led to this
+    wall: int = 0  # microseconds UTC as the clock read, even where `ts` was held monotone
+
+
+class ChangeSet(msgspec.Struct, frozen=True):
+    """Events that become durable together or not at all, with one `who`."""
+
+    events: tuple[Event, ...]
+    who: Who
+
+
+class Recorded(msgspec.Struct, frozen=True, gc=False):
+    """An event with its place in the log."""
+
+    seq: Position
+    txn: Position  # seq of the first event of its change set
+    n: int  # how many events its change set has
+    ts: int  # microseconds UTC, never less than that of the event before
+    type: str
+    key: Key
+    ver: int
+    scope: str
+    manager: str
+    body: bytes | None  # None: erased by a redaction
+    who: bytes | None  # canonical JSON of Who; None: erased

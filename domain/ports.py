@@ -1,0 +1,111 @@
+"""What the domain needs from outside, as Protocols. Adapters implement them; one contract suite
+per port (tests/contracts) runs on every adapter."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.objects import Key
+
+
+class Clock(Protocol):
+    def now_us(self) -> int:
+        """Wall time, microseconds UTC. It may jump: use it for when, never for how long."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """Microseconds since some start. It never goes back: use it for how long."""
+        ...
+
+
+class Entropy(Protocol):
+    def token(self, size: int) -> bytes:
+        """`size` unpredictable bytes."""
+        ...
+
+
+class LogHead(msgspec.Struct, frozen=True):
+    """The newest place of a log."""
+
+    seq: Position
+    ts: int  # microseconds UTC of the newest event, 0 when empty
+    hash: bytes  # head of the chain, 32 bytes
+
+
+class EventLog(Protocol):
+    """The append-only, hash-chained log: the one source of truth.
+
+    One process appends at a time (SQLite), or the counter row orders several (PostgreSQL).
+    """
+
+    @property
+    def log_id(self) -> str:
+        """Random name given at creation; part of the chain's origin."""
+        ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    def append(self, change_sets: Sequence[ChangeSet], now_us: int) -> list[Recorded]:
+        """Record all change sets in order, in one transaction. Durable when it returns.
+
+        `ts` of every event is max(newest ts, now_us).
+        Raises: Conflict when a stream is not at the version the events continue (nothing is
+        recorded); StorageFailed when the storage refuses (nothing is recorded);
+        LogDamaged when the stored head is not what this process wrote or read last.
+        """
+        ...
+
+    def read(
+        self,
+        after: int = 0,
+        upto: int | None = None,
+        *,
+        scope: str | None = None,
+        key: Key | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[Recorded]:
+        """Events with after < seq <= upto in order of seq, streamed in bounded batches.
+        Events appended after the call may be left out."""
+        ...
+
+    def get(self, seq: int) -> Recorded | None: ...
+
+    def head(self) -> LogHead: ...
+
+    def stream_version(self, key: Key) -> int:
+        """Version of the newest event of the stream, 0 when there is none."""
+        ...
+
+    def position_at(self, ts_us: int) -> Position:
+        """Seq of the last event at or before a time, 0 when there is none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LogRow(msgspec.Struct, frozen=True):
+    """A stored row, column by column, as the verifier reads it. None is a stored NULL."""
+
+    seq: int
+    txn: int
+    ts: int
+    obj: str | None  # key by the streams table, None when that row is missing
+    ver: int
+    scope: str | None  # by the scopes table
+    type: str
+    entry: bytes
+    salt: bytes | None
+    body: bytes | None
+    who_salt: bytes | None
+    who: bytes | None
+    leaf: bytes
+    head: bytes
+
+
+class VerifiableLog(EventLog, Protocol):
+    def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
+        """Raw rows in order of seq, streamed, nothing checked."""
+        ...
