@@ -7,7 +7,7 @@ returns no event when nothing would change, because an apply every minute must n
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol, assert_never
 
 import msgspec
 
@@ -43,6 +43,10 @@ _RESERVED_MANAGERS = frozenset({"external-dns", CONTROLLER})
 _RESERVED_PREFIXES = ("update:", "mirror:")
 
 EPOCH_SHIFT = 40
+
+PENDING = "pending"
+"""resourceVersion of an object whose newest event has no position yet: equal to none that a
+caller can have read."""
 
 
 def resource_version(epoch: int, seq: int) -> str:
@@ -150,17 +154,29 @@ class Batch:
         self._now = datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._epoch = epoch
         self._new_uid = new_uid
-        self._changed: dict[Key, StoredObject | None] = {}
-        self._versions: dict[Key, int] = {}
+        self._led_to: dict[Key, tuple[Event, ...]] = {}
         self._apexes: dict[Key, names.Name | None] = {}
 
+    def nested(self) -> "Batch":
+        """A batch on top of this one, for commands that happen together or not at all."""
+        inner = Batch(self, now_us=0, epoch=self._epoch, new_uid=self._new_uid)
+        inner._now = self._now
+        return inner
+
+    def absorb(self, inner: "Batch") -> None:
+        """Take over what a nested batch decided."""
+        for key, events in inner._led_to.items():
+            self._led_to[key] = self._led_to.get(key, ()) + events
+
     def find(self, key: Key) -> StoredObject | None:
-        if key in self._changed:
-            return self._changed[key]
-        return self._state.find(key)
+        stored = self._state.find(key)
+        for event in self._led_to.get(key, ()):
+            stored = evolve(stored, event, PENDING)
+        return stored
 
     def version(self, key: Key) -> int:
-        return self._versions.get(key) or self._state.version(key)
+        events = self._led_to.get(key)
+        return events[-1].ver if events else self._state.version(key)
 
     def decide(self, command: Command) -> tuple[list[Event], Outcome]:
         match command:
@@ -170,23 +186,22 @@ class Batch:
                 events, outcome = self._update_status(command)
             case Delete():
                 events, outcome = self._delete(command)
-        for event in events:
-            self._versions[event.key] = event.ver
-            self._changed[event.key] = evolve(self._changed_or_state(event.key), event, "pending")
+            case _:
+                assert_never(command)
         if events:
-            self._apexes.pop(events[0].key, None)
+            key = events[0].key
+            self._led_to[key] = (*self._led_to.get(key, ()), *events)
+            self._apexes.pop(key, None)
         return events, outcome
-
-    def _changed_or_state(self, key: Key) -> StoredObject | None:
-        return self._changed[key] if key in self._changed else self._state.find(key)
 
     def _apply(self, command: Apply) -> tuple[list[Event], Outcome]:
         manifest = command.manifest
         key = manifest.key
         stored = self.find(key)
-        _check_expected(key, command.expected, stored)
+        # The owner first: whoever does not own it has no business with its versions.
         if stored is not None and stored.manager != command.manager and not command.force:
             raise ManagedBy(str(ref_of(key)), stored.manager)
+        _check_expected(key, command.expected, stored)
         self._check_zone_rules(manifest, stored)
         annotations = _annotations(manifest, stored)
         scope = scope_of(manifest)
@@ -237,10 +252,10 @@ class Batch:
         stored = self.find(command.key)
         if stored is None:
             raise NotFound(f"{ref_of(command.key)} does not exist")
-        _check_expected(command.key, command.expected, stored)
         foreign = command.manager is not None and stored.manager != command.manager
         if foreign and not command.force:
             raise ManagedBy(str(ref_of(command.key)), stored.manager)
+        _check_expected(command.key, command.expected, stored)
         event = self._event(
             OBJECT_DELETED,
             command.key,

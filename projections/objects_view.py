@@ -5,7 +5,7 @@ million objects cost a few hundred megabytes less and a cold start decodes none 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ from kudurru.domain.events import (
     OBJECT_DELETED,
     OBJECT_MOVED,
     OBJECT_STATUS,
+    OBJECT_TYPES,
     Position,
     Recorded,
 )
@@ -69,14 +70,10 @@ class ObjectsView:
         self._digest = SetDigest()
         self._counts = dict.fromkeys(KINDS, 0)
 
-    def apply(self, events: Sequence[Recorded]) -> None:
-        for event in events:
-            self.position = event.seq
-            match event.type:
-                case "obj.applied.v1" | "obj.status.v1" | "obj.moved.v1" | "obj.deleted.v1":
-                    self._apply(event)
-
-    def _apply(self, event: Recorded) -> None:
+    def apply(self, event: Recorded) -> None:
+        self.position = event.seq
+        if event.type not in OBJECT_TYPES:
+            return
         key = event.key
         before = self._entries.get(key)
         if before is not None:
@@ -103,6 +100,9 @@ class ObjectsView:
             self._entries[key] = entry
             self._gone.pop(key, None)
             self._digest.add(_element(key, entry))
+
+    def advance(self, now_s: int) -> None:
+        """Objects do not expire; only what they say does."""
 
     def digest(self) -> str:
         return self._digest.hexdigest()
