@@ -22,9 +22,8 @@ OBJECT_MOVED = "obj.moved.v1"
 scope as of a moment needs no other scope."""
 CLOCK_STEPPED = "clock.stepped.v1"
 
-KNOWN_TYPES = frozenset(
-    {OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED, CLOCK_STEPPED}
-)
+OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
+KNOWN_TYPES = OBJECT_TYPES | {CLOCK_STEPPED}
 
 SYSTEM_KEY = Key("System//log")
 """Stream of facts about the log itself."""
