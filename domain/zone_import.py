@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
-from kudurru.domain.dns import names, records
+from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.zone_tree import Soa
 from kudurru.domain.kinds.meta import ObjectMeta, is_dns_subdomain
@@ -84,7 +84,7 @@ def manifests(
     name = zone or zone_object_name(apex)
     apex_key = names.key(apex)
     rrs = owners.get(apex_key, (apex, {}))[1]
-    ns = rrs.get(records.NS)
+    ns = rrs.get(record_types.NS)
     if default_ttl is None:
         default_ttl = _usual_ttl(owners)
     found = [
@@ -96,7 +96,7 @@ def manifests(
     ]
     ref = ZoneRef(name=name)
     for key, (owner, of_owner) in owners.items():
-        skipped = (records.SOA, records.NS) if key == apex_key else ()
+        skipped = (record_types.SOA, record_types.NS) if key == apex_key else ()
         endpoints = _endpoints(owner, of_owner, skipped, default_ttl)
         if endpoints:
             meta = ObjectMeta(name=record_set_name(owner, apex, name), namespace=namespace)
@@ -135,15 +135,13 @@ def _zone_spec(
     )
 
 
-def _endpoints(
-    owner: Name, rrs: RRs, skipped: Sequence[int], default_ttl: int
-) -> list[Endpoint]:
+def _endpoints(owner: Name, rrs: RRs, skipped: Sequence[int], default_ttl: int) -> list[Endpoint]:
     text = names.to_text(owner)
     found = []
     for rtype, (ttl, rdatas) in rrs.items():
         if rtype in skipped:
             continue
-        record_type = records.type_to_text(rtype)
+        record_type = record_types.type_to_text(rtype)
         targets = [records.rdata_to_text(rtype, rdata) for rdata in rdatas.values()]
         # An RRset larger than one endpoint may be is split; the parts are served as one.
         for i in range(0, len(targets), TARGETS_MAX):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from kudurru.domain.dns import names, records
+from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.zone_tree import RRset, Soa
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem, expiry_s
@@ -54,7 +54,7 @@ def parse_endpoints(spec: DNSRecordSetSpec) -> dict[Name, tuple[Parsed, ...]]:
     for endpoint in spec.endpoints:
         try:
             owner = names.from_text(endpoint.dns_name)
-            rtype = records.type_from_text(endpoint.record_type)
+            rtype = record_types.type_from_text(endpoint.record_type)
             rdatas = tuple(records.target_from_text(rtype, text) for text in endpoint.targets)
             expires = expiry_s(endpoint.expires_at) if endpoint.expires_at else None
         except ValueError:
@@ -96,7 +96,7 @@ def resolve_owner(
             if fault is not None:
                 problem = EndpointProblem(
                     dns_name=names.to_text(parsed.owner),
-                    record_type=records.type_to_text(parsed.rtype),
+                    record_type=record_types.type_to_text(parsed.rtype),
                     set_identifier=parsed.set_identifier,
                     reason=fault[0],
                     message=fault[1],
@@ -129,20 +129,20 @@ def _fault(
         return "OutsideZone", f"outside the zone {names.to_text(apex_key)}"
     if holder != key:
         return "Duplicated", f"{holder} came first with this name, type and set identifier"
-    if owner_key == apex_key and parsed.rtype == records.NS:
+    if owner_key == apex_key and parsed.rtype == record_types.NS:
         return "Invalid", "name servers of the zone are written in spec.nameservers of the DNSZone"
-    if owner_key == apex_key and parsed.rtype == records.CNAME:
+    if owner_key == apex_key and parsed.rtype == record_types.CNAME:
         return "Invalid", "a CNAME cannot stand beside the SOA of the zone"
     if parsed.disabled:
         return None
-    if parsed.rtype in records.SINGLETON_TYPES and parsed.rtype in served:
-        name = records.type_to_text(parsed.rtype)
+    if parsed.rtype in record_types.SINGLETON_TYPES and parsed.rtype in served:
+        name = record_types.type_to_text(parsed.rtype)
         return "Invalid", f"{served[parsed.rtype]} has a {name} here, and a name has one at most"
-    if parsed.rtype not in records.BESIDE_CNAME:
+    if parsed.rtype not in record_types.BESIDE_CNAME:
         for other, other_key in served.items():
-            alone = records.CNAME in (parsed.rtype, other)
-            if alone and other != parsed.rtype and other not in records.BESIDE_CNAME:
-                there = f"{records.type_to_text(other)} of {other_key} is here"
+            alone = record_types.CNAME in (parsed.rtype, other)
+            if alone and other != parsed.rtype and other not in record_types.BESIDE_CNAME:
+                there = f"{record_types.type_to_text(other)} of {other_key} is here"
                 return "Invalid", f"{there}, and a CNAME stands alone (RFC 2181 section 10.1)"
     return None
 
@@ -152,7 +152,7 @@ def apex_rrsets(spec: DNSZoneSpec) -> list[RRset]:
     if not spec.nameservers:
         return []
     ttl = spec.default_ttl if spec.nameserver_ttl is None else spec.nameserver_ttl
-    return [RRset(records.NS, ttl, tuple(names.from_text(text) for text in spec.nameservers))]
+    return [RRset(record_types.NS, ttl, tuple(names.from_text(text) for text in spec.nameservers))]
 
 
 def soa_of(spec: DNSZoneSpec) -> Soa:

@@ -69,3 +69,18 @@ def type_to_text(rtype: int) -> str:
 def is_meta(rtype: int) -> bool:
     """Whether a type is for questions and messages only, never for data (RFC 6895 section 3.1)."""
     return rtype == OPT or 128 <= rtype <= 255 or rtype == 0
+
+
+SINGLETON_TYPES = frozenset({CNAME, DNAME, SOA})
+"""Types of which a name holds one record at most (RFC 2181 section 10.1, RFC 6672 section 2.4,
+RFC 1035 section 5.2)."""
+
+BESIDE_CNAME = frozenset({RRSIG, NSEC, 24, 25, 30})
+"""Types that may stand beside a CNAME (RFC 4034 section 3, RFC 2181 section 10.1): RRSIG, NSEC,
+and the older SIG, KEY and NXT."""
+
+
+def is_meta_type(rtype: int) -> bool:
+    """Whether a type asks for something and is never stored (RFC 6895 section 3.1): OPT, TKEY,
+    TSIG, transfers, ANY, and the reserved 0 and 65535."""
+    return rtype in (0, OPT, 65535) or 128 <= rtype <= 255

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from kudurru.domain.dns import names, records
+from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.errors import Cause
 from kudurru.domain.kinds.meta import (
     Condition,
@@ -90,8 +90,8 @@ def policy_faults(spec: PolicySpec) -> Iterator[Cause]:
         yield from _rewrite_faults(f"spec.rewrites[{i}]", rewrite)
     for i, text in enumerate(spec.block_types):
         try:
-            records.type_from_text(text)
-        except records.BadRecord as error:
+            record_types.type_from_text(text)
+        except record_types.BadRecord as error:
             yield Cause(f"spec.blockTypes[{i}]", str(error))
     yield from _custom_ip_faults(spec)
     if spec.schedule:
@@ -129,14 +129,14 @@ def _rewrite_faults(where: str, rewrite: Rewrite) -> Iterator[Cause]:
     except names.BadName as error:
         yield Cause(f"{where}.name", str(error))
     try:
-        rtype = records.type_from_text(rewrite.type)
-    except records.BadRecord as error:
+        rtype = record_types.type_from_text(rewrite.type)
+    except record_types.BadRecord as error:
         yield Cause(f"{where}.type", str(error))
         return
     for j, target in enumerate(rewrite.targets):
         try:
             records.target_from_text(rtype, target)
-        except records.BadRecord as error:
+        except record_types.BadRecord as error:
             yield Cause(f"{where}.targets[{j}]", str(error))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kudurru.domain.dns import names, records
+from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.errors import Cause
 from kudurru.domain.kinds.meta import Condition, Spec, StrictSpec, Text, Ttl, is_dns_subdomain
 
@@ -75,8 +75,8 @@ def recordset_faults(spec: DNSRecordSetSpec) -> Iterator[Cause]:
         except names.BadName as error:
             yield Cause(f"{where}.dnsName", str(error))
         try:
-            rtype = records.type_from_text(endpoint.record_type)
-        except records.BadRecord as error:
+            rtype = record_types.type_from_text(endpoint.record_type)
+        except record_types.BadRecord as error:
             yield Cause(f"{where}.recordType", str(error))
         if rtype is not None:
             yield from _target_faults(where, rtype, endpoint)
@@ -94,7 +94,7 @@ def recordset_faults(spec: DNSRecordSetSpec) -> Iterator[Cause]:
                 f"the same name, type and set identifier as spec.endpoints[{first}]; "
                 "put the targets into one",
             )
-        if rtype in records.SINGLETON_TYPES and not endpoint.disabled:
+        if rtype in record_types.SINGLETON_TYPES and not endpoint.disabled:
             first = singles.setdefault((owner, rtype), i)
             if first != i:
                 yield Cause(where, f"a second {endpoint.record_type} at one name")
@@ -105,30 +105,30 @@ def recordset_faults(spec: DNSRecordSetSpec) -> Iterator[Cause]:
 
 
 def _target_faults(where: str, rtype: int, endpoint: Endpoint) -> Iterator[Cause]:
-    if rtype == records.SOA:
+    if rtype == record_types.SOA:
         yield Cause(f"{where}.recordType", "the SOA is written in the DNSZone, as spec.soa")
         return
-    if records.is_meta_type(rtype):
+    if record_types.is_meta_type(rtype):
         yield Cause(f"{where}.recordType", f"{endpoint.record_type} is no type of stored data")
         return
-    if rtype in records.SINGLETON_TYPES and len(endpoint.targets) > 1:
+    if rtype in record_types.SINGLETON_TYPES and len(endpoint.targets) > 1:
         yield Cause(f"{where}.targets", f"a name has one {endpoint.record_type} at most")
     for j, target in enumerate(endpoint.targets):
         try:
             records.target_from_text(rtype, target)
-        except records.BadRecord as error:
+        except record_types.BadRecord as error:
             yield Cause(f"{where}.targets[{j}]", str(error))
 
 
 def _cname_faults(types: dict[int, int]) -> Iterator[Cause]:
     """RFC 2181 section 10.1: a CNAME stands alone, but for DNSSEC's own records."""
-    at = types.get(records.CNAME)
+    at = types.get(record_types.CNAME)
     if at is None:
         return
     for rtype, i in types.items():
-        if rtype != records.CNAME and rtype not in records.BESIDE_CNAME:
+        if rtype != record_types.CNAME and rtype not in record_types.BESIDE_CNAME:
             yield Cause(
                 f"spec.endpoints[{i}]",
-                f"{records.type_to_text(rtype)} beside the CNAME of spec.endpoints[{at}]; "
+                f"{record_types.type_to_text(rtype)} beside the CNAME of spec.endpoints[{at}]; "
                 "a CNAME stands alone at its name (RFC 2181 section 10.1)",
             )
