@@ -6,7 +6,6 @@ else goes through a `_Resolution`, which walks a chain of aliases over the local
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -28,7 +27,6 @@ from kudurru.domain.dns.record_types import (
 )
 from kudurru.domain.dns.zone_tree import (
     EMPTY,
-    PackedRRset,
     Zone,
     ZoneSet,
     find_rrset,
@@ -64,7 +62,7 @@ _WITH_TARGETS = _SERVICES | {NS, MX, SRV}
 """Types whose targets' addresses go into the additional section."""
 
 
-class Placed(NamedTuple):
+class Placed(msgspec.Struct, frozen=True, gc=False):
     """An RRset in a section of an answer. `owner` None is the question's name; a record in `wire`
     has a pointer to the question in the place of its owner, whatever the owner is."""
 
@@ -108,7 +106,7 @@ def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
             found = find_rrset(image, qtype)
             if found is not None:
                 owner = zone.cased.get(key) if zone.cased else None
-                return Answer(NOERROR, True, (Placed(owner, *found),))
+                return Answer(NOERROR, True, (Placed(owner, qtype, *found),))
     return _Resolution(zones, qtype, now_s).run(zone, qname, key)
 
 
@@ -201,53 +199,59 @@ class _Resolution:
         self, zone: Zone, key: bytes, image: bytes, name: bytes, owner: bytes | None
     ) -> bytes | None:
         """The name exists, and `key` is where its data is: itself or its wildcard."""
-        found = self._asked_for(zone, key, image)
+        rtype, found = self._asked_for(zone, key, image)
         if found is not None:
-            if found.rtype == DNAME and (name.lower(), DNAME) in self.placed:
+            if rtype == DNAME and (name.lower(), DNAME) in self.placed:
                 return None  # the way here led over it already
-            found = self._place(zone, key, owner, found)
-            if found.rtype in _WITH_TARGETS:
-                self._add_targets(found, name)
+            wire = self._place(zone, key, owner, rtype, found)
+            if rtype in _WITH_TARGETS:
+                self._add_targets(rtype, wire, name)
             return None
         alias = find_rrset(image, CNAME)
         if alias is not None:
-            return next(unpack_records(self._place(zone, key, owner, alias).wire)).rdata
+            wire = self._place(zone, key, owner, CNAME, alias)
+            return next(unpack_records(wire)).rdata
         self.negative = zone
         return None
 
-    def _asked_for(self, zone: Zone, key: bytes, image: bytes) -> PackedRRset | None:
+    def _asked_for(
+        self, zone: Zone, key: bytes, image: bytes
+    ) -> tuple[int, tuple[int, bytes] | None]:
+        """Type, and number and wire of the RRset that answers the question here."""
         if self.qtype == ANY:
             # RFC 8482 section 4.1: one RRset is enough for ANY; the smallest does least harm.
             smallest = min(unpack(image), key=lambda rrset: len(rrset.wire), default=None)
             if smallest is not None:
-                return smallest
+                return smallest.rtype, (smallest.rr_count, smallest.wire)
         if key == zone.key and self.qtype in (SOA, ANY):
-            return PackedRRset(SOA, 1, zone.soa_wire)
-        return find_rrset(image, self.qtype)
+            return SOA, (1, zone.soa_wire)
+        return self.qtype, find_rrset(image, self.qtype)
 
     def _place(
-        self, zone: Zone, key: bytes, owner: bytes | None, rrset: PackedRRset
-    ) -> PackedRRset:
-        """Put an RRset into the answer section. Returns it as it was put there."""
-        rrset = self._fresh(zone, key, rrset)
-        self.answer.append(Placed(owner, *rrset))
-        return rrset
+        self, zone: Zone, key: bytes, owner: bytes | None, rtype: int, rrset: tuple[int, bytes]
+    ) -> bytes:
+        """Put an RRset into the answer section. Returns its wire as it was put there."""
+        rr_count, wire = rrset
+        wire = self._fresh(zone, key, rtype, wire)
+        self.answer.append(Placed(owner, rtype, rr_count, wire))
+        return wire
 
-    def _fresh(self, zone: Zone, key: bytes, rrset: PackedRRset) -> PackedRRset:
+    def _fresh(self, zone: Zone, key: bytes, rtype: int, wire: bytes) -> bytes:
         if zone.expiring:
-            expires_at_s = zone.expiring.get((key, rrset.rtype))
+            expires_at_s = zone.expiring.get((key, rtype))
             if expires_at_s is not None:
                 self.is_lasting = False
-                return with_ttl_at_most(rrset, max(0, expires_at_s - self.now_s))
-        return rrset
+                return with_ttl_at_most(wire, max(0, expires_at_s - self.now_s))
+        return wire
 
     def _refer(self, zone: Zone, cut: bytes) -> None:
         """RFC 1034 section 4.3.2 step 3b: the name servers of the cut, with glue."""
-        rrset = self._fresh(zone, cut, _rrset_at(zone, cut, NS))
+        rr_count, wire = _rrset_at(zone, cut, NS)
+        wire = self._fresh(zone, cut, NS, wire)
         owner = zone.cased.get(cut, cut)
-        self.authority.append(Placed(owner, *rrset))
+        self.authority.append(Placed(owner, NS, rr_count, wire))
         optional: list[Placed] = []
-        for target in _targets(rrset, owner):
+        for target in _targets(wire, owner):
             key = target.lower()
             # In-domain glue has no other source (RFC 9471 section 2.1); that of siblings does.
             is_needed = names.is_within(key, cut)
@@ -261,11 +265,12 @@ class _Resolution:
     ) -> bytes | None:
         """RFC 6672 section 3.2: the DNAME, and a CNAME made from it."""
         self.is_authoritative = True
-        rrset = self._fresh(zone, above, _rrset_at(zone, above, DNAME))
+        rr_count, wire = _rrset_at(zone, above, DNAME)
+        wire = self._fresh(zone, above, DNAME, wire)
         if (above, DNAME) not in self.placed:
             self.placed.add((above, DNAME))
-            self.answer.append(Placed(zone.cased.get(above, above), *rrset))
-        _, ttl, rdata = next(unpack_records(rrset.wire))
+            self.answer.append(Placed(zone.cased.get(above, above), DNAME, rr_count, wire))
+        _, ttl, rdata = next(unpack_records(wire))
         target = name[: len(name) - len(above)] + rdata
         if len(target) > names.NAME_MAX:
             self.rcode = YXDOMAIN
@@ -276,20 +281,20 @@ class _Resolution:
         is_loop = names.is_within(rdata.lower(), above)
         return None if is_loop or self.qtype in (CNAME, ANY) else target
 
-    def _add_targets(self, rrset: PackedRRset, owner: bytes) -> None:
+    def _add_targets(self, rtype: int, wire: bytes, owner: bytes) -> None:
         """RFC 1034 section 4.3.2 step 6, RFC 2782 and RFC 9460 section 4.1: addresses of targets
         that are served here."""
-        is_alias = rrset.rtype in _SERVICES and any(
-            record.rdata.startswith(_ALIAS_MODE) for record in unpack_records(rrset.wire)
+        is_alias = rtype in _SERVICES and any(
+            record.rdata.startswith(_ALIAS_MODE) for record in unpack_records(wire)
         )
-        for target in _targets(rrset, owner):
+        for target in _targets(wire, owner):
             key = target.lower()
             zone = self.zones.find(key)
             if zone is None:
                 continue
             if is_alias:
                 # The client asks for the target next, with the same type.
-                self._add(zone, key, target, rrset.rtype, self.additional, is_needed=False)
+                self._add(zone, key, target, rtype, self.additional, is_needed=False)
             self._add_addresses(zone, key, target, self.additional, is_needed=False)
 
     def _add_addresses(
@@ -314,20 +319,21 @@ class _Resolution:
         rrset = find_rrset(image, rtype)
         if rrset is not None:
             self.placed.add((key, rtype))
-            rrset = self._fresh(zone, key, rrset)
-            into.append(Placed(zone.cased.get(key, name), *rrset, is_needed))
+            rr_count, wire = rrset
+            wire = self._fresh(zone, key, rtype, wire)
+            into.append(Placed(zone.cased.get(key, name), rtype, rr_count, wire, is_needed))
 
 
-def _rrset_at(zone: Zone, key: bytes, rtype: int) -> PackedRRset:
+def _rrset_at(zone: Zone, key: bytes, rtype: int) -> tuple[int, bytes]:
     rrset = find_rrset(zone.nodes[key], rtype)
     assert rrset is not None, f"{key!r} is indexed for type {rtype} and has none"
     return rrset
 
 
-def _targets(rrset: PackedRRset, owner: bytes) -> list[bytes]:
+def _targets(wire: bytes, owner: bytes) -> list[bytes]:
     """Names that the RRset points at, at most ADDITIONAL_MAX, each once."""
     found: dict[bytes, bytes] = {}
-    for rtype, _, rdata in unpack_records(rrset.wire):
+    for rtype, _, rdata in unpack_records(wire):
         target: bytes | None = records.target_name(rtype, rdata)
         if target == names.ROOT:
             # RFC 9460 section 2.5.2: "." in service mode is the owner itself; elsewhere it is

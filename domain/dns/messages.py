@@ -32,6 +32,7 @@ _QR, _AA, _TC, _RD, _CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0010
 _OPCODE_MASK = 0x7800
 _DO = 0x8000
 _POINTER_MAX = 0x3FFF
+_RR_HEAD_SIZE = 12  # of a record whose owner is a pointer
 
 _HEADER = Layout("!HHHHHH")
 _TYPE_AND_CLASS = Layout("!HH")
@@ -119,10 +120,14 @@ def compose(query: Query, answer: Answer, limit: int) -> bytes:
         soa = (0xC000 | apex_at).to_bytes(2, "big").join(answer.negative_parts)
         wire = _head(query, answer, (0, 1, 0)) + soa + opt
     elif not answer.authority and not answer.additional and _is_plain(answer.answer):
-        count, records_wire = (answer.answer[0][2:4]) if answer.answer else (0, b"")
-        wire = _head(query, answer, (count, 0, 0)) + records_wire + opt
+        first = answer.answer[0] if answer.answer else _NOTHING
+        wire = _head(query, answer, (first.rr_count, 0, 0)) + first.wire + opt
     else:
-        return _Writer(query, answer, limit - len(opt)).write() + opt
+        writer = _Writer(query)
+        counts = writer.sections(answer, limit - len(opt))
+        if counts is None:
+            return truncated(query, answer)
+        return b"".join((_head(query, answer, counts), *writer.parts, opt))
     return wire if len(wire) <= limit else truncated(query, answer)
 
 
@@ -196,6 +201,9 @@ def _checked_options(options: bytes) -> bytes:
 # Writing
 
 
+_NOTHING = Placed(None, 0, 0, b"")
+
+
 def _is_plain(answer: Sequence[Placed]) -> bool:
     """Whether the section is at most one RRset of the question's name without names that may be
     compressed: its wire is ready as it is."""
@@ -231,95 +239,98 @@ class _Writer:
     right for every letter case of it.
     """
 
-    def __init__(self, query: Query, answer: Answer, limit: int) -> None:
-        self.query = query
-        self.answer = answer
-        self.limit = limit
-        self.out = bytearray(HEADER_SIZE) + query.question
+    __slots__ = ("offsets", "parts", "size")
+
+    def __init__(self, query: Query) -> None:
+        self.parts: list[bytes] = []
+        self.size = HEADER_SIZE + len(query.question)
         self.offsets: dict[bytes, int] = {}
         at = 0
         key = query.qname.lower()
-        while key[at]:
+        while size := key[at]:
             self.offsets[key[at:]] = HEADER_SIZE + at
-            at += key[at] + 1
+            at += size + 1
 
-    def write(self) -> bytes:
-        answer, query = self.answer, self.query
+    def sections(self, answer: Answer, limit: int) -> tuple[int, int, int] | None:
+        """Write all sections. Returns how many records each has, None where what is needed does
+        not fit into the limit."""
         counts = [0, 0, 0]
         for section, placed in enumerate((answer.answer, answer.authority, answer.additional)):
             for rrset in placed:
-                mark = len(self.out)
+                mark = len(self.parts), self.size
                 self._rrset(rrset)
-                if len(self.out) <= self.limit:
+                if self.size <= limit:
                     counts[section] += rrset.rr_count
                 elif section < 2 or rrset.is_needed:
-                    return _head(query, answer, (0, 0, 0), _TC)
+                    return None
                 else:
-                    self._take_back(mark)
+                    self._take_back(*mark)
         an, ns, ar = counts
-        head = _head(query, answer, (an, ns, ar))
-        self.out[: len(head)] = head
-        return bytes(self.out)
+        return an, ns, ar
 
-    def _take_back(self, mark: int) -> None:
-        del self.out[mark:]
-        self.offsets = {name: at for name, at in self.offsets.items() if at < mark}
+    def _take_back(self, part_count: int, size: int) -> None:
+        del self.parts[part_count:]
+        self.size = size
+        self.offsets = {name: at for name, at in self.offsets.items() if at < size}
+
+    def _put(self, part: bytes) -> None:
+        self.parts.append(part)
+        self.size += len(part)
 
     def _rrset(self, rrset: Placed) -> None:
-        owner, rtype, count, wire, _ = rrset
-        layout = records.compressible(rtype)
+        owner, wire = rrset.owner, rrset.wire
+        layout = records.compressible(rrset.rtype)
         if owner is None and layout is None:
-            self.out += wire
+            self._put(wire)
             return
+        pointer = QUESTION_POINTER if owner is None else self._owner(owner)
         at = 0
-        pointer = QUESTION_POINTER
-        for i in range(count):
-            if owner is None or i:
-                self.out += pointer
-            else:
-                pointer = self._owner(owner)
-            length = int.from_bytes(wire[at + 10 : at + 12], "big")
-            rdata = wire[at + 12 : at + 12 + length]
+        while at < len(wire):
+            if at:
+                self._put(pointer)
+            elif owner is None:
+                self._put(QUESTION_POINTER)
+            end = at + _RR_HEAD_SIZE + (wire[at + 10] << 8 | wire[at + 11])
             if layout is None:
-                self.out += wire[at + 2 : at + 12 + length]
+                self._put(wire[at + 2 : end])
             else:
-                self._rdata(wire[at + 2 : at + 10], rdata, *layout)
-            at += 12 + length
+                fixed = wire[at + 2 : at + 10]
+                self._put_rdata(fixed, wire[at + _RR_HEAD_SIZE : end], *layout)
+            at = end
 
     def _owner(self, owner: bytes) -> bytes:
         """Write an owner; returns what stands for it in the records after."""
-        at = len(self.out)
-        self._name(owner)
-        if len(self.out) == at + 2:
-            return bytes(self.out[at:])
-        return (0xC000 | at).to_bytes(2, "big") if at <= _POINTER_MAX else owner
+        at = self.size
+        written = self._name(owner, at)
+        self._put(written)
+        if len(written) == len(QUESTION_POINTER) or at > _POINTER_MAX:
+            return written
+        return (0xC000 | at).to_bytes(2, "big")
 
-    def _rdata(self, fixed: bytes, rdata: bytes, at: int, count: int) -> None:
-        """Rdata with `count` names from octet `at` on."""
-        self.out += fixed
-        length_at = len(self.out)
-        self.out += b"\x00\x00" + rdata[:at]
-        for _ in range(count):
+    def _put_rdata(self, fixed: bytes, rdata: bytes, at: int, name_count: int) -> None:
+        """Type, class and TTL, then rdata with names from octet `at` on."""
+        start = self.size + len(fixed) + 2
+        written = rdata[:at]
+        for _ in range(name_count):
             end = at
             while size := rdata[end]:
                 end += size + 1
-            self._name(rdata[at : end + 1])
-            at = end + 1
-        self.out += rdata[at:]
-        length = len(self.out) - length_at - 2
-        self.out[length_at : length_at + 2] = length.to_bytes(2, "big")
+            end += 1
+            written += self._name(rdata[at:end], start + len(written))
+            at = end
+        written += rdata[at:]
+        self._put(fixed + len(written).to_bytes(2, "big") + written)
 
-    def _name(self, name: bytes) -> None:
+    def _name(self, name: bytes, start: int) -> bytes:
+        """A name as it is written at an offset of the message."""
         offsets = self.offsets
-        start = len(self.out)
         at = 0
         while size := name[at]:
             suffix = name[at:]
             pointer = offsets.get(suffix)
             if pointer is not None:
-                self.out += name[:at] + (0xC000 | pointer).to_bytes(2, "big")
-                return
+                return name[:at] + (0xC000 | pointer).to_bytes(2, "big")
             if start + at <= _POINTER_MAX:
                 offsets[suffix] = start + at
             at += size + 1
-        self.out += name
+        return name

@@ -412,14 +412,15 @@ def pack_record(rtype: int, ttl: int, rdata: bytes, rclass: int = CLASS_IN) -> b
     return _RR_HEAD.pack(QUESTION_POINTER, rtype, rclass, ttl, len(rdata)) + rdata
 
 
-def find_rrset(image: bytes, rtype: int) -> PackedRRset | None:
+def find_rrset(image: bytes, rtype: int) -> tuple[int, bytes] | None:
+    """Number of records and wire of the RRset of a type."""
     at = 0
     size = len(image)
     while at < size:
-        found, count, length = _RRSET_HEAD.unpack_from(image, at)
+        found, rr_count, length = _RRSET_HEAD.unpack_from(image, at)
         at += _RRSET_HEAD_SIZE
         if found == rtype:
-            return PackedRRset(rtype, count, image[at : at + length])
+            return rr_count, image[at : at + length]
         at += length
     return None
 
@@ -428,9 +429,9 @@ def unpack(image: bytes) -> Iterator[PackedRRset]:
     """RRsets of an image, in order of type."""
     at = 0
     while at < len(image):
-        rtype, count, length = _RRSET_HEAD.unpack_from(image, at)
+        rtype, rr_count, length = _RRSET_HEAD.unpack_from(image, at)
         at += _RRSET_HEAD_SIZE
-        yield PackedRRset(rtype, count, image[at : at + length])
+        yield PackedRRset(rtype, rr_count, image[at : at + length])
         at += length
 
 
@@ -444,12 +445,11 @@ def unpack_records(wire: bytes) -> Iterator[Record]:
         at += length
 
 
-def with_ttl_at_most(rrset: PackedRRset, ttl_max: int) -> PackedRRset:
-    parts = (
-        pack_record(rtype, min(ttl, ttl_max), rdata)
-        for rtype, ttl, rdata in unpack_records(rrset.wire)
+def with_ttl_at_most(wire: bytes, ttl_max: int) -> bytes:
+    """A packed RRset with its TTL capped."""
+    return b"".join(
+        pack_record(rtype, min(ttl, ttl_max), rdata) for rtype, ttl, rdata in unpack_records(wire)
     )
-    return PackedRRset(rrset.rtype, rrset.rr_count, b"".join(parts))
 
 
 # Digest elements

@@ -136,7 +136,7 @@ def placed(owner: str | None, rtype: int, *texts: str, is_needed: bool = False) 
     rdatas = tuple(records.rdata_from_text(rtype, text) for text in texts)
     found = find_rrset(pack([RRset(rtype, 300, rdatas)]), rtype)
     assert found is not None
-    return Placed(owner and names.from_text(owner), *found, is_needed)
+    return Placed(owner and names.from_text(owner), rtype, *found, is_needed)
 
 
 def composed(answer: Answer, limit: int = 65_535, **options) -> tuple[bytes, dns.message.Message]:
