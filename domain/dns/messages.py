@@ -38,6 +38,7 @@ _HEADER = Layout("!HHHHHH")
 _TYPE_AND_CLASS = Layout("!HH")
 _RR_FIXED = Layout("!HHIH")
 _OPT = Layout("!BHHBBHH")
+_BARE_OPT = Layout("!BHHIH")
 
 
 class Query(msgspec.Struct, frozen=True, gc=False):
@@ -52,14 +53,11 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     qclass: int
     edns_version: int | None = None
     """None: the query has no OPT record."""
-    udp_size: int = UDP_PLAIN_MAX
+    udp_max: int = UDP_PLAIN_MAX
+    """Octets that an answer over UDP may have."""
     is_dnssec_ok: bool = False
     options: bytes = b""
     """EDNS options, well formed."""
-
-    def limit(self, proto: str) -> int:
-        """Octets that the answer may have."""
-        return min(max(self.udp_size, UDP_PLAIN_MAX), UDP_EDNS_MAX) if proto == "udp" else TCP_MAX
 
 
 class Unanswerable(msgspec.Struct, frozen=True, gc=False):
@@ -101,10 +99,13 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
         return _unanswerable(packet, FORMERR)
     if opt is None:
         return Query(id_, flags, question, qname, qtype, qclass)
-    size, ttl, options = opt
+    udp_size, ttl, options = opt
+    udp_max = min(max(udp_size, UDP_PLAIN_MAX), UDP_EDNS_MAX)
     version = ttl >> 16 & 0xFF
     is_dnssec_ok = bool(ttl & _DO)
-    return Query(id_, flags, question, qname, qtype, qclass, version, size, is_dnssec_ok, options)
+    return Query(
+        id_, flags, question, qname, qtype, qclass, version, udp_max, is_dnssec_ok, options
+    )
 
 
 def compose(query: Query, answer: Answer, limit: int) -> bytes:
@@ -115,20 +116,22 @@ def compose(query: Query, answer: Answer, limit: int) -> bytes:
     sees TC must not use what else is there, so it asks over TCP at once.
     """
     opt = _opt(query, answer.rcode)
+    counts: tuple[int, int, int] | None
     if answer.negative_parts:
         apex_at = HEADER_SIZE + len(query.qname) - answer.apex_size
-        soa = (0xC000 | apex_at).to_bytes(2, "big").join(answer.negative_parts)
-        wire = _head(query, answer, (0, 1, 0)) + soa + opt
+        wire = (0xC000 | apex_at).to_bytes(2, "big").join(answer.negative_parts)
+        counts = 0, 1, 0
     elif not answer.authority and not answer.additional and _is_plain(answer.answer):
         first = answer.answer[0] if answer.answer else _NOTHING
-        wire = _head(query, answer, (first.rr_count, 0, 0)) + first.wire + opt
+        wire = first.wire
+        counts = first.rr_count, 0, 0
     else:
         writer = _Writer(query)
         counts = writer.sections(answer, limit - len(opt))
-        if counts is None:
-            return truncated(query, answer)
-        return b"".join((_head(query, answer, counts), *writer.parts, opt))
-    return wire if len(wire) <= limit else truncated(query, answer)
+        wire = b"".join(writer.parts)
+    if counts is None or HEADER_SIZE + len(query.question) + len(wire) + len(opt) > limit:
+        return truncated(query, answer)
+    return _head(query, answer, counts) + wire + opt
 
 
 def truncated(query: Query, answer: Answer) -> bytes:
@@ -171,6 +174,11 @@ def _find_opt(
 ) -> tuple[int, int, bytes] | None:
     """UDP size, TTL field and options of the OPT record. Raises BadName or LayoutError where the
     records do not parse."""
+    if additionals == 1 and not authorities and len(packet) == at + _OPT.size:
+        # Nearly every query with EDNS: an OPT record without options is all there is.
+        owner, rtype, udp_size, ttl, length = _BARE_OPT.unpack_from(packet, at)
+        if owner == 0 and rtype == OPT and length == 0:
+            return udp_size, ttl, b""
     found: tuple[int, int, bytes] | None = None
     for i in range(authorities + additionals):
         owner, at = names.from_wire(packet, at)

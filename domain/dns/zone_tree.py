@@ -3,7 +3,7 @@
 An *image* holds every RRset of one owner in answer-ready wire form, in order of type:
 
     2 octets   type
-    2 octets   number of records
+    4 octets   number of records
     4 octets   length of what follows for this type
     records    C0 0C, type, class IN, TTL, RDLENGTH, RDATA (uncompressed, in canonical order)
 
@@ -32,7 +32,7 @@ CLASS_IN = 1
 
 QUESTION_POINTER = b"\xc0\x0c"
 
-_RRSET_HEAD = Layout("!HHI")
+_RRSET_HEAD = Layout("!HII")
 _RRSET_HEAD_SIZE = _RRSET_HEAD.size
 _RR_HEAD = Layout("!2sHHIH")
 _RR_HEAD_SIZE = _RR_HEAD.size
@@ -165,6 +165,7 @@ class Zone:
         the zone, and no RRset is a SOA: the caller has checked."""
         key = names.key(owner)
         assert names.is_within(key, self.key), f"{owner!r} is outside {self.apex!r}"
+        assert all(given.rtype != SOA for given in rrsets), "the SOA is set by set_soa"
         old = self.nodes.get(key, EMPTY)
         self._note_expiry(key, old, rrsets)
         new = pack(rrsets)
@@ -341,6 +342,14 @@ class Zone:
         return tuple(parts)
 
 
+class ZoneSetStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served now. Records are counted without SOA."""
+
+    names: int
+    records: int
+    serials: dict[str, int]  # by zone name; 0: not stamped yet
+
+
 class ZoneSet:
     """The zones that are served, by apex."""
 
@@ -376,6 +385,14 @@ class ZoneSet:
             return self.find(names.parent(key)) or zone
         return zone
 
+    def statistics(self) -> "ZoneSetStatistics":
+        zones = self._zones.values()
+        return ZoneSetStatistics(
+            names=sum(zone.name_count for zone in zones),
+            records=sum(zone.record_count for zone in zones),
+            serials={names.to_text(zone.key): zone.serial for zone in zones},
+        )
+
     def __iter__(self) -> Iterator[Zone]:
         return iter(self._zones.values())
 
@@ -408,7 +425,6 @@ def pack(rrsets: Sequence[RRset]) -> bytes:
 
 def pack_record(rtype: int, ttl: int, rdata: bytes, rclass: int = CLASS_IN) -> bytes:
     """A record whose owner is the question's name."""
-    assert rtype != SOA or rclass == CLASS_IN
     return _RR_HEAD.pack(QUESTION_POINTER, rtype, rclass, ttl, len(rdata)) + rdata
 
 

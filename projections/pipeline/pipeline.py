@@ -3,7 +3,7 @@
 The pipeline is one plain call per query, and whatever goes wrong inside costs that query only.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from kudurru.domain.dns.lookup import NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
+    TCP_MAX,
     Query,
     Unanswerable,
     compose,
@@ -22,6 +23,7 @@ from kudurru.domain.ports import Clock, Reply
 from kudurru.projections.pipeline.ingress import Identity, Ingress
 from kudurru.projections.pipeline.zones import Zones
 
+UDP = "udp"
 NO_REPLY = "none"
 """The response code under which a drop is counted."""
 
@@ -57,8 +59,8 @@ class Pipeline:
         self._zones = Zones(zones)
         self._clock = clock
         self._on_exception = on_exception
-        self._requests: Counter[str] = Counter()
-        self._responses: Counter[int | None] = Counter()
+        self._requests: dict[str, int] = defaultdict(int)
+        self._responses: dict[int | None, int] = defaultdict(int)
         self._unhandled_exceptions = 0
 
     def handle(
@@ -76,7 +78,7 @@ class Pipeline:
                 self._responses[query.rcode] += 1
                 return Reply(query.reply, False) if query.reply is not None else None
             answer = self._answer(query)
-            wire = compose(query, answer, query.limit(proto))
+            wire = compose(query, answer, query.udp_max if proto == UDP else TCP_MAX)
         except Exception as error:
             return self._failed(error, packet, query)
         self._responses[answer.rcode] += 1
@@ -90,7 +92,7 @@ class Pipeline:
         return PipelineStatistics(
             requests=dict(self._requests),
             responses=responses,
-            dropped={"malformed": self._responses[None]},
+            dropped={"malformed": self._responses.get(None, 0)},
             unhandled_exceptions=self._unhandled_exceptions,
         )
 
@@ -106,7 +108,7 @@ class Pipeline:
         self._unhandled_exceptions += 1
         self._on_exception(error)
         if isinstance(query, Query):
-            wire = compose(query, Answer(SERVFAIL), len(packet) + 64)
+            wire = compose(query, Answer(SERVFAIL), TCP_MAX)
         elif len(packet) >= HEADER_SIZE:
             wire = error_reply(packet, SERVFAIL)
         else:

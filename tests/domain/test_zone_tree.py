@@ -314,6 +314,13 @@ def test_the_closest_zone_is_found_and_ds_belongs_to_the_parent() -> None:
     assert list(zones) == [parent]
 
 
+def test_statistics_tell_what_is_served() -> None:
+    zone = zone_of(a=[rrset(A, "192.0.2.1", "192.0.2.2")])
+    zone.stamp(7)
+    found = ZoneSet([zone]).statistics()
+    assert (found.names, found.records, found.serials) == (1, 2, {"home.example.": 7})
+
+
 def test_a_root_zone_encloses_everything() -> None:
     root = Zone(names.ROOT, SOA_VALUE)
     root.replace(from_text("a.b."), [rrset(A, "192.0.2.1")])
