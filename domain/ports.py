@@ -2,7 +2,7 @@
 per port (tests/contracts) runs on every adapter."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -108,4 +108,23 @@ class LogRow(msgspec.Struct, frozen=True):
 class VerifiableLog(EventLog, Protocol):
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         """Raw rows in order of seq, streamed, nothing checked."""
+        ...
+
+
+class Reply(NamedTuple):
+    """An answer of the pipeline, ready to send."""
+
+    wire: bytes
+    memo: bool
+    """The same octets, but for the ID and the letter case of the question, may be given to
+    anybody who sends the same query over the same kind of transport, until `invalidate()`."""
+
+
+class QueryHandler(Protocol):
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
+        """Answer one DNS message of at least 12 octets.
+
+        `client` is the address in text without port, `proto` a listener's protocol ("udp",
+        "tcp"). A reply over UDP has at most 4,096 octets. None: send nothing (a drop).
+        """
         ...
