@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kudurru.adapters.files import read_manifest_files
+from kudurru.adapters.manifests import read_manifest_files
 from kudurru.domain.documents import read_documents
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Position, Who
