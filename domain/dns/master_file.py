@@ -132,7 +132,14 @@ def _relative(owner: Name, origin: Name, suffix: str) -> str:
 
 _Entry = tuple[int, Parse]  # a type and the reader of its words
 
-_ttl = lru_cache(1024)(lambda word: seconds(word, TTL_MAX))
+
+@lru_cache(1024)
+def _ttl(word: str) -> int:
+    try:
+        return seconds(word, TTL_MAX)
+    except BadRecord as error:
+        raise BadRecord(f"TTL: {error}") from None
+
 
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
