@@ -33,7 +33,7 @@ def rdata_from_text(rtype: int, text: str, origin: Name | None = None) -> bytes:
     name counts as absolute. Raises BadRecord."""
     if not text.isascii():
         text = _latin(text)
-    return rdata_from_tokens(rtype, _split(text), origin)
+    return rdata_from_tokens(rtype, split(text), origin)
 
 
 def rdata_from_tokens(rtype: int, tokens: list[str], origin: Name | None) -> bytes:
@@ -136,8 +136,9 @@ _TOKEN = re.compile(
 )
 
 
-def _split(text: str) -> list[str]:
-    """Words of one record. A semicolon must be quoted: a target has no comments."""
+def split(text: str) -> list[str]:
+    """Words of one record. A semicolon must be quoted: there are no comments here. Raises
+    BadRecord."""
     tokens = []
     at = 0
     while at < len(text):
@@ -392,7 +393,7 @@ def _show_rare(rtype: int, rdata: bytes) -> str:
         text = dns.rdata.from_wire(IN, RdataType(rtype), rdata, 0, len(rdata)).to_text()
     except Exception as error:
         raise BadRecord(str(error) or type(error).__name__) from None
-    if _parse_rare(rtype, _split(text), None) != rdata:
+    if _parse_rare(rtype, split(text), None) != rdata:
         raise BadRecord("the data does not survive being written as text")
     return text
 
