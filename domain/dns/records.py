@@ -86,7 +86,8 @@ def canonical_rdata(rtype: int, rdata: bytes) -> bytes:
     if names_at is None:
         return rdata
     start, stop = names_at(rdata)
-    return rdata[:start] + rdata[start:stop].lower() + rdata[stop:]
+    after = b"" if stop is None else rdata[stop:]
+    return rdata[:start] + rdata[start:stop].lower() + after
 
 
 def target_name(rtype: int, rdata: bytes) -> Name | None:

@@ -84,6 +84,42 @@ def faults(expected: dict[str, Any], answer: dns.message.Message) -> list[str]:
     return found
 
 
+def packet_faults(expected: dict[str, Any], packet: bytes, reply: bytes | None) -> list[str]:
+    """What differs from a row's `expect` that is about headers, EDNS and silence."""
+    if reply is None:
+        return [] if "no_reply" in expected or "no_reply_or" in expected else ["no answer"]
+    answer = dns.message.from_wire(reply, question_only="no_reply_or" in expected)
+    rcode = dns.rcode.to_text(answer.rcode())
+    found = []
+    if "no_reply" in expected:
+        found.append("answered")
+    allowed = expected.get("no_reply_or", expected.get("rcode_in", [expected.get("rcode", rcode)]))
+    if rcode not in allowed:
+        found.append(f"rcode {rcode}, want {allowed}")
+    if expected.get("aa") not in (None, bool(answer.flags & dns.flags.AA)):
+        found.append(f"aa is not {expected['aa']}")
+    if "flags_clear" in expected and answer.flags & dns.flags.from_text(
+        " ".join(expected["flags_clear"])
+    ):
+        found.append(f"flags {dns.flags.to_text(answer.flags)}")
+    for section in ("answer", "authority"):
+        types = [dns.rdatatype.to_text(rrset.rdtype) for rrset in getattr(answer, section)]
+        if f"{section}_types" in expected and types != expected[f"{section}_types"]:
+            found.append(f"{section} has {types}")
+    if "opt" in expected:
+        version = None if answer.edns < 0 else {"version": answer.edns}
+        want = expected["opt"] and {"version": expected["opt"]["version"]}
+        if version != want:
+            found.append(f"EDNS {version}, want {want}")
+        elif want and (answer.ednsflags & 0x7FFF or answer.options):
+            found.append("EDNS flags or options that mean nothing")
+    if expected.get("question_exact") and reply[12:][: len(packet) - 12] != packet[12:]:
+        found.append("the question is not as it came")
+    if len(reply) > expected.get("max_size", 65535):
+        found.append(f"{len(reply)} octets")
+    return found
+
+
 def differences(section: str, expected: list[str], got: list[tuple[str, ...]]) -> list[str]:
     want = {normal(line) for line in expected if line.split()[3] not in SIGNATURES}
     have = set(got)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kudurru.domain.dns import serials
-from tests.conformance.answers import ask, faults, pipeline_of
+from tests.conformance.answers import ask, faults, packet_faults, pipeline_of
 from tests.vectors import vectors
 from tests.zone_files import zone_from_text
 
@@ -96,6 +96,18 @@ def test_the_dname_table_of_rfc_6672_holds(report) -> None:
         want = [row["result"]] if row["result"] else []
         results[str(i)] = [] if made[:1] == want else [f"{made}, want {want}"]
     report("rfc6672", results)
+
+
+def test_odd_headers_and_edns_are_answered_as_rfc_8906_wants(report) -> None:
+    pipeline = pipeline_of(
+        zone_from_text((DATA / "bugs/zones/bug.example.zone").read_text(), "bug.example.")
+    )
+    results = {}
+    for row in rows(DATA / "edns/genreport.jsonl"):
+        packet = bytes.fromhex(row["packet"])
+        reply = pipeline.handle(packet, "192.0.2.99", "tcp" if row["tcp"] else "udp")
+        results[row["id"]] = packet_faults(row["expect"], packet, reply and reply.wire)
+    report("edns", results)
 
 
 @pytest.mark.parametrize("row", json.loads((DATA / "rfc/rfc1982_pairs.json").read_text()), ids=str)
