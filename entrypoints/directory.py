@@ -167,7 +167,7 @@ class LocalService:
     def get(self, key: Key) -> dict[str, Any]:
         return read_object(self._node, key)
 
-    def list(self, request: ListRequest) -> ListReply:
+    def list_objects(self, request: ListRequest) -> ListReply:
         return read_list(self._node, request)
 
     def problems(self, key: Key) -> list[dict[str, Any]]:

@@ -106,7 +106,7 @@ class RemoteService:
     def get(self, key: Key) -> dict[str, Any]:
         return self._call("get", key)  # type: ignore[no-any-return]  # as the server sent it
 
-    def list(self, request: ListRequest) -> ListReply:
+    def list_objects(self, request: ListRequest) -> ListReply:
         return msgspec.convert(self._call("list", msgspec.to_builtins(request)), ListReply)
 
     def problems(self, key: Key) -> list[dict[str, Any]]:
@@ -216,9 +216,7 @@ class RpcServer:
         await asyncio.gather(*self._connections, return_exceptions=True)
         self._path.unlink(missing_ok=True)
 
-    async def _connected(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)

@@ -4,11 +4,11 @@ Requests and replies are plain values, so that both ways are the same: `LocalSer
 node, `entrypoints.rpc.RemoteService` sends the request to the server that holds the directory.
 """
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from kudurru.domain import zone_export
 from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Invalid, NotFound
@@ -66,7 +66,7 @@ class Service(Protocol):
         """The object as a document. Raises NotFound."""
         ...
 
-    def list(self, request: ListRequest) -> ListReply: ...
+    def list_objects(self, request: ListRequest) -> ListReply: ...
 
     def problems(self, key: Key) -> list[dict[str, Any]]:
         """What is wrong with the endpoints of a record set."""
@@ -146,13 +146,11 @@ def read_problems(node: Node, key: Key) -> list[dict[str, Any]]:
 
 def export_zone(node: Node, zone: str) -> list[str]:
     """Raises NotFound for a zone that is not served."""
-    from kudurru.domain.dns import master_file
-
     state = node.zones.find(zone)
     if state is None or state.zone is None:
         served = ", ".join(sorted(names.to_text(z.apex) for z in node.zones.served)) or "none"
         raise NotFound(f"zone {zone!r} is not served here; there are: {served}")
-    return list(master_file.write_zone(state.zone))
+    return list(zone_export.lines(state.zone))
 
 
 def read_info(node: Node, version: str, *, digests: bool) -> Info:
@@ -167,11 +165,9 @@ def read_info(node: Node, version: str, *, digests: bool) -> Info:
 def collect(service: Service, request: ListRequest) -> list[dict[str, Any]]:
     """All pages of a list."""
     items: list[dict[str, Any]] = []
-    reply = service.list(request)
+    reply = service.list_objects(request)
     items += reply.items
     while reply.next_key is not None:
-        reply = service.list(msgspec.structs.replace(request, start=reply.next_key))
+        reply = service.list_objects(msgspec.structs.replace(request, start=reply.next_key))
         items += reply.items
     return items
-
-

@@ -58,6 +58,8 @@ class Views:
         self.zones = ZoneView(self.objects, read_event, on_change)
         # The zone view reads objects as they were before the event at hand: it comes first.
         self.follower = Follower([self.zones, self.objects])
+        self.objects_only = Follower([self.objects])
+        """For reads that need no zones; the two are not mixed on one instance."""
 
     def digests(self) -> dict[str, str]:
         return {p.name: p.digest() for p in self.follower.projections}

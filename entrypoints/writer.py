@@ -11,8 +11,9 @@ from typing import NoReturn
 
 import msgspec
 
+from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.errors import Busy, KudurruError, StorageFailed
-from kudurru.domain.events import ChangeSet
+from kudurru.domain.events import ChangeSet, Who
 from kudurru.entrypoints.wiring import Change, Node, Result
 
 QUEUE_MAX = 4_096
@@ -33,8 +34,9 @@ class Writer:
         self._node = node
         self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
         self._wake = asyncio.Event()
+        self._is_stamp_due = False
         self._changes = self._groups = self._refused = 0
-        self.on_applied: asyncio.Event = asyncio.Event()
+        self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
 
     def statistics(self) -> WriterStatistics:
@@ -51,6 +53,11 @@ class Writer:
         self._wake.set()
         return await future
 
+    def request_stamp(self) -> None:
+        """Stamp, between two groups, every zone whose content is not what its serial says."""
+        self._is_stamp_due = True
+        self._wake.set()
+
     async def run(self) -> NoReturn:
         while True:
             await self._wake.wait()
@@ -59,6 +66,9 @@ class Writer:
                 self._wake.clear()
             if group:
                 await self._commit(group)
+            if self._is_stamp_due:
+                self._is_stamp_due = False
+                await self._stamp(self._node.stamps())
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
@@ -98,19 +108,48 @@ class Writer:
         # applies until this returns: there is one writer.
         recorded = await asyncio.to_thread(node.log.append, sets, now_us)
         node.take_in(recorded)
-        await self._stamp_new(changes, now_us)
+        await self._stamp_new(changes)
         self.on_applied.set()
         return node.results(decided, recorded)
 
-    async def _stamp_new(self, changes: list[Change], now_us: int) -> None:
-        """Give zones that never had a serial their first, before the change that made them is
-        acknowledged. A crash in between leaves a zone without one; the next start stamps it."""
+    async def _stamp_new(self, changes: list[Change]) -> None:
+        """Give zones that never had a serial their first, and imported ones that of their file,
+        before the change is acknowledged. A crash in between leaves a zone unstamped; the next
+        start stamps it."""
         imported: dict[str, int] = {}
         for change in changes:
             imported |= change.imported_serials
-        commands = self._node.stamps(imported, only_new=not imported)
-        if commands:
-            await self.stamp(commands, now_us)
+        await self._stamp(self._node.stamps(imported, only_new=not imported))
 
-    async def stamp(self, commands: list, now_us: int) -> None:  # type: ignore[type-arg]
-        raise NotImplementedError
+    async def _stamp(self, commands: list[UpdateStatus]) -> None:
+        if not commands:
+            return
+        node = self._node
+        now_us = node.clock.now_us()
+        who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
+        decided = node.decide([Change(commands=(c,), who=who) for c in commands], now_us)
+        sets = [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
+        node.take_in(await asyncio.to_thread(node.log.append, sets, now_us))
+
+
+async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
+    """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them. And
+    let records go when their time is over, which is a change too."""
+    while True:
+        await _changed_or_expired(writer, node)
+        node.advance()
+        if node.zones.unstamped():
+            await asyncio.sleep(coalesce_s)
+            writer.request_stamp()
+
+
+async def _changed_or_expired(writer: Writer, node: Node) -> None:
+    expiry_s = node.zones.next_expiry_s()
+    patience = None
+    if expiry_s is not None:
+        patience = max(0.0, expiry_s - node.clock.now_us() / 1_000_000)
+    try:
+        await asyncio.wait_for(writer.on_applied.wait(), patience)
+    except TimeoutError:
+        return
+    writer.on_applied.clear()

@@ -1,6 +1,5 @@
 """kudurru apply: objects from files, all or nothing."""
 
-
 import typer
 
 from kudurru.domain.object_store import DEFAULT_MANAGER, Outcome
@@ -60,5 +59,3 @@ def _document(outcome: Outcome) -> dict[str, str]:
         "result": outcome.verb,
         "resourceVersion": outcome.resource_version,
     }
-
-

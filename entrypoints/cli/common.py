@@ -53,9 +53,7 @@ FilesOption = Annotated[
 ]
 AtOption = Annotated[
     str | None,
-    typer.Option(
-        "--at", metavar="T", help="As of a position, a time, or for example '2h ago'."
-    ),
+    typer.Option("--at", metavar="T", help="As of a position, a time, or for example '2h ago'."),
 ]
 DEFAULT_DATA = Path("kudurru-data")
 

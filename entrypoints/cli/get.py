@@ -36,8 +36,14 @@ def get(
     if print_documents(output, documents, single=name is not None):
         return
     if not documents:
-        note(f"no {kind.plural}" + ("" if all_namespaces or not kind.namespaced else
-             f" in namespace {namespace}; -A shows all"))
+        note(
+            f"no {kind.plural}"
+            + (
+                ""
+                if all_namespaces or not kind.namespaced
+                else f" in namespace {namespace}; -A shows all"
+            )
+        )
         return
     print_table(*_table(kind, documents, wide=output is Output.wide, all_=all_namespaces))
 
