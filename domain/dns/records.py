@@ -16,10 +16,7 @@ from typing import NamedTuple
 from kudurru.domain.dns import rdata_fields as f
 from kudurru.domain.dns import record_types, svcb
 from kudurru.domain.dns.names import BadName, Name
-from kudurru.domain.dns.record_types import BadRecord as BadRecord
-from kudurru.domain.dns.record_types import is_meta as is_meta
-from kudurru.domain.dns.record_types import type_from_text as type_from_text
-from kudurru.domain.dns.record_types import type_to_text as type_to_text
+from kudurru.domain.dns.record_types import BadRecord, type_from_text, type_to_text
 
 RDATA_MAX = 65535
 CLASS_IN = 1
@@ -39,7 +36,7 @@ def rdata_from_text(rtype: int, text: str, origin: Name | None = None) -> bytes:
 def rdata_from_tokens(rtype: int, tokens: list[str], origin: Name | None) -> bytes:
     """Wire from the words of a record, quotes and escapes as written, a character per octet.
     Raises BadRecord."""
-    if is_meta(rtype):
+    if record_types.is_meta_type(rtype):
         raise BadRecord(f"{type_to_text(rtype)} is not a type of zone data")
     if tokens and tokens[0] == "\\#":
         return _from_generic(rtype, tokens)
@@ -69,7 +66,7 @@ def rdata_to_text(rtype: int, rdata: bytes) -> str:
     try:
         return _kind(rtype).show(rdata)
     except BadRecord:
-        return _generic(rdata)
+        return generic_text(rdata)
 
 
 def check_rdata(rtype: int, rdata: bytes) -> None:
@@ -161,7 +158,8 @@ _WHY_NOT = {
 # ---------------------------------------------------------------- generic form, RFC 3597
 
 
-def _generic(rdata: bytes) -> str:
+def generic_text(rdata: bytes) -> str:
+    """`\\# length hex`, which suits any type."""
     return f"\\# {len(rdata)} {rdata.hex().upper()}".rstrip()
 
 
@@ -358,7 +356,7 @@ def parser_of(rtype: int) -> Parse:
 
 
 def _kind(rtype: int) -> _Kind:
-    return _KINDS.get(rtype) or _Kind(partial(_parse_unnamed, rtype), _generic)
+    return _KINDS.get(rtype) or _Kind(partial(_parse_unnamed, rtype), generic_text)
 
 
 def _parse_unnamed(rtype: int, _tokens: list[str], _origin: Name | None) -> bytes:
