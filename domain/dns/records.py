@@ -405,21 +405,22 @@ _KINDS |= {
 
 # ---------------------------------------------------------------- where names are
 
-_Where = Callable[[bytes], tuple[int, int | None]]
+_Where = Callable[[bytes], tuple[int, int]]
 
 
-def _from(start: int, stop: int | None = None) -> _Where:
-    return lambda _rdata: (start, stop)
+def _from(start: int, *, behind: int = 0) -> _Where:
+    """Names from an offset up to so many octets behind them."""
+    return lambda rdata: (start, len(rdata) - behind)
 
 
-def _naptr_name(rdata: bytes) -> tuple[int, int | None]:
+def _naptr_name(rdata: bytes) -> tuple[int, int]:
     at = 4
     for _ in range(3):
         at += 1 + (rdata[at] if at < len(rdata) else 0)
-    return at, None
+    return at, len(rdata)
 
 
-def _signer_name(rdata: bytes) -> tuple[int, int | None]:
+def _signer_name(rdata: bytes) -> tuple[int, int]:
     try:
         return 18, f.name_end(rdata, 18)
     except BadRecord:
@@ -430,7 +431,7 @@ _NAMES_AT: dict[int, _Where] = {
     type_from_text(mnemonic): where
     for where, mnemonics in (
         (_from(0), "NS MD MF CNAME MB MG MR PTR MINFO RP DNAME"),
-        (_from(0, -20), "SOA"),
+        (_from(0, behind=20), "SOA"),
         (_from(2), "MX AFSDB RT PX KX"),
         (_from(6), "SRV"),
         (_naptr_name, "NAPTR"),
