@@ -95,5 +95,6 @@ def _number(how: Substitution, value: int) -> str:
     if how.base not in "nN":
         return f"{shown:0{how.width}{how.base}}" if how.width else f"{shown:{how.base}}"
     nibbles = f"{shown:{'x' if how.base == 'n' else 'X'}}"[::-1]
-    # The width counts the dots too: 3 is at least two labels.
-    return ".".join(nibbles.ljust((how.width + 1) // 2, "0"))
+    # The width counts the dots too: 3 is two labels, 4 is two labels each with its dot.
+    nibbles = nibbles.ljust((how.width + 1) // 2, "0")
+    return ".".join(nibbles) + ("." if how.width == 2 * len(nibbles) else "")

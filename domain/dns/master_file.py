@@ -16,12 +16,12 @@ from functools import lru_cache
 
 import msgspec
 
-from kudurru.domain.dns import generate, names, records
+from kudurru.domain.dns import generate, names, record_types, records
 from kudurru.domain.dns.generate import Generate
 from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.rdata_fields import octets, seconds
-from kudurru.domain.dns.record_types import SOA
-from kudurru.domain.dns.records import BadRecord, Parse
+from kudurru.domain.dns.record_types import SOA, BadRecord
+from kudurru.domain.dns.records import Parse
 from kudurru.domain.errors import Cause, Invalid
 
 TTL_MAX = 2**31 - 1  # RFC 2181 section 8
@@ -100,7 +100,8 @@ def read(
 
 def write(zone: Iterable[Record], origin: Name) -> Iterator[str]:
     """Lines of a master file that other servers load: SOA, apex, then canonical order of owners
-    (RFC 4034 section 6.1). Owners are relative to the origin, names in data absolute."""
+    (RFC 4034 section 6.1). Owners are relative to the origin, names in data absolute; types that
+    not every server knows by name are written as RFC 3597 has it."""
     suffix = names.to_text(origin)
     yield f"$ORIGIN {suffix}\n"
     owner = text = None
@@ -108,9 +109,23 @@ def write(zone: Iterable[Record], origin: Name) -> Iterator[str]:
         if record.owner != owner:
             owner = record.owner
             text = _relative(owner, origin, suffix)
-        rtype = records.type_to_text(record.rtype)
-        rdata = records.rdata_to_text(record.rtype, record.rdata)
-        yield f"{text} {record.ttl} IN {rtype} {rdata}\n"
+        yield f"{text} {record.ttl} IN {_data_text(record.rtype, record.rdata)}\n"
+
+
+# What BIND 9.18 and NSD 4.6 both read by name.
+_KNOWN_EVERYWHERE = frozenset(map(record_types.type_from_text, [
+    "A", "NS", "CNAME", "SOA", "WKS", "PTR", "HINFO", "MX", "TXT", "RP", "AFSDB", "X25", "ISDN",
+    "RT", "NSAP", "SIG", "KEY", "PX", "AAAA", "LOC", "SRV", "NAPTR", "KX", "CERT", "DNAME", "APL",
+    "DS", "SSHFP", "IPSECKEY", "RRSIG", "NSEC", "DNSKEY", "DHCID", "NSEC3", "NSEC3PARAM", "TLSA",
+    "SMIMEA", "CDS", "CDNSKEY", "OPENPGPKEY", "CSYNC", "ZONEMD", "SVCB", "HTTPS", "SPF", "NID",
+    "L32", "L64", "LP", "EUI48", "EUI64", "URI", "CAA", "AVC", "DLV",
+]))  # fmt: skip
+
+
+def _data_text(rtype: int, rdata: bytes) -> str:
+    if rtype in _KNOWN_EVERYWHERE:
+        return f"{record_types.type_to_text(rtype)} {records.rdata_to_text(rtype, rdata)}"
+    return f"TYPE{rtype} {records.generic_text(rdata)}"
 
 
 def _written_order(record: Record) -> tuple[tuple[bytes, ...], bool, int, bytes]:
@@ -290,7 +305,7 @@ class _Reader:
                 self._owner = names.from_text(words[0], self._origin)
                 self._owner_text = words[0]
         if self._owner is None:
-            raise BadRecord("the first record has no owner name; a line that begins blank has that")
+            self._owner = self._origin  # a file that begins blank, as NSD and dnspython read it
         ttl: int | None = None
         try:
             while (entry := self._entries.get(words[i])) is None:
@@ -323,7 +338,7 @@ class _Reader:
                 raise BadRecord(f"{len(rdata)} octets of data; at most {records.RDATA_MAX}")
             return rdata
         except (BadRecord, BadName) as error:
-            raise BadRecord(f"{records.type_to_text(rtype)}: {error}") from None
+            raise BadRecord(f"{record_types.type_to_text(rtype)}: {error}") from None
 
     def _ttl_of(self, rtype: int, rdata: bytes) -> int:
         """TTL of a record that states none."""
@@ -378,6 +393,7 @@ class _Reader:
             raise CannotRead(f"$INCLUDE of {found} from within itself")
         before = self._origin, self._owner
         self._set_origin(origin)
+        self._owner = None
         self.read_file(found, data)
         self._set_origin(before[0])
         self._owner = before[1]
@@ -445,7 +461,7 @@ def _is_class_in(word: str) -> bool:
 
 
 def _entry(word: str) -> _Entry:
-    rtype = records.type_from_text(word)
-    if records.is_meta(rtype):
+    rtype = record_types.type_from_text(word)
+    if record_types.is_meta_type(rtype):
         raise BadRecord(f"{word} is not a type of zone data")
     return rtype, records.parser_of(rtype)

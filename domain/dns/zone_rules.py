@@ -13,28 +13,24 @@ from kudurru.domain.dns.master_file import Record
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import (
     AAAA,
+    BESIDE_CNAME,
     CNAME,
     DNAME,
     MX,
     NS,
-    NSEC,
     NSEC3,
     RRSIG,
+    SINGLETON_TYPES,
     SOA,
     SRV,
     A,
+    type_to_text,
 )
-from kudurru.domain.dns.records import canonical_rdata, target_name, type_to_text
+from kudurru.domain.dns.records import canonical_rdata, target_name
 from kudurru.domain.errors import Cause
 
 FINDINGS_MAX = 100  # of faults and of warnings; more would be read by nobody
 
-_SINGLE = {
-    SOA: "RFC 1035 section 5.2",
-    CNAME: "RFC 2181 section 10.1",
-    DNAME: "RFC 6672 section 2.4",
-}
-_BESIDE_CNAME = frozenset({CNAME, RRSIG, NSEC})  # RFC 4034 sections 3 and 4
 _BELOW_DNAME = frozenset({NSEC3, RRSIG})  # RFC 6672 section 2.3
 _POINTING = frozenset({NS, MX, SRV})
 _ADDRESSES = frozenset({A, AAAA})
@@ -81,7 +77,7 @@ class _Survey:
         if rtype not in before:
             self._types[owner] = self._with_type(before, rtype)
         self._check_ttl(record, owner)
-        if rtype in _SINGLE:
+        if rtype in SINGLETON_TYPES:
             self._check_single(record, owner)
         elif rtype in _POINTING:
             self._pointing.append(record)
@@ -109,7 +105,7 @@ class _Survey:
             # A zone printed from a transfer ends with its SOA again.
             self._warn(record, f"{what}, the same as at {first.place}")
         else:
-            self._fault(record, f"{what}; the first is at {first.place} ({_SINGLE[rtype]})")
+            self._fault(record, f"{what}; the first is at {first.place}; one is allowed")
 
     def check_apex(self) -> None:
         apex = _text(self._apex)
@@ -124,7 +120,7 @@ class _Survey:
         for (owner, rtype), record in self._singles.items():
             if rtype != CNAME:
                 continue
-            others = self._types[owner] - _BESIDE_CNAME
+            others = self._types[owner] - BESIDE_CNAME - {CNAME}
             if others:
                 types = ", ".join(map(type_to_text, sorted(others)))
                 self._fault(
