@@ -77,7 +77,7 @@ def _acquire(directory: DataDir) -> DirectoryLock | RemoteService:
     deadline = time.monotonic() + LOCK_PATIENCE_S
     while True:
         try:
-            return DirectoryLock.acquire(directory.path, now_us=SystemClock().now_us())
+            return DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
         except Busy:
             remote = connect(directory.socket)
             if remote is not None:

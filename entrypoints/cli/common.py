@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from kudurru.adapters.manifests import read_manifest_files
-from kudurru.domain.documents import read_documents
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Position, Who
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
@@ -120,6 +119,8 @@ def split_reference(text: str, namespace: str) -> tuple[Kind, Key]:
 
 def load_manifests(files: list[Path], namespace: str) -> list[Manifest]:
     """Manifests of files, folders and standard input; every fault of all of them at once."""
+    from kudurru.domain.documents import read_documents
+
     manifests: list[Manifest] = []
     causes: list[Cause] = []
     for source, data in read_manifest_files(files, sys.stdin.buffer):

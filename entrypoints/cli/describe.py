@@ -44,14 +44,15 @@ def describe(
     echo("Events:")
     for event in events:
         reason = f": {event['reason']}" if event["reason"] else ""
-        echo(escape(f"  {event['seq']}  {event['time']}  {event['verb']} by {event['actor']}{reason}"))
+        text = f"  {event['seq']}  {event['time']}  {event['verb']} by {event['actor']}"
+        echo(escape(text + reason))
 
 
 def _events(data: Any, key: Key) -> list[dict[str, Any]]:
     with directory.open_reader(data) as node:
         found = []
         for event in node.log.read(key=key, newest_first=True):
-            found.append(describe_event(event))
+            found.append(describe_event(event, node.log))
             if len(found) == EVENTS_SHOWN:
                 break
         return found

@@ -1,5 +1,6 @@
 """kudurru diff: what applying files would change, or what changed between two moments."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -22,8 +23,10 @@ EXIT_DIFFERENT = 1
 @app.command()
 def diff(
     files: Annotated[
-        list[common.Path] | None,
-        typer.Option("-f", "--filename", metavar="F", help="File, folder, or - for standard input."),
+        list[Path] | None,
+        typer.Option(
+            "-f", "--filename", metavar="F", help="File, folder, or - for standard input."
+        ),
     ] = None,
     from_: Annotated[
         str | None, typer.Option("--from", metavar="T", help="Compare from this moment")

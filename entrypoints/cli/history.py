@@ -15,7 +15,7 @@ from kudurru.domain.events import (
     Recorded,
     Who,
 )
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
@@ -48,10 +48,10 @@ def history(
         upto = targets.resolve(until, log, now_us) if until else None
         events = log.read(after, upto, key=key, newest_first=True)
         wanted = (e for e in events if _matches(e, zone, actor))
-        with_diff = output is not Output.table
+        with_changes = output is not Output.table
         documents = []
         for event in wanted:
-            documents.append(describe_event(event, log if with_diff else None))
+            documents.append(describe_event(event, log, with_changes=with_changes))
             if len(documents) == limit:
                 break
     if print_documents(output, documents):
@@ -91,8 +91,8 @@ def who_of(event: Recorded) -> Who:
     return msgspec.json.decode(event.who, type=Who)
 
 
-def describe_event(event: Recorded, log: EventLog | None = None) -> dict[str, Any]:
-    """An event as people and programs see it; with `log`, also what changed field by field."""
+def describe_event(event: Recorded, log: EventLog, *, with_changes: bool = False) -> dict[str, Any]:
+    """An event as people and programs see it, if wanted with what changed field by field."""
     who = who_of(event)
     ref = ref_of(event.key)
     where = f"{ref.namespace}/" if ref.namespace else ""
@@ -103,7 +103,7 @@ def describe_event(event: Recorded, log: EventLog | None = None) -> dict[str, An
         "actor": who.actor,
         "source": who.source,
         "manager": event.manager,
-        "verb": _verb(event),
+        "verb": _verb(event, log),
         "type": event.type,
         "object": f"{ref.kind.lower()}/{where}{ref.name}",
         "reason": who.reason,
@@ -112,18 +112,25 @@ def describe_event(event: Recorded, log: EventLog | None = None) -> dict[str, An
         document["cause"] = who.cause
     if event.body is None:
         document["redacted"] = True
-    elif log is not None:
+    elif with_changes:
         before = _previous(event, log)
         document["changes"] = list(differences(before, _content(event)))
     return document
 
 
-def _verb(event: Recorded) -> str:
-    if event.type == OBJECT_APPLIED and event.body is not None:
-        # Delete then create keeps the stream, so the version alone does not tell.
-        is_new = event.ver == 1 or decode_body(event.body).created_now
+def _verb(event: Recorded, log: EventLog) -> str:
+    if event.type == OBJECT_APPLIED:
+        before = _before(event, log)
+        is_new = before is None or before.type == OBJECT_DELETED
         return "created" if is_new else "changed"
     return _VERBS.get(event.type, event.type)
+
+
+def _before(event: Recorded, log: EventLog) -> Recorded | None:
+    """The event before this one in its stream. Delete then create keeps the stream."""
+    if event.ver == 1:
+        return None
+    return next(log.read(0, event.seq - 1, key=event.key, newest_first=True), None)
 
 
 def _content(event: Recorded) -> dict[str, Any]:
@@ -137,7 +144,7 @@ def _content(event: Recorded) -> dict[str, Any]:
 def _previous(event: Recorded, log: EventLog) -> dict[str, Any]:
     """Content of the event of the same type before this one, of the same object."""
     types = (OBJECT_APPLIED, OBJECT_DELETED) if event.type != OBJECT_STATUS else (OBJECT_STATUS,)
-    for earlier in log.read(0, event.seq - 1, key=Key(event.key), newest_first=True):
+    for earlier in log.read(0, event.seq - 1, key=event.key, newest_first=True):
         if earlier.type in types:
             return _content(earlier)
     return {}

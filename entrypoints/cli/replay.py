@@ -47,7 +47,7 @@ def replay(
                 "projection", [Cause("", f"{projection!r} is none of {', '.join(names_)}")]
             )
         started = time.perf_counter()
-        stamps = _replay_checked(node, upto) if check else _replay(node, upto)
+        stamps = replay_checked(node, upto) if check else _replay(node, upto)
         took_s = time.perf_counter() - started
         digests = node.views.digests()
         compared = _compare_live(data, node, digests) if check and to is None else None
@@ -78,7 +78,7 @@ def _replay(node: Node, upto: Any) -> int:
     return 0
 
 
-def _replay_checked(node: Node, upto: Any) -> int:
+def replay_checked(node: Node, upto: Any) -> int:
     """Replay, comparing at every stamp in the log what it says with the zone as it is rebuilt: log
     to state to what was served. Raises LogDamaged at the first difference."""
     damages = verify(node.log).damages  # type: ignore[arg-type]  # the reader's log is verifiable
@@ -156,5 +156,3 @@ def _export(node: Node, folder: Path) -> None:
                     file.write(msgspec.json.encode(to_document(stored)) + b"\n")
     except OSError as error:
         raise Invalid(str(folder), [Cause("", f"cannot be written: {error.strerror}")]) from None
-
-
