@@ -79,6 +79,7 @@ class Node:
         self.clock = clock
         self._entropy = entropy
         self._pending: dict[int, Recorded] = {}
+        self.why_not_writable: KudurruError | None = None
         self.views = Views(self._read_event, log.epoch, on_change)
 
     def _read_event(self, seq: int) -> Recorded | None:
@@ -116,6 +117,8 @@ class Node:
         return decided
 
     def _check_writable(self) -> None:
+        if self.why_not_writable is not None:
+            raise self.why_not_writable
         stopped = self.views.follower.stopped_at
         if stopped is not None:
             raise LogNewer(
