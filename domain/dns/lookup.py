@@ -203,6 +203,8 @@ class _Resolution:
         """The name exists, and `key` is where its data is: itself or its wildcard."""
         found = self._asked_for(zone, key, image)
         if found is not None:
+            if found.rtype == DNAME and (name.lower(), DNAME) in self.placed:
+                return None  # the way here led over it already
             found = self._place(zone, key, owner, found)
             if found.rtype in _WITH_TARGETS:
                 self._add_targets(found, name)

@@ -142,7 +142,7 @@ def zone_sets(draw) -> Zones:
     return zones
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(zone_sets(), NAMES, st.sampled_from([A, TXT, MX, NS, CNAME, DNAME, DS]))
 def test_answers_are_those_of_the_slow_reference(zones, qname, qtype) -> None:
     got = answer_of(zone_set(zones), qname, qtype)
@@ -245,13 +245,13 @@ def test_a_negative_answer_lives_as_long_as_the_smaller_of_soa_ttl_and_minimum()
 def test_a_referral_has_all_in_domain_glue_before_that_of_siblings() -> None:
     zones = zones_of(
         """
-        sub.z. 5 NS ns.other.z.
+        sub.z. 5 NS ns.o.z.
         sub.z. 5 NS ns.sub.z.
         sub.z. 5 NS ns.out.
-        ns.other.z. 5 A 192.0.2.2
+        ns.o.z. 5 A 192.0.2.2
         ns.sub.z. 5 A 192.0.2.1
         ns.sub.z. 5 AAAA 2001:db8::1
-        other.z. 5 NS ns.other.z.
+        o.z. 5 NS ns.other.z.
         """
     )
     message = message_of(zones, "x.sub.z.", A)
@@ -259,7 +259,7 @@ def test_a_referral_has_all_in_domain_glue_before_that_of_siblings() -> None:
     assert shown(message.additional) == [
         "ns.sub.z. 5 A 192.0.2.1",
         "ns.sub.z. 5 AAAA 2001:db8::1",
-        "ns.other.z. 5 A 192.0.2.2",
+        "ns.o.z. 5 A 192.0.2.2",
     ]
 
 
