@@ -46,7 +46,7 @@ GOOD = [
     ("NSEC", "a.", None),
     ("NSEC3", "1 0 12 - 2t7b4g4vsa5smi47", "1 0 12 - 2T7B4G4VSA5SMI47"),
     ("NSEC3PARAM", "1 0 0 AABB", None),
-    ("RRSIG", "A 8 2 3 9 20300101000000 7 a. AAAA", "A 8 2 3 19700101000009 20300101000000 7 a. AAAA"),
+    ("RRSIG", "A 8 2 3 9 0 7 a. AAAA", "A 8 2 3 19700101000009 19700101000000 7 a. AAAA"),
     ("TLSA", "3 1 1 0a 0B", "3 1 1 0A0B"),
     ("SSHFP", "4 2 " + "AB" * 32, None),
     ("NAPTR", '1 2 S SIP+D2U "" _sip', '1 2 "S" "SIP+D2U" "" _sip.example.'),
@@ -167,10 +167,10 @@ def test_any_octets_are_shown_and_well_formed_ones_read_back(rtype: int, rdata: 
     records.target_name(rtype, rdata)
 
 
-WORDS = st.sampled_from(
-    r"""0 1 8 255 65536 a @ . a.b. "" 192.0.2.1 ::1 A TYPE9 AAAA - alpn=h2 key9 port=1 1h "x"
-    20300101000000 \# 00ff""".split()
-)
+WORDS = st.sampled_from([
+    "0", "1", "8", "255", "65536", "a", "@", ".", "a.b.", '""', '"x"', "192.0.2.1", "::1", "A",
+    "TYPE9", "AAAA", "-", "alpn=h2", "key9", "port=1", "1h", "20300101000000", "\\#", "00ff",
+])  # fmt: skip
 
 
 @given(st.sampled_from(ALL_TYPES), st.lists(WORDS, max_size=10) | st.text(max_size=20).map(list))
