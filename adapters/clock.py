@@ -1,21 +1,21 @@
-"""The clock and the entropy of the machine."""
+"""Time and chance of the machine."""
 
-import os
+import secrets
 import time
 
 
 class SystemClock:
-    """Implements `domain.ports.Clock`."""
+    """`Clock` of this process."""
 
     def now_us(self) -> int:
-        return time.time_ns() // 1_000
+        return time.time_ns() // 1000
 
     def monotonic_us(self) -> int:
-        return time.monotonic_ns() // 1_000
+        return time.monotonic_ns() // 1000
 
 
 class SystemEntropy:
-    """Implements `domain.ports.Entropy`."""
+    """`Entropy` of the operating system."""
 
     def token(self, size: int) -> bytes:
-        return os.urandom(size)
+        return secrets.token_bytes(size)
