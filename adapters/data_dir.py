@@ -69,25 +69,24 @@ def open_data_dir(path: Path, *, create: bool = False) -> DataDir:
     written.
     """
     try:
-        if create:
-            _make_private(path, parents=True)
-        mode = path.stat().st_mode
-    except FileNotFoundError as error:
-        raise NotFound(
-            f"there is no data directory at {path}: give --data or KUDURRU_DATA, "
-            "or make it with `kudurru serve` or `kudurru apply`"
-        ) from error
-    except FileExistsError:
-        mode = path.stat().st_mode
+        if create and not path.exists():
+            _make_private(path)
+        is_directory = stat.S_ISDIR(path.stat().st_mode)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not create:
+            raise NotFound(
+                f"there is no data directory at {path}: give --data or KUDURRU_DATA, "
+                "or make it with `kudurru serve` or `kudurru apply`"
+            ) from error
         raise _unusable(path, error.strerror or str(error)) from error
-    if not stat.S_ISDIR(mode):
+    if not is_directory:
         raise _unusable(path, "it is not a directory")
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
         raise _unusable(path, _why_not_writable(path))
     data_dir = DataDir(path, tuple(_warnings(path)))
     try:
-        _make_private(data_dir.keys)
+        if not data_dir.keys.exists():
+            _make_private(data_dir.keys)
     except OSError as error:
         raise _unusable(data_dir.keys, error.strerror or str(error)) from error
     return data_dir
@@ -102,12 +101,11 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _make_private(path: Path, *, parents: bool = False) -> None:
-    """A directory of mode 0700, whatever the umask; one that is there stays as it is."""
-    if not path.is_dir():
-        path.mkdir(mode=0o700, parents=parents)
-        path.chmod(0o700)
-        sync_folder(path.parent)
+def _make_private(path: Path) -> None:
+    """A new directory of mode 0700, whatever the umask."""
+    path.mkdir(mode=0o700, parents=True)
+    path.chmod(0o700)
+    sync_folder(path.parent)
 
 
 def _why_not_writable(path: Path) -> str:

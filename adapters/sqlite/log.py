@@ -372,10 +372,12 @@ def _prepare(
     db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     db.execute(f"PRAGMA cache_spill = {SPILL_PAGES}")
     db.execute(f"PRAGMA journal_size_limit = {WAL_SIZE_MAX}")
-    db.execute("BEGIN IMMEDIATE")  # shows here, not at the first append, whether we may write
+    db.execute("BEGIN IMMEDIATE")
     try:
         if is_empty:
             _create_tables(db, entropy.token(16).hex(), clock.now_us())
+        # Changes nothing, and shows here, not at the first append, whether we may write.
+        db.execute("DELETE FROM tracking WHERE 0")
         db.execute("COMMIT")
     except BaseException:
         _roll_back(db)

@@ -2,7 +2,8 @@
 
 Triggers keep the log append-only against mistakes: of ours, and of people with a shell. They are
 no protection against who owns the file, the chain is. What they allow: the next seq; erasing a
-payload together with its salt; deleting rows up to an anchor in `checkpoints`.
+payload together with its salt; deleting rows up to an anchor in `checkpoints` (the newest row
+stays: that of the pruning itself, so the next seq is always known).
 
 `tiles`, `checkpoints` and `tracking` are laid out for the tree, for signed checkpoints and for
 views that keep their position here; nothing writes them yet.
@@ -74,9 +75,10 @@ CREATE TABLE tracking (
 
 TRIGGERS = """
 CREATE TRIGGER log_has_no_gap BEFORE INSERT ON log
-WHEN CASE WHEN NEW.seq > 1 THEN NOT EXISTS (SELECT 1 FROM log WHERE seq = NEW.seq - 1)
-     ELSE NEW.seq IS NOT 1 OR EXISTS (SELECT 1 FROM log) END
-BEGIN SELECT raise(ABORT, 'the log has no gaps: only the next seq can be inserted'); END;
+WHEN NEW.seq IS NOT 1 + ifnull((SELECT max(seq) FROM log), 0)
+    -- or INSERT OR REPLACE would take the other row away without asking the delete trigger
+    OR EXISTS (SELECT 1 FROM log WHERE stream = NEW.stream AND ver = NEW.ver)
+BEGIN SELECT raise(ABORT, 'the log has no gaps: only the next seq of a new version fits'); END;
 
 CREATE TRIGGER log_is_not_changed BEFORE UPDATE ON log
 WHEN NEW.seq IS NOT OLD.seq OR NEW.txn IS NOT OLD.txn OR NEW.ts IS NOT OLD.ts
