@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kudurru.domain.dns import master_file
 from kudurru.domain.dns.master_file import Record
+from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import SOA
 from kudurru.domain.dns.zone_tree import Zone, unpack, unpack_records
 
@@ -19,4 +20,4 @@ def _records(zone: Zone) -> Iterator[Record]:
     for owner, image in zone.stamped_nodes():
         for rrset in unpack(image):
             for record in unpack_records(rrset.wire):
-                yield Record(owner, record.rtype, record.ttl, record.rdata)
+                yield Record(Name(owner), record.rtype, record.ttl, record.rdata)
