@@ -9,26 +9,27 @@ from kudurru.domain.objects import Key, key_of
 ZONE = "demo.example"
 KEY: Key = key_of("DNSZone", "", ZONE)
 
+_HINT = f"served by kudurru: try kudurru history --zone {ZONE}"
 _RECORDS = {
-    "apex": [("demo.example", "TXT", ["served by kudurru: try kudurru history --zone demo.example"])],
-    "ns1": [("ns1.demo.example", "A", ["127.0.0.1"]), ("ns1.demo.example", "AAAA", ["::1"])],
-    "www": [("www.demo.example", "A", ["192.0.2.80"]), ("www.demo.example", "AAAA", ["2001:db8::80"])],
-    "mail": [("demo.example", "MX", ["10 mail.demo.example"]), ("mail.demo.example", "A", ["192.0.2.25"])],
-    "wildcard": [("*.apps.demo.example", "CNAME", ["www.demo.example"])],
-}  # fmt: skip
+    "apex": [(ZONE, "TXT", _HINT), (ZONE, "MX", f"10 mail.{ZONE}")],
+    "ns1": [(f"ns1.{ZONE}", "A", "127.0.0.1"), (f"ns1.{ZONE}", "AAAA", "::1")],
+    "www": [(f"www.{ZONE}", "A", "192.0.2.80"), (f"www.{ZONE}", "AAAA", "2001:db8::80")],
+    "mail": [(f"mail.{ZONE}", "A", "192.0.2.25")],
+    "wildcard": [(f"*.apps.{ZONE}", "CNAME", f"www.{ZONE}")],
+}
 
 
 def manifests() -> list[Manifest]:
     """The demo zone and its record sets."""
     documents = [
-        _document("DNSZone", ZONE, {"zoneName": ZONE, "nameservers": ["ns1.demo.example"]})
+        _document("DNSZone", ZONE, {"zoneName": ZONE, "nameservers": [f"ns1.{ZONE}"]})
     ]
     for name, endpoints in _RECORDS.items():
         spec = {
             "zoneRef": {"name": ZONE},
             "endpoints": [
-                {"dnsName": owner, "recordType": rtype, "targets": targets}
-                for owner, rtype, targets in endpoints
+                {"dnsName": owner, "recordType": rtype, "targets": [target]}
+                for owner, rtype, target in endpoints
             ],
         }
         documents.append(_document("DNSRecordSet", f"{name}.{ZONE}", spec))

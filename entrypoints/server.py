@@ -23,6 +23,8 @@ from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.http_ops import HttpServer, health_routes
+from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
@@ -32,6 +34,7 @@ from kudurru.domain.ports import PacketEngine
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import demo
 from kudurru.entrypoints.directory import answer, pipeline_of
+from kudurru.entrypoints.health import metrics_of
 from kudurru.entrypoints.rpc import RpcServer
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -62,6 +65,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Path
     dns: tuple[str, ...]
+    http: str = "127.0.0.1:8080"
+    ops: str = "127.0.0.1:8081"
+    metrics: str = "127.0.0.1:9153"
     sockets: int = 1
     coalesce_s: float = 0.25
     lameduck_s: float = 5.0
@@ -80,7 +86,7 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self.why_not_writable: KudurruError | None = None
-        self._engines: list[PacketEngine] = []
+        self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
@@ -93,9 +99,9 @@ class Server:
                 DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
             )
             node = self._open_node(directory, stack)
-            addresses = await self._listen(node, stack)
-            await self._replay(node)
             writer = Writer(node)
+            addresses = await self._listen(node, writer, stack)
+            await self._replay(node)
             rpc = RpcServer(directory.socket, self._handler(node, writer))
             self._catch_signals()
             try:
@@ -114,7 +120,7 @@ class Server:
                         writer.request_stamp()
                     self.is_synced = True
                     self._write_pid_file(stack)
-                    announce("ready dns=" + ",".join(addresses))
+                    announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
                     for task in running:
@@ -128,7 +134,7 @@ class Server:
         self._stopping.set()
 
     def invalidate(self) -> None:
-        for engine in self._engines:
+        for _, engine in self._engines:
             engine.invalidate()
 
     # --- starting -----------------------------------------------------------------------
@@ -151,23 +157,51 @@ class Server:
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
         self.why_not_writable = node.why_not_writable = damage
 
-    async def _listen(self, node: Node, stack: AsyncExitStack) -> list[str]:
+    async def _listen(self, node: Node, writer: Writer, stack: AsyncExitStack) -> str:
+        """Bind every socket of every listener, or none; then serve. The ready line."""
+        options = self._options
+        bound = bind_pairs(options.dns, options.sockets)
+        for one in bound:
+            stack.callback(_close, one)
+        web = [bind_all([Listener("tcp", a)])[0] for a in (options.http, options.ops)]
+        scraped = bind_all([Listener("tcp", options.metrics)])[0]
+        for one in [*web, scraped]:
+            stack.callback(_close, one)
         pipeline = pipeline_of(
             node,
             is_synced=lambda: self.is_synced,
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}"),
-            on_exception=lambda error: log.exception("query failed", exc_info=error),
+            on_exception=lambda error: log.error("a query failed", exc_info=error),
         )
-        bound = bind_pairs(self._options.dns, self._options.sockets)
         for one in bound:
             make = TcpServer if one.listener.proto == "tcp" else PythonEngine
-            engine: PacketEngine = make(pipeline, one.sockets)
-            self._engines.append(engine)
-            stack.push_async_callback(engine.stop)
-        for engine in self._engines:
-            await engine.start()
-        return [one.address for one in bound if one.listener.proto == "udp"]
+            self._engines.append((one.listener.proto, make(pipeline, one.sockets)))
+        metrics = metrics_of(node, pipeline, self._engines, writer, lambda: self.is_synced)
+        health = health_routes(self.why_not_ready)
+        parts: list[HttpServer | PacketEngine] = [
+            *(HttpServer(health, one.sockets) for one in web),
+            HttpServer(metrics_routes(metrics), scraped.sockets),
+            *(engine for _, engine in self._engines),
+        ]
+        for part in parts:
+            stack.push_async_callback(part.stop)
+            await part.start()
+        dns = ",".join(one.address for one in bound if one.listener.proto == "udp")
+        http, ops = (one.address for one in web)
+        return f"ready dns={dns} http={http} ops={ops} metrics={scraped.address}"
+
+    def why_not_ready(self) -> list[str]:
+        """Reasons not to send queries here; none when it is ready."""
+        reasons = []
+        if not self.is_synced:
+            reasons.append("NotSynced: the log is being replayed")
+        if self.is_lameduck:
+            reasons.append("Lameduck: the server is stopping")
+        if self.why_not_writable is not None:
+            kind = type(self.why_not_writable).__name__
+            reasons.append(f"{kind}: {self.why_not_writable}")
+        return reasons
 
     async def _replay(self, node: Node) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
@@ -261,6 +295,11 @@ def bind_pairs(addresses: tuple[str, ...], sockets: int) -> list[Bound]:
                 sock.close()
         raise
     return bound
+
+
+def _close(bound: Bound) -> None:
+    for sock in bound.sockets:
+        sock.close()
 
 
 def _first_of(group: ExceptionGroup[Exception]) -> Exception:

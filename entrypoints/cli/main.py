@@ -34,10 +34,14 @@ COMMANDS = {
 class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported when needed."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's interface
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002  # click's interface
+        name: str,
+    ) -> click.Command | None:
         if name not in COMMANDS:
             return None
         from typer.main import get_command
@@ -47,7 +51,11 @@ class LazyGroup(click.Group):
         command.name = name
         return command  # type: ignore[no-any-return]  # typer's own click types
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002  # click's interface
+        formatter: click.HelpFormatter,
+    ) -> None:
         """Help without importing every command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])

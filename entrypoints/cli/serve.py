@@ -19,6 +19,15 @@ def serve(
         list[str] | None,
         typer.Option("--dns", metavar="ADDR:PORT", help="UDP and TCP; repeats; port 0 picks one."),
     ] = None,
+    http: Annotated[
+        str, typer.Option("--http", metavar="ADDR:PORT", help="API and health.")
+    ] = "127.0.0.1:8080",
+    ops: Annotated[
+        str, typer.Option("--ops", metavar="ADDR:PORT", help="Health, for operators.")
+    ] = "127.0.0.1:8081",
+    metrics: Annotated[
+        str, typer.Option("--metrics", metavar="ADDR:PORT", help="Prometheus metrics.")
+    ] = "127.0.0.1:9153",
     demo: Annotated[bool, typer.Option("--demo", help="Add the zone demo.example once.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit when the log is damaged, do not serve the rest.")
@@ -33,6 +42,9 @@ def serve(
     options = ServeOptions(
         data=data,
         dns=tuple(dns or ["127.0.0.1:5300"]),
+        http=http,
+        ops=ops,
+        metrics=metrics,
         with_demo=demo,
         pid_file=pid_file,
         strict=strict,
