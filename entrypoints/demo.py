@@ -21,9 +21,7 @@ _RECORDS = {
 
 def manifests() -> list[Manifest]:
     """The demo zone and its record sets."""
-    documents = [
-        _document("DNSZone", ZONE, {"zoneName": ZONE, "nameservers": [f"ns1.{ZONE}"]})
-    ]
+    documents = [_document("DNSZone", ZONE, {"zoneName": ZONE, "nameservers": [f"ns1.{ZONE}"]})]
     for name, endpoints in _RECORDS.items():
         spec = {
             "zoneRef": {"name": ZONE},

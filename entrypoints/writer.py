@@ -106,11 +106,12 @@ class Writer:
             return node.results(decided, [])
         # The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
         # applies until this returns: there is one writer.
-        recorded = await asyncio.to_thread(node.log.append, sets, now_us)
+        steps = node.clock_steps(now_us)
+        recorded = await asyncio.to_thread(node.log.append, [*steps, *sets], now_us)
         node.take_in(recorded)
         await self._stamp_new(changes)
         self.on_applied.set()
-        return node.results(decided, recorded)
+        return node.results(decided, recorded[len(steps) :])
 
     async def _stamp_new(self, changes: list[Change]) -> None:
         """Give zones that never had a serial their first, and imported ones that of their file,
