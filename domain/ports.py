@@ -128,3 +128,47 @@ class QueryHandler(Protocol):
         "tcp"). A reply over UDP has at most 4,096 octets. None: send nothing (a drop).
         """
         ...
+
+
+class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a packet engine has counted since it was made."""
+
+    received: int = 0
+    answered: int = 0  # answers that the system took
+    memo_hits: tuple[int, ...] = (0,) * 16  # answers from the memo, by RCODE
+    dropped_malformed: int = 0  # too short to answer, or longer than any query we take
+    dropped_full: int = 0  # the system had no room for the answer
+    dropped_by_handler: int = 0
+    send_errors: int = 0
+    unhandled_exceptions: int = 0  # raised by the handler; the query got no answer
+    connections: int = 0  # open now; this and the rest are 0 on UDP
+    connections_accepted: int = 0
+    connections_refused: int = 0
+    connections_timed_out: int = 0
+
+
+class PacketEngine(Protocol):
+    """Takes queries from sockets, answers repeats itself, asks the handler for the rest.
+
+    It is given sockets that are bound, owns them from then on, and knows nothing of zones.
+    """
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it serves, "192.0.2.1:53" or "[2001:db8::1]:53", one of each."""
+        ...
+
+    async def start(self) -> None:
+        """Serve. Call once, on the loop that will run it."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop, close every socket. Harmless when already stopped."""
+        ...
+
+    def invalidate(self) -> None:
+        """Forget every remembered answer. When it returns, no later query is answered with
+        octets that the handler gave before. May be called from any thread."""
+        ...
+
+    def statistics(self) -> EngineStatistics: ...

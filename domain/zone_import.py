@@ -137,21 +137,21 @@ def _zone_spec(
 
 def _endpoints(owner: Name, rrs: RRs, skipped: Sequence[int], default_ttl: int) -> list[Endpoint]:
     text = names.to_text(owner)
-    found = []
+    found: list[Endpoint] = []
     for rtype, (ttl, rdatas) in rrs.items():
         if rtype in skipped:
             continue
         record_type = record_types.type_to_text(rtype)
         targets = [records.rdata_to_text(rtype, rdata) for rdata in rdatas.values()]
         # An RRset larger than one endpoint may be is split; the parts are served as one.
-        for i in range(0, len(targets), TARGETS_MAX):
-            found.append(
-                Endpoint(
-                    dns_name=text,
-                    record_type=record_type,
-                    targets=targets[i : i + TARGETS_MAX],
-                    record_ttl=None if ttl == default_ttl else ttl,
-                    set_identifier=str(i // TARGETS_MAX) if i else "",
-                )
+        found.extend(
+            Endpoint(
+                dns_name=text,
+                record_type=record_type,
+                targets=targets[i : i + TARGETS_MAX],
+                record_ttl=None if ttl == default_ttl else ttl,
+                set_identifier=str(i // TARGETS_MAX) if i else "",
             )
+            for i in range(0, len(targets), TARGETS_MAX)
+        )
     return found

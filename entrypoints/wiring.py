@@ -9,13 +9,23 @@ from contextlib import contextmanager
 
 import msgspec
 
+from kudurru.domain.clock_steps import Reading, step
 from kudurru.domain.commands import Command, UpdateStatus
 from kudurru.domain.dns.names import Name
 from kudurru.domain.errors import KudurruError, LogNewer
-from kudurru.domain.events import ChangeSet, Event, Position, Recorded, Who
-from kudurru.domain.object_store import Batch, Outcome, resource_version
+from kudurru.domain.events import (
+    CLOCK_STEPPED,
+    SYSTEM_KEY,
+    ChangeSet,
+    Event,
+    Position,
+    Recorded,
+    Who,
+)
+from kudurru.domain.object_store import CONTROLLER, Batch, Outcome, resource_version
 from kudurru.domain.ports import Clock, Entropy, EventLog
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
+from kudurru.projections.clock_view import ClockView
 from kudurru.projections.follow import Follower
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_view import ZoneState, ZoneView
@@ -56,8 +66,11 @@ class Views:
     ) -> None:
         self.objects = ObjectsView(read_event, epoch)
         self.zones = ZoneView(self.objects, read_event, on_change)
+        self.clock = ClockView()
         # The zone view reads objects as they were before the event at hand: it comes first.
-        self.follower = Follower([self.zones, self.objects])
+        self.follower = Follower([self.clock, self.zones, self.objects])
+        self.objects_only = Follower([self.objects])
+        """For reads that need no zones; the two are not mixed on one instance."""
 
     def digests(self) -> dict[str, str]:
         return {p.name: p.digest() for p in self.follower.projections}
@@ -77,6 +90,8 @@ class Node:
         self.clock = clock
         self._entropy = entropy
         self._pending: dict[int, Recorded] = {}
+        self.why_not_writable: KudurruError | None = None
+        self._last_reading: Reading | None = None  # None: not looked at yet
         self.views = Views(self._read_event, log.epoch, on_change)
 
     def _read_event(self, seq: int) -> Recorded | None:
@@ -114,6 +129,8 @@ class Node:
         return decided
 
     def _check_writable(self) -> None:
+        if self.why_not_writable is not None:
+            raise self.why_not_writable
         stopped = self.views.follower.stopped_at
         if stopped is not None:
             raise LogNewer(
@@ -161,15 +178,39 @@ class Node:
             raise decided
         if not decided.events:
             return Result(decided.outcomes, Position(0))
+        steps = self.clock_steps(now_us)
         with self._ahead_of_log(now_us) as record:
+            for change_set in steps:
+                record(change_set.events)
             record(decided.events)
             for command in self.stamps(change.imported_serials):
                 stamp, _ = self._batch(now_us).decide(command)
                 record(stamp)
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
-            recorded = self.log.append([ChangeSet(tuple(decided.events), who)], now_us)
-        return self._result(decided, recorded)
+            recorded = self.log.append([*steps, ChangeSet(tuple(decided.events), who)], now_us)
+        return self._result(decided, recorded[len(steps) :])
+
+    def clock_steps(self, now_us: int) -> list[ChangeSet]:
+        """What to record before the next events when the clock did not run as clocks do."""
+        last = self._last_reading or self._reading_of_log()
+        now = Reading(now_us, self.clock.monotonic_us())
+        self._last_reading = now
+        stepped = step(last, now) if last is not None else None
+        if stepped is None:
+            return []
+        version = self.log.stream_version(SYSTEM_KEY) + 1
+        body = stepped.encode()
+        event = Event(CLOCK_STEPPED, SYSTEM_KEY, version, "/", CONTROLLER, body)
+        return [ChangeSet((event,), Who(actor="system", source="clock", wall=now_us))]
+
+    def _reading_of_log(self) -> Reading | None:
+        """What the clock said when the newest event was recorded."""
+        newest = self.log.get(self.log.head().seq)
+        if newest is None:
+            return None
+        who = msgspec.json.decode(newest.who, type=Who) if newest.who is not None else None
+        return Reading(who.wall if who and who.wall else newest.ts, None)
 
     @contextmanager
     def _ahead_of_log(self, now_us: int) -> Iterator[Callable[[Sequence[Event]], None]]:
@@ -260,6 +301,7 @@ class Node:
             highest_published=self.zones.history.highest(Name(state.apex)),
             imported=imported,
             now_s=now_s,
+            is_clock_trusted=self.views.clock.is_trusted,
         )
         status = stamped_status(
             stored.status,

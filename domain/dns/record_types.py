@@ -66,11 +66,6 @@ def type_to_text(rtype: int) -> str:
     return _MNEMONICS.get(rtype) or f"TYPE{rtype}"
 
 
-def is_meta(rtype: int) -> bool:
-    """Whether a type is for questions and messages only, never for data (RFC 6895 section 3.1)."""
-    return rtype == OPT or 128 <= rtype <= 255 or rtype == 0
-
-
 SINGLETON_TYPES = frozenset({CNAME, DNAME, SOA})
 """Types of which a name holds one record at most (RFC 2181 section 10.1, RFC 6672 section 2.4,
 RFC 1035 section 5.2)."""

@@ -16,10 +16,7 @@ from typing import NamedTuple
 from kudurru.domain.dns import rdata_fields as f
 from kudurru.domain.dns import record_types, svcb
 from kudurru.domain.dns.names import BadName, Name
-from kudurru.domain.dns.record_types import BadRecord as BadRecord
-from kudurru.domain.dns.record_types import is_meta as is_meta
-from kudurru.domain.dns.record_types import type_from_text as type_from_text
-from kudurru.domain.dns.record_types import type_to_text as type_to_text
+from kudurru.domain.dns.record_types import BadRecord, type_from_text, type_to_text
 
 RDATA_MAX = 65535
 CLASS_IN = 1
@@ -33,13 +30,13 @@ def rdata_from_text(rtype: int, text: str, origin: Name | None = None) -> bytes:
     name counts as absolute. Raises BadRecord."""
     if not text.isascii():
         text = _latin(text)
-    return rdata_from_tokens(rtype, _split(text), origin)
+    return rdata_from_tokens(rtype, split(text), origin)
 
 
 def rdata_from_tokens(rtype: int, tokens: list[str], origin: Name | None) -> bytes:
     """Wire from the words of a record, quotes and escapes as written, a character per octet.
     Raises BadRecord."""
-    if is_meta(rtype):
+    if record_types.is_meta_type(rtype):
         raise BadRecord(f"{type_to_text(rtype)} is not a type of zone data")
     if tokens and tokens[0] == "\\#":
         return _from_generic(rtype, tokens)
@@ -69,7 +66,7 @@ def rdata_to_text(rtype: int, rdata: bytes) -> str:
     try:
         return _kind(rtype).show(rdata)
     except BadRecord:
-        return _generic(rdata)
+        return generic_text(rdata)
 
 
 def check_rdata(rtype: int, rdata: bytes) -> None:
@@ -137,8 +134,9 @@ _TOKEN = re.compile(
 )
 
 
-def _split(text: str) -> list[str]:
-    """Words of one record. A semicolon must be quoted: a target has no comments."""
+def split(text: str) -> list[str]:
+    """Words of one record. A semicolon must be quoted: there are no comments here. Raises
+    BadRecord."""
     tokens = []
     at = 0
     while at < len(text):
@@ -161,7 +159,8 @@ _WHY_NOT = {
 # ---------------------------------------------------------------- generic form, RFC 3597
 
 
-def _generic(rdata: bytes) -> str:
+def generic_text(rdata: bytes) -> str:
+    """`\\# length hex`, which suits any type."""
     return f"\\# {len(rdata)} {rdata.hex().upper()}".rstrip()
 
 
@@ -358,7 +357,7 @@ def parser_of(rtype: int) -> Parse:
 
 
 def _kind(rtype: int) -> _Kind:
-    return _KINDS.get(rtype) or _Kind(partial(_parse_unnamed, rtype), _generic)
+    return _KINDS.get(rtype) or _Kind(partial(_parse_unnamed, rtype), generic_text)
 
 
 def _parse_unnamed(rtype: int, _tokens: list[str], _origin: Name | None) -> bytes:
@@ -393,7 +392,7 @@ def _show_rare(rtype: int, rdata: bytes) -> str:
         text = dns.rdata.from_wire(IN, RdataType(rtype), rdata, 0, len(rdata)).to_text()
     except Exception as error:
         raise BadRecord(str(error) or type(error).__name__) from None
-    if _parse_rare(rtype, _split(text), None) != rdata:
+    if _parse_rare(rtype, split(text), None) != rdata:
         raise BadRecord("the data does not survive being written as text")
     return text
 
@@ -407,21 +406,22 @@ _KINDS |= {
 
 # ---------------------------------------------------------------- where names are
 
-_Where = Callable[[bytes], tuple[int, int | None]]
+_Where = Callable[[bytes], tuple[int, int]]
 
 
-def _from(start: int, stop: int | None = None) -> _Where:
-    return lambda _rdata: (start, stop)
+def _from(start: int, *, behind: int = 0) -> _Where:
+    """Names from an offset up to so many octets behind them."""
+    return lambda rdata: (start, len(rdata) - behind)
 
 
-def _naptr_name(rdata: bytes) -> tuple[int, int | None]:
+def _naptr_name(rdata: bytes) -> tuple[int, int]:
     at = 4
     for _ in range(3):
         at += 1 + (rdata[at] if at < len(rdata) else 0)
-    return at, None
+    return at, len(rdata)
 
 
-def _signer_name(rdata: bytes) -> tuple[int, int | None]:
+def _signer_name(rdata: bytes) -> tuple[int, int]:
     try:
         return 18, f.name_end(rdata, 18)
     except BadRecord:
@@ -432,7 +432,7 @@ _NAMES_AT: dict[int, _Where] = {
     type_from_text(mnemonic): where
     for where, mnemonics in (
         (_from(0), "NS MD MF CNAME MB MG MR PTR MINFO RP DNAME"),
-        (_from(0, -20), "SOA"),
+        (_from(0, behind=20), "SOA"),
         (_from(2), "MX AFSDB RT PX KX"),
         (_from(6), "SRV"),
         (_naptr_name, "NAPTR"),

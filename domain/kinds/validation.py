@@ -5,7 +5,7 @@ a tool. So the fast path converts whole, and only when that fails the slow path 
 beside its type and collects everything.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -55,17 +55,20 @@ def parse_manifest(
         raise Invalid(what, [Cause("", "not an object: begin with apiVersion, kind, metadata")])
     causes = list(_envelope_faults(value))
     kind = KINDS.get(value["kind"]) if isinstance(value.get("kind"), str) else None
-    meta = _convert(value.get("metadata", {}), ObjectMeta, "metadata", causes, source_text)
+    meta, faulty = _convert(value.get("metadata", {}), ObjectMeta, "metadata", source_text)
+    causes += faulty
     if isinstance(meta, ObjectMeta) and kind is not None:
         if kind.namespaced and not meta.namespace:
             meta = msgspec.structs.replace(meta, namespace=default_namespace)
-        causes += metadata_faults(meta, namespaced=kind.namespaced)
+        found = metadata_faults(meta, namespaced=kind.namespaced)
+        causes += _elsewhere(found, faulty)
         what = f"{what}: {kind.name} {meta.name}"
     spec = None
     if kind is not None:
-        spec = _convert(value.get("spec", {}), kind.spec, "spec", causes, source_text)
+        spec, faulty = _convert(value.get("spec", {}), kind.spec, "spec", source_text)
+        causes += faulty
         if spec is not None:
-            causes += kind.faults(spec)
+            causes += _elsewhere(kind.faults(spec), faulty)
     if causes or kind is None or meta is None or spec is None:
         raise Invalid(what, _bounded(causes))
     manifest = Manifest(kind=kind, meta=meta, spec=spec)
@@ -105,14 +108,44 @@ def _suggestion(word: str, known: tuple[str, ...]) -> str:
 
 
 def _convert(
-    value: Any, type_: type[_T], path: str, causes: list[Cause], source_text: SourceText | None
-) -> _T | None:
+    value: Any, type_: type[_T], path: str, source_text: SourceText | None
+) -> tuple[_T | None, list[Cause]]:
+    """The value as its type, and what does not fit. Where something does not, the value is what is
+    left without it, so that the rules of the rest are checked too; None when that is nothing."""
     try:
-        return msgspec.convert(value, type_, strict=True)
+        return msgspec.convert(value, type_, strict=True), []
     except msgspec.ValidationError as error:
-        found = list(_faults(value, inspect.type_info(type_), path, source_text))
-        causes += found or [Cause(path, str(error))]
-        return None
+        causes = list(_faults(value, inspect.type_info(type_), path, source_text))
+        causes = causes or [Cause(path, str(error))]
+        try:
+            faulty = {cause.field for cause in causes}
+            return msgspec.convert(_without(value, path, faulty), type_, strict=True), causes
+        except msgspec.ValidationError:
+            return None, causes
+
+
+def _without(value: Any, path: str, faulty: set[str]) -> Any:
+    """A copy in which faulty fields are left out, and faulty list entries are empty texts, so that
+    the others keep their index."""
+    if isinstance(value, dict):
+        # A field is named after a dot, a key of a mapping in brackets: see `_faults`.
+        return {
+            name: _without(part, f"{path}.{name}", faulty)
+            for name, part in value.items()
+            if not faulty & {f"{path}.{name}", f"{path}[{name}]"}
+        }
+    if isinstance(value, list):
+        inner = [(part, f"{path}[{i}]") for i, part in enumerate(value)]
+        return ["" if at in faulty else _without(part, at, faulty) for part, at in inner]
+    return value
+
+
+def _elsewhere(causes: Iterable[Cause], faulty: list[Cause]) -> Iterator[Cause]:
+    """Faults of places that are not known to be faulty already."""
+    known = tuple(cause.field for cause in faulty)
+    for cause in causes:
+        if not any(cause.field == f or cause.field.startswith((f + ".", f + "[")) for f in known):
+            yield cause
 
 
 def _faults(

@@ -1,0 +1,170 @@
+"""The packet engine in plain Python: UDP from callbacks of the event loop.
+
+Linux gives it batches (mmsg.py says how and why), other systems one datagram a call; both keep one
+contract, tests/contracts/test_packet_engine.py. A repeat is answered from the memo without making
+an object of the query: its octets behind the ID are the key, and the value overwrites them. Names
+in capitals take a second look with their letters lowered.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+
+from kudurru.adapters.dns import mmsg
+from kudurru.adapters.dns.answering import HEADER, Answering
+from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.sockets import address_of
+from kudurru.domain.ports import EngineStatistics, QueryHandler
+
+BATCHES_PER_TURN = 4  # about 2 ms: then TCP, HTTP and writers get their turn
+_IP_PKTINFO = 8  # linux/in.h; the socket module has no name for it before Python 3.14
+_ANCILLARY = 64  # room for one packet info of either family
+
+
+class PythonEngine:
+    """A `PacketEngine` over UDP.
+
+    `batched` chooses the calls: True needs mmsg.is_available(), None takes the best there is.
+    """
+
+    def __init__(
+        self,
+        handler: QueryHandler,
+        sockets: Sequence[socket.socket],
+        *,
+        batched: bool | None = None,
+        memo: Memo | None = None,
+    ) -> None:
+        self._sockets = tuple(sockets)
+        self._answering = Answering(handler, "udp", mmsg.SLOT, memo or Memo())
+        self._batched = mmsg.is_available() if batched is None else batched
+        self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
+        self._is_running = False
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._addresses
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            sock.setblocking(False)
+            has_info = _ask_for_packet_info(sock)
+            if self._batched:
+                batch = mmsg.Batch(sock, with_packet_info=has_info)
+                loop.add_reader(sock, self._serve_batches, batch)
+            else:
+                loop.add_reader(
+                    sock, self._serve_singly, sock, memoryview(bytearray(mmsg.SLOT + 1))
+                )
+        self._is_running = True
+
+    async def stop(self) -> None:
+        for sock in self._sockets:
+            if self._is_running:
+                asyncio.get_running_loop().remove_reader(sock)
+            sock.close()
+        self._is_running = False
+
+    def invalidate(self) -> None:
+        self._answering.memo.invalidate()
+
+    def statistics(self) -> EngineStatistics:
+        return self._answering.statistics()
+
+    def _serve_batches(self, batch: mmsg.Batch) -> None:
+        for _ in range(BATCHES_PER_TURN):
+            count = batch.receive()
+            if count:
+                self._answer_batch(batch, count)
+            if count < mmsg.BATCH:
+                return
+
+    def _answer_batch(self, batch: mmsg.Batch, count: int) -> None:
+        """Answer `count` datagrams in place and send them in runs, cut where one is dropped."""
+        answering = self._answering
+        memo, hits = answering.memo, answering.hits
+        octets, view, sizes = batch.octets, batch.view, batch.sizes
+        lengths = batch.lengths[:count].tolist()
+        answering.received += count
+        first = 0  # of the run that is not sent yet
+        recall = memo.young.get
+        for i, start, length in zip(range(count), batch.starts, lengths, strict=False):
+            kept = recall(octets[start + 2 : start + length])
+            if kept is not None:
+                size = len(kept) + 2
+                view[start + 2 : start + size] = kept
+                sizes[i] = size
+                hits[kept[1] & 15] += 1
+                continue
+            wire = self._answer_one(octets[start : start + length], batch, i)
+            recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
+            if wire is None:
+                self._send(batch, first, i - first)
+                first = i + 1
+            else:
+                view[start : start + len(wire)] = wire
+                sizes[i] = len(wire)
+        self._send(batch, first, count - first)
+
+    def _answer_one(self, packet: bytes, batch: mmsg.Batch, i: int) -> bytes | None:
+        answering = self._answering
+        if not HEADER <= len(packet) <= mmsg.SLOT:
+            answering.malformed += 1
+            return None
+        return answering.recall(packet) or answering.ask(packet, batch.client(i))
+
+    def _send(self, batch: mmsg.Batch, first: int, count: int) -> None:
+        if not count:
+            return
+        sent, refused = batch.send(first, count)
+        self._answering.answered += sent
+        self._answering.send_errors += refused
+        self._answering.full += count - sent - refused
+
+    def _serve_singly(self, sock: socket.socket, buffer: memoryview) -> None:
+        answering = self._answering
+        for _ in range(BATCHES_PER_TURN * mmsg.BATCH):
+            try:
+                length, control, _, peer = sock.recvmsg_into((buffer,), _ANCILLARY)
+            except (BlockingIOError, InterruptedError):
+                return
+            answering.received += 1
+            packet = bytes(buffer[:length])
+            if not HEADER <= length <= mmsg.SLOT:
+                answering.malformed += 1
+                continue
+            wire = answering.recall(packet) or answering.ask(packet, peer[0])
+            if wire is None:
+                continue
+            try:
+                sock.sendmsg((wire,), _without_interface(control), 0, peer)
+                answering.answered += 1
+            except BlockingIOError:
+                answering.full += 1
+            except OSError:
+                answering.send_errors += 1
+
+
+def _ask_for_packet_info(sock: socket.socket) -> bool:
+    """Have a socket on all addresses say which one each query was sent to, so that its answer
+    leaves from there: a client drops what comes from elsewhere. Whether it will.
+
+    Known gap: outside Linux only for IPv6.
+    """
+    if sock.getsockname()[0] == "::":
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        return True
+    if sock.getsockname()[0] == "0.0.0.0" and sys.platform == "linux":  # noqa: S104 compared
+        sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+        return True
+    return False
+
+
+def _without_interface(control: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
+    """Packet infos without the interface: the way back is the routing table's."""
+    return [
+        (level, kind, data[:16] + bytes(4) if level == socket.IPPROTO_IPV6 else bytes(4) + data[4:])
+        for level, kind, data in control
+    ]

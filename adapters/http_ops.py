@@ -1,0 +1,270 @@
+"""The operations surface: health and metrics over HTTP/1.1, GET and HEAD only.
+
+Small on purpose: h11 speaks the protocol, routes are callables that the wiring gives, and a
+request costs one of them. Every refusal has the shape of a Kubernetes `Status`.
+
+A browser can be made to ask this listener through a name that an attacker points at it (DNS
+rebinding), so Host must be a name or an address that is ours, and Origin too when it is there.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import cast
+from urllib.parse import urlsplit
+
+import h11
+import msgspec
+
+from kudurru.adapters.connections import Connections, network_of
+from kudurru.adapters.sockets import address_of
+from kudurru.domain.errors import Cause
+
+HEADERS_MAX = 32 << 10  # octets of request line and headers
+READ_MAX = 64 << 10
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+JSON = "application/json"
+
+
+class Response(msgspec.Struct, frozen=True):
+    code: int
+    body: bytes
+    content_type: str = JSON
+
+
+Route = Callable[[], Response]
+
+
+class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
+    connections: int = 100
+    connections_per_network: int = 50
+    request_s: float = 30  # from one request to the end of the next, idle time included
+    drain_s: float = 5
+
+
+class HttpStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    connections: int
+    connections_accepted: int
+    connections_refused: int
+    connections_timed_out: int
+    unhandled_exceptions: int
+
+
+def failure(code: int, message: str, causes: Iterable[Cause] = ()) -> Response:
+    """A `Status` that says what went wrong."""
+    status = {
+        "kind": "Status",
+        "status": "Failure",
+        "reason": "".join(word.capitalize() for word in HTTPStatus(code).phrase.split()),
+        "code": code,
+        "message": message,
+        "details": {"causes": list(causes)},
+    }
+    return Response(code, msgspec.json.encode(status))
+
+
+def health_routes(reasons: Callable[[], Sequence[str]]) -> dict[str, Route]:
+    """Live while the loop turns; ready when `reasons()`, why not to send queries here, is empty."""
+    fine = Response(200, b'{"status":"ok"}')
+
+    def live() -> Response:
+        return fine
+
+    def ready() -> Response:
+        if causes := [Cause("", reason) for reason in reasons()]:
+            return failure(503, "not ready", causes)
+        return fine
+
+    return {
+        **dict.fromkeys(("/healthz/live", "/livez", "/health"), live),
+        **dict.fromkeys(("/healthz/ready", "/readyz", "/ready"), ready),
+    }
+
+
+class HttpServer:
+    """Serves routes on sockets that listen already."""
+
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        sockets: Sequence[socket.socket],
+        *,
+        names: Iterable[str] = (),
+        limits: HttpLimits | None = None,
+    ) -> None:
+        """`names`: host names by which this listener may be asked, beside its addresses."""
+        self._routes = dict(routes)
+        self._sockets = tuple(sockets)
+        self._names = LOOPBACK | {name.lower() for name in names}
+        self._limits = limits or HttpLimits()
+        self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
+        self._servers: list[asyncio.Server] = []
+        self._exceptions = 0
+        self.connections = Connections(
+            self._limits.connections, self._limits.connections_per_network
+        )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._addresses
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            server = await loop.create_server(
+                lambda: _Connection(self.respond, self._limits, self.connections), sock=sock
+            )
+            self._servers.append(server)
+        self.connections.start()
+
+    async def stop(self) -> None:
+        for server in self._servers:
+            server.close()
+        for sock in self._sockets:
+            sock.close()
+        await self.connections.stop(self._limits.drain_s)
+
+    def statistics(self) -> HttpStatistics:
+        return HttpStatistics(
+            connections=len(self.connections),
+            connections_accepted=self.connections.accepted,
+            connections_refused=self.connections.refused,
+            connections_timed_out=self.connections.timed_out,
+            unhandled_exceptions=self._exceptions,
+        )
+
+    def respond(self, request: h11.Request, local_address: str) -> Response:
+        """Answer one request that came to `local_address` (without port)."""
+        headers = dict(request.headers)
+        ours = self._names | {local_address}
+        # Without Host it is HTTP/1.0 (h11 refuses others), which no browser speaks.
+        if b"host" in headers and _host_of(b"//" + headers[b"host"]) not in ours:
+            return failure(421, "Host is no name or address of this listener")
+        if b"origin" in headers and _host_of(headers[b"origin"]) not in ours:
+            return failure(403, "Origin is no name or address of this listener")
+        path = request.target.decode("ascii", "replace").partition("?")[0]
+        route = self._routes.get(path)
+        if route is None:
+            known = ", ".join(self._routes)
+            return failure(404, f"nothing is served at this path; there are {known}")
+        if request.method not in (b"GET", b"HEAD"):
+            return failure(405, "GET and HEAD only")
+        try:
+            return route()
+        except Exception as fault:
+            self._exceptions += 1
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"the route {path} failed", "exception": fault}
+            )
+            return failure(500, "a fault of this server; its log has more")
+
+
+def _host_of(url: bytes) -> str | None:
+    try:
+        return urlsplit(url.decode("ascii")).hostname  # lower-case, without port and brackets
+    except ValueError:
+        return None
+
+
+class _Connection(asyncio.Protocol):
+    """One client. Requests are answered one after the other, one a turn of the loop, and the next
+    only when the client has taken the answer."""
+
+    def __init__(
+        self,
+        respond: Callable[[h11.Request, str], Response],
+        limits: HttpLimits,
+        connections: Connections,
+    ) -> None:
+        self._respond = respond
+        self._limits = limits
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADERS_MAX)
+        self._transport: asyncio.Transport
+        self._local_address = self.network = ""
+        self._is_waiting_for_client = False
+        self.deadline_s = self._loop.time() + limits.request_s
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")  # None: it is gone already
+        self.network = network_of(peer[0]) if peer else ""
+        if not peer or not self._connections.add(self):
+            self._transport.abort()
+            return
+        self._local_address = transport.get_extra_info("sockname")[0]
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._http.receive_data(data)
+        self._transport.pause_reading()  # until all of it is answered
+        self._work()
+
+    def eof_received(self) -> None:
+        """Returns None: the transport sends what is written and closes."""
+
+    def pause_writing(self) -> None:
+        self._is_waiting_for_client = True
+
+    def resume_writing(self) -> None:
+        self._is_waiting_for_client = False
+        self._work()
+
+    def expire(self) -> None:
+        self._transport.abort()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _work(self) -> None:
+        """Answer the next request, if it is whole."""
+        if self._is_waiting_for_client or self._transport.is_closing():
+            return
+        try:
+            request = self._http.next_event()
+            if not isinstance(request, h11.Request):
+                self._transport.resume_reading()
+                return
+            has_body = not isinstance(self._http.next_event(), h11.EndOfMessage)
+        except h11.RemoteProtocolError as fault:
+            self._send(failure(fault.error_status_hint, str(fault)), is_last=True)
+            return
+        if has_body:
+            self._send(failure(413, "no body is taken here"), is_last=True)
+            return
+        self._send(self._respond(request, self._local_address), is_head=request.method == b"HEAD")
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
+            self.deadline_s = self._loop.time() + self._limits.request_s
+            self._loop.call_soon(self._work)
+
+    def _send(self, response: Response, *, is_head: bool = False, is_last: bool = False) -> None:
+        headers = [
+            ("Date", formatdate(usegmt=True)),
+            ("Content-Type", response.content_type),
+            ("Content-Length", str(len(response.body))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+        ]
+        if is_last:
+            headers.append(("Connection", "close"))
+        if response.code == 405:
+            headers.append(("Allow", "GET, HEAD"))
+        reason = HTTPStatus(response.code).phrase
+        events: list[h11.Event] = [
+            h11.Response(status_code=response.code, reason=reason.encode(), headers=headers)
+        ]
+        if not is_head:
+            events.append(h11.Data(data=response.body))
+        events.append(h11.EndOfMessage())
+        self._transport.write(b"".join(self._http.send(event) or b"" for event in events))
+        if is_last or self._http.our_state is h11.MUST_CLOSE:
+            self._transport.close()

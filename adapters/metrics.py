@@ -1,0 +1,139 @@
+"""Metrics in Prometheus' text form, rendered from what the parts have counted.
+
+Parts count for themselves and show it as `statistics()`. The wiring turns those into samples with
+callables that are asked at each scrape; METRICS declares every name once, with its labels.
+Samples of one name and one set of labels from several parts are added up.
+"""
+
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kudurru.adapters.http_ops import Response, Route
+from kudurru.domain.ports import EngineStatistics
+
+PREFIX: Final = "kudurru_"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Declared(msgspec.Struct, frozen=True):
+    kind: Literal["counter", "gauge"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS: Final = {
+    "build_info": Declared("gauge", "1, with what runs", ("version", "revision", "python")),
+    "dns_requests_total": Declared("counter", "Queries received", ("proto",)),
+    "dns_responses_total": Declared("counter", 'Answers, "none" for drops', ("rcode",)),
+    "dns_dropped_total": Declared("counter", "Queries left without an answer", ("reason",)),
+    "dns_memo_hits_total": Declared("counter", "Answers given from the memo", ("proto",)),
+    "dns_send_errors_total": Declared("counter", "Answers the system refused to send", ("proto",)),
+    "dns_connections": Declared("gauge", "Open connections", ("proto",)),
+    "dns_connections_refused_total": Declared("counter", "Connections over a limit", ("proto",)),
+    "dns_connections_timed_out_total": Declared("counter", "Connections cut late", ("proto",)),
+    "event_log_sequence": Declared("gauge", "Position of the newest event"),
+    "changes_total": Declared("counter", "Changes asked for, refused ones included"),
+    "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
+    "changes_refused_total": Declared("counter", "Changes refused because the queue was full"),
+    "projection_lag_events": Declared("gauge", "Events a view has not taken in", ("projection",)),
+    "zone_records": Declared("gauge", "Records and names served", ("zone", "kind")),
+    "zone_serial": Declared("gauge", "Serial of the stamped version", ("zone",)),
+    "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
+}
+
+RCODES: Final = (
+    *("NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED"),
+    *("YXDOMAIN", "YXRRSET", "NXRRSET", "NOTAUTH", "NOTZONE"),
+)
+"""Label of an RCODE by number (RFC 6895 section 2.3); others are shown as RCODEn."""
+
+
+class Sample(NamedTuple):
+    name: str  # of METRICS
+    labels: tuple[str, ...]  # values, in the order declared there
+    value: float
+
+
+Source = Callable[[], Iterable[Sample]]
+
+
+class Metrics(Collector):
+    """All metrics of one process, on a registry of its own."""
+
+    def __init__(self, version: str, revision: str = "") -> None:
+        self._sources: list[Source] = [
+            lambda: [Sample("build_info", (version, revision, platform.python_version()), 1)]
+        ]
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)  # process_*, the names every dashboard knows
+
+    def add(self, source: Source) -> None:
+        """Ask `source` at each scrape, on the thread that renders."""
+        self._sources.append(source)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def describe(self) -> Iterator[Metric]:
+        """Names only: the registry looks for collisions without asking the sources."""
+        return (_family(name, declared) for name, declared in METRICS.items())
+
+    def collect(self) -> Iterator[Metric]:
+        values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in METRICS}
+        for source in self._sources:
+            for name, labels, value in source():
+                of_name = values[name]
+                of_name[labels] = of_name.get(labels, 0) + value
+        for name, declared in METRICS.items():
+            family = _family(name, declared)
+            for labels, value in values[name].items():
+                family.add_metric(labels, value)
+            if values[name]:
+                yield family
+
+
+def metrics_routes(metrics: Metrics) -> dict[str, Route]:
+    return {"/metrics": lambda: Response(200, metrics.render(), CONTENT_TYPE)}
+
+
+def rcode_label(rcode: int) -> str:
+    return RCODES[rcode] if rcode < len(RCODES) else f"RCODE{rcode}"
+
+
+def engine_samples(proto: str, seen: EngineStatistics) -> list[Sample]:
+    """What a packet engine shows. The handler counts its own answers by RCODE and its own drops by
+    reason; answers from the memo and drops before the handler are counted here only."""
+    malformed, full = seen.dropped_malformed, seen.dropped_full
+    samples = [
+        Sample("dns_requests_total", (proto,), seen.received),
+        Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits)),
+        Sample("dns_dropped_total", ("malformed",), malformed),
+        Sample("dns_dropped_total", ("full",), full),
+        Sample("dns_responses_total", ("none",), malformed + seen.unhandled_exceptions),
+        Sample("dns_send_errors_total", (proto,), seen.send_errors),
+        Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions),
+    ]
+    samples += [
+        Sample("dns_responses_total", (rcode_label(rcode),), hits)
+        for rcode, hits in enumerate(seen.memo_hits)
+        if hits
+    ]
+    if seen.connections_accepted or seen.connections_refused:
+        samples += [
+            Sample("dns_connections", (proto,), seen.connections),
+            Sample("dns_connections_refused_total", (proto,), seen.connections_refused),
+            Sample("dns_connections_timed_out_total", (proto,), seen.connections_timed_out),
+        ]
+    return samples
+
+
+def _family(name: str, declared: Declared) -> CounterMetricFamily | GaugeMetricFamily:
+    family = CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily
+    return family(PREFIX + name, declared.help, labels=declared.labels)

@@ -1,0 +1,346 @@
+"""The contract of PacketEngine, on every engine: real sockets on loopback, port 0."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kudurru.adapters.dns import mmsg
+from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.sockets import Listener, bind_all, split_address
+from kudurru.domain.ports import PacketEngine, Reply
+from tests.packets import edns, ident, query
+
+DEADLINE_S = 10
+
+
+class Handler:
+    """Answers with QR, the question, and how often it was asked. Names say what else it does."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
+        self.asked += 1
+        first = packet[13 : 13 + packet[12]].lower()
+        if first == b"drop":
+            return None
+        if first == b"boom":
+            raise RuntimeError("a fault of the handler")
+        if first == b"huge":
+            return Reply(packet + bytes(70_000), memo=True)
+        wire = packet[:2] + b"\x81\x83" + packet[4:] + self.asked.to_bytes(4, "big")
+        if first == b"who":
+            wire += f"{proto} {client}".encode()
+        return Reply(wire, memo=first != b"private")
+
+
+class Rig:
+    """One engine that runs, and a client of it."""
+
+    def __init__(self, kind: str, handler: Handler, address: str, count: int = 1) -> None:
+        self.proto = "tcp" if kind == "tcp" else "udp"
+        (bound,) = bind_all([Listener(self.proto, address)], count)
+        self.sockets = bound.sockets
+        self.engine: PacketEngine
+        if kind == "tcp":
+            self.engine = TcpServer(handler, bound.sockets)
+        else:
+            self.engine = PythonEngine(handler, bound.sockets, batched=kind == "batched")
+        self.target = split_address(bound.address)
+        self.faults: list[dict[str, Any]] = []
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Rig"]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: self.faults.append(fault))
+        async with asyncio.timeout(DEADLINE_S):
+            await self.engine.start()
+            try:
+                yield self
+            finally:
+                await self.engine.stop()
+
+    async def exchange(self, *packets: bytes, answers: int | None = None) -> list[bytes]:
+        """Send all, then read as many answers as queries, or `answers`."""
+        count = len(packets) if answers is None else answers
+        if self.proto == "tcp":
+            reader, writer = await asyncio.open_connection(*self.target)
+            writer.write(b"".join(len(one).to_bytes(2, "big") + one for one in packets))
+            got = [await read_message(reader) for _ in range(count)]
+            writer.close()
+            return got
+        loop = asyncio.get_running_loop()
+        family = socket.AF_INET6 if ":" in self.target[0] else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, self.target)
+            for one in packets:
+                await loop.sock_sendall(sock, one)
+            return [await loop.sock_recv(sock, 65_535) for _ in range(count)]
+
+
+async def read_message(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
+
+
+KINDS = ["plain", "tcp"] + (["batched"] if mmsg.is_available() else [])
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[kind for kind in KINDS if kind != "tcp"])
+def udp_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def serve(
+    kind: str,
+    scenario: Callable[[Rig, Handler], Coroutine[Any, Any, None]],
+    address: str = "127.0.0.1:0",
+    count: int = 1,
+) -> None:
+    async def main() -> None:
+        handler = Handler()
+        async with Rig(kind, handler, address, count).running() as rig:
+            await scenario(rig, handler)
+
+    asyncio.run(main())
+
+
+def count_of(answer: bytes, question: bytes) -> int:
+    """Which asking of the handler an answer comes from."""
+    return int.from_bytes(answer[len(question) : len(question) + 4], "big")
+
+
+def test_linux_has_batched_calls() -> None:
+    assert mmsg.is_available() == (__import__("sys").platform == "linux")
+
+
+def test_a_query_gets_the_handlers_answer(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        question = query("who.example", ident=0xBEEF)
+        (answer,) = await rig.exchange(question)
+        assert answer[:2] == b"\xbe\xef"
+        assert answer[12 : len(question)] == question[12:]
+        assert answer.endswith(f"{rig.proto} 127.0.0.1".encode())
+
+    serve(kind, scenario)
+
+
+def test_ipv6_is_served(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        assert rig.engine.addresses == (f"[::1]:{rig.target[1]}",)
+        (answer,) = await rig.exchange(query("who.example"))
+        assert answer.endswith(f"{rig.proto} ::1".encode())
+
+    serve(kind, scenario, "[::1]:0")
+
+
+def test_a_thousand_queries_are_answered_each_with_its_id(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        for base in range(0, 1000, 200 if rig.proto == "udp" else 1000):
+            burst = range(base, min(base + (200 if rig.proto == "udp" else 1000), 1000))
+            sent = [query(f"host{i % 70}.example", ident=i) for i in burst]
+            got = await rig.exchange(*sent)
+            assert sorted(ident(answer) for answer in got) == list(burst)
+            questions = {ident(one): one[12:] for one in sent}
+            assert all(answer[12:].startswith(questions[ident(answer)]) for answer in got)
+        seen = rig.engine.statistics()
+        assert (seen.received, seen.answered) == (1000, 1000)
+        assert handler.asked == 70
+        assert seen.memo_hits[3] == sum(seen.memo_hits) == 930
+
+    serve(kind, scenario)
+
+
+def test_a_repeat_is_answered_from_the_memo_in_the_letters_of_its_asker(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        for number, text in enumerate(["WWW.Example", "www.example", "wWw.eXAMPLE", "www.example"]):
+            question = query(text, ident=number)
+            (answer,) = await rig.exchange(question)
+            assert answer[:2] == number.to_bytes(2, "big")
+            assert answer[12 : len(question)] == question[12:]
+            assert count_of(answer, question) == 1
+        assert handler.asked == 1
+
+    serve(kind, scenario)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (query("a.example", 65), query("a.example", 97)),  # octets "A" and "a"
+        (query("a.example", 1, 65), query("a.example", 1, 97)),
+        (query("a.example", flags=0x4100), query("a.example", flags=0x6100)),
+        (query("a.example", rest=edns(0x4141)), query("a.example", rest=edns(0x6161))),
+        (query("a.example"), query("a.example", rest=edns())),
+        (query("a.example"), query("b.example")),
+        (query("a\0Ab.example", 1), query("a\0ab.example", 1)),
+    ],
+    ids=["type", "class", "flags", "edns", "no-edns", "name", "zero-in-label"],
+)
+def test_queries_that_differ_in_more_than_letters_share_no_answer(
+    kind: str, one: bytes, other: bytes
+) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        for packet in (one, other, one, other):
+            (answer,) = await rig.exchange(packet)
+            assert answer[12 : len(packet)] == packet[12:]
+        assert handler.asked == 2
+
+    serve(kind, scenario)
+
+
+def test_an_answer_that_is_not_for_everybody_is_not_remembered(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        for _ in range(3):
+            await rig.exchange(query("private.example"))
+        assert handler.asked == 3
+        assert sum(rig.engine.statistics().memo_hits) == 0
+
+    serve(kind, scenario)
+
+
+def test_nothing_old_is_answered_after_invalidate(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        question = query("www.example")
+        for expected in (1, 1, 2, 2):
+            if expected != handler.asked and handler.asked:
+                rig.engine.invalidate()
+            (answer,) = await rig.exchange(question)
+            assert count_of(answer, question) == expected
+
+    serve(kind, scenario)
+
+
+def test_an_answer_computed_while_the_memo_was_invalidated_is_not_remembered(kind: str) -> None:
+    class Changing(Handler):
+        rig: Rig
+
+        def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
+            reply = super().handle(packet, client, proto)
+            if self.asked == 1:
+                self.rig.engine.invalidate()
+            return reply
+
+    async def main() -> None:
+        handler = Changing()
+        async with Rig(kind, handler, "127.0.0.1:0").running() as rig:
+            handler.rig = rig
+            question = query("www.example")
+            counts = [count_of((await rig.exchange(question))[0], question) for _ in range(3)]
+            assert counts == [1, 2, 2]
+
+    asyncio.run(main())
+
+
+def test_a_drop_sends_nothing(udp_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        packets = [query("drop.example" if i % 3 else "www.example", ident=i) for i in range(30)]
+        got = await rig.exchange(*packets, answers=10)
+        assert sorted(map(ident, got)) == list(range(0, 30, 3))
+        seen = rig.engine.statistics()
+        assert (seen.received, seen.answered, seen.dropped_by_handler) == (30, 10, 20)
+
+    serve(udp_kind, scenario)
+
+
+def test_a_fault_of_the_handler_costs_one_query_and_is_shown(udp_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        got = await rig.exchange(
+            query("boom.example"), query("huge.example"), query("www.example"), answers=1
+        )
+        assert got[0].startswith(query("www.example")[:2])
+        assert rig.engine.statistics().unhandled_exceptions == 2
+        assert [str(fault["exception"]) for fault in rig.faults] == [
+            "a fault of the handler",
+            f"a reply of {70_000 + len(query('huge.example'))} octets; at most 4096",
+        ]
+
+    serve(udp_kind, scenario)
+
+
+def test_datagrams_that_are_no_query_are_dropped_and_counted(udp_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        oversized = query("www.example") + bytes(5000)
+        largest = (query("largest.example") + bytes(mmsg.SLOT))[: mmsg.SLOT - 4]
+        got = await rig.exchange(b"", b"x" * 11, oversized, largest, answers=1)
+        assert len(got[0]) == mmsg.SLOT
+        assert handler.asked == 1
+        assert rig.engine.statistics().dropped_malformed == 3
+
+    serve(udp_kind, scenario)
+
+
+def test_an_answer_leaves_from_the_address_that_was_asked(udp_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        for host in ("127.0.0.2", "127.0.0.1", "127.0.0.3"):
+            rig.target = (host, rig.target[1])  # the client's socket is connected to it
+            assert len(await rig.exchange(query("www.example"))) == 1
+
+    serve(udp_kind, scenario, "0.0.0.0:0")
+
+
+def test_all_ipv6_addresses_are_served_and_no_ipv4_one(udp_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        bind_all([Listener("udp", f"127.0.0.1:{rig.target[1]}")])[0].sockets[0].close()
+        rig.target = ("::1", rig.target[1])
+        assert len(await rig.exchange(query("www.example"))) == 1
+
+    serve(udp_kind, scenario, "[::]:0")
+
+
+def test_answers_the_system_refuses_are_counted(udp_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        with contextlib.suppress(OSError):  # ENOTCONN, but from now on sends fail with EPIPE
+            rig.sockets[0].shutdown(socket.SHUT_WR)
+        await rig.exchange(query("a.example"), query("b.example"), answers=0)
+        await until(lambda: rig.engine.statistics().send_errors == 2)
+        assert rig.engine.statistics().answered == 0
+
+    serve(udp_kind, scenario)
+
+
+def test_a_group_of_sockets_shares_one_address(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        assert len(rig.sockets) == 4
+        assert rig.engine.addresses == (f"127.0.0.1:{rig.target[1]}",)
+        for number in range(20):  # each from a port of its own, so the system spreads them
+            (answer,) = await rig.exchange(query("www.example", ident=number))
+            assert ident(answer) == number
+        assert handler.asked == 1  # one memo for the group
+
+    serve(kind, scenario, count=4)
+
+
+def test_it_stops_while_queries_flow_and_frees_its_address(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        async def flood() -> None:
+            with contextlib.suppress(OSError, EOFError):
+                while True:
+                    await rig.exchange(*[query("www.example")] * 20)
+
+        floods = [asyncio.create_task(flood()) for _ in range(3)]
+        await until(lambda: rig.engine.statistics().received > 200)
+        await rig.engine.stop()
+        for task in floods:
+            task.cancel()
+        await asyncio.gather(*floods, return_exceptions=True)
+        for sock in bind_all([Listener(rig.proto, rig.engine.addresses[0])])[0].sockets:
+            sock.close()
+        await rig.engine.stop()
+
+    serve(kind, scenario)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until it holds; the scenario's deadline bounds it."""
+    while not condition():
+        await asyncio.sleep(0)

@@ -1,0 +1,30 @@
+"""Queries in wire form for tests of what carries them, made by hand so that each octet is known."""
+
+import struct
+
+
+def name(text: str) -> bytes:
+    labels = [label.encode() for label in text.split(".") if label]
+    return b"".join(bytes((len(label),)) + label for label in labels) + b"\0"
+
+
+def query(
+    text: str,
+    qtype: int = 1,
+    qclass: int = 1,
+    *,
+    ident: int = 7,
+    flags: int = 0x0100,
+    rest: bytes = b"",
+) -> bytes:
+    additional = 1 if rest else 0
+    header = struct.pack("!6H", ident, flags, 1, 0, 0, additional)
+    return header + name(text) + struct.pack("!2H", qtype, qclass) + rest
+
+
+def edns(size: int = 1232) -> bytes:
+    return b"\0" + struct.pack("!2HIH", 41, size, 0, 0)
+
+
+def ident(packet: bytes) -> int:
+    return int.from_bytes(packet[:2], "big")
