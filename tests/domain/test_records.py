@@ -202,7 +202,7 @@ SHAPES: dict[str, list] = {
     "TXT": [QUOTED, QUOTED],
     "CAA": [U8, st.from_regex("[a-zA-Z0-9]{1,8}", fullmatch=True), QUOTED],
     "NAPTR": [U16, U16, QUOTED, QUOTED, QUOTED, NAME],
-    "TLSA": [U8, U8, U8, HEX],
+    "TLSA": [U8, U8, st.just("0"), HEX],
     "NSEC": [NAME, TYPES.map(" ".join)],
     "RP": [NAME, NAME],
     "RRSIG": [st.just("A 8 2"), U32, U32, U32, U16, NAME, st.just("AAAA")],
