@@ -115,6 +115,8 @@ BAD = [
     ("URI", '1 2 ""', "must not be empty"),
     ("EUI48", "00-00-5E-00-53", "groups"),
     ("LOC", "91 N 0 E 0", "range"),
+    ("LOC", "90 1 N 0 E 0", "latitude above 90"),
+    ("LOC", "0 N 180 0 0.001 W 0", "longitude above 180"),
     ("SVCB", "1", "priority and a target"),
     ("SVCB", "1 . alpn", "list of protocols"),
     ("SVCB", "1 . alpn=h2 alpn=h3", "twice"),
