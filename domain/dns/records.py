@@ -83,8 +83,7 @@ def canonical_rdata(rtype: int, rdata: bytes) -> bytes:
     if names_at is None:
         return rdata
     start, stop = names_at(rdata)
-    after = b"" if stop is None else rdata[stop:]
-    return rdata[:start] + rdata[start:stop].lower() + after
+    return rdata[:start] + rdata[start:stop].lower() + rdata[stop:]
 
 
 def target_name(rtype: int, rdata: bytes) -> Name | None:
