@@ -333,10 +333,7 @@ class _Reader:
         try:
             if words and words[0] == "\\#":
                 return records.rdata_from_tokens(rtype, words, self._origin)
-            rdata = parse(words, self._origin)
-            if len(rdata) > records.RDATA_MAX:
-                raise BadRecord(f"{len(rdata)} octets of data; at most {records.RDATA_MAX}")
-            return rdata
+            return records.bounded(parse(words, self._origin))
         except (BadRecord, BadName) as error:
             raise BadRecord(f"{record_types.type_to_text(rtype)}: {error}") from None
 

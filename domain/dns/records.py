@@ -41,12 +41,9 @@ def rdata_from_tokens(rtype: int, tokens: list[str], origin: Name | None) -> byt
     if tokens and tokens[0] == "\\#":
         return _from_generic(rtype, tokens)
     try:
-        rdata = parser_of(rtype)(tokens, origin)
+        return bounded(parser_of(rtype)(tokens, origin))
     except BadName as error:
         raise BadRecord(str(error)) from None
-    if len(rdata) > RDATA_MAX:
-        raise BadRecord(f"{len(rdata)} octets of data; at most {RDATA_MAX}")
-    return rdata
 
 
 def target_from_text(rtype: int, text: str) -> bytes:
@@ -56,7 +53,7 @@ def target_from_text(rtype: int, text: str) -> bytes:
     if rtype in (record_types.TXT, record_types.SPF) and text[:1] != '"':
         value = _latin(text).encode("latin-1")
         pieces = [value[i : i + 255] for i in range(0, len(value), 255)] or [b""]
-        return _bounded(b"".join(map(f.counted, pieces)))
+        return bounded(b"".join(map(f.counted, pieces)))
     return rdata_from_text(rtype, text)
 
 
@@ -71,9 +68,7 @@ def rdata_to_text(rtype: int, rdata: bytes) -> str:
 
 def check_rdata(rtype: int, rdata: bytes) -> None:
     """Raises BadRecord where octets are not well-formed rdata of the type (names uncompressed)."""
-    if len(rdata) > RDATA_MAX:
-        raise BadRecord(f"{len(rdata)} octets of data; at most {RDATA_MAX}")
-    _kind(rtype).show(rdata)
+    _kind(rtype).show(bounded(rdata))
 
 
 def canonical_rdata(rtype: int, rdata: bytes) -> bytes:
@@ -121,7 +116,8 @@ def _latin(text: str) -> str:
         raise BadRecord("the text holds half a surrogate pair") from None
 
 
-def _bounded(rdata: bytes) -> bytes:
+def bounded(rdata: bytes) -> bytes:
+    """The rdata itself. Raises BadRecord where it is too long for a record."""
     if len(rdata) > RDATA_MAX:
         raise BadRecord(f"{len(rdata)} octets of data; at most {RDATA_MAX}")
     return rdata
