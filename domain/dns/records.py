@@ -83,8 +83,7 @@ def canonical_rdata(rtype: int, rdata: bytes) -> bytes:
     if names_at is None:
         return rdata
     start, stop = names_at(rdata)
-    after = b"" if stop is None else rdata[stop:]
-    return rdata[:start] + rdata[start:stop].lower() + after
+    return rdata[:start] + rdata[start:stop].lower() + rdata[stop:]
 
 
 def target_name(rtype: int, rdata: bytes) -> Name | None:
@@ -366,6 +365,15 @@ def _parse_unnamed(rtype: int, _tokens: list[str], _origin: Name | None) -> byte
 
 # ---- rare types are dnspython's. It is imported late because it is slow to load
 
+_LOC = type_from_text("LOC")
+
+
+def _check_place(rdata: bytes) -> None:
+    """RFC 1876 section 2: dnspython bounds the degrees, and takes 90 degrees 1 minute."""
+    for at, degrees in ((4, 90), (8, 180)):
+        if abs(int.from_bytes(rdata[at : at + 4], "big") - 2**31) > degrees * 3_600_000:
+            raise BadRecord(f"a {'latitude' if at == 4 else 'longitude'} above {degrees} degrees")
+
 
 def _parse_rare(rtype: int, tokens: list[str], origin: Name | None) -> bytes:
     import dns.name
@@ -380,6 +388,8 @@ def _parse_rare(rtype: int, tokens: list[str], origin: Name | None) -> bytes:
     except Exception as error:  # beside DNSException it lets errors of its helpers through
         raise BadRecord(str(error) or type(error).__name__) from None
     assert wire is not None
+    if rtype == _LOC:
+        _check_place(wire)
     return wire
 
 
