@@ -9,7 +9,8 @@ them. That is cheaper than a timer per connection, and a test needs no waiting: 
 import asyncio
 import ipaddress
 from collections import Counter
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
 
 SWEEP_S = 1.0  # how late a deadline may be noticed
 
@@ -31,13 +32,16 @@ class Connection(Protocol):
         ...
 
 
-class Connections:
+AConnection = TypeVar("AConnection", bound=Connection)
+
+
+class Connections(Generic[AConnection]):
     """The open connections of one server."""
 
     def __init__(self, limit: int, limit_per_network: int) -> None:
         self._limit = limit
         self._limit_per_network = limit_per_network
-        self._open: set[Connection] = set()
+        self._open: set[AConnection] = set()
         self._per_network: Counter[str] = Counter()
         self._gone = asyncio.Event()
         self._sweep: asyncio.TimerHandle | None = None
@@ -48,7 +52,10 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, connection: Connection) -> bool:
+    def __iter__(self) -> Iterator[AConnection]:
+        return iter(self._open)
+
+    def add(self, connection: AConnection) -> bool:
         """Whether there is room; if not, it is counted and the caller aborts."""
         network = connection.network
         if len(self._open) >= self._limit or self._per_network[network] >= self._limit_per_network:
@@ -59,7 +66,7 @@ class Connections:
         self._per_network[network] += 1
         return True
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: AConnection) -> None:
         """Forget one that is closed, or was never added."""
         if connection not in self._open:
             return

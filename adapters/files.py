@@ -45,13 +45,11 @@ def include_from(path: Path) -> Include:
 
 def _content(path: Path) -> bytes:
     try:
-        # Not blocking, or a pipe without a writer would hold us for ever.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            kind = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(kind):
-                what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
-                raise CannotRead(f"it is {what}; give a master file")
-            data = file.read()
+        kind = path.stat().st_mode
+        if not stat.S_ISREG(kind):  # a pipe without a writer would hold us for ever
+            what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
+            raise CannotRead(f"it is {what}; give a master file")
+        data = path.read_bytes()
     except (OSError, ValueError) as error:
         raise CannotRead(_why(error)) from None
     if b"\x00" in data[:_LOOKED_AT] and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
+from itertools import chain
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -102,7 +103,7 @@ class HttpServer:
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._servers: list[asyncio.Server] = []
         self._exceptions = 0
-        self.connections = Connections(
+        self.connections: Connections[_Connection] = Connections(
             self._limits.connections, self._limits.connections_per_network
         )
 
@@ -176,7 +177,7 @@ class _Connection(asyncio.Protocol):
         self,
         respond: Callable[[h11.Request, str], Response],
         limits: HttpLimits,
-        connections: Connections,
+        connections: "Connections[_Connection]",
     ) -> None:
         self._respond = respond
         self._limits = limits
@@ -237,8 +238,12 @@ class _Connection(asyncio.Protocol):
         except h11.RemoteProtocolError as fault:
             self._send(failure(fault.error_status_hint, str(fault)), is_last=True)
             return
-        if has_body:
-            self._send(failure(413, "no body is taken here"), is_last=True)
+        refused = failure(413, "no body is taken here") if has_body else None
+        # h11 holds its limit only against a head that is not whole yet.
+        if len(request.target) + sum(map(len, chain(*request.headers))) > HEADERS_MAX:
+            refused = failure(431, f"at most {HEADERS_MAX} octets of headers")
+        if refused is not None:
+            self._send(refused, is_last=True)
             return
         self._send(self._respond(request, self._local_address), is_head=request.method == b"HEAD")
         if self._http.our_state is h11.DONE:

@@ -169,8 +169,9 @@ class Verifier:
 
     def _continues_chain(self, row: LogRow) -> bool:
         """Whether the entry is what was sealed, so that the rest can be held against it."""
-        entry, leaf, head = row.entry, row.leaf, row.head
-        if not _are_octets(entry, leaf, head):
+        stored: tuple[Any, Any, Any] = (row.entry, row.leaf, row.head)  # whatever a file holds
+        entry, leaf, head = stored
+        if not (isinstance(entry, bytes) and isinstance(leaf, bytes) and isinstance(head, bytes)):
             self._report("entry", "entry, leaf or head is not even octets")
             self._heads = ()
             return False
@@ -310,7 +311,3 @@ class Verifier:
                 f"the change set of {self._txn} has {self._n} events and is cut",
                 next_seq,
             )
-
-
-def _are_octets(*values: Any) -> bool:
-    return all(isinstance(value, bytes) for value in values)

@@ -51,7 +51,7 @@ class TcpServer:
         self._servers: list[asyncio.Server] = []
         # One for all: the loop fills it and hands it over before it serves anything else.
         self._buffer = memoryview(bytearray(READ_MAX))
-        self.connections = Connections(
+        self.connections: Connections[_Connection] = Connections(
             self._limits.connections, self._limits.connections_per_network
         )
 
@@ -100,7 +100,7 @@ class _Connection(asyncio.BufferedProtocol):
         self,
         answering: Answering,
         limits: TcpLimits,
-        connections: Connections,
+        connections: "Connections[_Connection]",
         buffer: memoryview,
     ) -> None:
         self._answering = answering

@@ -21,6 +21,10 @@ from kudurru.domain.dns import master_file, names, zone_rules
 RECORDS = 100_000
 SLICE = 5_000
 ORIGIN = "bench.example."
+PEERS = (
+    ("named-compilezone", "-k", "ignore", "-i", "none", "-o", "/dev/null"),
+    ("nsd-checkzone",),
+)
 
 
 def zone_text(count: int) -> str:
@@ -102,13 +106,12 @@ def main(count: int = RECORDS) -> None:
     show("kudurru write", cpu_s(lambda: list(master_file.write(found.records, origin))), total)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.zone"
+        written = Path(folder) / "written.zone"
         path.write_bytes(data)
-        peers = (
-            ("named-compilezone", "-k", "ignore", "-i", "none", "-o", "/dev/null"),
-            ("nsd-checkzone",),
-        )
-        for peer in peers:
+        written.write_text("".join(master_file.write(found.records, origin)))
+        for peer in PEERS:
             show(peer[0], command_cpu_s(*peer, ORIGIN, str(path)), total)
+            show(f"{peer[0]} (our write)", command_cpu_s(*peer, ORIGIN, str(written)), total)
     part = zone_text(SLICE)
     part_total = len(master_file.read(part, file="slice").records)
     dnspython_s = cpu_s(lambda: dns.zone.from_text(part, ORIGIN, relativize=False))

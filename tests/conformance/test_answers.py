@@ -4,42 +4,16 @@ The suites under `data/` are our own; the others are read from where they are an
 A case that is answered otherwise on purpose stands in `differs.toml` with its reason.
 """
 
-import gzip
 import json
-import tomllib
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from kudurru.domain.dns import serials
 from tests.conformance.answers import ask, faults, packet_faults, pipeline_of
+from tests.conformance.cases import DATA, Row, rows
 from tests.vectors import vectors
 from tests.zone_files import zone_from_text
-
-DATA = Path(__file__).parent / "data"
-DIFFERS = tomllib.loads((Path(__file__).parent / "differs.toml").read_text())
-
-Row = dict[str, Any]
-
-
-@pytest.fixture
-def report(capsys: pytest.CaptureFixture[str]) -> Callable[[str, dict[str, list[str]]], None]:
-    """Prints how many cases of a suite hold, and fails with those that do not."""
-
-    def check(suite: str, results: dict[str, list[str]]) -> None:
-        differs = DIFFERS.get(suite, {})
-        bad = {case: found for case, found in results.items() if found and case not in differs}
-        healed = [case for case in differs if case in results and not results[case]]
-        with capsys.disabled():
-            good = sum(not found for found in results.values())
-            print(f"\n{suite}: {good} of {len(results)}, {len(differs)} differ on purpose")
-        assert results
-        assert not bad, json.dumps(bad, indent=1)
-        assert not healed, f"differs.toml names cases that hold: {healed}"
-
-    return check
 
 
 def test_wildcards_answer_as_rfc_4592_shows(report) -> None:
@@ -129,12 +103,6 @@ def test_serials_add_as_rfc_1982_says(row: Row) -> None:
             serials.add(row["serial"], row["add"])
     else:
         assert serials.add(row["serial"], row["add"]) == row["result"]
-
-
-def rows(path: Path) -> Iterator[Row]:
-    octets = path.read_bytes()
-    text = gzip.decompress(octets) if path.suffix == ".gz" else octets
-    return map(json.loads, text.splitlines())
 
 
 def results_of(pipeline, cases: Iterator[Row] | list[Row]) -> Iterator[tuple[str, list[str]]]:

@@ -115,6 +115,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 integers = st.integers(0, INTEGER_MAX)
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         chain.Header,
@@ -155,6 +156,7 @@ def histories(draw: st.DrawFn) -> list[ChangeSet]:
     return change_sets
 
 
+@settings(deadline=None)
 @given(histories())
 def test_what_was_sealed_verifies(change_sets: list[ChangeSet]) -> None:
     assert damages_of(sealed_rows(change_sets)) == []
@@ -178,7 +180,7 @@ KIND_OF_COLUMN = {
 }
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(histories(), st.sampled_from(sorted(KIND_OF_COLUMN)), st.data())
 def test_one_octet_changed_in_any_column_is_found(
     change_sets: list[ChangeSet], column: str, data: st.DataObject
@@ -383,7 +385,7 @@ def test_a_damage_says_what_is_wrong_and_what_to_do() -> None:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(0, 9), st.data())
 def test_no_octets_in_an_entry_make_the_verifier_fail(at: int, data: st.DataObject) -> None:
     rows = sealed_rows()

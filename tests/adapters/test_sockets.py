@@ -1,0 +1,106 @@
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kudurru.adapters import sockets
+from kudurru.adapters.sockets import Bound, Listener, bind_all, split_address
+from kudurru.domain.errors import Busy, Invalid
+
+
+@contextmanager
+def bound(*listeners: Listener, per_listener: int = 1) -> Iterator[list[Bound]]:
+    group = bind_all(listeners, per_listener)
+    try:
+        yield group
+    finally:
+        for one in group:
+            for sock in one.sockets:
+                sock.close()
+
+
+@pytest.mark.parametrize("proto", ["udp", "tcp"])
+@pytest.mark.parametrize("per_listener", [1, 3])
+def test_port_0_is_resolved_and_shared_by_the_whole_group(proto: str, per_listener: int) -> None:
+    with bound(Listener(proto, "127.0.0.1:0"), per_listener=per_listener) as (one,):
+        names = {sock.getsockname() for sock in one.sockets}
+        assert len(one.sockets) == per_listener
+        assert names == {split_address(one.address)}
+        assert not one.address.endswith(":0")
+
+
+@pytest.mark.parametrize("proto", ["udp", "tcp"])
+@pytest.mark.parametrize("per_listener", [1, 3])
+@pytest.mark.parametrize("held_with_reuse", [False, True])
+def test_an_address_in_use_fails_and_names_who_has_it(
+    proto: str, per_listener: int, held_with_reuse: bool
+) -> None:
+    first = Listener(proto, "127.0.0.1:0")
+    with bound(first, per_listener=3 if held_with_reuse else 1) as (held,):
+        with pytest.raises(Busy) as caught:
+            bind_all([Listener(proto, held.address)], per_listener)
+        command = Path("/proc/self/comm").read_text().strip()
+        assert str(caught.value) == (
+            f"{proto} {held.address} is taken by {command} (process {os.getpid()}); "
+            "stop it, or listen on another port"
+        )
+
+
+def test_nothing_stays_bound_when_one_listener_fails() -> None:
+    with bound(Listener("udp", "127.0.0.1:0")) as (free,):
+        pass
+    with bound(Listener("tcp", "127.0.0.1:0")) as (held,):
+        listeners = [Listener("udp", free.address), Listener("tcp", held.address)]
+        for per_listener in (1, 3):
+            with pytest.raises(Busy):
+                bind_all(listeners, per_listener)
+            with bound(listeners[0]):
+                pass
+
+
+def test_a_connection_of_a_stopped_server_does_not_hold_its_port() -> None:
+    listener = Listener("tcp", "127.0.0.1:0")
+    with (
+        bound(listener) as (first,),
+        socket.create_connection(split_address(first.address)),
+    ):
+        accepted, _ = first.sockets[0].accept()
+        accepted.close()  # the server closes first: TIME_WAIT is on its side
+    with bound(Listener("tcp", first.address)):
+        pass
+
+
+def test_ipv4_and_ipv6_wildcards_stand_side_by_side() -> None:
+    with bound(Listener("udp", "0.0.0.0:0")) as (one,):
+        port = split_address(one.address)[1]
+        with bound(Listener("udp", f"[::]:{port}")) as (other,):
+            assert other.address == f"[::]:{port}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "127.0.0.1", ":53", "localhost:53", "127.0.0.1:", "127.0.0.1:-1", "1.2.3:53"),
+        *("127.0.0.1:65536", "127.0.0.1:５３", "::1:53", "[::1]", "[127.0.0.1]:53", "[::1]:53 "),
+    ],
+)
+def test_an_address_that_does_not_parse_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(Invalid, match=r"write an IP address and a port, 192\.0\.2\.1:53"):
+        split_address(text)
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(Invalid) as caught:
+        bind_all([Listener("udp", "192.0.2.77:0")])
+    assert str(caught.value) == (
+        "listener udp 192.0.2.77:0: address: no interface of this machine has this address"
+    )
+
+
+def test_a_port_nobody_has_has_no_holder() -> None:
+    with bound(Listener("udp", "127.0.0.1:0")) as (one,):
+        port = split_address(one.address)[1]
+    assert sockets._holder("udp", port) is None
