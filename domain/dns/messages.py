@@ -288,22 +288,25 @@ class _Writer:
     def _rrset(self, rrset: Placed) -> None:
         owner, wire = rrset.owner, rrset.wire
         layout = records.compressible(rrset.rtype)
-        if owner is None and layout is None:
-            self._put(wire)
-            return
-        pointer = QUESTION_POINTER if owner is None else self._owner(owner)
+        if owner is None:
+            if layout is None:
+                self._put(wire)
+                return
+            pointer = QUESTION_POINTER
+            self._put(pointer)
+        else:
+            pointer = self._owner(owner)
         at = 0
-        while at < len(wire):
-            if at:
-                self._put(pointer)
-            elif owner is None:
-                self._put(QUESTION_POINTER)
+        while True:
             end = at + _RR_HEAD_SIZE + (wire[at + 10] << 8 | wire[at + 11])
             if layout is None:
                 self._put(wire[at + 2 : end])
             else:
                 fixed = wire[at + 2 : at + 10]
                 self._put_rdata(fixed, wire[at + _RR_HEAD_SIZE : end], *layout)
+            if end == len(wire):
+                return
+            self._put(pointer)
             at = end
 
     def _owner(self, owner: bytes) -> bytes:

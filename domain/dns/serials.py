@@ -38,22 +38,19 @@ def stamp(
     highest_published: int | None,
     now_s: int,
     *,
-    previous_stamped_at_s: int | None = None,
     bits: int = SERIAL_BITS,
 ) -> int:
     """Serial of a zone's next version: the later of the successor and unix time, never back.
 
     `previous` is the zone's last serial; `highest_published` the highest that its name ever had,
-    also before a delete or a restore. Unix time counts only where it is newer than the successor
-    and, when the time of the last stamp is given, no more than a day ahead of that.
+    also before a delete or a restore. Unix time counts only where it is newer than both. The
+    caller knows whether the clock may be followed (CLOCK_LEAP_MAX_S) and else takes `successor`.
     """
     base = _newest(previous, highest_published, bits)
     now = now_s % (1 << bits)
     if base is None:
         return now or 1
     least = successor(base, bits)
-    if previous_stamped_at_s is not None and now_s - previous_stamped_at_s > CLOCK_LEAP_MAX_S:
-        return least
     # Half the space away from `base`, a secondary could not tell that the zone moved.
     if is_newer(now, least, bits) and is_newer(now, base, bits) and now:
         return now

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import dns.message
 
+from kudurru.adapters.clock import SystemClock
 from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import MX, NS, A
 from kudurru.domain.dns.zone_tree import RRset, Soa, Zone, ZoneSet
@@ -23,14 +24,6 @@ from kudurru.projections.pipeline.pipeline import Pipeline
 NAMES = 100_000
 APEX = names.from_text("home.example.")
 ROUNDS = 5
-
-
-class SystemClock:
-    def now_us(self) -> int:
-        return time.time_ns() // 1000
-
-    def monotonic_us(self) -> int:
-        return time.monotonic_ns() // 1000
 
 
 def main() -> None:

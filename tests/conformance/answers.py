@@ -11,22 +11,12 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
 
+from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 
 SIGNATURES = ("RRSIG", "NSEC", "NSEC3")
-
-
-class FixedClock:
-    def __init__(self, now_s: int = 1_700_000_000) -> None:
-        self.now_s = now_s
-
-    def now_us(self) -> int:
-        return self.now_s * 1_000_000
-
-    def monotonic_us(self) -> int:
-        return 0
 
 
 def pipeline_of(*zones: Zone) -> Pipeline:
@@ -36,7 +26,7 @@ def pipeline_of(*zones: Zone) -> Pipeline:
     return Pipeline(
         ZoneSet(zones),
         lambda: True,
-        clock=FixedClock(),
+        clock=ManualClock(),
         identity=Identity(version="test", hostname="node"),
         is_lameduck=lambda: False,
         on_exception=raise_again,

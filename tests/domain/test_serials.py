@@ -71,12 +71,6 @@ def test_half_the_space_away_the_successor_is_taken() -> None:
     assert serials.stamp(NOW_S, None, NOW_S + 2**31 - 1) == NOW_S + 2**31 - 1
 
 
-def test_a_clock_more_than_a_day_ahead_of_the_last_stamp_is_not_followed() -> None:
-    day = serials.CLOCK_LEAP_MAX_S
-    assert serials.stamp(7, None, NOW_S + day, previous_stamped_at_s=NOW_S) == NOW_S + day
-    assert serials.stamp(7, None, NOW_S + day + 1, previous_stamped_at_s=NOW_S) == 8
-
-
 @given(SERIALS, st.none() | SERIALS, st.integers(0, 2**33))
 def test_a_stamp_is_newer_than_what_went_before(previous, highest, now_s) -> None:
     stamped = serials.stamp(previous, highest, now_s)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.dns import lookup as lookup_module
 from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import A
@@ -14,7 +15,6 @@ from kudurru.domain.dns.zone_tree import RRset, Zone, ZoneSet
 from kudurru.domain.ports import Reply
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
-from tests.conformance.answers import FixedClock
 from tests.zone_files import zone_from_text
 
 TEXT = """
@@ -48,7 +48,7 @@ def pipeline_of(
     return Pipeline(
         ZoneSet([zone()]) if zones is None else zones,
         lambda: synced,
-        clock=FixedClock(),
+        clock=ManualClock(),
         identity=Identity(version="kudurru 1.2", hostname="node-1"),
         is_lameduck=lambda: lameduck,
         on_exception=on_exception,
@@ -78,7 +78,7 @@ def test_a_name_outside_all_zones_is_refused() -> None:
 
 def test_records_that_expire_are_not_remembered() -> None:
     served = zone()
-    soon = FixedClock().now_s + 5
+    soon = ManualClock().now_us() // 1_000_000 + 5
     served.replace(names.from_text("t.home.example."), [RRset(A, 300, (bytes(4),), soon)])
     reply, memo = ask(pipeline_of(zones=ZoneSet([served])), "t.home.example.")
     assert (reply.answer[0].ttl, memo) == (5, False)
@@ -142,7 +142,7 @@ def test_a_server_without_a_name_says_nothing_of_itself() -> None:
     pipeline = Pipeline(
         ZoneSet(),
         lambda: True,
-        clock=FixedClock(),
+        clock=ManualClock(),
         identity=Identity(),
         is_lameduck=lambda: False,
         on_exception=raise_again,
