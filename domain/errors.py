@@ -29,9 +29,10 @@ class Cause(msgspec.Struct, frozen=True):
 
     field: str
     message: str
+    at: str = ""  # "file:line" where the input is a file
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message}" if self.field else self.message
+        return ": ".join(part for part in (self.at, self.field, self.message) if part)
 
 
 class Invalid(KudurruError):
@@ -47,7 +48,8 @@ class Invalid(KudurruError):
 
     def __str__(self) -> str:
         if len(self.causes) == 1:
-            return f"{self.what}: {self.causes[0]}"
+            cause = self.causes[0]
+            return str(cause) if cause.at else f"{self.what}: {cause}"
         return f"{self.what}: {len(self.causes)} faults\n" + "\n".join(
             f"  {cause}" for cause in self.causes
         )

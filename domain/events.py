@@ -21,10 +21,12 @@ OBJECT_MOVED = "obj.moved.v1"
 """Recorded in the scope that a record set leaves when its zoneRef changes, so that reading one
 scope as of a moment needs no other scope."""
 CLOCK_STEPPED = "clock.stepped.v1"
+PAYLOAD_REDACTED = "payload.redacted.v1"
+"""Names a payload that was erased in the same transaction. The verifier reads it already; it is
+no known type before something writes it."""
 
-KNOWN_TYPES = frozenset(
-    {OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED, CLOCK_STEPPED}
-)
+OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
+KNOWN_TYPES = OBJECT_TYPES | {CLOCK_STEPPED}
 
 SYSTEM_KEY = Key("System//log")
 """Stream of facts about the log itself."""

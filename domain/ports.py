@@ -53,8 +53,10 @@ class EventLog(Protocol):
 
         `ts` of every event is max(newest ts, now_us).
         Raises: Conflict when a stream is not at the version the events continue (nothing is
-        recorded); StorageFailed when the storage refuses (nothing is recorded);
-        LogDamaged when the stored head is not what this process wrote or read last.
+        recorded); StorageFailed when the storage refuses (nothing is recorded, unless a commit
+        failed in a way that leaves it open: then every later append is refused until the log is
+        opened again); LogDamaged when the row that this process wrote or read last is gone or
+        has another head.
         """
         ...
 
@@ -86,7 +88,7 @@ class EventLog(Protocol):
     def close(self) -> None: ...
 
 
-class LogRow(msgspec.Struct, frozen=True):
+class LogRow(msgspec.Struct, frozen=True, gc=False):
     """A stored row, column by column, as the verifier reads it. None is a stored NULL."""
 
     seq: int

@@ -15,6 +15,15 @@ ROOT = Name(b"\x00")
 NAME_MAX = 255
 LABEL_MAX = 63
 
+_LENGTH = tuple(bytes((size,)) for size in range(LABEL_MAX + 1))
+
+# What stands for itself in a name: printable ASCII without quote, parentheses, semicolon, backslash
+_PLAIN = re.compile(r"[!#-'*-:<-\[\]-~]+")
+_PIECE = re.compile(
+    r"(?P<plain>[!#-'*\-+,/-:<-\[\]-~]+)|(?P<dot>\.)|(?P<decimal>\\[0-9]{3})"
+    r"|(?P<escaped>\\[!-/:-~ ])|(?P<bad>.)",
+    re.DOTALL,
+)
 _ESCAPE = re.compile(rb'["().;\\@$\x00-\x20\x7f-\xff]')
 
 
@@ -25,87 +34,65 @@ class BadName(ValueError):
 def from_text(text: str, origin: Name | None = None) -> Name:
     """Name from presentation form (RFC 1035 section 5.1, escapes included).
 
-    A relative name is completed with `origin`; without an origin every name counts as absolute.
-    `@` is the origin. Raises BadName.
+    A relative name is completed with `origin`, and `@` is the origin; without an origin every name
+    counts as absolute. Raises BadName.
     """
-    if not text:
-        raise BadName("empty name")
-    if text == "@" and origin is not None:
+    if text == "@":
+        if origin is None:
+            raise BadName("@ stands for an origin, and there is none here; write the name out")
         return origin
     if text == ".":
         return ROOT
-    absolute = text[-1] == "." and (len(text) < 2 or text[-2] != "\\" or _is_escaped_end(text))
-    if "\\" in text or not text.isascii():
-        labels = _labels_with_escapes(text[:-1] if absolute else text)
+    if _PLAIN.fullmatch(text):
+        labels = text.encode("ascii").split(b".")
+    elif text:
+        labels = _labels_with_escapes(text)
     else:
-        labels = (text[:-1] if absolute else text).encode("ascii").split(b".")
-        if not _is_plain(text):
-            raise BadName(f"{text!r} holds a character that must be escaped")
-    parts = []
-    for label in labels:
-        size = len(label)
-        if size == 0:
-            raise BadName(f"{text!r} has an empty label")
-        if size > LABEL_MAX:
-            raise BadName(f"a label of {size} octets in {text!r}; at most {LABEL_MAX}")
-        parts.append(size.to_bytes(1, "big") + label)
-    wire = b"".join(parts) + (origin if origin is not None and not absolute else b"\x00")
+        raise BadName("empty name")
+    tail: bytes = origin if origin is not None else ROOT
+    if not labels[-1]:  # the text ends in an unescaped dot
+        labels.pop()
+        tail = ROOT
+    try:
+        wire = b"".join([_LENGTH[len(label)] + label for label in labels]) + tail
+    except IndexError:
+        size = max(map(len, labels))
+        raise BadName(f"a label of {size} octets in {text!r}; at most {LABEL_MAX}") from None
+    if b"" in labels:
+        raise BadName(f"{text!r} has an empty label")
     if len(wire) > NAME_MAX:
         raise BadName(f"{text!r} takes {len(wire)} octets; at most {NAME_MAX}")
     return Name(wire)
 
 
-_BAD_PLAIN = re.compile(r'[\s"();\x00-\x1f\x7f]')
-
-
-def _is_plain(text: str) -> bool:
-    return _BAD_PLAIN.search(text) is None
-
-
-def _is_escaped_end(text: str) -> bool:
-    """Whether the final dot stands free although a backslash is before it (`\\\\.`)."""
-    slashes = len(text) - 1 - len(text[:-1].rstrip("\\"))
-    return slashes % 2 == 0
-
-
 def _labels_with_escapes(text: str) -> list[bytes]:
+    """Labels of a text with escapes; the last one is empty where the text ends in a free dot."""
     labels: list[bytes] = []
     label = bytearray()
-    i = 0
-    while i < len(text):
-        c = text[i]
-        if c == "\\":
-            digits = text[i + 1 : i + 4]
-            if digits[:1].isascii() and digits[:1].isdigit():
-                if (
-                    len(digits) < 3
-                    or not (digits.isascii() and digits.isdigit())
-                    or int(digits) > 255
-                ):
-                    raise BadName(f"bad escape \\{digits} in {text!r}; write \\DDD, at most 255")
-                label.append(int(digits))
-                i += 4
-                continue
-            if not digits:
-                raise BadName(f"{text!r} ends in a backslash")
-            c = digits[0]
-            if ord(c) > 126 or ord(c) < 32:
-                raise BadName(f"{text!r} escapes a character that is not ASCII; write \\DDD")
-            label.append(ord(c))
-            i += 2
-            continue
-        if c == ".":
+    for part in _PIECE.finditer(text):
+        if part.lastgroup == "plain":
+            label += part[0].encode("ascii")
+        elif part.lastgroup == "dot":
             labels.append(bytes(label))
             label.clear()
-        elif ord(c) > 126:
-            raise BadName(f"{text!r} is not ASCII; write internationalized names as xn-- labels")
-        elif _BAD_PLAIN.match(c):
-            raise BadName(f"{text!r} holds a character that must be escaped")
+        elif part.lastgroup == "decimal" and int(part[0][1:]) < 256:
+            label.append(int(part[0][1:]))
+        elif part.lastgroup == "escaped":
+            label.append(ord(part[0][1]))
         else:
-            label.append(ord(c))
-        i += 1
+            raise BadName(_why_not(text, part))
     labels.append(bytes(label))
     return labels
+
+
+def _why_not(text: str, part: "re.Match[str]") -> str:
+    found = part[0]
+    if found[0] == "\\":
+        escape = text[part.start() : part.start() + 4]
+        return f"bad escape {escape!r} in {text!r}; write \\DDD, at most 255"
+    if not found.isascii():
+        return f"{text!r} is not ASCII; write internationalized names as xn-- labels"
+    return f"{found!r} in {text!r} must be escaped"
 
 
 def to_text(name: bytes, *, final_dot: bool = True) -> str:

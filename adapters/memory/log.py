@@ -1,0 +1,87 @@
+"""Event log in memory: the same contract and the same chain as on disk, gone with the process.
+
+For tests, for `--store memory`, and as the shortest statement of what a log is.
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+
+from kudurru.adapters.recorder import RecordedLog, continue_streams
+from kudurru.domain.chain import Sealed, genesis, origin_of, row_of, salts_size, seal
+from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.objects import Key
+from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow
+
+
+class MemoryEventLog(RecordedLog):
+    def __init__(self, *, entropy: Entropy, clock: Clock, epoch: int = 1) -> None:
+        super().__init__(clock)
+        self.log_id = entropy.token(16).hex()
+        self.epoch = epoch
+        self._entropy = entropy
+        self._lock = threading.Lock()
+        self._rows: list[Sealed] = []  # row of seq at seq - 1; only ever appended to
+        self._streams: dict[Key, list[int]] = {}  # key to the seqs of its events
+        self._scopes: dict[str, list[int]] = {}
+        self._genesis = genesis(origin_of(self.log_id, epoch))
+
+    def insert(
+        self, change_sets: Sequence[ChangeSet], now_us: int, first: Collection[int]
+    ) -> list[Recorded]:
+        with self._lock:
+            continue_streams(change_sets, self._version, first)
+            salts = self._entropy.token(salts_size(change_sets))
+            sealed = seal(change_sets, self.head(), now_us, salts)
+            for row in sealed:
+                event = row.event
+                self._streams.setdefault(event.key, []).append(event.seq)
+                self._scopes.setdefault(event.scope, []).append(event.seq)
+            self._rows += sealed  # last: who finds a seq in an index finds the row too
+        return [row.event for row in sealed]
+
+    def _version(self, key: Key) -> int | None:
+        seqs = self._streams.get(key)
+        return self._rows[seqs[-1] - 1].event.ver if seqs else None
+
+    def head(self) -> LogHead:
+        if not self._rows:
+            return LogHead(Position(0), 0, self._genesis)
+        row = self._rows[-1]
+        return LogHead(row.event.seq, row.event.ts, row.head)
+
+    def get(self, seq: int) -> Recorded | None:
+        return self._rows[seq - 1].event if 0 < seq <= len(self._rows) else None
+
+    def read(
+        self,
+        after: int = 0,
+        upto: int | None = None,
+        *,
+        scope: str | None = None,
+        key: Key | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[Recorded]:
+        last = len(self._rows) if upto is None else min(upto, len(self._rows))
+        seqs: Sequence[int] = range(max(after, 0) + 1, last + 1)
+        if key is not None or scope is not None:
+            found = self._streams.get(key) if key is not None else self._scopes.get(scope or "")
+            found = found or []
+            seqs = found[bisect_right(found, after) : bisect_right(found, last)]
+        for seq in reversed(seqs) if newest_first else seqs:
+            event = self._rows[seq - 1].event
+            if scope is None or event.scope == scope:
+                yield event
+
+    def stream_version(self, key: Key) -> int:
+        return self._version(key) or 0
+
+    def position_at(self, ts_us: int) -> Position:
+        return Position(bisect_right(self._rows, ts_us, key=lambda row: row.event.ts))
+
+    def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
+        last = len(self._rows) if upto is None else min(upto, len(self._rows))
+        return (row_of(self._rows[seq - 1]) for seq in range(max(after, 0) + 1, last + 1))
+
+    def close(self) -> None:
+        """Nothing is held but memory."""

@@ -1,0 +1,436 @@
+"""Event log in one SQLite file: the default.
+
+One process writes, which the lock of the data directory guards; a second that writes all the same
+loses nothing and forks nothing, because every append takes SQLite's write lock first and reads the
+head under it. `synchronous=FULL`: what `append` has returned survives a power cut.
+
+Two connections: one appends, one reads, each behind a lock of its own, so that readers in other
+threads do not wait for an fsync. Reads come in bounded batches and hold no transaction in
+between, so a slow reader never keeps the -wal file from being taken in.
+"""
+
+import sqlite3
+import threading
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from eventsourcing.persistence import IntegrityError
+
+from kudurru.adapters.recorder import RecordedLog, continue_streams
+from kudurru.adapters.sqlite import schema
+from kudurru.adapters.sqlite.connection import (
+    WAL_SIZE_MAX,
+    connect,
+    create_private,
+    primary_code,
+    storage_errors,
+)
+from kudurru.domain.chain import (
+    ADVICE,
+    ENTRY_VERSION,
+    Sealed,
+    entry_version,
+    genesis,
+    origin_of,
+    recorded_of,
+    salts_size,
+    seal,
+)
+from kudurru.domain.errors import LogDamaged, LogNewer, NotFound, StorageFailed
+from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.objects import Key
+from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow
+
+BATCH_FIRST = 32
+BATCH_MAX = 1_000
+"""Rows fetched at once, from the first batch up to this: who wants ten events does not pay for a
+thousand, and who wants all holds the read lock for milliseconds at a time."""
+
+CACHE_KIB = 16 * 1024
+"""Pages that the appending connection keeps: the hot part of the index of a million keys."""
+
+SPILL_PAGES = 16 * 1024
+"""Changed pages (of 4 KiB) that one append holds in memory before it writes some early. Above
+CACHE_KIB, because pages written early are mostly written twice: a fifth of an import's time."""
+
+WAL_PAGES = 4 * 1024
+"""Pages in the -wal file after which a commit takes them into the database, and waits for that.
+An append changes six pages, mostly the same ones; SQLite's own 1,000 would do this every 160
+appends, and write the same pages each time."""
+
+_HEAD = "SELECT seq, ts, head FROM log ORDER BY seq DESC LIMIT 1"
+_STREAM = (
+    "SELECT id, (SELECT max(ver) FROM log WHERE stream = streams.id) FROM streams WHERE key = ?"
+)
+_INSERT = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ROWS = """
+    SELECT seq, txn, ts, key, ver, scopes.scope, type, entry, salt, body, who_salt, who, leaf, head
+    FROM log LEFT JOIN streams ON streams.id = log.stream
+             LEFT JOIN scopes ON scopes.id = log.scope
+    WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
+_SEQ_MAX = 2**63 - 1
+
+
+class SQLiteEventLog(RecordedLog):
+    """See `EventLog` and `VerifiableLog`. Made by `open`."""
+
+    @classmethod
+    def open(cls, path: Path, *, entropy: Entropy, clock: Clock, create: bool = False) -> Self:
+        """Open a log, made new where there is none and `create` says so.
+
+        Raises: NotFound when there is none; StorageFailed when the file is no log of ours, cannot
+        be written, or is held by another process; LogNewer when a newer kudurru wrote it.
+        """
+        with storage_errors(path):
+            if not path.exists():
+                if not create:
+                    raise NotFound(f"there is no log at {path}: name the right data directory")
+                with suppress(FileExistsError):
+                    create_private(path)
+        writer = connect(path)
+        try:
+            with storage_errors(path):
+                _prepare(writer, path, entropy, clock, create)
+            return cls(path, writer, entropy, clock)
+        except BaseException:
+            writer.close()
+            raise
+
+    def __init__(
+        self, path: Path, writer: sqlite3.Connection, entropy: Entropy, clock: Clock
+    ) -> None:
+        super().__init__(clock)
+        self.path = path
+        self._entropy = entropy
+        self._writer = writer
+        self._write_lock = threading.Lock()
+        self._read_lock = threading.Lock()
+        self._refusal = ""  # why nothing may be appended any more
+        with storage_errors(path):
+            self.log_id, self.epoch = _check_meta(writer, path)
+            self._genesis = genesis(origin_of(self.log_id, self.epoch))
+            self._last = self._head(writer)  # what this process wrote or read last
+            self._reader = connect(path)
+            self._reader.execute("PRAGMA query_only = ON")
+            # The verifier must see text that was made invalid, not stumble over it.
+            self._reader.text_factory = lambda text: str(text, "utf-8", "surrogateescape")
+
+    def close(self) -> None:
+        with self._read_lock, self._write_lock:
+            self._reader.close()
+            self._writer.close()  # the last one out takes the -wal file in
+
+    def insert(
+        self, change_sets: Sequence[ChangeSet], now_us: int, first: Collection[int]
+    ) -> list[Recorded]:
+        salts = self._entropy.token(salts_size(change_sets))
+        ids: dict[Key, int] = {}
+        with self._transaction() as db:
+            head = self._head(db)
+            self._check_head(db, head)
+
+            def version_of(key: Key) -> int | None:
+                found = db.execute(_STREAM, (key,)).fetchone()
+                if found is None:
+                    return None
+                ids[key] = found[0]
+                return found[1]  # type: ignore[no-any-return]  # by the table
+
+            continue_streams(change_sets, version_of, first)
+            sealed = seal(change_sets, head, now_us, salts)
+            try:
+                _insert(db, sealed, ids)
+            except sqlite3.IntegrityError as error:
+                raise IntegrityError(str(error)) from error
+        if sealed:
+            newest = sealed[-1]
+            self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
+        return [row.event for row in sealed]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction, committed at the end. The write lock is taken by its first
+        statement: read the head before that, and another process could move it in between (of
+        two that tried, 65 to 92 % of appends failed)."""
+        with self._write_lock, storage_errors(self.path):
+            if self._refusal:
+                raise StorageFailed(self._refusal)
+            db = self._writer
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                _roll_back(db)
+                raise
+            try:
+                db.execute("COMMIT")
+            except BaseException as error:
+                self._commit_failed(error)
+                raise
+
+    def _commit_failed(self, error: BaseException) -> None:
+        """A full disk writes no commit mark, so nothing was recorded. After anything else nobody
+        knows what is durable: appending stops, and opening the log again reads what is."""
+        if primary_code(error) not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+            self._refusal = (
+                f"{self.path}: a commit ended in {error!r}, so it is open whether the last change "
+                "is durable - restart kudurru, it reads back what is"
+            )
+        _roll_back(self._writer)
+
+    def _head(self, db: sqlite3.Connection) -> LogHead:
+        found = db.execute(_HEAD).fetchone()
+        return LogHead(*found) if found else LogHead(Position(0), 0, self._genesis)
+
+    def _check_head(self, db: sqlite3.Connection, head: LogHead) -> None:
+        """The row that was newest is still there as it was; another process may have added."""
+        last = self._last
+        if head == last or not last.seq:
+            return
+        found = db.execute("SELECT head FROM log WHERE seq = ?", (last.seq,)).fetchone()
+        if found is None:
+            raise LogDamaged("gap", last.seq, f"the row was deleted while in use; {ADVICE}")
+        if found[0] != last.hash:
+            raise LogDamaged("chain", last.seq, f"the head changed while in use; {ADVICE}")
+
+    def _query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        with self._read_lock, storage_errors(self.path):
+            return self._reader.execute(sql, parameters).fetchall()
+
+    def head(self) -> LogHead:
+        with self._read_lock, storage_errors(self.path):
+            return self._head(self._reader)
+
+    def stream_version(self, key: Key) -> int:
+        found = self._query(_STREAM, (key,))
+        return (found[0][1] or 0) if found else 0
+
+    def get(self, seq: int) -> Recorded | None:
+        found = self._query("SELECT seq, entry, body, who FROM log WHERE seq = ?", (seq,))
+        return recorded_of(*found[0]) if found else None
+
+    def position_at(self, ts_us: int) -> Position:
+        """By bisection, as ts only rises: some twenty look-ups in a million events."""
+        first, last = self._query("SELECT min(seq), max(seq) FROM log")[0]
+        if first is None:
+            return Position(0)
+
+        def ts_of(seq: int) -> int:
+            found = self._query("SELECT ts FROM log WHERE seq = ?", (seq,))
+            if not found:
+                raise LogDamaged("gap", seq, f"the row is missing from the log; {ADVICE}")
+            return found[0][0]  # type: ignore[no-any-return]  # by the table
+
+        seqs = range(first, last + 1)
+        before = bisect_right(seqs, ts_us, key=ts_of)
+        return Position(seqs[before - 1] if before else 0)
+
+    def read(
+        self,
+        after: int = 0,
+        upto: int | None = None,
+        *,
+        scope: str | None = None,
+        key: Key | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[Recorded]:
+        """See `EventLog.read`. Events come from the entries: the columns only find them."""
+        where, names = "seq > ? AND seq <= ?", []
+        if key is not None:
+            where += " AND stream = (SELECT id FROM streams WHERE key = ?)"
+            names.append(str(key))
+        if scope is not None:
+            where += " AND scope = (SELECT id FROM scopes WHERE scope = ?)"
+            names.append(scope)
+        # Within a stream the order of versions is that of seqs, and has an index.
+        order = f"{'ver' if key is not None else 'seq'} {'DESC' if newest_first else 'ASC'}"
+        sql = f"SELECT seq, entry, body, who FROM log WHERE {where} ORDER BY {order} LIMIT ?"  # noqa: S608  # of constants
+        low, high = after, _SEQ_MAX if upto is None else upto
+        for size in _batch_sizes():
+            batch = self._query(sql, (low, high, *names, size))
+            for row in batch:
+                yield recorded_of(*row)
+            if len(batch) < size:
+                return
+            if newest_first:
+                high = batch[-1][0] - 1
+            else:
+                low = batch[-1][0]
+
+    def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
+        """See `VerifiableLog`. Raises: LogDamaged at a row that cannot be read at all."""
+        high = _SEQ_MAX if upto is None else upto
+        seq = after
+        for size in _batch_sizes():
+            batch = self._query_rows(seq, high, size)
+            for row in batch:
+                yield LogRow(*row)
+                seq = row[0]
+            if not batch:
+                return
+
+    def _query_rows(self, after: int, upto: int, size: int) -> list[Any]:
+        try:
+            return self._query(_ROWS, (after, upto, size))
+        except StorageFailed as error:
+            if primary_code(error.__cause__ or error) != sqlite3.SQLITE_CORRUPT:
+                raise
+            if size > 1:
+                return self._query_rows(after, upto, 1)
+            raise LogDamaged("gap", after + 1, f"the row cannot be read: {error}") from error
+
+    def check_storage(self) -> None:
+        """Hold SQLite's indexes against its tables, which `verify` does not see: an index that
+        lies answers reads of one object or one zone wrongly. As slow as reading the whole file.
+
+        Raises: LogDamaged of kind `entry`, as an index is columns that must agree with it.
+        """
+        try:
+            found = self._query("PRAGMA integrity_check(1)")[0][0]
+        except StorageFailed as error:
+            if primary_code(error.__cause__ or error) != sqlite3.SQLITE_CORRUPT:
+                raise
+            found = str(error)
+        if found != "ok":
+            raise LogDamaged("entry", 0, f"{self.path} is inconsistent: {found}; {ADVICE}")
+
+
+def _batch_sizes() -> Iterator[int]:
+    size = BATCH_FIRST
+    while True:
+        yield size
+        size = min(size * 4, BATCH_MAX)
+
+
+def _insert(db: sqlite3.Connection, sealed: Sequence[Sealed], streams: dict[Key, int]) -> None:
+    """Rows of an append. `streams` has the id of each stream that exists and gets the others."""
+    new_streams, new_scopes = [], []
+    scopes: dict[str, int] = {}
+    for row in sealed:
+        event = row.event
+        if event.key not in streams:
+            streams[event.key] = event.seq
+            new_streams.append((event.seq, event.key))
+        if event.scope not in scopes:
+            sql = "SELECT id FROM scopes WHERE scope = ?"
+            found = db.execute(sql, (event.scope,)).fetchone()
+            scopes[event.scope] = found[0] if found else event.seq
+            if not found:
+                new_scopes.append((event.seq, event.scope))
+    db.executemany("INSERT INTO streams VALUES (?, ?)", new_streams)
+    db.executemany("INSERT INTO scopes VALUES (?, ?)", new_scopes)
+    db.executemany(_INSERT, _columns(sealed, streams, scopes))
+
+
+def _columns(
+    sealed: Iterable[Sealed], streams: dict[Key, int], scopes: dict[str, int]
+) -> Iterator[tuple[Any, ...]]:
+    for row in sealed:
+        event = row.event
+        yield (
+            event.seq,
+            event.txn,
+            event.ts,
+            streams[event.key],
+            event.ver,
+            scopes[event.scope],
+            event.type,
+            row.entry,
+            row.salt,
+            event.body,
+            row.who_salt,
+            event.who,
+            row.leaf,
+            row.head,
+        )
+
+
+def _roll_back(db: sqlite3.Connection) -> None:
+    # Where SQLite has rolled back already, or cannot, there is nothing left to undo.
+    with suppress(sqlite3.Error):
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def _prepare(
+    db: sqlite3.Connection, path: Path, entropy: Entropy, clock: Clock, create: bool
+) -> None:
+    """Settings of the appending connection, and the tables where the file has none. Whose file it
+    is comes first: somebody else's database stays as it is."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    is_empty = not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if application != schema.APPLICATION_ID and not (application == 0 and is_empty):
+        raise StorageFailed(f"{path} is a SQLite database, and no kudurru log: {_RIGHT_PLACE}")
+    if is_empty and not create:
+        raise NotFound(f"{path} is empty, there is no log in it: {_RIGHT_PLACE}")
+    mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise StorageFailed(
+            f"{path} cannot use a write-ahead log ({mode}) - keep the data directory on a local "
+            "file system that is mounted for writing"
+        )
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA secure_delete = ON")
+    db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    db.execute(f"PRAGMA cache_spill = {SPILL_PAGES}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+    db.execute(f"PRAGMA journal_size_limit = {WAL_SIZE_MAX}")
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if is_empty:
+            _create_tables(db, entropy.token(16).hex(), clock.now_us())
+        # Changes nothing, and shows here, not at the first append, whether we may write.
+        db.execute("DELETE FROM tracking WHERE 0")
+        db.execute("COMMIT")
+    except BaseException:
+        _roll_back(db)
+        raise
+
+
+_RIGHT_PLACE = "name the right data directory"
+
+
+def _create_tables(db: sqlite3.Connection, log_id: str, now_us: int) -> None:
+    if db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        return  # another process was faster
+    statement = ""
+    for line in (schema.TABLES + schema.TRIGGERS).splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):  # executescript would commit
+            db.execute(statement)
+            statement = ""
+    db.execute("INSERT INTO meta VALUES (1, ?, 1, ?, ?)", (log_id, schema.SCHEMA_VERSION, now_us))
+    db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+
+
+def _check_meta(db: sqlite3.Connection, path: Path) -> tuple[str, int]:
+    """Log id and epoch. Raises: LogNewer, StorageFailed."""
+    try:
+        version = db.execute("SELECT schema FROM meta").fetchone()
+        if version is not None and version[0] > schema.SCHEMA_VERSION:
+            _refuse_newer(path, f"has schema {version[0]}", schema.SCHEMA_VERSION)
+        meta = db.execute("SELECT log_id, epoch FROM meta").fetchone()
+        newest = db.execute("SELECT entry FROM log ORDER BY seq DESC LIMIT 1").fetchone()
+    except sqlite3.OperationalError as error:
+        if primary_code(error) != sqlite3.SQLITE_ERROR:
+            raise
+        raise StorageFailed(f"{path} is no whole kudurru log ({error}): {_BACKUP}") from error
+    if meta is None:
+        raise StorageFailed(f"{path} is no whole kudurru log (meta is empty): {_BACKUP}")
+    if newest is not None and (entry_version(newest[0]) or 0) > ENTRY_VERSION:
+        _refuse_newer(path, f"has entries of version {entry_version(newest[0])}", ENTRY_VERSION)
+    log_id, epoch = meta
+    return log_id, epoch
+
+
+_BACKUP = "keep it, and go back to a backup that verifies"
+
+
+def _refuse_newer(path: Path, what: str, ours: int) -> NoReturn:
+    raise LogNewer(
+        f"{path} {what}, and this kudurru knows up to {ours}: it was written by a newer one, "
+        "use that or a later one"
+    )

@@ -1,0 +1,114 @@
+"""Tables of log.db.
+
+Triggers keep the log append-only against mistakes: of ours, and of people with a shell. They are
+no protection against who owns the file, the chain is. What they allow: the next seq; erasing a
+payload together with its salt; deleting rows up to an anchor in `checkpoints` (the newest row
+stays: that of the pruning itself, so the next seq is always known).
+
+`tiles`, `checkpoints` and `tracking` are laid out for the tree, for signed checkpoints and for
+views that keep their position here; nothing writes them yet.
+"""
+
+APPLICATION_ID = 0x6B756475  # "kudu", tells a log from any other SQLite file
+SCHEMA_VERSION = 1
+
+TABLES = """
+CREATE TABLE meta (
+    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    log_id  TEXT NOT NULL,
+    epoch   INTEGER NOT NULL,
+    schema  INTEGER NOT NULL,
+    created INTEGER NOT NULL  -- microseconds UTC
+) STRICT;
+
+CREATE TABLE streams (
+    id  INTEGER PRIMARY KEY,  -- seq of the first event
+    key TEXT NOT NULL UNIQUE
+) STRICT;
+
+CREATE TABLE scopes (
+    id    INTEGER PRIMARY KEY,  -- seq of the first event
+    scope TEXT NOT NULL UNIQUE
+) STRICT;
+
+CREATE TABLE log (
+    seq      INTEGER PRIMARY KEY,
+    txn      INTEGER NOT NULL,
+    ts       INTEGER NOT NULL,
+    stream   INTEGER NOT NULL REFERENCES streams,
+    ver      INTEGER NOT NULL,
+    scope    INTEGER NOT NULL REFERENCES scopes,
+    type     TEXT NOT NULL,
+    entry    BLOB NOT NULL,
+    salt     BLOB,
+    body     BLOB,
+    who_salt BLOB,
+    who      BLOB,
+    leaf     BLOB NOT NULL,
+    head     BLOB NOT NULL,
+    UNIQUE (stream, ver)
+) STRICT;
+
+CREATE INDEX log_scope ON log (scope, seq);
+
+CREATE TABLE tiles (
+    level  INTEGER NOT NULL,
+    idx    INTEGER NOT NULL,
+    width  INTEGER NOT NULL,
+    hashes BLOB NOT NULL,
+    PRIMARY KEY (level, idx)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE checkpoints (
+    size     INTEGER PRIMARY KEY,
+    note     TEXT NOT NULL,     -- C2SP signed note
+    frontier BLOB NOT NULL,
+    state    BLOB,              -- digest of the projected state, for an anchor the snapshot of it
+    anchor   INTEGER NOT NULL DEFAULT 0 CHECK (anchor IN (0, 1))  -- 1: rows up to size may go
+) STRICT;
+
+CREATE TABLE tracking (
+    projection TEXT PRIMARY KEY,
+    seq        INTEGER NOT NULL
+) STRICT;
+"""
+
+TRIGGERS = """
+CREATE TRIGGER log_has_no_gap BEFORE INSERT ON log
+WHEN NEW.seq IS NOT 1 + ifnull((SELECT max(seq) FROM log), 0)
+    -- or INSERT OR REPLACE would take the other row away without asking the delete trigger
+    OR EXISTS (SELECT 1 FROM log WHERE stream = NEW.stream AND ver = NEW.ver)
+BEGIN SELECT raise(ABORT, 'the log has no gaps: only the next seq of a new version fits'); END;
+
+CREATE TRIGGER log_is_not_changed BEFORE UPDATE ON log
+WHEN NEW.seq IS NOT OLD.seq OR NEW.txn IS NOT OLD.txn OR NEW.ts IS NOT OLD.ts
+    OR NEW.stream IS NOT OLD.stream OR NEW.ver IS NOT OLD.ver OR NEW.scope IS NOT OLD.scope
+    OR NEW.type IS NOT OLD.type OR NEW.entry IS NOT OLD.entry
+    OR NEW.leaf IS NOT OLD.leaf OR NEW.head IS NOT OLD.head
+    OR NOT ((NEW.salt IS OLD.salt AND NEW.body IS OLD.body)
+         OR (NEW.salt IS NULL AND NEW.body IS NULL))
+    OR NOT ((NEW.who_salt IS OLD.who_salt AND NEW.who IS OLD.who)
+         OR (NEW.who_salt IS NULL AND NEW.who IS NULL))
+BEGIN SELECT raise(ABORT, 'the log is not changed: a payload can be erased, nothing else'); END;
+
+CREATE TRIGGER log_is_kept BEFORE DELETE ON log
+WHEN OLD.seq > ifnull((SELECT max(size) FROM checkpoints WHERE anchor = 1), 0)
+BEGIN SELECT raise(ABORT, 'the log is kept: only rows up to an anchor can be deleted'); END;
+
+CREATE TRIGGER streams_are_not_changed BEFORE UPDATE ON streams
+BEGIN SELECT raise(ABORT, 'streams are not changed'); END;
+
+CREATE TRIGGER streams_are_kept BEFORE DELETE ON streams
+WHEN EXISTS (SELECT 1 FROM log WHERE stream = OLD.id)
+BEGIN SELECT raise(ABORT, 'streams are kept as long as the log names them'); END;
+
+CREATE TRIGGER scopes_are_not_changed BEFORE UPDATE ON scopes
+BEGIN SELECT raise(ABORT, 'scopes are not changed'); END;
+
+CREATE TRIGGER scopes_are_kept BEFORE DELETE ON scopes
+WHEN EXISTS (SELECT 1 FROM log WHERE scope = OLD.id)
+BEGIN SELECT raise(ABORT, 'scopes are kept as long as the log names them'); END;
+
+CREATE TRIGGER meta_is_one_row BEFORE DELETE ON meta
+BEGIN SELECT raise(ABORT, 'a log keeps its name'); END;
+"""

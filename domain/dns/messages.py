@@ -1,0 +1,344 @@
+"""Queries from octets and answers to octets (RFC 1035 section 4, RFC 6891), for every query.
+
+Nothing here builds objects for records: a query is a handful of fields, an answer is put together
+from wire that the zones hold ready.
+"""
+
+from collections.abc import Sequence
+from struct import Struct as Layout
+from struct import error as LayoutError  # noqa: N812  # the name says what it is
+
+import msgspec
+
+from kudurru.domain.dns import names, records
+from kudurru.domain.dns.lookup import FORMERR, NOTIMP, Answer, Placed
+from kudurru.domain.dns.names import BadName, Name
+from kudurru.domain.dns.record_types import OPT
+from kudurru.domain.dns.zone_tree import QUESTION_POINTER
+
+HEADER_SIZE = 12
+UDP_PLAIN_MAX = 512
+"""Octets of a UDP answer to a query without EDNS (RFC 1035 section 2.3.4)."""
+UDP_EDNS_MAX = 1232
+"""Octets of any UDP answer: no fragments on any path (DNS flag day 2020)."""
+TCP_MAX = 65_535
+
+QUERY_RECORDS_MAX = 8
+"""Records after the question. IXFR has a SOA, then come OPT and TSIG or SIG(0)."""
+
+EDNS_VERSION = 0
+
+_QR, _AA, _TC, _RD, _CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0010
+_OPCODE_MASK = 0x7800
+_DO = 0x8000
+_POINTER_MAX = 0x3FFF
+_RR_HEAD_SIZE = 12  # of a record whose owner is a pointer
+
+_HEADER = Layout("!HHHHHH")
+_TYPE_AND_CLASS = Layout("!HH")
+_RR_FIXED = Layout("!HHIH")
+_OPT = Layout("!BHHBBHH")
+_BARE_OPT = Layout("!BHHIH")
+
+
+class Query(msgspec.Struct, frozen=True, gc=False):
+    """A question, with what the answer needs of the rest of the message."""
+
+    id: int
+    flags: int
+    question: bytes
+    """Name, type and class as they came; they go back octet for octet."""
+    qname: Name
+    qtype: int
+    qclass: int
+    edns_version: int | None = None
+    """None: the query has no OPT record."""
+    udp_max: int = UDP_PLAIN_MAX
+    """Octets that an answer over UDP may have."""
+    is_dnssec_ok: bool = False
+    options: bytes = b""
+    """EDNS options, well formed."""
+
+
+class Unanswerable(msgspec.Struct, frozen=True, gc=False):
+    """A message that is no question. `reply` None: it gets no answer at all."""
+
+    reply: bytes | None
+    rcode: int | None = None
+
+
+DROP = Unanswerable(None)
+
+
+def parse_query(packet: bytes) -> Query | Unanswerable:
+    """The question of a message.
+
+    Dropped: what is too short to have a header, and responses, because answering those could
+    make two servers talk for ever. NOTIMP: an opcode but QUERY. FORMERR: other than one question
+    (RFC 9619), records where a query has none, a name or a record that does not parse, two OPT
+    records or one that is not at the root (RFC 6891 section 6.1.1), octets after the last record.
+    """
+    if len(packet) < HEADER_SIZE:
+        return DROP
+    id_, flags, questions, answers, authorities, additionals = _HEADER.unpack_from(packet)
+    if flags & _QR:
+        return DROP
+    if flags & _OPCODE_MASK:
+        return _unanswerable(packet, NOTIMP)
+    if questions != 1 or answers or authorities + additionals > QUERY_RECORDS_MAX:
+        return _unanswerable(packet, FORMERR)
+    try:
+        qname, after = _question_name(packet)
+        qtype, qclass = _TYPE_AND_CLASS.unpack_from(packet, after)
+        after += 4
+        question = packet[HEADER_SIZE:after]
+        if not authorities and not additionals and after == len(packet):
+            return Query(id_, flags, question, qname, qtype, qclass)
+        opt = _find_opt(packet, after, authorities, additionals)
+    except (BadName, LayoutError):
+        return _unanswerable(packet, FORMERR)
+    if opt is None:
+        return Query(id_, flags, question, qname, qtype, qclass)
+    udp_size, ttl, options = opt
+    udp_max = min(max(udp_size, UDP_PLAIN_MAX), UDP_EDNS_MAX)
+    version = ttl >> 16 & 0xFF
+    is_dnssec_ok = bool(ttl & _DO)
+    return Query(
+        id_, flags, question, qname, qtype, qclass, version, udp_max, is_dnssec_ok, options
+    )
+
+
+def compose(query: Query, answer: Answer, limit: int) -> bytes:
+    """The answer as octets, at most `limit` of them.
+
+    Additional records that are not needed are left out, whole RRsets, where they do not fit; when
+    the rest does not fit the answer has TC set and no records (RFC 2181 section 9): a client that
+    sees TC must not use what else is there, so it asks over TCP at once.
+    """
+    opt = _opt(query, answer.rcode)
+    counts: tuple[int, int, int] | None
+    if answer.negative_parts:
+        apex_at = HEADER_SIZE + len(query.qname) - answer.apex_size
+        wire = (0xC000 | apex_at).to_bytes(2, "big").join(answer.negative_parts)
+        counts = 0, 1, 0
+    elif not answer.authority and not answer.additional and _is_plain(answer.answer):
+        first = answer.answer[0] if answer.answer else _NOTHING
+        wire = first.wire
+        counts = first.rr_count, 0, 0
+    else:
+        writer = _Writer(query)
+        counts = writer.sections(answer, limit - len(opt))
+        wire = b"".join(writer.parts)
+    if counts is None or HEADER_SIZE + len(query.question) + len(wire) + len(opt) > limit:
+        return truncated(query, answer)
+    return _head(query, answer, counts) + wire + opt
+
+
+def truncated(query: Query, answer: Answer) -> bytes:
+    """An empty answer that tells the client to come back over TCP."""
+    return _head(query, answer, (0, 0, 0), _TC) + _opt(query, answer.rcode)
+
+
+def error_reply(packet: bytes, rcode: int) -> bytes:
+    """A bare header with a code, for a message of which no more is understood."""
+    id_, flags = _TYPE_AND_CLASS.unpack_from(packet)
+    return _HEADER.pack(id_, _QR | flags & (_OPCODE_MASK | _RD) | rcode, 0, 0, 0, 0)
+
+
+# Reading
+
+
+def _unanswerable(packet: bytes, rcode: int) -> Unanswerable:
+    return Unanswerable(error_reply(packet, rcode), rcode)
+
+
+def _question_name(packet: bytes) -> tuple[Name, int]:
+    """Name of the question and the offset after it. It is the first name of the message, so it
+    has nothing to point at."""
+    at = HEADER_SIZE
+    try:
+        while size := packet[at]:
+            if size > names.LABEL_MAX:
+                raise BadName("a label type that a question cannot have")
+            at += size + 1
+    except IndexError:
+        raise BadName("the question's name is cut short") from None
+    at += 1
+    if at - HEADER_SIZE > names.NAME_MAX:
+        raise BadName("the question's name is longer than 255 octets")
+    return Name(packet[HEADER_SIZE:at]), at
+
+
+def _find_opt(
+    packet: bytes, at: int, authorities: int, additionals: int
+) -> tuple[int, int, bytes] | None:
+    """UDP size, TTL field and options of the OPT record. Raises BadName or LayoutError where the
+    records do not parse."""
+    if additionals == 1 and not authorities and len(packet) == at + _OPT.size:
+        # Nearly every query with EDNS: an OPT record without options is all there is.
+        owner, rtype, udp_size, ttl, length = _BARE_OPT.unpack_from(packet, at)
+        if owner == 0 and rtype == OPT and length == 0:
+            return udp_size, ttl, b""
+    found: tuple[int, int, bytes] | None = None
+    for i in range(authorities + additionals):
+        owner, at = names.from_wire(packet, at)
+        rtype, rclass, ttl, length = _RR_FIXED.unpack_from(packet, at)
+        at += _RR_FIXED.size
+        if at + length > len(packet):
+            raise BadName("a record is cut short")
+        if rtype == OPT:
+            if found is not None or owner != names.ROOT or i < authorities:
+                raise BadName("an OPT record where none may be")
+            found = rclass, ttl, _checked_options(packet[at : at + length])
+        at += length
+    if at != len(packet):
+        raise BadName("octets after the last record")
+    return found
+
+
+def _checked_options(options: bytes) -> bytes:
+    at = 0
+    while at < len(options):
+        _, length = _TYPE_AND_CLASS.unpack_from(options, at)
+        at += 4 + length
+    if at != len(options):
+        raise BadName("an EDNS option is cut short")
+    return options
+
+
+# Writing
+
+
+_NOTHING = Placed(None, 0, 0, b"")
+
+
+def _is_plain(answer: Sequence[Placed]) -> bool:
+    """Whether the section is at most one RRset of the question's name without names that may be
+    compressed: its wire is ready as it is."""
+    if not answer:
+        return True
+    first = answer[0]
+    return len(answer) == 1 and first.owner is None and records.compressible(first.rtype) is None
+
+
+def _head(query: Query, answer: Answer, counts: tuple[int, int, int], more_flags: int = 0) -> bytes:
+    flags = _QR | query.flags & (_RD | _CD) | more_flags | answer.rcode & 0xF
+    if answer.is_authoritative:
+        flags |= _AA
+    opt_count = query.edns_version is not None
+    an, ns, ar = counts
+    return _HEADER.pack(query.id, flags, 1, an, ns, ar + opt_count) + query.question
+
+
+def _opt(query: Query, rcode: int) -> bytes:
+    """Our OPT record, where the query has one (RFC 6891 section 6.1.1)."""
+    if query.edns_version is None:
+        return b""
+    flags = _DO if query.is_dnssec_ok else 0
+    return _OPT.pack(0, OPT, UDP_EDNS_MAX, rcode >> 4, EDNS_VERSION, flags, 0)
+
+
+class _Writer:
+    """Puts sections behind the question, names compressed (RFC 1035 section 4.1.4).
+
+    The question's name is known to the table in lower case: a name that is stored in lower case
+    points at it and takes on the letter case of the question, as everywhere; one that is stored
+    with capitals is written out and keeps them. So the same octets, but for the question, are
+    right for every letter case of it.
+    """
+
+    __slots__ = ("offsets", "parts", "size")
+
+    def __init__(self, query: Query) -> None:
+        self.parts: list[bytes] = []
+        self.size = HEADER_SIZE + len(query.question)
+        self.offsets: dict[bytes, int] = {}
+        at = 0
+        key = query.qname.lower()
+        while size := key[at]:
+            self.offsets[key[at:]] = HEADER_SIZE + at
+            at += size + 1
+
+    def sections(self, answer: Answer, limit: int) -> tuple[int, int, int] | None:
+        """Write all sections. Returns how many records each has, None where what is needed does
+        not fit into the limit."""
+        counts = [0, 0, 0]
+        for section, placed in enumerate((answer.answer, answer.authority, answer.additional)):
+            for rrset in placed:
+                mark = len(self.parts), self.size
+                self._rrset(rrset)
+                if self.size <= limit:
+                    counts[section] += rrset.rr_count
+                elif section < 2 or rrset.is_needed:
+                    return None
+                else:
+                    self._take_back(*mark)
+        an, ns, ar = counts
+        return an, ns, ar
+
+    def _take_back(self, part_count: int, size: int) -> None:
+        del self.parts[part_count:]
+        self.size = size
+        self.offsets = {name: at for name, at in self.offsets.items() if at < size}
+
+    def _put(self, part: bytes) -> None:
+        self.parts.append(part)
+        self.size += len(part)
+
+    def _rrset(self, rrset: Placed) -> None:
+        owner, wire = rrset.owner, rrset.wire
+        layout = records.compressible(rrset.rtype)
+        if owner is None and layout is None:
+            self._put(wire)
+            return
+        pointer = QUESTION_POINTER if owner is None else self._owner(owner)
+        at = 0
+        while at < len(wire):
+            if at:
+                self._put(pointer)
+            elif owner is None:
+                self._put(QUESTION_POINTER)
+            end = at + _RR_HEAD_SIZE + (wire[at + 10] << 8 | wire[at + 11])
+            if layout is None:
+                self._put(wire[at + 2 : end])
+            else:
+                fixed = wire[at + 2 : at + 10]
+                self._put_rdata(fixed, wire[at + _RR_HEAD_SIZE : end], *layout)
+            at = end
+
+    def _owner(self, owner: bytes) -> bytes:
+        """Write an owner; returns what stands for it in the records after."""
+        at = self.size
+        written = self._name(owner, at)
+        self._put(written)
+        if len(written) == len(QUESTION_POINTER) or at > _POINTER_MAX:
+            return written
+        return (0xC000 | at).to_bytes(2, "big")
+
+    def _put_rdata(self, fixed: bytes, rdata: bytes, at: int, name_count: int) -> None:
+        """Type, class and TTL, then rdata with names from octet `at` on."""
+        start = self.size + len(fixed) + 2
+        written = rdata[:at]
+        for _ in range(name_count):
+            end = at
+            while size := rdata[end]:
+                end += size + 1
+            end += 1
+            written += self._name(rdata[at:end], start + len(written))
+            at = end
+        written += rdata[at:]
+        self._put(fixed + len(written).to_bytes(2, "big") + written)
+
+    def _name(self, name: bytes, start: int) -> bytes:
+        """A name as it is written at an offset of the message."""
+        offsets = self.offsets
+        at = 0
+        while size := name[at]:
+            suffix = name[at:]
+            pointer = offsets.get(suffix)
+            if pointer is not None:
+                return name[:at] + (0xC000 | pointer).to_bytes(2, "big")
+            if start + at <= _POINTER_MAX:
+                offsets[suffix] = start + at
+            at += size + 1
+        return name

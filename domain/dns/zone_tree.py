@@ -1,0 +1,493 @@
+"""Zones as they are served: one packed image per owner, and what lookup needs around it.
+
+An *image* holds every RRset of one owner in answer-ready wire form, in order of type:
+
+    2 octets   type
+    4 octets   number of records
+    4 octets   length of what follows for this type
+    records    C0 0C, type, class IN, TTL, RDLENGTH, RDATA (uncompressed, in canonical order)
+
+The owner of each record is a pointer to octet 12 of a message, where the question's name stands, so
+the usual answer is header, question and a slice of an image. One bytes object per owner, because a
+million owners are held, and a garbage collector does not visit bytes. The SOA is in no image: its
+serial moves by itself.
+
+A zone answers from its newest content, but a secondary must never see new content under an old
+serial. So a zone remembers what each owner held when it was stamped last (the *overlay*): the
+stamped version can be read whole, and the next stamp says what changed, at the cost of the change.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct as Layout
+from typing import NamedTuple
+
+import msgspec
+
+from kudurru.domain.dns import names, records
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.record_types import DNAME, DS, NS, SOA
+from kudurru.domain.set_digest import SetDigest
+
+CLASS_IN = 1
+
+QUESTION_POINTER = b"\xc0\x0c"
+
+_RRSET_HEAD = Layout("!HII")
+_RRSET_HEAD_SIZE = _RRSET_HEAD.size
+_RR_HEAD = Layout("!2sHHIH")
+_RR_HEAD_SIZE = _RR_HEAD.size
+_SOA_NUMBERS = Layout("!IIIII")
+_TYPE_AND_TTL = Layout("!HI")
+
+EMPTY = b""
+"""Image of an owner that has nothing."""
+
+
+class RRset(msgspec.Struct, frozen=True, gc=False):
+    """Records of one owner and type. `rdatas` are uncompressed wire; `expires_at_s` is the unix
+    time at which the first of them goes away, None: never."""
+
+    rtype: int
+    ttl: int
+    rdatas: tuple[bytes, ...]
+    expires_at_s: int | None = None
+
+
+class PackedRRset(NamedTuple):
+    """An RRset inside an image: `wire` holds its records one after another."""
+
+    rtype: int
+    rr_count: int
+    wire: bytes
+
+
+class Record(NamedTuple):
+    rtype: int
+    ttl: int
+    rdata: bytes
+
+
+class Soa(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A SOA record but for its serial (RFC 1035 section 3.3.13). Times are in seconds."""
+
+    mname: Name
+    rname: Name
+    refresh: int
+    retry: int
+    expire: int
+    minimum: int
+    ttl: int
+
+    def rdata(self, serial: int) -> bytes:
+        times = (serial, self.refresh, self.retry, self.expire, self.minimum)
+        return self.mname + self.rname + _SOA_NUMBERS.pack(*times)
+
+    @property
+    def negative_ttl(self) -> int:
+        """How long a "no" may be kept (RFC 2308 section 5)."""
+        return min(self.ttl, self.minimum)
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """What changed from one stamped version to the next. `changes` maps an owner's key to its
+    image before and after; EMPTY where it had or has nothing. `from_serial` is None for the first
+    stamp: there was nothing that a secondary could have."""
+
+    from_serial: int | None
+    to_serial: int
+    old_soa: Soa | None
+    new_soa: Soa
+    changes: dict[bytes, tuple[bytes, bytes]]
+
+
+class Zone:
+    """One zone. Not for concurrent use: one thread changes it and answers from it.
+
+    The content digest (`digest`) is over one element per served RRset: the owner's key, type (2
+    octets), TTL (4 octets), then each rdata in canonical order after its length (2 octets). The
+    SOA is an element too, with its serial left out of the rdata. So it moves exactly when the
+    serial has to.
+    """
+
+    __slots__ = (
+        "_before",
+        "_digest",
+        "apex",
+        "cased",
+        "children",
+        "cuts",
+        "dnames",
+        "expiring",
+        "key",
+        "negative_parts",
+        "negative_wire",
+        "nodes",
+        "record_count",
+        "serial",
+        "soa",
+        "soa_wire",
+        "stamped_soa",
+    )
+
+    def __init__(self, apex: Name, soa: Soa) -> None:
+        self.apex = apex
+        self.key = names.key(apex)
+        self.soa = soa
+        self.serial = 0
+        """Of the stamped version; 0 before the first stamp."""
+        self.stamped_soa: Soa | None = None
+        self.nodes: dict[bytes, bytes] = {}
+        self.children: dict[bytes, int] = {}
+        """How many names stand directly below a name, for names that have any. A name that is
+        here and not in `nodes` is an empty non-terminal (RFC 4592 section 2.2.2)."""
+        self.cuts: set[bytes] = set()
+        self.dnames: set[bytes] = set()
+        self.cased: dict[bytes, Name] = {}
+        """Owners that are not written in lower case, as they are written."""
+        self.expiring: dict[tuple[bytes, int], int] = {}
+        self.record_count = 0
+        """Records without the SOA."""
+        self._before: dict[bytes, bytes] | None = None  # None: never stamped
+        self._digest = SetDigest()
+        self._digest.add(_soa_element(self.key, soa))
+        self._render_soa()
+
+    @property
+    def name_count(self) -> int:
+        return len(self.nodes)
+
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def replace(self, owner: Name, rrsets: Sequence[RRset]) -> None:
+        """Let `owner` hold exactly these RRsets; none of them removes it. RRsets of one type are
+        joined: duplicates go, the smallest TTL counts (RFC 2181 section 5.2). The owner is inside
+        the zone, and no RRset is a SOA: the caller has checked."""
+        key = names.key(owner)
+        assert names.is_within(key, self.key), f"{owner!r} is outside {self.apex!r}"
+        assert all(given.rtype != SOA for given in rrsets), "the SOA is set by set_soa"
+        old = self.nodes.get(key, EMPTY)
+        self._note_expiry(key, old, rrsets)
+        new = pack(rrsets)
+        if new and owner != key:
+            self.cased[key] = owner
+        else:
+            self.cased.pop(key, None)
+        if new == old:
+            return
+        if self._before is not None:
+            self._before.setdefault(key, old)
+        self._account(key, old, new)
+        if new:
+            self.nodes[key] = new
+            if not old:
+                self._link(key)
+        else:
+            del self.nodes[key]
+            self._unlink(key)
+
+    def set_soa(self, soa: Soa) -> None:
+        self._digest.remove(_soa_element(self.key, self.soa))
+        self._digest.add(_soa_element(self.key, soa))
+        self.soa = soa
+        self._render_soa()
+
+    # Versions
+
+    def has_unstamped_changes(self) -> bool:
+        """Whether the newest content differs from the stamped version. What was changed and
+        changed back is no change."""
+        if self._before is None or self.soa != self.stamped_soa:
+            return True
+        get = self.nodes.get
+        return any(get(key, EMPTY) != old for key, old in self._before.items())
+
+    def stamp(self, serial: int) -> Delta:
+        """Make the newest content the stamped version."""
+        before = self._before
+        get = self.nodes.get
+        delta = Delta(
+            from_serial=None if before is None else self.serial,
+            to_serial=serial,
+            old_soa=self.stamped_soa,
+            new_soa=self.soa,
+            changes={
+                key: (old, new)
+                for key, old in (before or {}).items()
+                if (new := get(key, EMPTY)) != old
+            },
+        )
+        self._before = {}
+        self.serial = serial
+        self.stamped_soa = self.soa
+        self._render_soa()
+        return delta
+
+    def stamped_nodes(self) -> Iterator[tuple[bytes, bytes]]:
+        """Owners and images of the stamped version, in no order, without the SOA; nothing before
+        the first stamp. The letter case of an owner is the newest: it is no content."""
+        before = self._before
+        if before is None:
+            return
+        cased = self.cased.get
+        for key, image in self.nodes.items():
+            if key not in before:
+                yield cased(key, key), image
+        for key, image in before.items():
+            if image:
+                yield cased(key, key), image
+
+    def nodes_in_order(self) -> Iterator[tuple[bytes, bytes]]:
+        """Owners and images of the newest content in canonical order (RFC 4034 section 6.1)."""
+        for key in sorted(self.nodes, key=names.canonical_order):
+            yield self.cased.get(key, key), self.nodes[key]
+
+    # What lookup asks
+
+    def has_name(self, key: bytes) -> bool:
+        """Whether a name exists: it holds records, or a name below it does."""
+        return key in self.nodes or key in self.children or key == self.key
+
+    def closest_encloser(self, key: bytes) -> bytes:
+        """The longest existing ancestor of a name that does not exist (RFC 4592 section 3.3.1)."""
+        nodes, children, apex = self.nodes, self.children, self.key
+        while True:
+            key = key[key[0] + 1 :]
+            if key in children or key in nodes or key == apex:
+                return key
+
+    def occluder(self, key: bytes, *, cut_counts: bool) -> bytes | None:
+        """The topmost zone cut at or above a name, or DNAME above it: what is under it belongs to
+        others, or is not there. `cut_counts` tells whether a cut at `key` itself counts: not for
+        DS, which is data of the parent side (RFC 4035 section 3.1.4.1)."""
+        cuts, dnames, apex = self.cuts, self.dnames, self.key
+        found = key if cut_counts and key in cuts else None
+        while key != apex:
+            key = key[key[0] + 1 :]
+            if key in cuts or key in dnames:
+                found = key
+        return found
+
+    def next_expiry_s(self) -> int | None:
+        """When the next record goes away, unix time."""
+        return min(self.expiring.values(), default=None)
+
+    # Keeping count
+
+    def _account(self, key: bytes, old: bytes, new: bytes) -> None:
+        had, has = set(unpack(old)), set(unpack(new))
+        for rrset in had - has:
+            self._digest.remove(_element(key, rrset))
+            self.record_count -= rrset.rr_count
+        for rrset in has - had:
+            self._digest.add(_element(key, rrset))
+            self.record_count += rrset.rr_count
+        if key != self.key:
+            _mark(self.cuts, key, is_marked=any(rrset.rtype == NS for rrset in has))
+        _mark(self.dnames, key, is_marked=any(rrset.rtype == DNAME for rrset in has))
+
+    def _link(self, key: bytes) -> None:
+        """`key` holds records now: count it, and the names above that begin to exist by it."""
+        children = self.children
+        if key in children:
+            return
+        while key != self.key:
+            key = key[key[0] + 1 :]
+            count = children.get(key, 0)
+            children[key] = count + 1
+            if count or key in self.nodes:
+                return
+
+    def _unlink(self, key: bytes) -> None:
+        children = self.children
+        while key != self.key and key not in children and key not in self.nodes:
+            key = key[key[0] + 1 :]
+            count = children[key] - 1
+            if count:
+                children[key] = count
+            else:
+                del children[key]
+
+    def _note_expiry(self, key: bytes, old: bytes, rrsets: Iterable[RRset]) -> None:
+        if self.expiring:
+            for rrset in unpack(old):
+                self.expiring.pop((key, rrset.rtype), None)
+        for given in rrsets:
+            if given.expires_at_s is not None:
+                known = self.expiring.get((key, given.rtype), given.expires_at_s)
+                self.expiring[key, given.rtype] = min(known, given.expires_at_s)
+
+    def _render_soa(self) -> None:
+        """The SOA is shown as it was stamped, also while newer content is served."""
+        soa = self.stamped_soa or self.soa
+        rdata = soa.rdata(self.serial)
+        self.soa_wire = pack_record(SOA, soa.ttl, rdata)
+        self.negative_wire = pack_record(SOA, soa.negative_ttl, rdata)
+        self.negative_parts = self._negative_parts(soa)
+
+    def _negative_parts(self, soa: Soa) -> tuple[bytes, ...]:
+        """The SOA of a negative answer, cut where a pointer to the apex belongs. A question's
+        name ends in the apex, so `pointer.join(parts)` is the record, compressed."""
+        parts = [b"", b""]
+        for name in (soa.mname, soa.rname):
+            if names.is_within(name, self.key):
+                parts[-1] += name[: len(name) - len(self.key)]
+                parts.append(b"")
+            else:
+                parts[-1] += name
+        parts[-1] += soa.rdata(self.serial)[-_SOA_NUMBERS.size :]
+        length = sum(map(len, parts)) + len(QUESTION_POINTER) * (len(parts) - 2)
+        head = _RR_HEAD.pack(b"", SOA, CLASS_IN, soa.negative_ttl, length)
+        parts[1] = head[len(QUESTION_POINTER) :] + parts[1]
+        return tuple(parts)
+
+
+class ZoneSetStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served now. Records are counted without SOA."""
+
+    names: int
+    records: int
+    serials: dict[str, int]  # by zone name; 0: not stamped yet
+
+
+class ZoneSet:
+    """The zones that are served, by apex."""
+
+    __slots__ = ("_zones",)
+
+    def __init__(self, zones: Iterable[Zone] = ()) -> None:
+        self._zones: dict[bytes, Zone] = {zone.key: zone for zone in zones}
+
+    def add(self, zone: Zone) -> None:
+        """Serve a zone, in place of one with the same apex."""
+        self._zones[zone.key] = zone
+
+    def remove(self, apex_key: bytes) -> None:
+        self._zones.pop(apex_key, None)
+
+    def get(self, apex_key: bytes) -> Zone | None:
+        return self._zones.get(apex_key)
+
+    def find(self, key: bytes) -> Zone | None:
+        """The zone that encloses a name most closely."""
+        get = self._zones.get
+        while (zone := get(key)) is None:
+            if key == names.ROOT:
+                return None
+            key = key[key[0] + 1 :]
+        return zone
+
+    def find_for(self, key: bytes, rtype: int) -> Zone | None:
+        """The zone that answers for a name and type. DS at the apex of a zone belongs to its
+        parent (RFC 4035 section 3.1.4.1), where that is served here too."""
+        zone = self.find(key)
+        if rtype == DS and zone is not None and key == zone.key and key != names.ROOT:
+            return self.find(names.parent(key)) or zone
+        return zone
+
+    def statistics(self) -> "ZoneSetStatistics":
+        zones = self._zones.values()
+        return ZoneSetStatistics(
+            names=sum(zone.name_count for zone in zones),
+            records=sum(zone.record_count for zone in zones),
+            serials={names.to_text(zone.key): zone.serial for zone in zones},
+        )
+
+    def __iter__(self) -> Iterator[Zone]:
+        return iter(self._zones.values())
+
+    def __len__(self) -> int:
+        return len(self._zones)
+
+
+# Images
+
+
+def pack(rrsets: Sequence[RRset]) -> bytes:
+    """Image of an owner that holds these RRsets."""
+    if len(rrsets) == 1 and len(rrsets[0].rdatas) == 1:
+        only = rrsets[0]
+        wire = pack_record(only.rtype, only.ttl, only.rdatas[0])
+        return _RRSET_HEAD.pack(only.rtype, 1, len(wire)) + wire
+    joined: dict[int, tuple[int, dict[bytes, bytes]]] = {}
+    for rtype, ttl, rdatas in ((given.rtype, given.ttl, given.rdatas) for given in rrsets):
+        least, unique = joined.get(rtype, (ttl, {}))
+        for rdata in rdatas:
+            unique.setdefault(records.canonical_rdata(rtype, rdata), rdata)
+        joined[rtype] = (min(ttl, least), unique)
+    parts = []
+    for rtype, (ttl, unique) in sorted(joined.items()):
+        wire = b"".join(pack_record(rtype, ttl, unique[rdata]) for rdata in sorted(unique))
+        if wire:
+            parts.append(_RRSET_HEAD.pack(rtype, len(unique), len(wire)) + wire)
+    return b"".join(parts)
+
+
+def pack_record(rtype: int, ttl: int, rdata: bytes, rclass: int = CLASS_IN) -> bytes:
+    """A record whose owner is the question's name."""
+    return _RR_HEAD.pack(QUESTION_POINTER, rtype, rclass, ttl, len(rdata)) + rdata
+
+
+def find_rrset(image: bytes, rtype: int) -> tuple[int, bytes] | None:
+    """Number of records and wire of the RRset of a type."""
+    at = 0
+    size = len(image)
+    while at < size:
+        found, rr_count, length = _RRSET_HEAD.unpack_from(image, at)
+        at += _RRSET_HEAD_SIZE
+        if found == rtype:
+            return rr_count, image[at : at + length]
+        at += length
+    return None
+
+
+def unpack(image: bytes) -> Iterator[PackedRRset]:
+    """RRsets of an image, in order of type."""
+    at = 0
+    while at < len(image):
+        rtype, rr_count, length = _RRSET_HEAD.unpack_from(image, at)
+        at += _RRSET_HEAD_SIZE
+        yield PackedRRset(rtype, rr_count, image[at : at + length])
+        at += length
+
+
+def unpack_records(wire: bytes) -> Iterator[Record]:
+    """Records of a packed RRset."""
+    at = 0
+    while at < len(wire):
+        _, rtype, _, ttl, length = _RR_HEAD.unpack_from(wire, at)
+        at += _RR_HEAD_SIZE
+        yield Record(rtype, ttl, wire[at : at + length])
+        at += length
+
+
+def with_ttl_at_most(wire: bytes, ttl_max: int) -> bytes:
+    """A packed RRset with its TTL capped."""
+    return b"".join(
+        pack_record(rtype, min(ttl, ttl_max), rdata) for rtype, ttl, rdata in unpack_records(wire)
+    )
+
+
+# Digest elements
+
+
+def _element(key: bytes, rrset: PackedRRset) -> bytes:
+    parts = [key, rrset.rtype.to_bytes(2, "big")]
+    for i, (_, ttl, rdata) in enumerate(unpack_records(rrset.wire)):
+        if i == 0:
+            parts.append(ttl.to_bytes(4, "big"))
+        parts += (len(rdata).to_bytes(2, "big"), rdata)
+    return b"".join(parts)
+
+
+def _soa_element(key: bytes, soa: Soa) -> bytes:
+    numbers = _SOA_NUMBERS.pack(0, soa.refresh, soa.retry, soa.expire, soa.minimum)[4:]
+    rdata = soa.mname + soa.rname + numbers
+    return b"".join((key, _TYPE_AND_TTL.pack(SOA, soa.ttl), len(rdata).to_bytes(2, "big"), rdata))
+
+
+def _mark(marked: set[bytes], key: bytes, *, is_marked: bool) -> None:
+    if is_marked:
+        marked.add(key)
+    else:
+        marked.discard(key)

@@ -1,0 +1,157 @@
+"""DNSZone: a zone that is served (Primary), fetched (Secondary), or sent elsewhere (Forward)."""
+
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from kudurru.domain.dns import names
+from kudurru.domain.errors import Cause
+from kudurru.domain.kinds.meta import (
+    Condition,
+    Port,
+    Spec,
+    StrictSpec,
+    Text,
+    Ttl,
+    is_dns_label,
+    is_dns_subdomain,
+)
+
+ZONE_DEFAULT_TTL_S = 300
+
+
+class SOA(StrictSpec, frozen=True, kw_only=True):
+    """Fields of the SOA record (RFC 1035 section 3.3.13); the serial is stamped, never written.
+
+    `ttl` is the TTL of the SOA record; absent: the zone's defaultTTL.
+    """
+
+    mname: Text | None = None  # absent: the first name server, else ns.<zone>
+    rname: Text | None = None  # absent: hostmaster.<zone>
+    refresh: Ttl = 7200
+    retry: Ttl = 900
+    expire: Ttl = 1209600
+    minimum: Ttl = 300
+    ttl: Ttl | None = None
+
+
+class Transfer(StrictSpec, frozen=True, kw_only=True):
+    """Who may fetch the zone, and who is told of changes. Absent: nobody."""
+
+    allow: Annotated[list[Text], Meta(max_length=64)] = []
+    notify: Annotated[list[Text], Meta(max_length=64)] = []
+    keys: Annotated[list[Text], Meta(max_length=64)] = []
+
+
+class Primary(StrictSpec, frozen=True, kw_only=True):
+    address: Text
+    port: Port = 53
+    key_ref: Text | None = None
+
+
+class Secondary(StrictSpec, frozen=True, kw_only=True):
+    primaries: Annotated[list[Primary], Meta(min_length=1, max_length=16)]
+    transport: Literal["tcp", "tls"] = "tcp"
+
+
+class Forward(StrictSpec, frozen=True, kw_only=True):
+    upstreams: Annotated[list[Text], Meta(min_length=1, max_length=64)]
+
+
+class DNSZoneSpec(StrictSpec, frozen=True, kw_only=True):
+    zone_name: Text
+    type: Literal["Primary", "Secondary", "Forward"] = "Primary"
+    default_ttl: Ttl = msgspec.field(name="defaultTTL", default=ZONE_DEFAULT_TTL_S)
+    soa: SOA = SOA()
+    nameservers: Annotated[list[Text], Meta(max_length=32)] = []
+    nameserver_ttl: Ttl | None = msgspec.field(name="nameserverTTL", default=None)
+    allowed_namespaces: Annotated[list[Text], Meta(max_length=256)] | None = None
+    transfer: Transfer | None = None
+    secondary: Secondary | None = None
+    forward: Forward | None = None
+
+
+class DNSZoneStatus(Spec, frozen=True, kw_only=True):
+    observed_generation: int = 0
+    serial: int | None = None
+    content_hash: str = ""
+    record_count: int = 0
+    conditions: list[Condition] = []
+
+
+def zone_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
+    yield from _name_fault("spec.zoneName", spec.zone_name)
+    for field in ("mname", "rname"):
+        if text := getattr(spec.soa, field):
+            yield from _name_fault(f"spec.soa.{field}", text)
+    for i, text in enumerate(spec.nameservers):
+        yield from _name_fault(f"spec.nameservers[{i}]", text)
+    for i, text in enumerate(spec.allowed_namespaces or ()):
+        if not is_dns_label(text):
+            yield Cause(f"spec.allowedNamespaces[{i}]", f"{text!r} is no namespace name")
+    if spec.transfer:
+        yield from _transfer_faults(spec.transfer)
+    yield from _type_faults(spec)
+
+
+def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
+    for kind, part in (("Secondary", spec.secondary), ("Forward", spec.forward)):
+        field = f"spec.{kind.lower()}"
+        if spec.type == kind and part is None:
+            yield Cause(field, f"type {kind} needs it")
+        if spec.type != kind and part is not None:
+            yield Cause(field, f"only for type {kind}; this zone is {spec.type}")
+    for i, primary in enumerate(spec.secondary.primaries if spec.secondary else ()):
+        if not _is_address(primary.address):
+            yield Cause(
+                f"spec.secondary.primaries[{i}].address", f"{primary.address!r} is no IP address"
+            )
+
+
+def _transfer_faults(transfer: Transfer) -> Iterator[Cause]:
+    for i, text in enumerate(transfer.allow):
+        if not _is_network(text) and not is_dns_subdomain(text):
+            yield Cause(
+                f"spec.transfer.allow[{i}]", f"{text!r} is neither an address range nor a key name"
+            )
+    for i, text in enumerate(transfer.notify):
+        if not _is_endpoint(text):
+            yield Cause(
+                f"spec.transfer.notify[{i}]", f"{text!r} is no address; write ADDR or ADDR:PORT"
+            )
+
+
+def _name_fault(field: str, text: str) -> Iterator[Cause]:
+    try:
+        names.from_text(text)
+    except names.BadName as error:
+        yield Cause(field, str(error))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_endpoint(text: str) -> bool:
+    """ADDR, ADDR:PORT or [V6]:PORT."""
+    if _is_address(text):
+        return True
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return _is_address(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536

@@ -1,0 +1,425 @@
+"""The rulebook of objects: `decide` says which events a command leads to, `evolve` folds them.
+
+Both are pure. `decide` refuses with an error of `domain.errors` and then nothing happens; it
+returns no event when nothing would change, because an apply every minute must not grow the log.
+`evolve` never raises and never looks at a clock: what was accepted once replays for ever.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Literal, NoReturn, Protocol, assert_never
+
+import msgspec
+
+from kudurru.domain import codec
+from kudurru.domain.commands import Apply, Command, Delete, UpdateStatus
+from kudurru.domain.dns import names
+from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, NotFound
+from kudurru.domain.events import (
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_MOVED,
+    OBJECT_STATUS,
+    Event,
+)
+from kudurru.domain.kinds.meta import (
+    API_VERSION,
+    LAST_APPLIED,
+    MANAGED_BY,
+    PEOPLES_ANNOTATIONS,
+)
+from kudurru.domain.kinds.recordset import DNSRecordSetSpec
+from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.kinds.validation import Manifest
+from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.objects import Key, key_of, ref_of
+
+Verb = Literal["created", "configured", "unchanged", "deleted"]
+
+DEFAULT_MANAGER = "kudurru"
+CONTROLLER = "kudurru-controller"
+MANAGER_MAX = 1024
+_RESERVED_MANAGERS = frozenset({"external-dns", CONTROLLER})
+_RESERVED_PREFIXES = ("update:", "mirror:")
+
+EPOCH_SHIFT = 40
+
+PENDING = "pending"
+"""resourceVersion of an object whose newest event has no position yet: equal to none that a
+caller can have read."""
+
+
+def resource_version(epoch: int, seq: int) -> str:
+    """Opaque to callers; with the epoch a position is never used twice."""
+    return str((epoch << EPOCH_SHIFT) + seq)
+
+
+class AppliedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Payload of obj.applied.v1: the object after the change, without its status. The manager is
+    in the header of the event."""
+
+    uid: str
+    generation: int
+    creation_timestamp: str
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    spec: Any
+
+
+class StoredBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`AppliedBody` as it is read back: the spec stays octets until somebody needs it."""
+
+    uid: str
+    generation: int
+    creation_timestamp: str
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class StatusBody(msgspec.Struct, frozen=True):
+    """Payload of obj.status.v1."""
+
+    status: dict[str, Any]
+
+
+class DeletedBody(msgspec.Struct, frozen=True):
+    """Payload of obj.deleted.v1."""
+
+    uid: str
+
+
+class MovedBody(msgspec.Struct, frozen=True):
+    """Payload of obj.moved.v1, recorded in the scope that the object left."""
+
+    to: str  # the scope it is in now
+
+
+class StoredObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object as the log has it now."""
+
+    key: Key
+    ver: int  # of its newest event in the stream
+    resource_version: str
+    manager: str
+    scope: str
+    body: StoredBody
+    status: dict[str, Any] | None = None
+
+
+class ObjectState(Protocol):
+    """What `decide` asks about the present."""
+
+    def find(self, key: Key) -> StoredObject | None: ...
+
+    def version(self, key: Key) -> int:
+        """Newest version of the stream, also when the object was deleted; 0 when never seen."""
+        ...
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one command. `resource_version` is filled in once the events have a place."""
+
+    verb: Verb
+    key: Key
+    resource_version: str = ""
+
+
+_decode_stored = msgspec.json.Decoder(StoredBody)
+_decode_status = msgspec.json.Decoder(StatusBody)
+
+
+def decode_body(body: bytes) -> StoredBody:
+    return _decode_stored.decode(body)
+
+
+def decode_status(body: bytes) -> dict[str, Any]:
+    return _decode_status.decode(body).status
+
+
+# --- deciding -------------------------------------------------------------------------------
+
+
+class Batch:
+    """Decides commands in order, each seeing what the earlier ones led to.
+
+    A refused command raises and leaves the batch as it was before that command; the caller drops
+    the batch (all or nothing) or goes on with the next command (group commit).
+    """
+
+    def __init__(
+        self, state: ObjectState, *, now_us: int, epoch: int, new_uid: Callable[[], str]
+    ) -> None:
+        self._state = state
+        self._now = datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._epoch = epoch
+        self._new_uid = new_uid
+        self._led_to: dict[Key, tuple[Event, ...]] = {}
+        self._apexes: dict[Key, names.Name | None] = {}
+
+    def nested(self) -> "Batch":
+        """A batch on top of this one, for commands that happen together or not at all."""
+        inner = Batch(self, now_us=0, epoch=self._epoch, new_uid=self._new_uid)
+        inner._now = self._now
+        return inner
+
+    def absorb(self, inner: "Batch") -> None:
+        """Take over what a nested batch decided."""
+        for key, events in inner._led_to.items():
+            self._led_to[key] = self._led_to.get(key, ()) + events
+
+    def find(self, key: Key) -> StoredObject | None:
+        stored = self._state.find(key)
+        for event in self._led_to.get(key, ()):
+            stored = evolve(stored, event, PENDING)
+        return stored
+
+    def version(self, key: Key) -> int:
+        events = self._led_to.get(key)
+        return events[-1].ver if events else self._state.version(key)
+
+    def decide(self, command: Command) -> tuple[list[Event], Outcome]:
+        match command:
+            case Apply():
+                events, outcome = self._apply(command)
+            case UpdateStatus():
+                events, outcome = self._update_status(command)
+            case Delete():
+                events, outcome = self._delete(command)
+            case _:
+                assert_never(command)
+        if events:
+            key = events[0].key
+            self._led_to[key] = (*self._led_to.get(key, ()), *events)
+            self._apexes.pop(key, None)
+        return events, outcome
+
+    def _apply(self, command: Apply) -> tuple[list[Event], Outcome]:
+        manifest = command.manifest
+        key = manifest.key
+        stored = self.find(key)
+        # The owner first: whoever does not own it has no business with its versions.
+        if stored is not None and stored.manager != command.manager and not command.force:
+            raise ManagedBy(str(ref_of(key)), stored.manager)
+        _check_expected(key, command.expected, stored)
+        self._check_zone_rules(manifest, stored)
+        annotations = _annotations(manifest, stored)
+        scope = scope_of(manifest)
+        body = AppliedBody(
+            uid=stored.body.uid if stored else self._new_uid(),
+            generation=stored.body.generation if stored else 1,
+            creation_timestamp=stored.body.creation_timestamp if stored else self._now,
+            labels=manifest.meta.labels,
+            annotations=annotations,
+            spec=manifest.spec,
+        )
+        if stored is None:
+            return [self._event(OBJECT_APPLIED, key, scope, command.manager, body)], Outcome(
+                "created", key
+            )
+        if codec.canonical(manifest.spec) != bytes(stored.body.spec):
+            body = msgspec.structs.replace(body, generation=body.generation + 1)
+        elif (
+            stored.manager == command.manager
+            and stored.body.labels == manifest.meta.labels
+            and stored.body.annotations == annotations
+        ):
+            return [], Outcome("unchanged", key, stored.resource_version)
+        events = []
+        if scope != stored.scope:
+            events.append(
+                self._event(OBJECT_MOVED, key, stored.scope, command.manager, MovedBody(scope))
+            )
+        events.append(
+            self._event(OBJECT_APPLIED, key, scope, command.manager, body, after=len(events))
+        )
+        return events, Outcome("configured", key)
+
+    def _update_status(self, command: UpdateStatus) -> tuple[list[Event], Outcome]:
+        stored = self.find(command.key)
+        if stored is None:
+            raise NotFound(f"{ref_of(command.key)} does not exist")
+        _check_expected(command.key, command.expected, stored)
+        # A caller that has no status to compare with wrote {}: both are "none".
+        if (stored.status or {}) == command.status:
+            return [], Outcome("unchanged", command.key, stored.resource_version)
+        event = self._event(
+            OBJECT_STATUS, command.key, stored.scope, stored.manager, StatusBody(command.status)
+        )
+        return [event], Outcome("configured", command.key)
+
+    def _delete(self, command: Delete) -> tuple[list[Event], Outcome]:
+        stored = self.find(command.key)
+        if stored is None:
+            raise NotFound(f"{ref_of(command.key)} does not exist")
+        foreign = command.manager is not None and stored.manager != command.manager
+        if foreign and not command.force:
+            raise ManagedBy(str(ref_of(command.key)), stored.manager)
+        _check_expected(command.key, command.expected, stored)
+        event = self._event(
+            OBJECT_DELETED,
+            command.key,
+            stored.scope,
+            stored.manager,
+            DeletedBody(stored.body.uid),
+        )
+        return [event], Outcome("deleted", command.key)
+
+    def _event(
+        self, type_: str, key: Key, scope: str, manager: str, body: Any, after: int = 0
+    ) -> Event:
+        return Event(
+            type_, key, self.version(key) + 1 + after, scope, manager, codec.canonical(body)
+        )
+
+    def _check_zone_rules(self, manifest: Manifest, stored: StoredObject | None) -> None:
+        spec = manifest.spec
+        if isinstance(spec, DNSZoneSpec) and stored is not None:
+            before = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
+            if _apex(before) != _apex(spec):
+                _refuse(
+                    manifest,
+                    Cause(
+                        "spec.zoneName",
+                        f"immutable: it is {before.zone_name!r}; "
+                        "make a new DNSZone and delete this one",
+                    ),
+                )
+        if isinstance(spec, DNSRecordSetSpec):
+            self._check_inside(manifest, spec)
+
+    def _check_inside(self, manifest: Manifest, spec: DNSRecordSetSpec) -> None:
+        """Records outside their zone are refused while the zone is known. A record set may come
+        before its zone; what is then outside shows as a problem in its status."""
+        apex = self._apex_of(key_of(DNS_ZONE.name, "", spec.zone_ref.name))
+        if apex is None:
+            return
+        causes = [
+            Cause(
+                f"spec.endpoints[{i}].dnsName",
+                f"{endpoint.dns_name!r} is outside the zone {names.to_text(apex)}",
+            )
+            for i, endpoint in enumerate(spec.endpoints)
+            if not names.is_within(names.key(names.from_text(endpoint.dns_name)), apex)
+        ]
+        if causes:
+            _refuse(manifest, *causes)
+
+    def _apex_of(self, zone: Key) -> names.Name | None:
+        if zone not in self._apexes:
+            stored = self.find(zone)
+            self._apexes[zone] = (
+                _apex(msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)) if stored else None
+            )
+        return self._apexes[zone]
+
+
+def _apex(spec: DNSZoneSpec) -> names.Name:
+    return names.key(names.from_text(spec.zone_name))
+
+
+def _refuse(manifest: Manifest, *causes: Cause) -> NoReturn:
+    raise Invalid(str(ref_of(manifest.key)), causes)
+
+
+def _check_expected(key: Key, expected: str | None, stored: StoredObject | None) -> None:
+    if expected is None:
+        return
+    if stored is None:
+        raise Conflict(f"{ref_of(key)} does not exist, resourceVersion {expected} was expected")
+    if stored.resource_version != expected:
+        raise Conflict(
+            f"{ref_of(key)} is at resourceVersion {stored.resource_version}, "
+            f"{expected} was expected; read it again"
+        )
+
+
+def _annotations(manifest: Manifest, stored: StoredObject | None) -> dict[str, str]:
+    given = manifest.meta.annotations
+    before = stored.body.annotations if stored else {}
+    if not given and not before:
+        return {}
+    kept = {name: before[name] for name in PEOPLES_ANNOTATIONS if name in before}
+    return {
+        name: value
+        for name, value in (kept | given).items()
+        if name not in (MANAGED_BY, LAST_APPLIED)
+    }
+
+
+def scope_of(manifest: Manifest) -> str:
+    """`namespace/zone`: where an event counts when one zone is read as of a moment."""
+    if isinstance(manifest.spec, DNSRecordSetSpec):
+        return f"{manifest.meta.namespace}/{manifest.spec.zone_ref.name}"
+    if manifest.kind is DNS_ZONE:
+        return f"/{manifest.meta.name}"
+    return f"{manifest.meta.namespace}/"
+
+
+def manager_faults(manager: str) -> Iterator[Cause]:
+    """Of a manager name that came from outside."""
+    if not manager:
+        yield Cause("manager", "empty")
+    if len(manager) > MANAGER_MAX:
+        yield Cause("manager", f"{len(manager)} characters; at most {MANAGER_MAX}")
+    if manager in _RESERVED_MANAGERS or manager.startswith(_RESERVED_PREFIXES):
+        yield Cause("manager", f"{manager!r} is reserved; choose another name")
+
+
+# --- folding --------------------------------------------------------------------------------
+
+
+def evolve(stored: StoredObject | None, event: Any, version: str) -> StoredObject | None:
+    """The object after an event (`Event` or `Recorded`); None when it is gone.
+
+    `version` is the resourceVersion that the event's position means. An erased payload leaves the
+    object as it was: a live object's spec is never erased.
+    """
+    if event.body is None:
+        return stored
+    match event.type:
+        case "obj.applied.v1":
+            return StoredObject(
+                key=event.key,
+                ver=event.ver,
+                resource_version=version,
+                manager=event.manager,
+                scope=event.scope,
+                body=decode_body(event.body),
+                status=stored.status if stored else None,
+            )
+        case "obj.status.v1" if stored is not None:
+            return msgspec.structs.replace(
+                stored,
+                ver=event.ver,
+                resource_version=version,
+                status=decode_status(event.body),
+            )
+        case "obj.deleted.v1":
+            return None
+        case _:
+            return stored
+
+
+def to_document(stored: StoredObject) -> dict[str, Any]:
+    """The object as people see it: builtins in the shape of Kubernetes."""
+    ref = ref_of(stored.key)
+    meta: dict[str, Any] = {"name": ref.name}
+    if ref.namespace:
+        meta["namespace"] = ref.namespace
+    meta["uid"] = stored.body.uid
+    meta["resourceVersion"] = stored.resource_version
+    meta["generation"] = stored.body.generation
+    meta["creationTimestamp"] = stored.body.creation_timestamp
+    if stored.body.labels:
+        meta["labels"] = stored.body.labels
+    meta["annotations"] = {MANAGED_BY: stored.manager, **stored.body.annotations}
+    document: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": ref.kind,
+        "metadata": meta,
+        "spec": msgspec.json.decode(stored.body.spec),
+    }
+    if stored.status is not None:
+        document["status"] = stored.status
+    return document

@@ -1,0 +1,313 @@
+"""Verification: reads the rows of a log back and names every damage.
+
+The other half of `domain.chain`. Pure: rows come from a `VerifiableLog`, whatever it is kept in.
+What the rows alone cannot show is a tail that was cut off cleanly; for that a checkpoint must
+have gone out.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from kudurru.domain.chain import (
+    ADVICE,
+    ENTRY_VERSION,
+    FIRST_VERSIONS,
+    SALT_SIZE,
+    Header,
+    Redaction,
+    commitment,
+    decode_header,
+    encode_header,
+    entry_version,
+    genesis,
+    head_after,
+    leaf_of,
+    origin_of,
+)
+from kudurru.domain.errors import LogDamaged, LogNewer
+from kudurru.domain.events import PAYLOAD_REDACTED, Position
+from kudurru.domain.ports import LogHead, LogRow, VerifiableLog
+
+TAIL_ROWS = 10_000
+"""What is verified at every start: a tenth of a second of work."""
+
+DAMAGES_MAX = 1_000
+"""Damages that are described; more are only counted. A log that is wrong from the first row to
+the last must not take memory for a message per row."""
+
+_decode_redaction = msgspec.json.Decoder(Redaction).decode
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """The outcome of a verification."""
+
+    rows: int  # how many were read
+    newest: int  # seq of the last of them, 0 when there is none
+    damages: tuple[LogDamaged, ...]  # by position, at most about DAMAGES_MAX
+    damage_count: int
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damage_count
+
+
+def verify(
+    log: VerifiableLog,
+    *,
+    tail: int | None = None,
+    seen: Callable[[LogRow], None] | None = None,
+) -> Verified:
+    """Verify a log from its first row, or the newest `tail` rows from the stored head before
+    them. `seen` is called after each row, for progress.
+
+    Raises: LogNewer at a row written by a newer kudurru; StorageFailed.
+    """
+    origin = origin_of(log.log_id, log.epoch)
+    verifier = Verifier(origin, _anchor(log, tail) if tail is not None else None)
+    first = verifier.seq
+    try:
+        for row in log.rows(first):
+            verifier.feed(row)
+            if seen is not None:
+                seen(row)
+    except LogDamaged as damage:  # rows that the storage cannot even read
+        verifier.damaged(damage)
+    damages = verifier.finish()
+    return Verified(verifier.seq - first, verifier.seq, damages, verifier.damage_count)
+
+
+def _anchor(log: VerifiableLog, tail: int) -> LogHead | None:
+    """The stored head before the newest `tail` rows. None (verify everything) when it is before
+    the first row or is missing: a log that looks wrong is read whole."""
+    before = log.head().seq - tail
+    if before <= 0:
+        return None
+    return next(
+        (LogHead(Position(row.seq), row.ts, row.head) for row in log.rows(before - 1, before)),
+        None,
+    )
+
+
+class Verifier:
+    """Reads rows in order and collects what is wrong with them.
+
+    Kinds of damage: `gap`, a row is missing or a change set is cut; `payload`, a body or who (or
+    its salt) is not what was committed to, or is erased and no later event says so; `entry`, an
+    entry is changed, or a column, a streams or a scopes row contradicts it; `chain`, a stored
+    leaf or head is not the computed one. A row may have several, each kind once. After a damage
+    the verifier picks up the thread, so that the next is an independent one.
+    """
+
+    def __init__(self, origin: str, after: LogHead | None = None) -> None:
+        """Begin before the first row, or after a place whose head the caller trusts."""
+        self.seq = int(after.seq) if after else 0
+        self.damage_count = 0
+        self._damages: list[LogDamaged] = []
+        # The heads that the next row may continue: more than one after a damaged row, where it
+        # is open which of two was meant; none after a gap, where any is taken.
+        self._heads: tuple[bytes, ...] = (after.hash if after else genesis(origin),)
+        self._ts = after.ts if after else 0
+        self._is_whole_history = after is None
+        self._versions: dict[str, int] = {}
+        self._txn = self._n = 0  # of the change set that the newest row belongs to
+        self._set_is_known = after is None
+        self._erased: set[tuple[int, str]] = set()
+        self._redacted: set[tuple[int, str]] = set()
+        self._who: tuple[bytes | None, bytes | None, str] = (None, None, "")
+
+    def feed(self, row: LogRow) -> None:
+        """Raises: LogNewer."""
+        if row.seq != self.seq + 1:
+            self._gap(row.seq)
+        self.seq = row.seq
+        header = self._header(row) if self._continues_chain(row) else None
+        if header is None:
+            self._forget_order()
+            return
+        self._compare_columns(row, header)
+        self._check_payloads(row, header)
+        self._check_order(header)
+
+    def damaged(self, damage: LogDamaged) -> None:
+        """Count in a damage that was found elsewhere."""
+        self.damage_count += 1
+        if len(self._damages) < DAMAGES_MAX:
+            self._damages.append(damage)
+
+    def finish(self) -> tuple[LogDamaged, ...]:
+        """All damages by position, once the last row was fed."""
+        self._end_set(self.seq + 1)
+        for seq, part in sorted(self._erased - self._redacted)[:DAMAGES_MAX]:
+            self._damages.append(
+                LogDamaged(
+                    "payload",
+                    seq,
+                    f"the {part} was erased and no later event says who redacted it; {ADVICE}",
+                )
+            )
+        self.damage_count += len(self._erased - self._redacted)
+        self._erased.clear()
+        return tuple(sorted(self._damages, key=lambda damage: damage.position))
+
+    def _report(self, kind: str, message: str, position: int | None = None) -> None:
+        at = self.seq if position is None else position
+        self.damaged(LogDamaged(kind, at, f"{message}; {ADVICE}"))
+
+    def _gap(self, found: int) -> None:
+        missing = self.seq + 1
+        rows = f"row {missing} is" if found == missing + 1 else f"rows {missing} to {found - 1} are"
+        self._report("gap", f"{rows} missing from the log", missing)
+        self._heads = ()
+        self._forget_order()
+
+    def _forget_order(self) -> None:
+        """A row could not be read: its change set and its stream may be any."""
+        self._set_is_known = self._is_whole_history = False
+        self._versions.clear()
+
+    def _continues_chain(self, row: LogRow) -> bool:
+        """Whether the entry is what was sealed, so that the rest can be held against it."""
+        stored: tuple[Any, Any, Any] = (row.entry, row.leaf, row.head)  # whatever a file holds
+        entry, leaf, head = stored
+        if not (isinstance(entry, bytes) and isinstance(leaf, bytes) and isinstance(head, bytes)):
+            self._report("entry", "entry, leaf or head is not even octets")
+            self._heads = ()
+            return False
+        computed = leaf_of(entry)
+        if computed == leaf and self._is_next(computed, head):
+            self._heads = (head,)
+            return True
+        if computed == leaf:
+            self._report("chain", "the head is not the hash of the head before and this leaf")
+            self._heads = (head_after(self._heads[0], leaf), head)
+            return True
+        candidates = self._heads
+        self._heads = (head,)
+        if any(head == head_after(previous, computed) for previous in candidates):
+            self._report("chain", "the leaf is not the hash of the entry, and the head is")
+            return True
+        if not candidates or any(head == head_after(previous, leaf) for previous in candidates):
+            self._report("entry", "the entry is not the one that its leaf was made of")
+        else:
+            self._report("chain", "entry, leaf and head do not belong together")
+        return False
+
+    def _is_next(self, leaf: bytes, head: bytes) -> bool:
+        return not self._heads or any(head == head_after(h, leaf) for h in self._heads)
+
+    def _header(self, row: LogRow) -> Header | None:
+        try:
+            header = decode_header(row.entry)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._refuse_newer(row)
+            self._report("entry", f"the entry cannot be read ({error})")
+            return None
+        if header.v != ENTRY_VERSION or encode_header(header) != row.entry:
+            self._refuse_newer(row)
+            self._report("entry", "the entry is not in its one canonical form")
+            return None
+        return header
+
+    def _refuse_newer(self, row: LogRow) -> None:
+        version = entry_version(row.entry)
+        if version is not None and version > ENTRY_VERSION:
+            raise LogNewer(
+                f"position {row.seq} is of entry version {version}, and this kudurru knows "
+                f"{ENTRY_VERSION}: verify with the version that wrote it"
+            )
+
+    def _compare_columns(self, row: LogRow, header: Header) -> None:
+        if (
+            row.seq == header.seq
+            and row.txn == header.txn
+            and row.ts == header.ts
+            and row.obj == header.obj
+            and row.ver == header.ver
+            and row.scope == header.scope
+            and row.type == header.type
+        ):
+            return
+        names = ("seq", "txn", "ts", "obj", "ver", "scope", "type")
+        wrong = [
+            f"{name} is {getattr(row, name)!r} and was {getattr(header, name)!r}"
+            for name in names
+            if getattr(row, name) != getattr(header, name)
+        ]
+        self._report("entry", f"columns contradict the entry: {', '.join(wrong)}")
+
+    def _check_payloads(self, row: LogRow, header: Header) -> None:
+        problems = []
+        if not self._is_committed("body", row.salt, row.body, header.body):
+            problems.append("body")
+        elif header.type == PAYLOAD_REDACTED and row.body is not None:
+            self._note_redaction(row.body)
+        who = (row.who_salt, row.who, header.who)
+        if who != self._who:  # mostly that of the row before
+            if not self._is_committed("who", *who):
+                problems.append("who")
+            elif row.who is not None:
+                self._who = who
+        if problems:
+            names = " and ".join(problems)
+            self._report("payload", f"{names} or the salt of it is not what was committed to")
+
+    def _is_committed(
+        self, part: str, salt: bytes | None, payload: bytes | None, committed: str
+    ) -> bool:
+        if salt is None and payload is None:
+            self._erased.add((self.seq, part))
+            return True
+        # The size of the salt is checked, or octets could move between salt and payload.
+        return (
+            isinstance(salt, bytes)
+            and isinstance(payload, bytes)
+            and len(salt) == SALT_SIZE
+            and commitment(salt, payload) == committed
+        )
+
+    def _note_redaction(self, body: bytes) -> None:
+        try:
+            redaction = _decode_redaction(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return  # it names nothing, so nothing is excused by it
+        if redaction.seq < self.seq:
+            self._redacted.add((redaction.seq, redaction.part))
+
+    def _check_order(self, header: Header) -> None:
+        """Change sets are whole, time never goes back, streams have no gap."""
+        self._check_set(header)
+        if header.ts < self._ts:
+            self._report("entry", f"time goes back from {self._ts} to {header.ts}")
+        self._ts = max(self._ts, header.ts)
+        before = self._versions.get(header.obj)
+        is_next = (
+            header.ver == before + 1
+            if before is not None
+            else not self._is_whole_history or header.ver in FIRST_VERSIONS
+        )
+        if not is_next:
+            self._report("entry", f"version {header.ver} of {header.obj} follows {before or 0}")
+        self._versions[header.obj] = header.ver
+
+    def _check_set(self, header: Header) -> None:
+        if not header.txn <= header.seq < header.txn + header.n:
+            self._report("gap", f"it is outside its change set of {header.txn}, {header.n} events")
+            self._set_is_known = False
+            return
+        if self._set_is_known:
+            if header.txn == self._txn and header.n == self._n:
+                return
+            self._end_set(header.seq)
+            if header.txn != header.seq:
+                self._report("gap", f"the first rows of the change set of {header.txn} are missing")
+        self._txn, self._n, self._set_is_known = header.txn, header.n, True
+
+    def _end_set(self, next_seq: int) -> None:
+        if self._set_is_known and next_seq < self._txn + self._n:
+            self._report(
+                "gap",
+                f"the change set of {self._txn} has {self._n} events and is cut",
+                next_seq,
+            )

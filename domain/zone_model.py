@@ -1,0 +1,181 @@
+"""From objects to records: what one owner name serves, and what is wrong with what was asked.
+
+Pure functions of the specs involved, so that every node and every replay agrees. Record sets are
+ordered by creation time (whole seconds, as Kubernetes has it), then namespace and name; the earlier
+keeps a contested identity (owner name, type, set identifier) and the later gets a problem. A
+disabled or expired endpoint still holds its identity, or switching one off would hand its name to
+somebody else.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from kudurru.domain.dns import names, record_types, records
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.zone_tree import RRset, Soa
+from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem, expiry_s
+from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.objects import Key
+
+
+class Parsed(msgspec.Struct, frozen=True, gc=False):
+    """One endpoint in wire form."""
+
+    owner: Name
+    rtype: int
+    rdatas: tuple[bytes, ...]
+    ttl: int | None
+    set_identifier: str
+    disabled: bool
+    expires_at_s: int | None
+
+
+class Contribution(msgspec.Struct, frozen=True, gc=False):
+    """What one record set has at one owner. Contributions sort in order of precedence."""
+
+    created: str
+    key: Key
+    endpoints: tuple[Parsed, ...]
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """What an owner serves now."""
+
+    rrsets: list[RRset]
+    problems: dict[Key, list[EndpointProblem]]
+    next_expiry_s: int | None
+
+
+def parse_endpoints(spec: DNSRecordSetSpec) -> dict[Name, tuple[Parsed, ...]]:
+    """Endpoints by owner key. The spec is validated; a text that no longer parses (a log of an
+    older version with laxer rules) is left out rather than stop the zone."""
+    found: dict[Name, tuple[Parsed, ...]] = {}
+    for endpoint in spec.endpoints:
+        try:
+            owner = names.from_text(endpoint.dns_name)
+            rtype = record_types.type_from_text(endpoint.record_type)
+            rdatas = tuple(records.target_from_text(rtype, text) for text in endpoint.targets)
+            expires = expiry_s(endpoint.expires_at) if endpoint.expires_at else None
+        except ValueError:
+            continue
+        parsed = Parsed(
+            owner,
+            rtype,
+            rdatas,
+            endpoint.record_ttl,
+            endpoint.set_identifier,
+            endpoint.disabled,
+            expires,
+        )
+        key = names.key(owner)
+        found[key] = (*found.get(key, ()), parsed)
+    return found
+
+
+def resolve_owner(
+    contributions: Sequence[Contribution],
+    *,
+    owner_key: Name,
+    apex_key: Name,
+    default_ttl: int,
+    now_s: int,
+) -> Resolved:
+    """Which RRsets one owner serves at a moment, out of what all record sets want there."""
+    if len(contributions) > 1:
+        contributions = sorted(contributions, key=lambda c: (c.created, c.key))
+    holders: dict[tuple[int, str], Key] = {}
+    rrsets: list[RRset] = []
+    served: dict[int, Key] = {}
+    problems: dict[Key, list[EndpointProblem]] = {}
+    next_expiry: int | None = None
+    for contribution in contributions:
+        for parsed in contribution.endpoints:
+            holder = holders.setdefault((parsed.rtype, parsed.set_identifier), contribution.key)
+            fault = _fault(parsed, holder, contribution.key, owner_key, apex_key, served)
+            if fault is not None:
+                problem = EndpointProblem(
+                    dns_name=names.to_text(parsed.owner),
+                    record_type=record_types.type_to_text(parsed.rtype),
+                    set_identifier=parsed.set_identifier,
+                    reason=fault[0],
+                    message=fault[1],
+                )
+                problems.setdefault(contribution.key, []).append(problem)
+                continue
+            if parsed.disabled:
+                continue
+            expires = parsed.expires_at_s
+            if expires is not None:
+                if expires <= now_s:
+                    continue
+                next_expiry = expires if next_expiry is None else min(next_expiry, expires)
+            served.setdefault(parsed.rtype, contribution.key)
+            ttl = default_ttl if parsed.ttl is None else parsed.ttl
+            rrsets.append(RRset(parsed.rtype, ttl, parsed.rdatas, expires))
+    return Resolved(rrsets, problems, next_expiry)
+
+
+def _fault(
+    parsed: Parsed,
+    holder: Key,
+    key: Key,
+    owner_key: Name,
+    apex_key: Name,
+    served: dict[int, Key],
+) -> tuple[str, str] | None:
+    """Reason and message of why an endpoint is not served, None when it is."""
+    if not names.is_within(owner_key, apex_key):
+        return "OutsideZone", f"outside the zone {names.to_text(apex_key)}"
+    if holder != key:
+        return "Duplicated", f"{holder} came first with this name, type and set identifier"
+    if owner_key == apex_key and parsed.rtype == record_types.NS:
+        return "Invalid", "name servers of the zone are written in spec.nameservers of the DNSZone"
+    if owner_key == apex_key and parsed.rtype == record_types.CNAME:
+        return "Invalid", "a CNAME cannot stand beside the SOA of the zone"
+    if parsed.disabled:
+        return None
+    if parsed.rtype in record_types.SINGLETON_TYPES and parsed.rtype in served:
+        name = record_types.type_to_text(parsed.rtype)
+        return "Invalid", f"{served[parsed.rtype]} has a {name} here, and a name has one at most"
+    if parsed.rtype not in record_types.BESIDE_CNAME:
+        for other, other_key in served.items():
+            alone = record_types.CNAME in (parsed.rtype, other)
+            if alone and other != parsed.rtype and other not in record_types.BESIDE_CNAME:
+                there = f"{record_types.type_to_text(other)} of {other_key} is here"
+                return "Invalid", f"{there}, and a CNAME stands alone (RFC 2181 section 10.1)"
+    return None
+
+
+def apex_rrsets(spec: DNSZoneSpec) -> list[RRset]:
+    """The NS RRset at the apex, as the DNSZone writes it."""
+    if not spec.nameservers:
+        return []
+    ttl = spec.default_ttl if spec.nameserver_ttl is None else spec.nameserver_ttl
+    return [RRset(record_types.NS, ttl, tuple(names.from_text(text) for text in spec.nameservers))]
+
+
+def soa_of(spec: DNSZoneSpec) -> Soa:
+    """The SOA of a zone, defaults filled in."""
+    apex = names.from_text(spec.zone_name)
+    first = spec.nameservers[0] if spec.nameservers else None
+    mname = spec.soa.mname or first
+    return Soa(
+        mname=names.from_text(mname) if mname else _below(b"ns", apex),
+        rname=names.from_text(spec.soa.rname) if spec.soa.rname else _below(b"hostmaster", apex),
+        refresh=spec.soa.refresh,
+        retry=spec.soa.retry,
+        expire=spec.soa.expire,
+        minimum=spec.soa.minimum,
+        ttl=spec.default_ttl if spec.soa.ttl is None else spec.soa.ttl,
+    )
+
+
+def _below(label: bytes, apex: Name) -> Name:
+    wire = bytes((len(label),)) + label + apex
+    return Name(wire) if len(wire) <= names.NAME_MAX else apex
+
+
+def first_of(candidates: Iterable[tuple[str, Key]]) -> Key | None:
+    """Of several DNSZones with one zoneName the earlier serves: (created, key) pairs."""
+    return min(candidates, default=(None, None))[1]

@@ -1,0 +1,35 @@
+"""kudurru delete."""
+
+from typing import Annotated
+
+import typer
+
+from kudurru.domain.object_store import DEFAULT_MANAGER
+from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.apply import print_result
+from kudurru.entrypoints.cli.output import Output
+from kudurru.entrypoints.service import ChangeRequest
+
+app = typer.Typer()
+
+
+@app.command()
+def delete(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")],
+    objects: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    data: common.DataOption = common.DEFAULT_DATA,
+    namespace: common.NamespaceOption = "default",
+    manager: common.ManagerOption = DEFAULT_MANAGER,
+    force: common.ForceOption = False,
+    dry_run: common.DryRunOption = False,
+    reason: common.ReasonOption = "",
+    output: common.OutputOption = Output.table,
+) -> None:
+    """Delete objects, all of them or none."""
+    keys = [common.key_from(kind, name, namespace)[1] for name in dict.fromkeys(objects)]
+    request = ChangeRequest(
+        delete=keys, manager=manager, force=force, dry_run=dry_run, reason=reason
+    )
+    with common.service(data, write=True) as service:
+        result = service.change(request)
+    print_result(result, output, dry_run=dry_run)

@@ -1,0 +1,126 @@
+"""kudurru get: objects now, or as they were."""
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind, kind_by_word
+from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.output import Output, age, note, print_documents, print_table
+from kudurru.entrypoints.service import ListRequest, collect, read_list, read_object
+
+app = typer.Typer()
+
+
+@app.command()
+def get(
+    kind_word: Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")],
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    data: common.DataOption = common.DEFAULT_DATA,
+    namespace: common.NamespaceOption = "default",
+    all_namespaces: Annotated[
+        bool, typer.Option("-A", "--all-namespaces", help="Of all namespaces.")
+    ] = False,
+    selector: Annotated[
+        str, typer.Option("-l", "--selector", metavar="SELECTOR", help="By labels: a=b,c!=d.")
+    ] = "",
+    at: common.AtOption = None,
+    output: common.OutputOption = Output.table,
+) -> None:
+    """Show objects of a kind, or one object; with --at as they were."""
+    kind = kind_by_word(kind_word)
+    documents = _read(kind, name, data, namespace, all_namespaces, selector, at)
+    if print_documents(output, documents, single=name is not None):
+        return
+    if not documents:
+        note(
+            f"no {kind.plural}"
+            + (
+                ""
+                if all_namespaces or not kind.namespaced
+                else f" in namespace {namespace}; -A shows all"
+            )
+        )
+        return
+    print_table(*_table(kind, documents, wide=output is Output.wide, all_=all_namespaces))
+
+
+def _read(
+    kind: Kind,
+    name: str | None,
+    data: Any,
+    namespace: str,
+    all_namespaces: bool,
+    selector: str,
+    at: str | None,
+) -> list[dict[str, Any]]:
+    _, key = common.key_from(kind.name, name or "x", namespace)
+    request = ListRequest(
+        kind=kind.name,
+        namespace=None if all_namespaces or not kind.namespaced else namespace,
+        selector=selector,
+    )
+    if at is not None:
+        with common.reader(data, at, zones=False) as node:
+            if name is not None:
+                return [read_object(node, key)]
+            reply = read_list(node, request)
+            items = reply.items
+            while reply.next_key is not None:
+                reply = read_list(node, _next(request, reply.next_key))
+                items += reply.items
+            return items
+    with common.service(data) as service:
+        return [service.get(key)] if name is not None else collect(service, request)
+
+
+def _next(request: ListRequest, start: str) -> ListRequest:
+    import msgspec
+
+    return msgspec.structs.replace(request, start=start)
+
+
+def _table(
+    kind: Kind, documents: Sequence[dict[str, Any]], *, wide: bool, all_: bool
+) -> tuple[list[str], list[list[Any]]]:
+    columns = ["NAMESPACE"] if all_ and kind.namespaced else []
+    columns.append("NAME")
+    if kind is DNS_ZONE:
+        columns += ["ZONE", "TYPE", "SERIAL", "RECORDS"]
+    elif kind is DNS_RECORD_SET:
+        columns += ["ZONE", "RECORDS"]
+    columns += ["MANAGER", "AGE"]
+    if wide:
+        columns += ["GENERATION", "VERSION", "UID"]
+    now_s = time.time()
+    return columns, [_row(kind, d, wide, all_, now_s) for d in documents]
+
+
+def _row(kind: Kind, document: dict[str, Any], wide: bool, all_: bool, now_s: float) -> list[Any]:
+    meta, spec = document["metadata"], document["spec"]
+    status = document.get("status") or {}
+    row = [meta.get("namespace", "")] if all_ and kind.namespaced else []
+    row.append(meta["name"])
+    if kind is DNS_ZONE:
+        row += [
+            spec["zoneName"],
+            spec.get("type", "Primary"),
+            status.get("serial", ""),
+            status.get("recordCount", ""),
+        ]
+    elif kind is DNS_RECORD_SET:
+        shown = [
+            f"{endpoint['recordType']} {target}"
+            for endpoint in spec.get("endpoints", [])
+            for target in endpoint["targets"]
+        ]
+        more = f" +{len(shown) - 2}" if len(shown) > 2 and not wide else ""
+        row += [spec["zoneRef"]["name"], ", ".join(shown if wide else shown[:2]) + more]
+    created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
+    row += [meta["annotations"]["kudurru.io/managed-by"], age(created, now_s)]
+    if wide:
+        row += [meta["generation"], meta["resourceVersion"], meta["uid"]]
+    return row

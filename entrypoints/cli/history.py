@@ -1,0 +1,194 @@
+"""kudurru history: who changed what, when and why."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from kudurru.domain import targets
+from kudurru.domain.events import (
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_MOVED,
+    OBJECT_STATUS,
+    Recorded,
+    Who,
+)
+from kudurru.domain.objects import ref_of
+from kudurru.domain.ports import EventLog
+from kudurru.entrypoints import directory
+from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents, print_table
+
+app = typer.Typer()
+
+_VERBS = {OBJECT_STATUS: "status", OBJECT_DELETED: "deleted", OBJECT_MOVED: "moved"}
+LIMIT = 50
+
+
+@app.command()
+def history(
+    reference: Annotated[str | None, typer.Argument(metavar="[KIND/NAME]")] = None,
+    data: common.DataOption = common.DEFAULT_DATA,
+    namespace: common.NamespaceOption = "default",
+    zone: Annotated[str | None, typer.Option("--zone", metavar="Z", help="Of one zone.")] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="A", help="By whom.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="T", help="Not before.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="T", help="Not after.")] = None,
+    limit: Annotated[int, typer.Option("--limit", help="How many at most.", min=1)] = LIMIT,
+    output: common.OutputOption = Output.table,
+) -> None:
+    """Show changes, newest first; field by field with -o wide."""
+    key = common.split_reference(reference, namespace)[1] if reference else None
+    with directory.open_reader(data) as node:
+        log = node.log
+        now_us = node.clock.now_us()
+        after = _first(since, log, now_us) - 1 if since else 0
+        upto = targets.resolve(until, log, now_us) if until else None
+        events = log.read(after, upto, key=key, newest_first=True)
+        wanted = (e for e in events if _matches(e, zone, actor))
+        with_changes = output is not Output.table
+        documents = []
+        for event in wanted:
+            documents.append(describe_event(event, log, with_changes=with_changes))
+            if len(documents) == limit:
+                break
+    if print_documents(output, documents):
+        return
+    if not documents:
+        note("nothing in the log matches")
+    elif output is Output.wide:
+        for document in documents:
+            _print_wide(document)
+    else:
+        print_table(
+            ["SEQ", "TIME", "ACTOR", "MANAGER", "WHAT", "OBJECT", "REASON"],
+            [
+                [d["seq"], d["time"], d["actor"], d["manager"], d["verb"], d["object"], d["reason"]]
+                for d in documents
+            ],
+        )
+
+
+def _first(since: str, log: EventLog, now_us: int) -> int:
+    """The first position that is not before a target."""
+    text = since.strip()
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return log.position_at(targets.moment_us(text, now_us) - 1) + 1
+
+
+def _matches(event: Recorded, zone: str | None, actor: str | None) -> bool:
+    if zone is not None and event.scope.partition("/")[2] != zone.rstrip("."):
+        return False
+    return actor is None or actor in (who_of(event).actor, who_of(event).actor.partition(":")[2])
+
+
+def who_of(event: Recorded) -> Who:
+    if event.who is None:
+        return Who(actor="(erased)")
+    return msgspec.json.decode(event.who, type=Who)
+
+
+def describe_event(event: Recorded, log: EventLog, *, with_changes: bool = False) -> dict[str, Any]:
+    """An event as people and programs see it, if wanted with what changed field by field."""
+    who = who_of(event)
+    ref = ref_of(event.key)
+    where = f"{ref.namespace}/" if ref.namespace else ""
+    document: dict[str, Any] = {
+        "seq": event.seq,
+        "txn": event.txn,
+        "time": common.format_time(event.ts),
+        "actor": who.actor,
+        "source": who.source,
+        "manager": event.manager,
+        "verb": _verb(event, log),
+        "type": event.type,
+        "object": f"{ref.kind.lower()}/{where}{ref.name}",
+        "reason": who.reason,
+    }
+    if who.cause:
+        document["cause"] = who.cause
+    if event.body is None:
+        document["redacted"] = True
+    elif with_changes:
+        before = _previous(event, log)
+        document["changes"] = list(differences(before, _content(event)))
+    return document
+
+
+def _verb(event: Recorded, log: EventLog) -> str:
+    if event.type == OBJECT_APPLIED:
+        before = _before(event, log)
+        is_new = before is None or before.type == OBJECT_DELETED
+        return "created" if is_new else "changed"
+    return _VERBS.get(event.type, event.type)
+
+
+def _before(event: Recorded, log: EventLog) -> Recorded | None:
+    """The event before this one in its stream. Delete then create keeps the stream."""
+    if event.ver == 1:
+        return None
+    return next(log.read(0, event.seq - 1, key=event.key, newest_first=True), None)
+
+
+def _content(event: Recorded) -> dict[str, Any]:
+    if event.body is None or event.type in (OBJECT_DELETED, OBJECT_MOVED):
+        return {}
+    body: dict[str, Any] = msgspec.json.decode(event.body)
+    kept = ("spec", "labels", "annotations", "status")
+    return {part: body[part] for part in kept if body.get(part)}
+
+
+def _previous(event: Recorded, log: EventLog) -> dict[str, Any]:
+    """Content of the event of the same type before this one, of the same object."""
+    types = (OBJECT_APPLIED, OBJECT_DELETED) if event.type != OBJECT_STATUS else (OBJECT_STATUS,)
+    for earlier in log.read(0, event.seq - 1, key=event.key, newest_first=True):
+        if earlier.type in types:
+            return _content(earlier)
+    return {}
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[dict[str, Any]]:
+    """Leaves that differ: {field, from, to}, either left out where there is none."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in sorted(before.keys() | after.keys()):
+            inner = f"{path}.{name}" if path else name
+            if name not in after:
+                yield {"field": inner, "from": before[name]}
+            elif name not in before:
+                yield {"field": inner, "to": after[name]}
+            else:
+                yield from differences(before[name], after[name], inner)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for i, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from differences(old, new, f"{path}[{i}]")
+    elif before != after:
+        yield {"field": path, "from": before, "to": after}
+
+
+def _print_wide(document: dict[str, Any]) -> None:
+    who = f"{document['actor']} ({document['source']}) as {document['manager']}"
+    echo(
+        escape(
+            f"{document['seq']}  {document['time']}  {document['verb']} "
+            f"{document['object']}  by {who}"
+        )
+    )
+    if document["reason"]:
+        echo(escape(f"    reason: {document['reason']}"))
+    for change in document.get("changes", ()):
+        print_change(change, "    ")
+
+
+def print_change(change: dict[str, Any], indent: str = "") -> None:
+    """One difference, as a person reads it."""
+    if "from" in change:
+        echo(escape(f"{indent}- {change['field']}: {_shown(change['from'])}"))
+    if "to" in change:
+        echo(escape(f"{indent}+ {change['field']}: {_shown(change['to'])}"))
+
+
+def _shown(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,126 @@
+"""The command `kudurru`. Commands are imported when they are used, so that `kudurru version` does
+not pay for a DNS server."""
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from kudurru.domain.errors import KudurruError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+# name -> (module, one line of help)
+COMMANDS = {
+    "serve": ("serve", "Serve zones over DNS."),
+    "apply": ("apply", "Create or change objects from files."),
+    "get": ("get", "Show objects, now or as they were."),
+    "describe": ("describe", "Show one object with its problems and history."),
+    "delete": ("delete", "Delete objects."),
+    "diff": ("diff", "Show what applying files would change."),
+    "history": ("history", "Show who changed what, when and why."),
+    "replay": ("replay", "Rebuild every view from the log."),
+    "audit": ("audit", "Verify and follow the log."),
+    "query": ("query", "Ask what a name answers, now or back then."),
+    "zone": ("zone", "Import, export and check zones as master files."),
+    "config": ("config", "Show and check settings."),
+    "version": ("version", "Show the version."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported when needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's interface
+        return list(COMMANDS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002  # click's interface
+        name: str,
+    ) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        from typer.main import get_command
+
+        module = importlib.import_module(f"kudurru.entrypoints.cli.{COMMANDS[name][0]}")
+        command: Any = get_command(module.app)
+        command.name = name
+        return command  # type: ignore[no-any-return]  # typer's own click types
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002  # click's interface
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """Help without importing every command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """kudurru: DNS on an append-only, hash-chained log. Every change is an event: see who changed
+    what, ask what a name answered last Tuesday, replay it all."""
+
+
+def run() -> NoReturn:
+    """Entry point: runs the command line and exits with its code."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(args: list[str]) -> int:
+    """0 done, 1 refused or failed, 2 usage; `audit verify` has more."""
+    try:
+        code = cli.main(args, prog_name="kudurru", standalone_mode=False)
+    except KudurruError as error:
+        return _failed(str(error))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away; keep the interpreter from trying to flush to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except Exception as error:
+        return _click_error(error)
+    return code if isinstance(code, int) else 0
+
+
+def _click_error(error: Exception) -> int:
+    """Typer carries its own copy of click's exceptions in some versions, so they are told by what
+    they can do, not by their class."""
+    show = getattr(error, "show", None)
+    if show is not None:
+        show(file=sys.stderr)
+        return int(getattr(error, "exit_code", EXIT_USAGE))
+    if type(error).__name__ == "Exit":
+        return int(getattr(error, "exit_code", 0))
+    if type(error).__name__ == "Abort":
+        return 130
+    if os.environ.get("KUDURRU_DEBUG"):
+        raise error
+    name = type(error).__name__
+    return _failed(
+        f"{name}: {error}\nThis is a fault of kudurru, please report it; "
+        "KUDURRU_DEBUG=1 shows where it happened"
+    )
+
+
+def _failed(message: str) -> int:
+    from kudurru.entrypoints.cli.output import escape
+
+    lines = [escape(line) for line in message.splitlines()] or [""]
+    sys.stderr.write("error: " + "\n".join(lines) + "\n")
+    return EXIT_FAILED

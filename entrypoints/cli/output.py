@@ -1,0 +1,111 @@
+"""How results are printed: tables for people, JSON and YAML for programs.
+
+What came from outside (names, TXT, reasons) is escaped here, where it is shown: control characters
+as \\xNN, and rich's markup is off.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Output(StrEnum):
+    """`-o`."""
+
+    table = "table"
+    wide = "wide"
+    json = "json"
+    yaml = "yaml"
+    jsonl = "jsonl"
+
+
+def escape(text: str) -> str:
+    """Text that cannot move the cursor, ring or colour: control characters, and those that change
+    the direction of writing, as \\xNN or \\uNNNN."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(c: str) -> str:
+    return f"\\x{ord(c):02x}" if ord(c) < 256 else f"\\u{ord(c):04x}"
+
+
+def echo(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """Diagnostics go to stderr."""
+    sys.stderr.write(text + "\n")
+
+
+def print_json(value: Any) -> None:
+    """One document with stable keys. JSON escapes control characters itself."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def print_jsonl(values: Iterable[Any]) -> None:
+    for value in values:
+        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def print_yaml(*documents: Any) -> None:
+    import yaml
+
+    texts = [
+        yaml.safe_dump(
+            msgspec.to_builtins(document), sort_keys=False, allow_unicode=False, width=4096
+        )
+        for document in documents
+    ]
+    sys.stdout.write("---\n".join(texts))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A plain table: no frame, one header line, so that `awk` and `cut` still work."""
+    cells = [[escape("" if cell is None else str(cell)) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        widths = [
+            max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))
+        ]
+        for line in [list(columns), *cells]:
+            text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            echo(text.rstrip())
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for line in cells:
+        table.add_row(*map(Text, line))
+    Console(highlight=False, markup=False).print(table)
+
+
+def print_documents(output: Output, documents: Sequence[Any], *, single: bool = False) -> bool:
+    """Print in a format for programs; False when a table is wanted."""
+    match output:
+        case Output.json:
+            print_json(documents[0] if single else documents)
+        case Output.jsonl:
+            print_jsonl(documents)
+        case Output.yaml:
+            print_yaml(*documents)
+        case _:
+            return False
+    return True
+
+
+def age(timestamp_s: float, now_s: float) -> str:
+    """How long ago, as kubectl writes it: 5s, 12m, 3h, 9d."""
+    seconds = max(0, int(now_s - timestamp_s))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size or (unit == "d" and seconds >= size):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

@@ -1,0 +1,222 @@
+"""kudurru zone: master files in and out."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kudurru.domain.dns import names
+from kudurru.domain.errors import NotFound
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
+from kudurru.domain.object_store import DEFAULT_MANAGER
+from kudurru.domain.objects import Key, key_of
+from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
+from kudurru.entrypoints.service import (
+    ChangeRequest,
+    ListRequest,
+    Service,
+    collect,
+    export_zone,
+)
+from kudurru.entrypoints.zone_files import Progress, ZoneFile, read_zone_file, to_manifests
+
+app = typer.Typer(no_args_is_help=True)
+
+WARNINGS_SHOWN = 20
+
+ZoneOption = Annotated[
+    str | None,
+    typer.Option("--zone", metavar="Z", help="The zone, by DNS name or object name."),
+]
+
+
+@app.callback()
+def zone() -> None:
+    """Import, export and check zones as master files (RFC 1035)."""
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="F")],
+    zone: ZoneOption = None,
+    data: common.DataOption = common.DEFAULT_DATA,
+    namespace: common.NamespaceOption = "default",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also delete what the file no longer has.")
+    ] = False,
+    manager: common.ManagerOption = DEFAULT_MANAGER,
+    force: common.ForceOption = False,
+    dry_run: common.DryRunOption = False,
+    reason: common.ReasonOption = "",
+    output: common.OutputOption = Output.table,
+) -> None:
+    """Import a master file: one DNSZone and one DNSRecordSet per owner name, as one change. What
+    is there already and equal is left alone."""
+    with _progress(f"reading {file}") as on_progress:
+        read = read_zone_file(file, zone=zone, on_progress=on_progress)
+    _warn(read)
+    with common.service(data, write=True) as service, _waiting("recording"):
+        name = _object_of(service, read)
+        manifests = to_manifests(read, namespace=namespace, zone_object=name)
+        zone_name = manifests[0].meta.name
+        kept = {manifest.key for manifest in manifests}
+        result = service.change(
+            ChangeRequest(
+                apply=manifests,
+                delete=_surplus(service, zone_name, namespace, kept) if replace else [],
+                manager=manager,
+                force=force,
+                dry_run=dry_run,
+                reason=reason or f"zone import {file.name}",
+                imported_serials={zone_name: read.soa[2]},
+            )
+        )
+    counts = Counter(outcome.verb for outcome in result.outcomes)
+    document = {
+        "zone": names.to_text(read.apex),
+        "name": zone_name,
+        "records": len(read.records),
+        "objects": dict(counts),
+        "position": result.seq,
+        "dryRun": dry_run,
+    }
+    if print_documents(output, [document], single=True):
+        return
+    shown = ", ".join(f"{count} {verb}" for verb, count in sorted(counts.items()))
+    suffix = " (dry run)" if dry_run else ""
+    echo(escape(f"{document['zone']}: {len(read.records)} records; objects: {shown}{suffix}"))
+
+
+@app.command()
+def export(
+    zone: Annotated[str, typer.Argument(metavar="Z")],
+    data: common.DataOption = common.DEFAULT_DATA,
+    at: common.AtOption = None,
+) -> None:
+    """Print a zone as a master file that other servers load, now or as it was."""
+    if at is not None:
+        with common.reader(data, at) as node:
+            lines = export_zone(node, zone)
+    else:
+        with common.service(data) as service:
+            lines = service.export(zone)
+    sys.stdout.writelines(lines)
+
+
+@app.command()
+def check(
+    file: Annotated[str, typer.Argument(metavar="F|Z", help="A file, or a zone that is served.")],
+    zone: ZoneOption = None,
+    data: common.DataOption = common.DEFAULT_DATA,
+    output: common.OutputOption = Output.table,
+) -> None:
+    """Check a master file, or a zone that is served, and say what is wrong with it."""
+    if Path(file).exists() or "/" in file:
+        document = _check_file(Path(file), zone)
+    else:
+        document = _check_served(data, file)
+    if not print_documents(output, [document], single=True):
+        for problem in document["problems"]:
+            echo(escape(f"problem: {problem}"))
+        for warning in document["warnings"]:
+            echo(escape(f"warning: {warning}"))
+        verdict = "ok" if not document["problems"] else "not ok"
+        serial = f", serial {document['serial']}" if document["serial"] is not None else ""
+        echo(escape(f"{document['zone']}: {document['records']} records{serial}: {verdict}"))
+    if document["problems"]:
+        raise typer.Exit(1)
+
+
+def _check_file(path: Path, zone: str | None) -> dict[str, Any]:
+    read = read_zone_file(path, zone=zone)
+    return {
+        "zone": names.to_text(read.apex),
+        "records": len(read.records),
+        "serial": read.soa[2],
+        "problems": [],
+        "warnings": [str(warning) for warning in read.warnings],
+    }
+
+
+def _check_served(data: Path, zone: str) -> dict[str, Any]:
+    with common.reader(data) as node:
+        state = node.zones.find(zone)
+        if state is None:
+            raise NotFound(f"{zone!r} is neither a file nor a zone of {data}")
+        problems = [] if state.zone else ["another DNSZone serves this name, or it is forwarded"]
+        problems += [
+            f"{key}: {p.reason}: {p.dns_name} {p.record_type}: {p.message}"
+            for key in node.objects.keys(DNS_RECORD_SET.name)
+            if node.objects.find(key) and _is_of(node.objects.find(key), state.name)
+            for p in node.zones.problems(key)
+        ]
+        return {
+            "zone": names.to_text(names.from_text(state.spec.zone_name)),
+            "records": state.zone.record_count + 1 if state.zone else 0,
+            "serial": state.zone.serial if state.zone else None,
+            "problems": problems,
+            "warnings": [],
+        }
+
+
+def _is_of(stored: Any, zone: str) -> bool:
+    return stored is not None and stored.scope.partition("/")[2] == zone
+
+
+def _object_of(service: Service, read: ZoneFile) -> str | None:
+    """The name of the DNSZone that has this zone name already."""
+    wanted = names.key(read.apex)
+    for document in collect(service, ListRequest(kind=DNS_ZONE.name)):
+        if names.key(names.from_text(document["spec"]["zoneName"])) == wanted:
+            return str(document["metadata"]["name"])
+    return None
+
+
+def _surplus(service: Service, zone: str, namespace: str, kept: set[Key]) -> list[Key]:
+    """Record sets of the zone in this namespace that the file does not have."""
+    documents = collect(service, ListRequest(kind=DNS_RECORD_SET.name, namespace=namespace))
+    keys = [
+        key_of(DNS_RECORD_SET.name, namespace, document["metadata"]["name"])
+        for document in documents
+        if document["spec"]["zoneRef"]["name"] == zone
+    ]
+    return [key for key in keys if key not in kept]
+
+
+def _warn(read: ZoneFile) -> None:
+    for warning in read.warnings[:WARNINGS_SHOWN]:
+        note(escape(f"warning: {warning}"))
+    if len(read.warnings) > WARNINGS_SHOWN:
+        note(f"and {len(read.warnings) - WARNINGS_SHOWN} more warnings: kudurru zone check")
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Progress | None]:
+    """A bar on a terminal, for files that take a moment."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(escape(what), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield

@@ -1,0 +1,183 @@
+"""A data directory: who holds it, and the way to its node.
+
+A server holds the lock for as long as it runs and answers on the directory's socket; without one a
+command takes the lock for itself, or only reads.
+"""
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from kudurru import __version__
+from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.data_dir import DataDir, open_data_dir
+from kudurru.adapters.sqlite.lock import DirectoryLock
+from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain.errors import Busy
+from kudurru.domain.events import Position, Who
+from kudurru.domain.objects import Key
+from kudurru.domain.verify import verify
+from kudurru.entrypoints.rpc import RemoteService, connect
+from kudurru.entrypoints.service import (
+    ChangeRequest,
+    Info,
+    ListReply,
+    ListRequest,
+    Service,
+    export_zone,
+    read_info,
+    read_list,
+    read_object,
+    read_problems,
+    to_change,
+)
+from kudurru.entrypoints.wiring import Node, Result
+from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.pipeline import Pipeline
+
+LOCK_PATIENCE_S = 10.0
+"""Another command may hold the directory for a moment; a server holds it for good and answers on
+its socket instead."""
+
+TAIL_ROWS = 10_000
+"""Verified before anything is written: enough to see a cut, quick enough for every command."""
+
+
+@contextmanager
+def open_service(data: Path, *, who: Who, write: bool) -> Iterator[Service]:
+    """The service of a directory. Raises Busy when another process holds it and does not answer;
+    StorageFailed, LogDamaged and LogNewer as opening does."""
+    with ExitStack() as stack:
+        directory = open_data_dir(data, create=write)
+        remote = connect(directory.socket)
+        if remote is not None:
+            yield stack.enter_context(remote)
+            return
+        if not write:
+            with open_reader(data) as node:
+                replay(node)
+                yield LocalService(node, who)
+            return
+        lock_or_remote = _acquire(directory)
+        if isinstance(lock_or_remote, RemoteService):
+            yield stack.enter_context(lock_or_remote)
+            return
+        stack.enter_context(lock_or_remote)
+        log = stack.enter_context(open_log(directory, create=True))
+        node = Node(log, SystemClock(), SystemEntropy())
+        replay(node)
+        yield LocalService(node, who)
+
+
+def _acquire(directory: DataDir) -> DirectoryLock | RemoteService:
+    """The lock of the directory, or the server that turned out to hold it."""
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            return DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
+        except Busy:
+            remote = connect(directory.socket)
+            if remote is not None:
+                return remote
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+@contextmanager
+def open_log(directory: DataDir, *, create: bool) -> Iterator[SQLiteEventLog]:
+    """The log of a directory whose lock the caller holds, its tail verified."""
+    log = SQLiteEventLog.open(
+        directory.log, entropy=SystemEntropy(), clock=SystemClock(), create=create
+    )
+    try:
+        damages = verify(log, tail=TAIL_ROWS).damages
+        if damages:
+            raise damages[0]
+        yield log
+    finally:
+        log.close()
+
+
+@contextmanager
+def open_reader(data: Path) -> Iterator[Node]:
+    """A node to read from, over the log of a directory, whoever writes to it. Its views are
+    empty: see `replay`."""
+    directory = open_data_dir(data)
+    log = SQLiteEventLog.open(directory.log, entropy=SystemEntropy(), clock=SystemClock())
+    try:
+        yield Node(log, SystemClock(), SystemEntropy())
+    finally:
+        log.close()
+
+
+def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> int:
+    """Build the views of a node from the log, up to a position when one is given: then time
+    stands still there, and what had not expired is still served."""
+    follower = node.views.follower if zones else node.views.objects_only
+    # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
+    gc.disable()
+    try:
+        count = follower.catch_up(node.log, upto)
+    finally:
+        gc.enable()
+        gc.freeze()
+    if upto is None:
+        node.advance()
+    return count
+
+
+def pipeline_of(node: Node, **options: Any) -> Pipeline:
+    """The pipeline over a node's zones; `options` as the server sets them."""
+    return Pipeline(
+        node.zones.served,
+        options.get("is_synced", lambda: True),
+        clock=options.get("clock", node.clock),
+        identity=options.get("identity", Identity()),
+        is_lameduck=options.get("is_lameduck", lambda: False),
+        on_exception=options.get("on_exception", _raise),
+    )
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def answer(node: Node, packet: bytes) -> bytes:
+    """What the node's zones answer, as over TCP; a drop is SERVFAIL."""
+    reply = pipeline_of(node).handle(packet, "127.0.0.1", "tcp")
+    if reply is None:
+        return packet[:2] + b"\x80\x02" + packet[4:]
+    return reply.wire
+
+
+class LocalService:
+    """A `Service` in this process."""
+
+    def __init__(self, node: Node, who: Who) -> None:
+        self._node = node
+        self._who = who
+
+    def change(self, request: ChangeRequest) -> Result:
+        return self._node.commit(to_change(request, self._who))
+
+    def get(self, key: Key) -> dict[str, Any]:
+        return read_object(self._node, key)
+
+    def list_objects(self, request: ListRequest) -> ListReply:
+        return read_list(self._node, request)
+
+    def problems(self, key: Key) -> list[dict[str, Any]]:
+        return read_problems(self._node, key)
+
+    def query(self, packet: bytes) -> bytes:
+        return answer(self._node, packet)
+
+    def export(self, zone: str) -> list[str]:
+        return export_zone(self._node, zone)
+
+    def info(self, *, digests: bool = False) -> Info:
+        return read_info(self._node, __version__, digests=digests)

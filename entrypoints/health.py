@@ -1,0 +1,55 @@
+"""What a node says of itself: readiness and metrics, from the statistics of its parts."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from kudurru import __version__
+from kudurru.adapters.metrics import Metrics, Sample, engine_samples
+from kudurru.domain.dns import names
+from kudurru.domain.ports import PacketEngine
+from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.writer import Writer
+from kudurru.projections.pipeline.pipeline import Pipeline
+
+
+def metrics_of(
+    node: Node,
+    pipeline: Pipeline,
+    engines: Sequence[tuple[str, PacketEngine]],
+    writer: Writer,
+    is_synced: Callable[[], bool],
+) -> Metrics:
+    """All metrics of a server. `engines` are (protocol, engine)."""
+    metrics = Metrics(__version__)
+    metrics.add(lambda: _pipeline_samples(pipeline))
+    for proto, engine in engines:
+        metrics.add(lambda proto=proto, engine=engine: engine_samples(proto, engine.statistics()))  # type: ignore[misc]  # bound per turn of the loop
+    metrics.add(lambda: _log_samples(node, writer))
+    # Before the first sync the numbers would be of a half-built view: rather none than wrong ones.
+    metrics.add(lambda: _zone_samples(node) if is_synced() else ())
+    return metrics
+
+
+def _pipeline_samples(pipeline: Pipeline) -> Iterable[Sample]:
+    seen = pipeline.statistics()
+    yield from (Sample("dns_responses_total", (r,), n) for r, n in seen.responses.items())
+    yield from (Sample("dns_dropped_total", (r,), n) for r, n in seen.dropped.items())
+    yield Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions)
+
+
+def _log_samples(node: Node, writer: Writer) -> Iterable[Sample]:
+    seen = writer.statistics()
+    yield Sample("event_log_sequence", (), node.objects.position)
+    yield Sample("changes_total", (), seen.changes)
+    yield Sample("change_groups_total", (), seen.groups)
+    yield Sample("changes_refused_total", (), seen.refused_full)
+    for projection in node.views.follower.projections:
+        lag = node.log.head().seq - projection.position
+        yield Sample("projection_lag_events", (projection.name,), lag)
+
+
+def _zone_samples(node: Node) -> Iterable[Sample]:
+    for zone in node.zones.served:
+        name = names.to_text(zone.key)
+        yield Sample("zone_serial", (name,), zone.serial)
+        yield Sample("zone_records", (name, "records"), zone.record_count + 1)  # and the SOA
+        yield Sample("zone_records", (name, "names"), zone.name_count)

@@ -1,0 +1,314 @@
+"""Commands through a running server: frames over the socket in its data directory.
+
+A frame is a length (4 octets, most significant first) and MessagePack. The client sends
+`[method, argument]` and gets `["ok", value]` or `["error", ...]`; a change is followed by frames of
+objects, so that a zone of a million records needs no frame of a gigabyte. The socket is 0600 in a
+0700 folder: who may open it is an admin, and the log records the user that the kernel reports.
+"""
+
+import asyncio
+import os
+import pwd
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from kudurru.domain import errors
+from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, ManagedBy
+from kudurru.domain.events import Who
+from kudurru.domain.objects import Key
+from kudurru.entrypoints.service import (
+    ChangeRequest,
+    Info,
+    ListReply,
+    ListRequest,
+    manifest_from_wire,
+    manifest_to_wire,
+)
+from kudurru.entrypoints.wiring import Result
+
+FRAME_MAX = 32 << 20
+OBJECTS_PER_FRAME = 500
+OBJECTS_MAX = 2_000_000
+CONNECTIONS_MAX = 64
+CONNECT_TIMEOUT_S = 5.0
+PATH_MAX = 100
+"""sun_path holds 108 octets on Linux, 104 elsewhere."""
+
+_LENGTH = struct.Struct("!I")
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred
+
+
+class ChangeHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """A change but for its objects: `frames` of those follow."""
+
+    frames: int
+    delete: list[Key]
+    manager: str
+    force: bool
+    dry_run: bool
+    reason: str
+    imported_serials: dict[str, int]
+
+
+# --- client -----------------------------------------------------------------------------------
+
+
+def connect(path: Path) -> "RemoteService | None":
+    """The server behind a socket; None when none answers there."""
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream.settimeout(CONNECT_TIMEOUT_S)
+    try:
+        stream.connect(str(path))
+    except OSError:
+        stream.close()
+        return None
+    # A large change takes as long as it takes; the server bounds what it does.
+    stream.settimeout(None)
+    return RemoteService(stream)
+
+
+class RemoteService:
+    """A `Service` in another process."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.close()
+
+    def change(self, request: ChangeRequest) -> Result:
+        objects = [
+            request.apply[i : i + OBJECTS_PER_FRAME]
+            for i in range(0, len(request.apply), OBJECTS_PER_FRAME)
+        ]
+        header = ChangeHeader(
+            frames=len(objects),
+            delete=request.delete,
+            manager=request.manager,
+            force=request.force,
+            dry_run=request.dry_run,
+            reason=request.reason,
+            imported_serials=request.imported_serials,
+        )
+        self._send(["change", msgspec.to_builtins(header)])
+        for part in objects:
+            self._send([manifest_to_wire(manifest) for manifest in part])
+        return msgspec.convert(self._receive(), Result)
+
+    def get(self, key: Key) -> dict[str, Any]:
+        return self._call("get", key)  # type: ignore[no-any-return]  # as the server sent it
+
+    def list_objects(self, request: ListRequest) -> ListReply:
+        return msgspec.convert(self._call("list", msgspec.to_builtins(request)), ListReply)
+
+    def problems(self, key: Key) -> list[dict[str, Any]]:
+        return self._call("problems", key)  # type: ignore[no-any-return]  # as the server sent it
+
+    def query(self, packet: bytes) -> bytes:
+        return self._call("query", packet)  # type: ignore[no-any-return]  # as the server sent it
+
+    def export(self, zone: str) -> list[str]:
+        return self._call("export", zone)  # type: ignore[no-any-return]  # as the server sent it
+
+    def info(self, *, digests: bool = False) -> Info:
+        return msgspec.convert(self._call("info", digests), Info)
+
+    def _call(self, method: str, argument: Any) -> Any:
+        self._send([method, argument])
+        return self._receive()
+
+    def _send(self, value: Any) -> None:
+        data = msgspec.msgpack.encode(value)
+        try:
+            self._stream.sendall(_LENGTH.pack(len(data)) + data)
+        except OSError:
+            # The server may have refused already and closed: its answer says why.
+            return
+
+    def _receive(self) -> Any:
+        size = _LENGTH.unpack(self._exactly(_LENGTH.size))[0]
+        word, value = msgspec.msgpack.decode(self._exactly(size))
+        if word == "ok":
+            return value
+        raise _decode_error(value)
+
+    def _exactly(self, size: int) -> bytes:
+        parts = []
+        while size:
+            try:
+                part = self._stream.recv(min(size, 1 << 20))
+            except OSError as error:
+                raise Busy(f"the server's socket failed: {error}; is it still running?") from None
+            if not part:
+                raise Busy(
+                    "the server closed the connection before it answered; look at its log, "
+                    "and with `kudurru history` whether the change is there"
+                )
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
+def _encode_error(error: KudurruError) -> dict[str, Any]:
+    match error:
+        case Invalid():
+            causes = [[cause.field, cause.message] for cause in error.causes]
+            return {"type": "Invalid", "what": error.what, "causes": causes}
+        case ManagedBy():
+            return {"type": "ManagedBy", "what": error.what, "owner": error.owner}
+        case _:
+            return {"type": type(error).__name__, "message": str(error)}
+
+
+def _decode_error(value: dict[str, Any]) -> KudurruError:
+    match value:
+        case {"type": "Invalid", "what": str(what), "causes": list(causes)}:
+            return Invalid(what, [Cause(field, message) for field, message in causes])
+        case {"type": "ManagedBy", "what": str(what), "owner": str(owner)}:
+            return ManagedBy(what, owner)
+        case {"type": str(name), "message": str(message)}:
+            kind = getattr(errors, name, None)
+            simple = (errors.NotFound, errors.Conflict, errors.Busy, errors.StorageFailed)
+            return kind(message) if kind in simple else KudurruError(message)
+        case _:
+            return KudurruError("the server sent an error that this version does not know")
+
+
+# --- server -----------------------------------------------------------------------------------
+
+Handler = Callable[[str, Any, Who], Awaitable[Any]]
+"""(method, argument, who) to the value that is sent back. Raises KudurruError."""
+
+
+class RpcServer:
+    """Serves the socket of a data directory. `handler` does the work."""
+
+    def __init__(self, path: Path, handler: Handler) -> None:
+        self._path = path
+        self._handler = handler
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Bind, in place of a stale socket: the caller holds the directory's lock."""
+        self._path.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(
+                self._connected, str(self._path), limit=1 << 20
+            )
+        finally:
+            os.umask(before)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if len(self._connections) > CONNECTIONS_MAX:
+                busy = Busy(f"{CONNECTIONS_MAX} commands are being served; try again")
+                await _send(writer, ["error", _encode_error(busy)])
+                return
+            who = Who(actor=_peer(writer), source="socket")
+            while True:
+                await self._serve_one(reader, writer, who)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            return
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _serve_one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, who: Who
+    ) -> None:
+        try:
+            method, argument = _as_call(await _receive(reader))
+            if method == "change":
+                argument = await _receive_change(reader, argument)
+            value = await self._handler(method, argument, who)
+        except KudurruError as error:
+            await _send(writer, ["error", _encode_error(error)])
+        else:
+            await _send(writer, ["ok", value])
+
+
+def _as_call(value: Any) -> tuple[str, Any]:
+    match value:
+        case [str(method), argument]:
+            return method, argument
+        case _:
+            raise Invalid("request", [Cause("", "not [method, argument]")])
+
+
+async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> ChangeRequest:
+    """The change and its frames of objects. Every frame is read even after a fault, so that the
+    connection stays in step and the client gets the answer."""
+    header = msgspec.convert(argument, ChangeHeader)
+    causes: list[Cause] = []
+    manifests = []
+    if header.frames * OBJECTS_PER_FRAME > OBJECTS_MAX:
+        raise ConnectionError("too many objects")
+    for _ in range(header.frames):
+        for value in await _receive(reader):
+            try:
+                manifests.append(manifest_from_wire(value))
+            except Invalid as error:
+                causes += [Cause(f"{error.what}: {c.field}", c.message) for c in error.causes]
+        await asyncio.sleep(0)
+    if causes:
+        raise Invalid("request", causes[:100])
+    return ChangeRequest(
+        apply=manifests,
+        delete=header.delete,
+        manager=header.manager,
+        force=header.force,
+        dry_run=header.dry_run,
+        reason=header.reason,
+        imported_serials=header.imported_serials,
+    )
+
+
+async def _receive(reader: asyncio.StreamReader) -> Any:
+    size = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0]
+    if size > FRAME_MAX:
+        raise ConnectionError(f"a frame of {size} octets")
+    try:
+        return msgspec.msgpack.decode(await reader.readexactly(size))
+    except msgspec.DecodeError as error:
+        raise ConnectionError(str(error)) from None
+
+
+async def _send(writer: asyncio.StreamWriter, value: Any) -> None:
+    data = msgspec.msgpack.encode(value)
+    writer.write(_LENGTH.pack(len(data)) + data)
+    await writer.drain()
+
+
+def _peer(writer: asyncio.StreamWriter) -> str:
+    """Who is at the other end, as the kernel says."""
+    stream = writer.get_extra_info("socket")
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return f"user:{os.getuid()}"  # the folder is 0700: it can only be our own user
+    raw = stream.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
+    uid = _CREDENTIALS.unpack(raw)[1]
+    try:
+        return f"user:{pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user:{uid}"

@@ -1,0 +1,308 @@
+"""`kudurru serve`: a node with its listeners, one process, one event loop.
+
+Started in order: lock, sockets, listeners (SERVFAIL until there is data), replay, the writer, the
+command socket; then the ready line. Stopped in reverse. A task that ends by itself is a fault: the
+server stops in order and exits with 1, because a half-working name server is worse than none.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kudurru import __version__
+from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.data_dir import DataDir, open_data_dir
+from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.http_ops import HttpServer, health_routes
+from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.sockets import Bound, Listener, bind_all
+from kudurru.adapters.sqlite.lock import DirectoryLock
+from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.events import Who
+from kudurru.domain.ports import PacketEngine
+from kudurru.domain.verify import TAIL_ROWS, verify
+from kudurru.entrypoints import demo
+from kudurru.entrypoints.directory import answer, pipeline_of
+from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.rpc import RpcServer
+from kudurru.entrypoints.service import (
+    ChangeRequest,
+    ListRequest,
+    export_zone,
+    read_info,
+    read_list,
+    read_object,
+    read_problems,
+    to_change,
+)
+from kudurru.entrypoints.wiring import Change, Node
+from kudurru.entrypoints.writer import Writer, keep_stamped
+from kudurru.projections.pipeline.ingress import Identity
+
+log = logging.getLogger("kudurru")
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a busy thread may hold the interpreter while a query waits. At Python's 5 ms the latency
+beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
+
+SLICE = 500
+"""Events replayed before the loop may answer a query."""
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `serve` needs of the settings."""
+
+    data: Path
+    dns: tuple[str, ...]
+    http: str = "127.0.0.1:8080"
+    ops: str = "127.0.0.1:8081"
+    metrics: str = "127.0.0.1:9153"
+    sockets: int = 1
+    coalesce_s: float = 0.25
+    lameduck_s: float = 5.0
+    with_demo: bool = False
+    pid_file: Path | None = None
+    strict: bool = False
+
+
+class Server:
+    """One run of a node. `run` returns when a signal or `stop` ended it."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self._options = options
+        self._stopping = asyncio.Event()
+        self._is_hurried = False
+        self.is_synced = False
+        self.is_lameduck = False
+        self.why_not_writable: KudurruError | None = None
+        self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
+
+    async def run(self, announce: Callable[[str], None]) -> None:
+        """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
+        a part that must not end did."""
+        options = self._options
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        async with AsyncExitStack() as stack:
+            directory = open_data_dir(options.data, create=True)
+            stack.enter_context(
+                DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
+            )
+            node = self._open_node(directory, stack)
+            writer = Writer(node)
+            addresses = await self._listen(node, writer, stack)
+            await self._replay(node)
+            rpc = RpcServer(directory.socket, self._handler(node, writer))
+            self._catch_signals()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    running = [
+                        tasks.create_task(writer.run(), name="writer"),
+                        tasks.create_task(
+                            keep_stamped(writer, node, options.coalesce_s), name="stamps"
+                        ),
+                    ]
+                    await rpc.start()
+                    stack.push_async_callback(rpc.stop)
+                    if options.with_demo:
+                        await self._add_demo(node, writer)
+                    if self.why_not_writable is None:
+                        writer.request_stamp()
+                    self.is_synced = True
+                    self._write_pid_file(stack)
+                    announce(addresses)
+                    await self._stopping.wait()
+                    await self._lameduck()
+                    for task in running:
+                        task.cancel()
+            except ExceptionGroup as group:
+                raise _first_of(group) from group
+
+    def stop(self) -> None:
+        """Stop in order; asked twice, without waiting for balancers to notice."""
+        self._is_hurried = self._stopping.is_set()
+        self._stopping.set()
+
+    def invalidate(self) -> None:
+        for _, engine in self._engines:
+            engine.invalidate()
+
+    # --- starting -----------------------------------------------------------------------
+
+    def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
+        event_log = SQLiteEventLog.open(
+            directory.log, entropy=SystemEntropy(), clock=SystemClock(), create=True
+        )
+        stack.callback(event_log.close)
+        node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        damages = verify(event_log, tail=TAIL_ROWS).damages
+        if damages:
+            self._stop_writing(node, damages[0])
+        return node
+
+    def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
+        """What cannot be trusted stops writing, not answering."""
+        if self._options.strict:
+            raise damage
+        log.error("the log is damaged; serving what is before it, read-only: %s", damage)
+        self.why_not_writable = node.why_not_writable = damage
+
+    async def _listen(self, node: Node, writer: Writer, stack: AsyncExitStack) -> str:
+        """Bind every socket of every listener, or none; then serve. The ready line."""
+        options = self._options
+        bound = bind_pairs(options.dns, options.sockets)
+        for one in bound:
+            stack.callback(_close, one)
+        web = [bind_all([Listener("tcp", a)])[0] for a in (options.http, options.ops)]
+        scraped = bind_all([Listener("tcp", options.metrics)])[0]
+        for one in [*web, scraped]:
+            stack.callback(_close, one)
+        pipeline = pipeline_of(
+            node,
+            is_synced=lambda: self.is_synced,
+            is_lameduck=lambda: self.is_lameduck,
+            identity=Identity(version=f"kudurru {__version__}"),
+            on_exception=lambda error: log.error("a query failed", exc_info=error),
+        )
+        for one in bound:
+            make = TcpServer if one.listener.proto == "tcp" else PythonEngine
+            self._engines.append((one.listener.proto, make(pipeline, one.sockets)))
+        metrics = metrics_of(node, pipeline, self._engines, writer, lambda: self.is_synced)
+        health = health_routes(self.why_not_ready)
+        parts: list[HttpServer | PacketEngine] = [
+            *(HttpServer(health, one.sockets) for one in web),
+            HttpServer(metrics_routes(metrics), scraped.sockets),
+            *(engine for _, engine in self._engines),
+        ]
+        for part in parts:
+            stack.push_async_callback(part.stop)
+            await part.start()
+        dns = ",".join(one.address for one in bound if one.listener.proto == "udp")
+        http, ops = (one.address for one in web)
+        return f"ready dns={dns} http={http} ops={ops} metrics={scraped.address}"
+
+    def why_not_ready(self) -> list[str]:
+        """Reasons not to send queries here; none when it is ready."""
+        reasons = []
+        if not self.is_synced:
+            reasons.append("NotSynced: the log is being replayed")
+        if self.is_lameduck:
+            reasons.append("Lameduck: the server is stopping")
+        if self.why_not_writable is not None:
+            kind = type(self.why_not_writable).__name__
+            reasons.append(f"{kind}: {self.why_not_writable}")
+        return reasons
+
+    async def _replay(self, node: Node) -> None:
+        """Build the views, answering SERVFAIL meanwhile."""
+        upto = None
+        if isinstance(self.why_not_writable, LogDamaged):
+            upto = self.why_not_writable.position - 1
+        # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
+        gc.disable()
+        for i, event in enumerate(node.log.read(0, upto)):
+            node.views.follower.apply(event)
+            if i % SLICE == 0:
+                await asyncio.sleep(0)
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+        node.advance()
+
+    async def _add_demo(self, node: Node, writer: Writer) -> None:
+        if node.objects.version(demo.KEY):
+            return
+        request = ChangeRequest(apply=demo.manifests(), reason="serve --demo")
+        await writer.submit(to_change(request, Who(actor="system", source="serve")))
+
+    def _write_pid_file(self, stack: AsyncExitStack) -> None:
+        path = self._options.pid_file
+        if path is None:
+            return
+        try:
+            path.write_text(f"{os.getpid()}\n")
+        except OSError as error:
+            raise Invalid("--pid-file", [Cause("", f"{path}: {error.strerror}")]) from None
+        stack.callback(path.unlink, missing_ok=True)
+
+    # --- running ------------------------------------------------------------------------
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.stop)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self) -> None:
+        """Control-C: a person waits."""
+        self._is_hurried = True
+        self._stopping.set()
+
+    async def _lameduck(self) -> None:
+        """Answer on while balancers learn that we go."""
+        self.is_lameduck = True
+        self.invalidate()
+        deadline = asyncio.get_running_loop().time() + self._options.lameduck_s
+        while not self._is_hurried and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.05)
+
+    def _handler(self, node: Node, writer: Writer) -> Any:
+        async def handle(method: str, argument: Any, who: Who) -> Any:
+            match method:
+                case "change":
+                    change: Change = to_change(argument, who)
+                    return msgspec.to_builtins(await writer.submit(change))
+                case "get":
+                    return read_object(node, argument)
+                case "list":
+                    request = msgspec.convert(argument, ListRequest)
+                    return msgspec.to_builtins(read_list(node, request))
+                case "problems":
+                    return read_problems(node, argument)
+                case "query":
+                    return answer(node, argument)
+                case "export":
+                    return export_zone(node, argument)
+                case "info":
+                    info = read_info(node, __version__, digests=bool(argument))
+                    return msgspec.to_builtins(info)
+                case _:
+                    raise Invalid("request", [Cause("", f"unknown method {method!r}")])
+
+        return handle
+
+
+def bind_pairs(addresses: tuple[str, ...], sockets: int) -> list[Bound]:
+    """UDP and TCP on each address, on the same port also where that is 0."""
+    bound: list[Bound] = []
+    try:
+        for address in addresses:
+            udp = bind_all([Listener("udp", address)], sockets)
+            bound += udp
+            bound += bind_all([Listener("tcp", udp[0].address)], sockets)
+    except KudurruError:
+        for one in bound:
+            for sock in one.sockets:
+                sock.close()
+        raise
+    return bound
+
+
+def _close(bound: Bound) -> None:
+    for sock in bound.sockets:
+        sock.close()
+
+
+def _first_of(group: ExceptionGroup[Exception]) -> Exception:
+    """The fault that ended the server."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, ExceptionGroup) else first

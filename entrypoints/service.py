@@ -1,0 +1,173 @@
+"""What commands ask of a node: one interface, in this process or through a server's socket.
+
+Requests and replies are plain values, so that both ways are the same: `LocalService` works on a
+node, `entrypoints.rpc.RemoteService` sends the request to the server that holds the directory.
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from kudurru.domain import zone_export
+from kudurru.domain.commands import Apply, Command, Delete
+from kudurru.domain.dns import names
+from kudurru.domain.errors import Invalid, NotFound
+from kudurru.domain.events import Who
+from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
+from kudurru.domain.kinds.validation import Manifest, parse_manifest
+from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
+from kudurru.domain.objects import Key, ref_of
+from kudurru.entrypoints.wiring import Change, Node, Result
+from kudurru.projections.objects_view import parse_selector
+
+PAGE_MAX = 500
+REASON_MAX = 1024
+
+
+class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Objects to apply and keys to delete, together or not at all."""
+
+    apply: list[Manifest] = []
+    delete: list[Key] = []
+    manager: str = DEFAULT_MANAGER
+    force: bool = False
+    dry_run: bool = False
+    reason: str = ""
+    imported_serials: dict[str, int] = {}
+
+
+class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    namespace: str | None = None  # None: all
+    selector: str = ""
+    limit: int = PAGE_MAX
+    start: str = ""  # key where the page begins
+
+
+class ListReply(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[dict[str, Any]]
+    resource_version: str
+    next_key: str | None
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node is and holds."""
+
+    version: str
+    log_id: str
+    position: int
+    digests: dict[str, str]
+
+
+class Service(Protocol):
+    def change(self, request: ChangeRequest) -> Result: ...
+
+    def get(self, key: Key) -> dict[str, Any]:
+        """The object as a document. Raises NotFound."""
+        ...
+
+    def list_objects(self, request: ListRequest) -> ListReply: ...
+
+    def problems(self, key: Key) -> list[dict[str, Any]]:
+        """What is wrong with the endpoints of a record set."""
+        ...
+
+    def query(self, packet: bytes) -> bytes:
+        """Answer to a DNS query; a drop is answered SERVFAIL."""
+        ...
+
+    def export(self, zone: str) -> list[str]:
+        """Lines of a master file: the version that the zone's serial names."""
+        ...
+
+    def info(self, *, digests: bool = False) -> Info: ...
+
+
+def to_change(request: ChangeRequest, who: Who) -> Change:
+    """The commands of a request. Raises Invalid for a manager or reason that may not be."""
+    causes = list(manager_faults(request.manager))
+    if causes:
+        raise Invalid("manager", causes)
+    reason = request.reason[:REASON_MAX]
+    commands: list[Command] = [
+        Apply(manifest=manifest, manager=request.manager, force=request.force)
+        for manifest in request.apply
+    ]
+    commands += [
+        Delete(key=key, manager=request.manager, force=request.force) for key in request.delete
+    ]
+    return Change(
+        commands=tuple(commands),
+        who=msgspec.structs.replace(who, reason=reason),
+        dry_run=request.dry_run,
+        imported_serials=request.imported_serials,
+    )
+
+
+def manifest_to_wire(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "apiVersion": "kudurru.io/v1alpha1",
+        "kind": manifest.kind.name,
+        "metadata": msgspec.to_builtins(manifest.meta),
+        "spec": msgspec.to_builtins(manifest.spec),
+    }
+
+
+def manifest_from_wire(value: dict[str, Any]) -> Manifest:
+    return parse_manifest(value, what="request", default_namespace=DEFAULT_NAMESPACE)
+
+
+def read_list(node: Node, request: ListRequest) -> ListReply:
+    selector = parse_selector(request.selector) if request.selector else None
+    page = node.objects.list(
+        request.kind,
+        request.namespace,
+        selector,
+        limit=min(request.limit, PAGE_MAX),
+        start=request.start,
+    )
+    return ListReply(
+        items=[to_document(stored) for stored in page.objects],
+        resource_version=str(node.objects.position),
+        next_key=page.next_key,
+    )
+
+
+def read_object(node: Node, key: Key) -> dict[str, Any]:
+    stored = node.objects.find(key)
+    if stored is None:
+        raise NotFound(f"{ref_of(key)} does not exist")
+    return to_document(stored)
+
+
+def read_problems(node: Node, key: Key) -> list[dict[str, Any]]:
+    return [msgspec.to_builtins(problem) for problem in node.zones.problems(key)]
+
+
+def export_zone(node: Node, zone: str) -> list[str]:
+    """Raises NotFound for a zone that is not served."""
+    state = node.zones.find(zone)
+    if state is None or state.zone is None:
+        served = ", ".join(sorted(names.to_text(z.apex) for z in node.zones.served)) or "none"
+        raise NotFound(f"zone {zone!r} is not served here; there are: {served}")
+    return list(zone_export.lines(state.zone))
+
+
+def read_info(node: Node, version: str, *, digests: bool) -> Info:
+    return Info(
+        version=version,
+        log_id=node.log.log_id,
+        position=node.objects.position,
+        digests=node.views.digests() if digests else {},
+    )
+
+
+def collect(service: Service, request: ListRequest) -> list[dict[str, Any]]:
+    """All pages of a list."""
+    items: list[dict[str, Any]] = []
+    reply = service.list_objects(request)
+    items += reply.items
+    while reply.next_key is not None:
+        reply = service.list_objects(msgspec.structs.replace(request, start=reply.next_key))
+        items += reply.items
+    return items

@@ -1,0 +1,313 @@
+"""A node: one log, its views, and the road from a command to an event.
+
+`Node` is synchronous and knows no sockets: the command line uses it on a directory, tests with a
+memory log, and the server drives it from its one writer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from kudurru.domain.clock_steps import Reading, step
+from kudurru.domain.commands import Command, UpdateStatus
+from kudurru.domain.dns.names import Name
+from kudurru.domain.errors import KudurruError, LogNewer
+from kudurru.domain.events import (
+    CLOCK_STEPPED,
+    SYSTEM_KEY,
+    ChangeSet,
+    Event,
+    Position,
+    Recorded,
+    Who,
+)
+from kudurru.domain.object_store import CONTROLLER, Batch, Outcome, resource_version
+from kudurru.domain.ports import Clock, Entropy, EventLog
+from kudurru.domain.reconcile.zones import next_serial, stamped_status
+from kudurru.projections.clock_view import ClockView
+from kudurru.projections.follow import Follower
+from kudurru.projections.objects_view import ObjectsView
+from kudurru.projections.zone_view import ZoneState, ZoneView
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Commands that happen together or not at all, and who wants them."""
+
+    commands: tuple[Command, ...]
+    who: Who
+    dry_run: bool = False
+    imported_serials: dict[str, int] = {}
+    """Serials that zones had in the files they came from, by name of the DNSZone."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of a change: one outcome per command, and its position in the log (0: nothing
+    was written)."""
+
+    outcomes: list[Outcome]
+    seq: Position
+
+
+class _Decided(msgspec.Struct):
+    change: Change
+    events: list[Event]
+    outcomes: list[Outcome]
+
+
+class Views:
+    """The views of a log, and the follower that keeps them in step."""
+
+    def __init__(
+        self,
+        read_event: Callable[[int], Recorded | None],
+        epoch: int,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.objects = ObjectsView(read_event, epoch)
+        self.zones = ZoneView(self.objects, read_event, on_change)
+        self.clock = ClockView()
+        # The zone view reads objects as they were before the event at hand: it comes first.
+        self.follower = Follower([self.clock, self.zones, self.objects])
+        self.objects_only = Follower([self.objects])
+        """For reads that need no zones; the two are not mixed on one instance."""
+
+    def digests(self) -> dict[str, str]:
+        return {p.name: p.digest() for p in self.follower.projections}
+
+
+class Node:
+    """One log and its views. One thread at a time."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        clock: Clock,
+        entropy: Entropy,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.log = log
+        self.clock = clock
+        self._entropy = entropy
+        self._pending: dict[int, Recorded] = {}
+        self.why_not_writable: KudurruError | None = None
+        self._last_reading: Reading | None = None  # None: not looked at yet
+        self.views = Views(self._read_event, log.epoch, on_change)
+
+    def _read_event(self, seq: int) -> Recorded | None:
+        return self._pending.get(seq) or self.log.get(seq)
+
+    @property
+    def objects(self) -> ObjectsView:
+        return self.views.objects
+
+    @property
+    def zones(self) -> ZoneView:
+        return self.views.zones
+
+    def catch_up(self) -> int:
+        """Take in what the log holds and the views do not; how many events that was."""
+        count = self.views.follower.catch_up(self.log)
+        self.advance()
+        return count
+
+    def advance(self) -> None:
+        self.views.follower.advance(self.clock.now_us() // 1_000_000)
+
+    # --- changing -----------------------------------------------------------------------
+
+    def decide(self, changes: Sequence[Change], now_us: int) -> list[_Decided | KudurruError]:
+        """Decide changes in order, each seeing the earlier ones. A refused change is its error."""
+        self._check_writable()
+        outer = self._batch(now_us)
+        decided: list[_Decided | KudurruError] = []
+        for change in changes:
+            try:
+                decided.append(self._decide_one(outer, change))
+            except KudurruError as error:
+                decided.append(error)
+        return decided
+
+    def _check_writable(self) -> None:
+        if self.why_not_writable is not None:
+            raise self.why_not_writable
+        stopped = self.views.follower.stopped_at
+        if stopped is not None:
+            raise LogNewer(
+                f"position {stopped.seq} holds an event of type {stopped.type!r} that this "
+                "version does not know; upgrade kudurru to write here"
+            )
+
+    def _decide_one(self, outer: Batch, change: Change) -> _Decided:
+        batch = outer.nested()
+        events: list[Event] = []
+        outcomes: list[Outcome] = []
+        for command in change.commands:
+            led_to, outcome = batch.decide(command)
+            events += led_to
+            outcomes.append(outcome)
+        if change.dry_run:
+            return _Decided(change, [], outcomes)
+        outer.absorb(batch)
+        return _Decided(change, events, outcomes)
+
+    def _batch(self, now_us: int) -> Batch:
+        return Batch(self.objects, now_us=now_us, epoch=self.log.epoch, new_uid=self._new_uid)
+
+    def _new_uid(self) -> str:
+        raw = bytearray(self._entropy.token(16))
+        raw[6] = raw[6] & 0x0F | 0x40  # RFC 9562 section 5.4: version 4
+        raw[8] = raw[8] & 0x3F | 0x80
+        text = raw.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    def take_in(self, recorded: Sequence[Recorded]) -> None:
+        """Apply events that are durable now."""
+        for event in recorded:
+            self.views.follower.apply(event)
+
+    def commit(self, change: Change) -> Result:
+        """Decide, record and apply one change, with its stamps in the same change set.
+
+        For a directory that no server holds: nobody asks the views meanwhile, so they may go
+        ahead of the log to learn what the stamp is. Raises what `decide` refuses with.
+        """
+        now_us = self.clock.now_us()
+        decided = self.decide([change], now_us)[0]
+        if isinstance(decided, KudurruError):
+            raise decided
+        if not decided.events:
+            return Result(decided.outcomes, Position(0))
+        steps = self.clock_steps(now_us)
+        with self._ahead_of_log(now_us) as record:
+            for change_set in steps:
+                record(change_set.events)
+            record(decided.events)
+            for command in self.stamps(change.imported_serials):
+                stamp, _ = self._batch(now_us).decide(command)
+                record(stamp)
+                decided.events += stamp
+            who = msgspec.structs.replace(change.who, wall=now_us)
+            recorded = self.log.append([*steps, ChangeSet(tuple(decided.events), who)], now_us)
+        return self._result(decided, recorded[len(steps) :])
+
+    def clock_steps(self, now_us: int) -> list[ChangeSet]:
+        """What to record before the next events when the clock did not run as clocks do."""
+        last = self._last_reading or self._reading_of_log()
+        now = Reading(now_us, self.clock.monotonic_us())
+        self._last_reading = now
+        stepped = step(last, now) if last is not None else None
+        if stepped is None:
+            return []
+        version = self.log.stream_version(SYSTEM_KEY) + 1
+        body = stepped.encode()
+        event = Event(CLOCK_STEPPED, SYSTEM_KEY, version, "/", CONTROLLER, body)
+        return [ChangeSet((event,), Who(actor="system", source="clock", wall=now_us))]
+
+    def _reading_of_log(self) -> Reading | None:
+        """What the clock said when the newest event was recorded."""
+        newest = self.log.get(self.log.head().seq)
+        if newest is None:
+            return None
+        who = msgspec.json.decode(newest.who, type=Who) if newest.who is not None else None
+        return Reading(who.wall if who and who.wall else newest.ts, None)
+
+    @contextmanager
+    def _ahead_of_log(self, now_us: int) -> Iterator[Callable[[Sequence[Event]], None]]:
+        """Let the views see events before the log has them. When the log then refuses, the views
+        are worthless and are built again."""
+        head = self.log.head()
+        ts = max(head.ts, now_us)
+        first = head.seq + 1
+
+        def record(events: Sequence[Event]) -> None:
+            for event in events:
+                seq = Position(first + len(self._pending))
+                provisional = Recorded(
+                    seq,
+                    Position(first),
+                    0,
+                    ts,
+                    event.type,
+                    event.key,
+                    event.ver,
+                    event.scope,
+                    event.manager,
+                    event.body,
+                    None,
+                )
+                self._pending[seq] = provisional
+                self.views.follower.apply(provisional)
+
+        try:
+            yield record
+        except BaseException:
+            self._pending.clear()
+            self.views.follower.reset()
+            self.views.follower.catch_up(self.log)
+            raise
+        finally:
+            self._pending.clear()
+
+    def _result(self, decided: _Decided, recorded: Sequence[Recorded]) -> Result:
+        versions = {event.key: resource_version(self.log.epoch, event.seq) for event in recorded}
+        outcomes = [
+            msgspec.structs.replace(o, resource_version=versions.get(o.key, o.resource_version))
+            for o in decided.outcomes
+        ]
+        return Result(outcomes, recorded[0].txn if recorded else Position(0))
+
+    def results(
+        self, decided: Sequence[_Decided | KudurruError], recorded: Sequence[Recorded]
+    ) -> list[Result | KudurruError]:
+        """What to tell each caller of a group, once its events are recorded."""
+        found: list[Result | KudurruError] = []
+        at = 0
+        for one in decided:
+            if isinstance(one, KudurruError):
+                found.append(one)
+                continue
+            found.append(self._result(one, recorded[at : at + len(one.events)]))
+            at += len(one.events)
+        return found
+
+    # --- stamping -----------------------------------------------------------------------
+
+    def stamps(
+        self, imported: dict[str, int] | None = None, *, only_new: bool = False
+    ) -> list[UpdateStatus]:
+        """Status writes that are due: zones whose content is not what their serial says.
+
+        `only_new` leaves out zones that have a serial already: the server lets a burst of changes
+        to those pass as one version.
+        """
+        now_s = self.clock.now_us() // 1_000_000
+        commands = []
+        for state in self.zones.unstamped():
+            assert state.zone is not None
+            is_new = state.zone.stamped_soa is None
+            if only_new and not is_new:
+                continue
+            commands.append(self._stamp(state, now_s, (imported or {}).get(state.name)))
+        return commands
+
+    def _stamp(self, state: ZoneState, now_s: int, imported: int | None) -> UpdateStatus:
+        zone = state.zone
+        stored = self.objects.find(state.key)
+        assert zone is not None
+        assert stored is not None
+        serial = next_serial(
+            stamped=None if zone.stamped_soa is None else zone.serial,
+            highest_published=self.zones.history.highest(Name(state.apex)),
+            imported=imported,
+            now_s=now_s,
+            is_clock_trusted=self.views.clock.is_trusted,
+        )
+        status = stamped_status(
+            stored.status,
+            serial=serial,
+            content_hash=zone.digest(),
+            record_count=zone.record_count,
+            generation=stored.body.generation,
+        )
+        return UpdateStatus(key=state.key, status=status, expected=stored.resource_version)

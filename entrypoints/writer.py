@@ -1,0 +1,156 @@
+"""The one writer of a node: drains a queue of changes into one transaction (group commit).
+
+Concurrent callers share one fsync, and every change is decided against the newest state, so
+optimistic concurrency needs no locks. Acknowledged means: durable in the log, applied to the views,
+dropped from the answers that depended on it.
+"""
+
+import asyncio
+from collections import deque
+from typing import NoReturn
+
+import msgspec
+
+from kudurru.domain.commands import UpdateStatus
+from kudurru.domain.errors import Busy, KudurruError, StorageFailed
+from kudurru.domain.events import ChangeSet, Who
+from kudurru.entrypoints.wiring import Change, Node, Result
+
+QUEUE_MAX = 4_096
+GROUP_MAX = 512
+"""Changes in one transaction: past this the fsync is a small part of the cost."""
+
+
+class WriterStatistics(msgspec.Struct, frozen=True):
+    changes: int
+    groups: int
+    refused_full: int
+
+
+class Writer:
+    """Runs as one task; `submit` from any other."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
+        self._wake = asyncio.Event()
+        self._is_stamp_due = False
+        self._changes = self._groups = self._refused = 0
+        self.on_applied = asyncio.Event()
+        """Set after each group that wrote something."""
+
+    def statistics(self) -> WriterStatistics:
+        return WriterStatistics(self._changes, self._groups, self._refused)
+
+    async def submit(self, change: Change) -> Result:
+        """Raises what `decide` refuses with; Busy when the queue is full; StorageFailed when the
+        log cannot be written, and then nothing was."""
+        if len(self._queue) >= QUEUE_MAX:
+            self._refused += 1
+            raise Busy(f"{QUEUE_MAX} changes wait to be written; try again")
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._queue.append((change, future))
+        self._wake.set()
+        return await future
+
+    def request_stamp(self) -> None:
+        """Stamp, between two groups, every zone whose content is not what its serial says."""
+        self._is_stamp_due = True
+        self._wake.set()
+
+    async def run(self) -> NoReturn:
+        while True:
+            await self._wake.wait()
+            group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
+            if not self._queue:
+                self._wake.clear()
+            if group:
+                await self._commit(group)
+            if self._is_stamp_due:
+                self._is_stamp_due = False
+                await self._stamp(self._node.stamps())
+
+    async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
+        try:
+            results = await self._write([change for change, _ in group])
+        except KudurruError as error:
+            results = [error] * len(group)
+        except BaseException as error:
+            # What is durable is not known: no caller is told that it is, and the server stops.
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(
+                        StorageFailed(f"the write failed ({error}); look at the server's log")
+                    )
+            raise
+        self._groups += 1
+        self._changes += len(group)
+        for (_, future), result in zip(group, results, strict=True):
+            if future.done():
+                continue  # the caller went away; what it asked for happened all the same
+            if isinstance(result, KudurruError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+    async def _write(self, changes: list[Change]) -> list[Result | KudurruError]:
+        node = self._node
+        now_us = node.clock.now_us()
+        decided = node.decide(changes, now_us)
+        sets = [
+            ChangeSet(tuple(d.events), msgspec.structs.replace(d.change.who, wall=now_us))
+            for d in decided
+            if not isinstance(d, KudurruError) and d.events
+        ]
+        if not sets:
+            return node.results(decided, [])
+        # The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
+        # applies until this returns: there is one writer.
+        steps = node.clock_steps(now_us)
+        recorded = await asyncio.to_thread(node.log.append, [*steps, *sets], now_us)
+        node.take_in(recorded)
+        await self._stamp_new(changes)
+        self.on_applied.set()
+        return node.results(decided, recorded[len(steps) :])
+
+    async def _stamp_new(self, changes: list[Change]) -> None:
+        """Give zones that never had a serial their first, and imported ones that of their file,
+        before the change is acknowledged. A crash in between leaves a zone unstamped; the next
+        start stamps it."""
+        imported: dict[str, int] = {}
+        for change in changes:
+            imported |= change.imported_serials
+        await self._stamp(self._node.stamps(imported, only_new=not imported))
+
+    async def _stamp(self, commands: list[UpdateStatus]) -> None:
+        if not commands:
+            return
+        node = self._node
+        now_us = node.clock.now_us()
+        who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
+        decided = node.decide([Change(commands=(c,), who=who) for c in commands], now_us)
+        sets = [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
+        node.take_in(await asyncio.to_thread(node.log.append, sets, now_us))
+
+
+async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
+    """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them. And
+    let records go when their time is over, which is a change too."""
+    while True:
+        await _changed_or_expired(writer, node)
+        node.advance()
+        if node.zones.unstamped():
+            await asyncio.sleep(coalesce_s)
+            writer.request_stamp()
+
+
+async def _changed_or_expired(writer: Writer, node: Node) -> None:
+    expiry_s = node.zones.next_expiry_s()
+    patience = None
+    if expiry_s is not None:
+        patience = max(0.0, expiry_s - node.clock.now_us() / 1_000_000)
+    try:
+        await asyncio.wait_for(writer.on_applied.wait(), patience)
+    except TimeoutError:
+        return
+    writer.on_applied.clear()

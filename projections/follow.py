@@ -1,0 +1,90 @@
+"""How views follow the log.
+
+A projection holds nothing that the log does not say: it is dropped and rebuilt at will, and a
+rebuilt one equals the live one, by digest. Live and replayed events take the same road.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from kudurru.domain.events import KNOWN_TYPES, Position, Recorded
+from kudurru.domain.ports import EventLog
+
+
+class Projection(Protocol):
+    """A view of the log."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def position(self) -> Position:
+        """Seq of the newest event that is in the view."""
+        ...
+
+    def apply(self, event: Recorded) -> None:
+        """Take in the next event, the one right after `position`. Never raises for what an event
+        says: what was accepted once replays for ever."""
+        ...
+
+    def advance(self, now_s: int) -> None:
+        """Let time pass without an event: what expires before or at `now_s` leaves the view."""
+        ...
+
+    def reset(self) -> None:
+        """Back to the empty state, at position 0."""
+        ...
+
+    def digest(self) -> str:
+        """Hex digest of the whole view; equal for equal content, however it came about."""
+        ...
+
+
+class Follower:
+    """Keeps projections in step: each event reaches all of them, in the order given, before the
+    next event does. So a later projection may read an earlier one, and the reverse sees the state
+    before the event.
+
+    An event type that this version does not know stops the follower there: what is served stays
+    right as of that position, and `stopped_at` says why nothing newer comes.
+    """
+
+    def __init__(self, projections: Sequence[Projection]) -> None:
+        self.projections = tuple(projections)
+        self.stopped_at: Recorded | None = None
+
+    @property
+    def position(self) -> Position:
+        return min((p.position for p in self.projections), default=Position(0))
+
+    def apply(self, event: Recorded) -> None:
+        if self.stopped_at is not None:
+            return
+        if event.type not in KNOWN_TYPES:
+            self.stopped_at = event
+            return
+        for projection in self.projections:
+            if event.seq > projection.position:
+                assert event.seq == projection.position + 1, "a projection was handed a gap"
+                projection.apply(event)
+
+    def feed(self, events: Iterable[Recorded]) -> int:
+        """Apply events; how many there were."""
+        count = 0
+        for event in events:
+            self.apply(event)
+            count += 1
+        return count
+
+    def catch_up(self, log: EventLog, upto: int | None = None) -> int:
+        """Read what is new in the log, up to a position when one is given."""
+        return self.feed(log.read(self.position, upto))
+
+    def advance(self, now_s: int) -> None:
+        for projection in self.projections:
+            projection.advance(now_s)
+
+    def reset(self) -> None:
+        self.stopped_at = None
+        for projection in self.projections:
+            projection.reset()

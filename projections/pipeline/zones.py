@@ -1,0 +1,15 @@
+"""The stage that answers from the zones served here."""
+
+from kudurru.domain.dns.lookup import NOT_OURS, Answer, lookup
+from kudurru.domain.dns.messages import Query
+from kudurru.domain.dns.zone_tree import ZoneSet
+
+
+class Zones:
+    def __init__(self, zones: ZoneSet) -> None:
+        self._zones = zones
+
+    def answer(self, query: Query, now_s: int) -> Answer | None:
+        """None passes the query on: no zone here encloses the name."""
+        answer = lookup(self._zones, query.qname, query.qtype, now_s)
+        return None if answer is NOT_OURS else answer

@@ -1,0 +1,439 @@
+"""Zones as they are served, from DNSZone and DNSRecordSet events.
+
+The view holds answer-ready zones and, per owner name, which record sets it comes from; everything
+else is read from the log when an owner has to be worked out again. It comes before the objects view
+in a follower, and so sees the objects as they were before the event at hand.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kudurru.domain import zone_model
+from kudurru.domain.dns import names
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
+from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
+from kudurru.domain.kinds.zone import DNSZoneSpec, DNSZoneStatus
+from kudurru.domain.object_store import StoredBody, decode_body, decode_status
+from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.set_digest import SetDigest
+from kudurru.domain.zone_model import Contribution, Parsed
+from kudurru.projections.objects_view import ObjectsView
+from kudurru.projections.zone_history import ZoneHistory
+
+_decode_zone = msgspec.json.Decoder(DNSZoneSpec)
+_decode_set = msgspec.json.Decoder(DNSRecordSetSpec)
+
+_ZONE_PREFIX = "DNSZone/"
+_SET_PREFIX = "DNSRecordSet/"
+
+Endpoints = dict[Name, tuple[Parsed, ...]]
+
+
+class ZoneState:
+    """A DNSZone object, and the zone it serves when it does."""
+
+    __slots__ = ("apex", "created", "key", "name", "sources", "spec", "unselected", "zone")
+
+    def __init__(self, key: Key, created: str, spec: DNSZoneSpec) -> None:
+        self.key = key
+        self.name = ref_of(key).name
+        self.created = created
+        self.spec = spec
+        self.apex = names.key(names.from_text(spec.zone_name))
+        self.zone: Zone | None = None  # None: another DNSZone serves the name, or type Forward
+        self.sources: dict[Name, Key | tuple[Key, ...]] = {}
+        self.unselected: set[Key] = set()  # record sets of namespaces that are not allowed
+
+    def sources_of(self, owner: Name) -> tuple[Key, ...]:
+        found = self.sources.get(owner, ())
+        return found if isinstance(found, tuple) else (found,)
+
+    def add_source(self, owner: Name, key: Key) -> None:
+        # Nearly every owner has one record set: a bare key saves a tuple for each of a million.
+        found = self.sources_of(owner)
+        if key not in found:
+            self.sources[owner] = (*found, key) if found else key
+
+    def remove_source(self, owner: Name, key: Key) -> None:
+        left = tuple(k for k in self.sources_of(owner) if k != key)
+        if not left:
+            self.sources.pop(owner, None)
+        else:
+            self.sources[owner] = left[0] if len(left) == 1 else left
+
+    def allows(self, namespace: str) -> bool:
+        allowed = self.spec.allowed_namespaces
+        return allowed is None or namespace in allowed
+
+
+class ZoneView:
+    """Implements `projections.follow.Projection`. `on_change` is called after served data changed
+    and before the change is acknowledged: answers made earlier are dropped there."""
+
+    name = "zones"
+
+    def __init__(
+        self,
+        objects: ObjectsView,
+        read_event: Callable[[int], Recorded | None],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._objects = objects
+        self._read_event = read_event
+        self._on_change = on_change
+        self.served = ZoneSet()
+        self.reset()
+
+    def reset(self) -> None:
+        self.position = Position(0)
+        self.now_s = 0
+        for zone in list(self.served):
+            self.served.remove(zone.key)
+        self.history = ZoneHistory()
+        self._states: dict[str, ZoneState] = {}  # by object name
+        self._by_apex: dict[Name, list[ZoneState]] = {}
+        self._waiting: dict[str, set[Key]] = {}  # record sets whose zone is not served, by zone
+        self._problems: dict[Key, dict[Name, list[EndpointProblem]]] = {}
+        self._expiries: list[tuple[int, str, Name]] = []  # heap
+        self._touched: set[str] = set()  # zones that may hold more than their serial says
+        self._on_change()
+
+    # --- following ----------------------------------------------------------------------
+
+    def apply(self, event: Recorded) -> None:
+        self.advance(event.ts // 1_000_000)
+        self.position = event.seq
+        if event.body is None:
+            return
+        if event.key.startswith(_SET_PREFIX):
+            if event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+                self._apply_set(event)
+        elif event.key.startswith(_ZONE_PREFIX):
+            self._apply_zone(event)
+
+    def advance(self, now_s: int) -> None:
+        if now_s <= self.now_s:
+            return
+        self.now_s = now_s
+        while self._expiries and self._expiries[0][0] <= now_s:
+            _, name, owner = heapq.heappop(self._expiries)
+            state = self._states.get(name)
+            if state is not None and state.zone is not None:
+                self._rebuild(state, state.zone, owner, {})
+                self._on_change()
+
+    def next_expiry_s(self) -> int | None:
+        """When a record will go away by itself, seconds UTC."""
+        return self._expiries[0][0] if self._expiries else None
+
+    def digest(self) -> str:
+        whole = SetDigest()
+        for state in self._states.values():
+            parts = [state.key, state.created]
+            if state.zone is not None:
+                parts += [state.zone.digest(), str(state.zone.serial)]
+                stamped = SetDigest()
+                for owner, image in state.zone.stamped_nodes():
+                    stamped.add(names.key(owner) + image)
+                parts.append(stamped.hexdigest())
+            whole.add("\0".join(parts).encode())
+        for name, keys in self._waiting.items():
+            for key in keys:
+                whole.add(f"waiting\0{name}\0{key}".encode())
+        for key in self._problems:
+            for problem in self.problems(key):
+                whole.add(key.encode() + msgspec.json.encode(problem))
+        whole.add(self.history.digest().encode())
+        return whole.hexdigest()
+
+    # --- reading ------------------------------------------------------------------------
+
+    def states(self) -> Iterable[ZoneState]:
+        return self._states.values()
+
+    def state(self, name: str) -> ZoneState | None:
+        """By the name of the DNSZone object."""
+        return self._states.get(name)
+
+    def find(self, name: str) -> ZoneState | None:
+        """The zone that people mean: by object name, else by DNS name."""
+        if name in self._states:
+            return self._states[name]
+        try:
+            apex = names.key(names.from_text(name))
+        except names.BadName:
+            return None
+        states = self._by_apex.get(apex, [])
+        return next((s for s in states if s.zone is not None), states[0] if states else None)
+
+    def problems(self, key: Key) -> list[EndpointProblem]:
+        found = self._problems.get(key)
+        if not found:
+            return []
+        return [problem for owner in sorted(found) for problem in found[owner]]
+
+    def unstamped(self) -> list[ZoneState]:
+        """Zones whose newest content is not what their serial says."""
+        states = (self._states.get(name) for name in sorted(self._touched))
+        found = [s for s in states if s and s.zone and s.zone.has_unstamped_changes()]
+        self._touched = {s.name for s in found}
+        return found
+
+    # --- zones --------------------------------------------------------------------------
+
+    def _apply_zone(self, event: Recorded) -> None:
+        name = ref_of(event.key).name
+        if event.type == OBJECT_APPLIED:
+            assert event.body is not None
+            body = decode_body(event.body)
+            spec = _decode_zone.decode(body.spec)
+            state = self._states.get(name)
+            if state is None:
+                state = ZoneState(event.key, body.creation_timestamp, spec)
+                self._states[name] = state
+                self._by_apex.setdefault(state.apex, []).append(state)
+            else:
+                self._change_zone(state, spec)
+            self._elect(state.apex)
+        elif event.type == OBJECT_DELETED and name in self._states:
+            state = self._states.pop(name)
+            if state.zone is not None:
+                self._withdraw(state)
+                self.history.forget(state.apex)
+            left = [s for s in self._by_apex[state.apex] if s is not state]
+            if left:
+                self._by_apex[state.apex] = left
+                self._elect(state.apex)
+            else:
+                del self._by_apex[state.apex]
+        elif event.type == OBJECT_STATUS and name in self._states:
+            assert event.body is not None
+            self._stamp(self._states[name], event, event.body)
+
+    def _change_zone(self, state: ZoneState, spec: DNSZoneSpec) -> None:
+        """Another spec for a known zone: only a change that reaches every record works them all
+        out again."""
+        before, state.spec = state.spec, spec
+        zone = state.zone
+        if zone is None:
+            return
+        self._touched.add(state.name)
+        if spec.type != before.type:
+            self._withdraw(state)
+        elif (spec.default_ttl, spec.allowed_namespaces) != (
+            before.default_ttl,
+            before.allowed_namespaces,
+        ):
+            zone.set_soa(zone_model.soa_of(spec))
+            keys = self._keys_of(state)
+            self._clear_sources(state, zone)
+            self._populate(state, zone, keys)
+        else:
+            zone.set_soa(zone_model.soa_of(spec))
+            self._rebuild(state, zone, state.apex, {})
+        self._on_change()
+
+    def _elect(self, apex: Name) -> None:
+        """Serve the earliest of the DNSZones with this name."""
+        states = [s for s in self._by_apex.get(apex, ()) if s.spec.type == "Primary"]
+        first = min(states, key=lambda s: (s.created, s.name), default=None)
+        for state in self._by_apex.get(apex, ()):
+            if state is not first and state.zone is not None:
+                self._withdraw(state)
+        if first is not None and first.zone is None:
+            zone = Zone(names.from_text(first.spec.zone_name), zone_model.soa_of(first.spec))
+            first.zone = zone
+            self._touched.add(first.name)
+            self._populate(first, zone, self._waiting.pop(first.name, set()))
+            self.served.add(zone)
+            self._on_change()
+
+    def _withdraw(self, state: ZoneState) -> None:
+        """Stop serving; its record sets wait for a zone of that name."""
+        keys = self._keys_of(state)
+        if keys:
+            self._waiting[state.name] = keys
+        for key in keys:
+            self._problems.pop(key, None)
+        state.sources.clear()
+        state.unselected.clear()
+        state.zone = None
+        self.served.remove(state.apex)
+        self._on_change()
+
+    def _keys_of(self, state: ZoneState) -> set[Key]:
+        keys = set(state.unselected)
+        for owner in state.sources:
+            keys.update(state.sources_of(owner))
+        return keys
+
+    def _clear_sources(self, state: ZoneState, zone: Zone) -> None:
+        for key in self._keys_of(state):
+            self._problems.pop(key, None)
+        for owner in list(state.sources):
+            if names.is_within(owner, state.apex):
+                zone.replace(owner, ())
+        state.sources.clear()
+        state.unselected.clear()
+
+    def _populate(self, state: ZoneState, zone: Zone, keys: Iterable[Key]) -> None:
+        zone.replace(state.apex, zone_model.apex_rrsets(state.spec))
+        for key in sorted(keys):
+            loaded = self._load(key)
+            if loaded is not None:
+                self._include(state, zone, key, *loaded)
+
+    def _stamp(self, state: ZoneState, event: Recorded, body: bytes) -> None:
+        status = msgspec.convert(decode_status(body), DNSZoneStatus, strict=False)
+        zone = state.zone
+        if zone is None or status.serial is None or status.serial == zone.serial:
+            return
+        delta = zone.stamp(status.serial)
+        self.history.add(state.apex, delta, event.seq, event.ts)
+        self._on_change()
+
+    # --- record sets --------------------------------------------------------------------
+
+    def _apply_set(self, event: Recorded) -> None:
+        key = event.key
+        before = self._load_before(key)
+        if event.type == OBJECT_DELETED:
+            if before is not None:
+                self._remove(key, before[1])
+            return
+        assert event.body is not None
+        body = decode_body(event.body)
+        if before is not None and bytes(before[0].spec) == bytes(body.spec):
+            return
+        spec = _decode_set.decode(body.spec)
+        endpoints = zone_model.parse_endpoints(spec)
+        if before is not None:
+            self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
+        state = self._states.get(spec.zone_ref.name)
+        if state is None or state.zone is None:
+            self._waiting.setdefault(spec.zone_ref.name, set()).add(key)
+            return
+        self._include(state, state.zone, key, body.creation_timestamp, endpoints)
+        self._on_change()
+
+    def _load_before(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
+        entry = self._objects.entry(key)
+        event = self._read_event(entry.applied) if entry else None
+        if event is None or event.body is None:
+            return None
+        body = decode_body(event.body)
+        return body, _decode_set.decode(body.spec)
+
+    def _load(self, key: Key) -> tuple[str, Endpoints] | None:
+        before = self._load_before(key)
+        if before is None:
+            return None
+        return before[0].creation_timestamp, zone_model.parse_endpoints(before[1])
+
+    def _include(
+        self, state: ZoneState, zone: Zone, key: Key, created: str, endpoints: Endpoints
+    ) -> None:
+        """Let a record set take part in its zone."""
+        if not state.allows(ref_of(key).namespace):
+            state.unselected.add(key)
+            self._problems[key] = {state.apex: [_not_selected(state)]}
+            return
+        for owner, parsed in endpoints.items():
+            state.add_source(owner, key)
+            self._rebuild(state, zone, owner, {key: Contribution(created, key, parsed)})
+
+    def _remove(
+        self,
+        key: Key,
+        spec: DNSRecordSetSpec,
+        *,
+        keep: Iterable[Name] = (),
+        zone: str = "",
+    ) -> None:
+        """Take a record set out of its zone. Owners in `keep` are not worked out again when it
+        stays in that `zone`: including it anew does so in one step, and the next query never sees
+        the name without it."""
+        name = spec.zone_ref.name
+        self._problems.pop(key, None)
+        waiting = self._waiting.get(name)
+        if waiting is not None:
+            waiting.discard(key)
+            if not waiting:
+                del self._waiting[name]
+        state = self._states.get(name)
+        if state is None or state.zone is None:
+            return
+        state.unselected.discard(key)
+        kept = set(keep) if zone == name and state.allows(ref_of(key).namespace) else set()
+        for owner in zone_model.parse_endpoints(spec):
+            state.remove_source(owner, key)
+            if owner not in kept:
+                self._rebuild(state, state.zone, owner, {})
+        self._on_change()
+
+    def _rebuild(
+        self, state: ZoneState, zone: Zone, owner: Name, known: dict[Key, Contribution]
+    ) -> None:
+        """Work out what one owner serves, from all its record sets."""
+        self._touched.add(state.name)
+        contributions = []
+        for key in state.sources_of(owner):
+            contribution = known.get(key) or self._contribution(key, owner)
+            if contribution is not None:
+                contributions.append(contribution)
+        resolved = zone_model.resolve_owner(
+            contributions,
+            owner_key=owner,
+            apex_key=state.apex,
+            default_ttl=state.spec.default_ttl,
+            now_s=self.now_s,
+        )
+        if resolved.problems or self._problems:
+            self._note_problems(owner, contributions, resolved.problems)
+        if resolved.next_expiry_s is not None:
+            heapq.heappush(self._expiries, (resolved.next_expiry_s, state.name, owner))
+        if not names.is_within(owner, state.apex):
+            return
+        rrsets = resolved.rrsets
+        if owner == state.apex:
+            rrsets = zone_model.apex_rrsets(state.spec) + rrsets
+            zone.replace(zone.apex, rrsets)
+        elif contributions:
+            zone.replace(contributions[0].endpoints[0].owner, rrsets)
+        else:
+            zone.replace(owner, ())
+
+    def _contribution(self, key: Key, owner: Name) -> Contribution | None:
+        loaded = self._load(key)
+        if loaded is None or owner not in loaded[1]:
+            return None
+        return Contribution(loaded[0], key, loaded[1][owner])
+
+    def _note_problems(
+        self,
+        owner: Name,
+        contributions: Iterable[Contribution],
+        problems: dict[Key, list[EndpointProblem]],
+    ) -> None:
+        for contribution in contributions:
+            found = problems.get(contribution.key)
+            if found:
+                self._problems.setdefault(contribution.key, {})[owner] = found
+            elif contribution.key in self._problems:
+                left = self._problems[contribution.key]
+                left.pop(owner, None)
+                if not left:
+                    del self._problems[contribution.key]
+
+
+def _not_selected(state: ZoneState) -> EndpointProblem:
+    return EndpointProblem(
+        dns_name=state.spec.zone_name,
+        record_type="",
+        reason="NotSelected",
+        message=f"DNSZone {state.name} does not allow this namespace: spec.allowedNamespaces",
+    )

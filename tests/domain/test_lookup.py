@@ -1,0 +1,379 @@
+"""Look-up against a slow reference that follows the RFCs' words, and the rules one by one."""
+
+import dns.message
+import dns.rdatatype
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kudurru.domain.dns import names, records
+from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN, REFUSED, YXDOMAIN, lookup
+from kudurru.domain.dns.messages import compose, parse_query
+from kudurru.domain.dns.record_types import (
+    ANY,
+    CNAME,
+    DNAME,
+    DS,
+    HTTPS,
+    MX,
+    NS,
+    SOA,
+    SRV,
+    SVCB,
+    TXT,
+    A,
+    type_from_text,
+)
+from kudurru.domain.dns.zone_tree import RRset, Soa, Zone, ZoneSet
+
+NOW_S = 1_764_000_000
+
+# Names here are tuples of labels from the root: ("z", "a") is a.z.
+Labels = tuple[str, ...]
+Zones = dict[Labels, dict[Labels, dict[int, tuple[str, ...]]]]
+
+APEXES: list[Labels] = [("z",), ("y",), ("z", "a", "b")]
+
+
+# The reference
+
+
+def reference(zones: Zones, qname: Labels, qtype: int):
+    """RFC 1034 section 4.3.2 in its own order. Returns (rcode, aa, answer, authority), the
+    sections as sets of (owner, type, text)."""
+    answer: set[tuple[Labels, int, str]] = set()
+    visited: set[Labels] = set()
+    aa = False
+    rcode = NOERROR
+    while qname not in visited and len(visited) < 16:
+        visited.add(qname)
+        apex = enclosing(zones, qname, qtype)
+        if apex is None:
+            return (rcode if answer else REFUSED), aa, answer, set()
+        zone = zones[apex]
+        node = apex
+        data = zone.get(node, {})
+        referral = rename = None
+        while node != qname:  # step 3: label by label down from the apex
+            if DNAME in data:
+                rename = node
+                break
+            below = (*node, qname[len(node)])
+            if not exists(zone, below):
+                break
+            node = below
+            data = zone.get(node, {})
+            if NS in data and not (node == qname and qtype == DS):
+                referral = node
+                break
+        if referral is not None:
+            return rcode, aa, answer, {(referral, NS, text) for text in data[NS]}
+        aa = True
+        if rename is not None:
+            target = (*labels_of(data[DNAME][0]), *qname[len(rename) :])
+            answer.add((rename, DNAME, data[DNAME][0]))
+            if len(text_of(target)) + 1 > 255:
+                return YXDOMAIN, aa, answer, set()
+            answer.add((qname, CNAME, text_of(target)))
+            if qtype == CNAME or labels_of(data[DNAME][0])[: len(rename)] == rename:
+                return rcode, aa, answer, set()
+            qname = target
+            continue
+        if node != qname:
+            data = zone.get((*node, "*"), {})
+            if not exists(zone, (*node, "*")):
+                return NXDOMAIN, aa, answer, {(apex, SOA, "")}
+        if qtype in data:
+            return rcode, aa, answer | {(qname, qtype, text) for text in data[qtype]}, set()
+        if CNAME not in data:
+            return rcode, aa, answer, {(apex, SOA, "")}
+        answer.add((qname, CNAME, data[CNAME][0]))
+        qname = labels_of(data[CNAME][0])
+    return rcode, aa, answer, set()
+
+
+def enclosing(zones: Zones, qname: Labels, qtype: int) -> Labels | None:
+    found = [apex for apex in zones if qname[: len(apex)] == apex]
+    if qtype == DS:
+        found = [apex for apex in found if apex != qname] or found
+    return max(found, key=len, default=None)
+
+
+def exists(zone: dict[Labels, dict], name: Labels) -> bool:
+    return any(owner[: len(name)] == name for owner in zone)
+
+
+def labels_of(text: str) -> Labels:
+    return tuple(reversed(text.rstrip(".").split(".")))
+
+
+def text_of(name: Labels) -> str:
+    return ".".join(reversed(name)) + "."
+
+
+# Random zones
+
+LABELS = st.sampled_from(["a", "b", "*"])
+NAMES = st.builds(
+    lambda apex, more: (*apex, *more), st.sampled_from(APEXES), st.lists(LABELS, max_size=3)
+) | st.just(("out", "a"))
+TEXTS = NAMES.map(text_of)
+NODES = st.one_of(
+    st.fixed_dictionaries({A: st.just(("192.0.2.1", "192.0.2.2"))}),
+    st.fixed_dictionaries({MX: TEXTS.map(lambda t: (f"1 {t}",)), TXT: st.just(('"x"',))}),
+    st.fixed_dictionaries({CNAME: TEXTS.map(lambda t: (t,))}),
+    st.fixed_dictionaries({DNAME: TEXTS.map(lambda t: (t,)), TXT: st.just(('"x"',))}),
+    st.fixed_dictionaries({NS: TEXTS.map(lambda t: (t,)), A: st.just(("192.0.2.3",))}),
+)
+
+
+@st.composite
+def zone_sets(draw) -> Zones:
+    zones: Zones = {}
+    for apex in draw(st.lists(st.sampled_from(APEXES), min_size=1, unique=True)):
+        owners = draw(
+            st.dictionaries(st.lists(LABELS, min_size=1, max_size=3).map(tuple), NODES, max_size=6)
+        )
+        zone = {(*apex, *owner): data for owner, data in owners.items()}
+        zone[apex] = {NS: ("ns.out.",)} | draw(st.just({}) | st.just({TXT: ('"apex"',)}))
+        if draw(st.booleans()):
+            zone[apex] |= {DNAME: (draw(TEXTS),)}
+        zones[apex] = zone
+    return zones
+
+
+@settings(max_examples=500, deadline=None)
+@given(zone_sets(), NAMES, st.sampled_from([A, TXT, MX, NS, CNAME, DNAME, DS]))
+def test_answers_are_those_of_the_slow_reference(zones, qname, qtype) -> None:
+    got = answer_of(zone_set(zones), qname, qtype)
+    assert got == reference(zones, qname, qtype)
+
+
+def zone_set(zones: Zones) -> ZoneSet:
+    return ZoneSet(zone_from(apex, owners) for apex, owners in zones.items())
+
+
+def zone_from(apex: Labels, owners) -> Zone:
+    zone = Zone(wire(apex), SOA_VALUE)
+    for owner, data in owners.items():
+        rrsets = []
+        for rtype, texts in data.items():
+            rdatas = tuple(records.rdata_from_text(rtype, text) for text in texts)
+            rrsets.append(RRset(rtype, 300, rdatas))
+        zone.replace(wire(owner), rrsets)
+    zone.stamp(1)
+    return zone
+
+
+def wire(name: Labels) -> names.Name:
+    return names.from_text(text_of(name))
+
+
+SOA_VALUE = Soa(
+    mname=names.from_text("ns.out."),
+    rname=names.from_text("host.out."),
+    refresh=3600,
+    retry=600,
+    expire=86400,
+    minimum=60,
+    ttl=300,
+)
+
+
+def answer_of(zones: ZoneSet, qname: Labels, qtype: int):
+    message = message_of(zones, text_of(qname), qtype)
+    got = []
+    for section in (message.answer, message.authority):
+        rows = [
+            (
+                labels_of(str(rrset.name)),
+                int(rrset.rdtype),
+                "" if rrset.rdtype == SOA else str(rdata),
+            )
+            for rrset in section
+            for rdata in rrset
+        ]
+        assert len(rows) == len(set(rows)), "a record twice"
+        got.append(set(rows))
+    return message.rcode(), bool(message.flags & dns.flags.AA), *got
+
+
+def message_of(zones: ZoneSet, qname: str, qtype: int, now_s: int = NOW_S) -> dns.message.Message:
+    """The answer as a client reads it."""
+    asked = dns.message.make_query(qname, qtype, use_edns=False)
+    query = parse_query(asked.to_wire())
+    answer = lookup(zones, query.qname, query.qtype, now_s)
+    wire = compose(query, answer, 65_535)
+    message = dns.message.from_wire(wire, one_rr_per_rrset=True)  # shows records twice
+    assert asked.is_response(message)
+    return message
+
+
+# The rules one by one
+
+
+def zones_of(text: str, apex: str = "z.") -> ZoneSet:
+    """Lines of `owner TTL TYPE rdata`, all absolute."""
+    zone = Zone(names.from_text(apex), SOA_VALUE)
+    by_owner: dict[str, list[RRset]] = {}
+    for line in text.strip().splitlines():
+        owner, ttl, mnemonic, rdata = line.split(None, 3)
+        rtype = type_from_text(mnemonic)
+        rrset = RRset(rtype, int(ttl), (records.rdata_from_text(rtype, rdata),))
+        by_owner.setdefault(owner, []).append(rrset)
+    for owner, rrsets in by_owner.items():
+        zone.replace(names.from_text(owner), rrsets)
+    zone.stamp(1)
+    return ZoneSet([zone])
+
+
+def shown(section) -> list[str]:
+    return [
+        f"{rrset.name} {rrset.ttl} {dns.rdatatype.to_text(rrset.rdtype)} {rdata}"
+        for rrset in section
+        for rdata in rrset
+    ]
+
+
+def test_a_negative_answer_lives_as_long_as_the_smaller_of_soa_ttl_and_minimum() -> None:
+    message = message_of(zones_of("a.z. 5 A 192.0.2.1"), "b.z.", A)
+    assert shown(message.authority) == ["z. 60 SOA ns.out. host.out. 1 3600 600 86400 60"]
+    message = message_of(zones_of("a.z. 5 A 192.0.2.1"), "z.", SOA)
+    assert shown(message.answer) == ["z. 300 SOA ns.out. host.out. 1 3600 600 86400 60"]
+
+
+def test_a_referral_has_all_in_domain_glue_before_that_of_siblings() -> None:
+    zones = zones_of(
+        """
+        sub.z. 5 NS ns.o.z.
+        sub.z. 5 NS ns.sub.z.
+        sub.z. 5 NS ns.out.
+        ns.o.z. 5 A 192.0.2.2
+        ns.sub.z. 5 A 192.0.2.1
+        ns.sub.z. 5 AAAA 2001:db8::1
+        o.z. 5 NS ns.other.z.
+        """
+    )
+    message = message_of(zones, "x.sub.z.", A)
+    assert not message.flags & dns.flags.AA
+    assert shown(message.additional) == [
+        "ns.sub.z. 5 A 192.0.2.1",
+        "ns.sub.z. 5 AAAA 2001:db8::1",
+        "ns.o.z. 5 A 192.0.2.2",
+    ]
+
+
+def test_a_chain_that_ends_in_a_cut_keeps_aa_of_its_first_name() -> None:
+    zones = zones_of("a.z. 5 CNAME x.sub.z.\nsub.z. 5 NS ns.out.")
+    message = message_of(zones, "a.z.", A)
+    assert message.flags & dns.flags.AA
+    assert shown(message.answer) == ["a.z. 5 CNAME x.sub.z."]
+    assert shown(message.authority) == ["sub.z. 5 NS ns.out."]
+
+
+@pytest.mark.parametrize("qtype", ["A", "AAAA", "TXT"])
+def test_a_loop_of_aliases_gives_each_record_once(qtype: str) -> None:
+    zones = zones_of("a.z. 5 CNAME b.z.\nb.z. 5 CNAME a.z.")
+    message = message_of(zones, "a.z.", type_from_text(qtype))
+    assert message.rcode() == NOERROR
+    assert shown(message.answer) == ["a.z. 5 CNAME b.z.", "b.z. 5 CNAME a.z."]
+
+
+def test_a_chain_is_followed_sixteen_aliases_far() -> None:
+    lines = [f"n{i}.z. 5 CNAME n{i + 1}.z." for i in range(30)]
+    message = message_of(zones_of("\n".join(lines)), "n0.z.", A)
+    assert message.rcode() == NOERROR
+    assert len(shown(message.answer)) == 16
+
+
+def test_a_dname_used_twice_on_one_way_is_there_once() -> None:
+    zones = zones_of("d.z. 5 DNAME t.z.\nx.t.z. 5 CNAME y.d.z.\ny.t.z. 5 A 192.0.2.1")
+    assert shown(message_of(zones, "x.d.z.", A).answer) == [
+        "d.z. 5 DNAME t.z.",
+        "x.d.z. 5 CNAME x.t.z.",
+        "x.t.z. 5 CNAME y.d.z.",
+        "y.d.z. 5 CNAME y.t.z.",
+        "y.t.z. 5 A 192.0.2.1",
+    ]
+
+
+def test_any_gives_the_smallest_rrset_and_does_not_follow_an_alias() -> None:
+    zones = zones_of(
+        'a.z. 5 TXT "a long text beside"\na.z. 5 A 192.0.2.1\n'
+        "b.z. 5 CNAME a.z.\n*.w.z. 5 A 192.0.2.2"
+    )
+    assert shown(message_of(zones, "a.z.", ANY).answer) == ["a.z. 5 A 192.0.2.1"]
+    assert shown(message_of(zones, "b.z.", ANY).answer) == ["b.z. 5 CNAME a.z."]
+    assert shown(message_of(zones, "x.w.z.", ANY).answer) == ["x.w.z. 5 A 192.0.2.2"]
+    assert message_of(zones, "none.z.", ANY).rcode() == NXDOMAIN
+    assert len(message_of(zones, "z.", ANY).answer) == 1
+
+
+def test_targets_served_here_bring_their_addresses_once() -> None:
+    zones = zones_of(
+        """
+        m.z. 5 MX 1 h.z.
+        m.z. 5 MX 2 H.z.
+        m.z. 5 MX 3 out.
+        s.z. 5 SRV 0 0 1 h.z.
+        h.z. 5 A 192.0.2.1
+        h.z. 5 AAAA 2001:db8::1
+        """
+    )
+    for name, qtype in (("m.z.", MX), ("s.z.", SRV)):
+        additional = message_of(zones, name, qtype).additional
+        assert shown(additional) == ["h.z. 5 A 192.0.2.1", "h.z. 5 AAAA 2001:db8::1"]
+
+
+def test_services_bring_what_their_targets_need() -> None:
+    zones = zones_of(
+        """
+        self.z. 5 HTTPS 1 . alpn=h2
+        self.z. 5 A 192.0.2.1
+        alias.z. 5 HTTPS 0 self.z.
+        none.z. 5 SVCB 0 .
+        none.z. 5 A 192.0.2.2
+        """
+    )
+    assert shown(message_of(zones, "self.z.", HTTPS).additional) == ["self.z. 5 A 192.0.2.1"]
+    assert shown(message_of(zones, "alias.z.", HTTPS).additional) == [
+        'self.z. 5 HTTPS 1 . alpn="h2"',
+        "self.z. 5 A 192.0.2.1",
+    ]
+    assert shown(message_of(zones, "none.z.", SVCB).additional) == []
+
+
+@pytest.mark.parametrize(("left", "ttl"), [(1000, 300), (7, 7), (0, 0), (-5, 0)])
+def test_a_ttl_never_exceeds_the_time_a_record_has_left(left: int, ttl: int) -> None:
+    zone = Zone(names.from_text("z."), SOA_VALUE)
+    address = bytes((192, 0, 2, 1))
+    zone.replace(names.from_text("*.z."), [RRset(A, 300, (address,), NOW_S + left)])
+    zone.replace(names.from_text("b.z."), [RRset(A, 300, (address,))])
+    zones = ZoneSet([zone])
+    assert shown(message_of(zones, "a.z.", A).answer) == [f"a.z. {ttl} A 192.0.2.1"]
+    assert not lookup(zones, names.from_text("a.z."), A, NOW_S).is_lasting
+    assert lookup(zones, names.from_text("b.z."), A, NOW_S).is_lasting
+
+
+def test_owners_keep_the_letter_case_they_are_stored_with() -> None:
+    zones = zones_of("SamBa.z. 5 A 192.0.2.1\na.z. 5 CNAME samba.z.\nl.z. 5 A 192.0.2.2")
+    assert shown(message_of(zones, "SAMBA.z.", A).answer) == ["SamBa.z. 5 A 192.0.2.1"]
+    assert shown(message_of(zones, "a.z.", A).answer)[1] == "SamBa.z. 5 A 192.0.2.1"
+    # One that is stored in lower case takes on the case of the question, as everywhere.
+    assert shown(message_of(zones, "L.z.", A).answer) == ["L.z. 5 A 192.0.2.2"]
+
+
+def test_ds_of_a_delegation_is_answered_by_the_parent_and_below_it_referred() -> None:
+    zones = zones_of("sub.z. 5 NS ns.out.\nsub.z. 5 DS 1 8 2 " + "00" * 32)
+    assert message_of(zones, "sub.z.", DS).flags & dns.flags.AA
+    assert len(message_of(zones, "sub.z.", DS).answer) == 1
+    assert not message_of(zones, "x.sub.z.", DS).flags & dns.flags.AA
+
+
+def test_a_substitution_too_long_is_yxdomain_with_the_dname() -> None:
+    label = "a" * 60
+    zones = zones_of(f"d.z. 5 DNAME {label}.{label}.{label}.z.")
+    message = message_of(zones, f"{label}.{label}.d.z.", A)
+    assert message.rcode() == YXDOMAIN
+    assert [rrset.rdtype for rrset in message.answer] == [DNAME]
+    assert message.flags & dns.flags.AA

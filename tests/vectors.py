@@ -1,0 +1,19 @@
+"""Where the test vectors are that the project does not hold itself."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+_BESIDE = Path(__file__).resolve().parents[2] / "shared" / "vectors"
+
+
+def vectors(path: str) -> Path:
+    """A file or folder of `../shared/vectors` (or of $KUDURRU_VECTORS). Skips the test where it is
+    absent, but fails it in CI: a suite that nobody runs proves nothing."""
+    found = Path(os.environ.get("KUDURRU_VECTORS", _BESIDE)) / path
+    if not found.exists():
+        if "CI" in os.environ:
+            pytest.fail(f"{found} is missing: CI needs the vectors beside the project")
+        pytest.skip(f"{found} is missing: set KUDURRU_VECTORS to the folder of vectors")
+    return found
