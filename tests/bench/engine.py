@@ -4,8 +4,7 @@ thread. Prints figures, asserts nothing.
     python -m tests.bench.engine [--seconds 4] [--rounds 3]
 
 Needs dnsperf, and knot, nsd, named as peers, and `shared/tools/dnsbench.py` beside the project or
-in the folder that KUDURRU_SHARED names. The handler is as cheap as can be: what is measured is the
-engine, its memo and the system calls.
+in the folder that KUDURRU_SHARED names. The real pipeline answers what the memo does not know.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.sockets import Listener, bind_all
-from kudurru.domain.ports import Reply
+from tests.bench.answers import build_zone, pipeline_of
 
 ROOT = Path(__file__).parents[2]
 NAMES = 10_000
@@ -33,35 +32,17 @@ BUSY_CASES = (
 )
 
 
-class FromDict:
-    """Answers hostN.home.example A, else NODATA or NXDOMAIN without an SOA."""
-
-    def __init__(self) -> None:
-        self.answers = {}
-        for number in range(NAMES):
-            label = b"host%d" % number
-            address = bytes((10, number >> 16 & 255, number >> 8 & 255, number & 255))
-            rr = b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x01\x2c\x00\x04" + address
-            self.answers[bytes((len(label),)) + label + b"\x04home\x07example\x00"] = rr
-
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
-        end = packet.find(0, 12) + 1
-        rr = self.answers.get(packet[12:end].lower())
-        if rr is not None and packet[end : end + 2] == b"\x00\x01":
-            header = b"\x84\x00\x00\x01\x00\x01\x00\x00\x00\x00"
-            return Reply(packet[:2] + header + packet[12 : end + 4] + rr, memo=True)
-        header = (b"\x84\x03" if rr is None else b"\x84\x00") + b"\x00\x01\x00\x00\x00\x00\x00\x00"
-        return Reply(packet[:2] + header + packet[12 : end + 4], memo=True)
-
-
 def serve(*, batched: bool, busy: bool, switch_s: float | None) -> None:
     """Serve in this process until it is ended; print the port first."""
     if switch_s is not None:
         sys.setswitchinterval(switch_s)
 
+    zone = build_zone(NAMES)
+    zone.stamp(1)
+
     async def main() -> None:
         (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
-        engine = PythonEngine(FromDict(), bound.sockets, batched=batched)
+        engine = PythonEngine(pipeline_of(zone), bound.sockets, batched=batched)
         await engine.start()
         print(bound.address.rpartition(":")[2], flush=True)
         await asyncio.Event().wait()
