@@ -61,7 +61,7 @@ def failure(code: int, message: str, causes: Iterable[Cause] = ()) -> Response:
         "reason": "".join(word.capitalize() for word in HTTPStatus(code).phrase.split()),
         "code": code,
         "message": message,
-        "details": {"causes": list(causes)},
+        "details": {"causes": [{"field": one.field, "message": one.message} for one in causes]},
     }
     return Response(code, msgspec.json.encode(status))
 

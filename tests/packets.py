@@ -1,6 +1,10 @@
 """Queries in wire form for tests of what carries them, made by hand so that each octet is known."""
 
+import contextlib
+import socket
 import struct
+
+import pytest
 
 
 def name(text: str) -> bytes:
@@ -28,3 +32,13 @@ def edns(size: int = 1232) -> bytes:
 
 def ident(packet: bytes) -> int:
     return int.from_bytes(packet[:2], "big")
+
+
+def _has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+        sock.bind(("::1", 0))
+        return True
+    return False
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback")

@@ -9,6 +9,7 @@ import pytest
 from kudurru.adapters import sockets
 from kudurru.adapters.sockets import Bound, Listener, bind_all, split_address
 from kudurru.domain.errors import Busy, Invalid
+from tests.packets import needs_ipv6
 
 
 @contextmanager
@@ -73,6 +74,7 @@ def test_a_connection_of_a_stopped_server_does_not_hold_its_port() -> None:
         pass
 
 
+@needs_ipv6
 def test_ipv4_and_ipv6_wildcards_stand_side_by_side() -> None:
     with bound(Listener("udp", "0.0.0.0:0")) as (one,):
         port = split_address(one.address)[1]

@@ -14,7 +14,7 @@ from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.ports import PacketEngine, Reply
-from tests.packets import edns, ident, query
+from tests.packets import edns, ident, needs_ipv6, query
 
 DEADLINE_S = 10
 
@@ -135,6 +135,7 @@ def test_a_query_gets_the_handlers_answer(kind: str) -> None:
     serve(kind, scenario)
 
 
+@needs_ipv6
 def test_ipv6_is_served(kind: str) -> None:
     async def scenario(rig: Rig, handler: Handler) -> None:
         assert rig.engine.addresses == (f"[::1]:{rig.target[1]}",)
@@ -289,6 +290,7 @@ def test_an_answer_leaves_from_the_address_that_was_asked(udp_kind: str) -> None
     serve(udp_kind, scenario, "0.0.0.0:0")
 
 
+@needs_ipv6
 def test_all_ipv6_addresses_are_served_and_no_ipv4_one(udp_kind: str) -> None:
     async def scenario(rig: Rig, handler: Handler) -> None:
         bind_all([Listener("udp", f"127.0.0.1:{rig.target[1]}")])[0].sockets[0].close()

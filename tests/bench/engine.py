@@ -1,0 +1,129 @@
+"""CPU per query of the Python packet engine beside other servers, and its latency beside a busy
+thread. Prints figures, asserts nothing.
+
+    python -m tests.bench.engine [--seconds 4] [--rounds 3]
+
+Needs dnsperf, and knot, nsd, named as peers, and `shared/tools/dnsbench.py` beside the project or
+in the folder that KUDURRU_SHARED names. The real pipeline answers what the memo does not know.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.sockets import Listener, bind_all
+from tests.bench.answers import build_zone, pipeline_of
+
+ROOT = Path(__file__).parents[2]
+NAMES = 10_000
+PEERS = ("knot", "nsd", "named", "floor")
+BUSY_CASES = (
+    ("idle beside", ()),
+    ("busy thread", ("--busy",)),
+    ("busy thread, switch interval 0.5 ms", ("--busy", "--switch", "0.0005")),
+)
+
+
+def serve(*, batched: bool, busy: bool, switch_s: float | None) -> None:
+    """Serve in this process until it is ended; print the port first."""
+    if switch_s is not None:
+        sys.setswitchinterval(switch_s)
+
+    zone = build_zone(NAMES)
+    zone.stamp(1)
+
+    async def main() -> None:
+        (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+        engine = PythonEngine(pipeline_of(zone), bound.sockets, batched=batched)
+        await engine.start()
+        print(bound.address.rpartition(":")[2], flush=True)
+        await asyncio.Event().wait()
+
+    def spin() -> None:
+        while True:
+            sum(range(1000))
+
+    if busy:
+        threading.Thread(target=spin, daemon=True).start()
+    asyncio.run(main())
+
+
+@contextmanager
+def child(*arguments: str) -> Iterator[tuple[int, int]]:
+    """A serving child process: its port and pid."""
+    command = [sys.executable, "-m", "tests.bench.engine", "--serve", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.terminate()
+
+
+def dnsbench(*arguments: str) -> None:
+    shared = Path(os.environ.get("KUDURRU_SHARED", ROOT.parent / "shared"))
+    command = [sys.executable, str(shared / "tools" / "dnsbench.py"), *arguments]
+    subprocess.run(command, check=True)
+
+
+def cpu_per_query(folder: str, seconds: int, rounds: int, peers: Sequence[str]) -> None:
+    with child() as (port, pid), child("--plain") as (plain_port, plain_pid):
+        for queries in ("q-plain.txt", "q-mixed.txt"):
+            print(f"\n{queries}: CPU per query; first/this: batched beside that server", flush=True)
+            dnsbench(
+                "run", folder, "--queries", queries,
+                "--seconds", str(seconds), "--rounds", str(rounds),
+                "--server", f"batched:{port}:{pid}",
+                "--server", f"plain calls:{plain_port}:{plain_pid}",
+                *(part for peer in peers for part in ("--peer", peer)),
+            )  # fmt: skip
+
+
+def beside_busy_thread(folder: str, seconds: int) -> None:
+    print("\nqueries and latency beside a thread that computes in the same process")
+    for title, arguments in BUSY_CASES:
+        with child(*arguments) as (port, _):
+            out = subprocess.run(
+                ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", f"{folder}/q-plain.txt",
+                 "-l", str(seconds), "-c", "8", "-q", "200"],
+                capture_output=True, text=True, check=True,
+            ).stdout  # fmt: skip
+        shown = dict(line.strip().split(":", 1) for line in out.splitlines() if ":" in line)
+        rate = float(shown["Queries per second"])
+        latency = float(shown["Average Latency (s)"].split()[0]) * 1e3
+        lost = shown["Queries lost"].split()[0]
+        print(f"{title:<40}{rate:>10.0f} queries/s{latency:>8.2f} ms{lost:>8} lost", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", action="append", help="knot, nsd, named, unbound, floor")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--busy", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--switch", type=float, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(batched=not given.plain, busy=given.busy, switch_s=given.switch)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        dnsbench("zone", folder, "--names", str(NAMES))
+        cpu_per_query(folder, given.seconds, given.rounds, given.peer or PEERS)
+        beside_busy_thread(folder, given.seconds)
+
+
+if __name__ == "__main__":
+    main()
