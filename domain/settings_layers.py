@@ -35,9 +35,9 @@ class Resolved(msgspec.Struct, frozen=True):
         return shown(KEYS[path].type, self.values[path])
 
     def locked_by(self, path: str) -> str | None:
-        """The environment variable that holds the key against any other change."""
+        """The environment variable or flag that holds the key against any other change."""
         last = self.origins[path][-1]
-        return last.place if last.layer == "environment" else None
+        return last.place if last.layer in ("environment", "command line") else None
 
 
 def resolve(given: Iterable[Given], faults: Sequence[Cause] = ()) -> Resolved:
@@ -175,15 +175,15 @@ class _Walk:
 
 ENVIRONMENT_PREFIX = "KUDURRU__"
 RESERVED = {"KUDURRU_DATA": "node.dataDir", "KUDURRU_SETTINGS_FILE": "settingsFile"}
-"""Variables with one underscore that set a key. Others are not ours to judge: Kubernetes injects
-KUDURRU_SERVICE_HOST and the like for a Service of our name."""
+"""Variables with one underscore that set a key, unless they are empty. Others are not ours to
+judge: Kubernetes injects KUDURRU_SERVICE_HOST and the like for a Service of our name."""
 
 
 def given_by_environment(environ: Mapping[str, str], faults: list[Cause]) -> list[Given]:
     """Values of `KUDURRU__SECTION__KEY` in any case. Faults are added."""
     given: dict[str, Given] = {}
     for name in sorted(environ):
-        path = RESERVED.get(name)
+        path = RESERVED.get(name) if environ[name] else None
         if name.upper().startswith(ENVIRONMENT_PREFIX):
             path = name[len(ENVIRONMENT_PREFIX) :].replace("__", ".")
         if path is None:

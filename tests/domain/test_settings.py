@@ -375,6 +375,7 @@ def test_variables_with_one_underscore_are_not_settings() -> None:
     found = by_environment(dict.fromkeys(names, "x"))
     assert found.settings == Settings()
     assert found.locked_by("log.level") is None
+    assert by_environment({"KUDURRU_DATA": "", "KUDURRU_SETTINGS_FILE": ""}).settings == Settings()
 
 
 @pytest.mark.parametrize(
@@ -411,6 +412,7 @@ def test_flags_set_keys() -> None:
         {"proto": "tcp", "address": "127.0.0.1:0"},
     ]
     assert str(found.origins["api.address"][-1]) == "command line --http"
+    assert found.locked_by("api.address") == "--http"
     with pytest.raises(Invalid, match=r"--http: api\.address: 'x' is no address"):
         resolve(given_by_flags({"api.address": ("--http", "x")}, faults), faults)
 
