@@ -8,6 +8,7 @@ are reported at once with the place of each.
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -15,10 +16,14 @@ import msgspec
 
 from kudurru.domain.documents import FAULTS_MAX, Document, read_documents
 from kudurru.domain.errors import Cause, Invalid
+from kudurru.domain.notation import duration_text
 from kudurru.domain.settings import KEYS, SECTIONS, Key, Section, Settings, key_path
 from kudurru.domain.settings_values import Given, LayerName, Origin, kind_of, read_value, shown
 
 _S = TypeVar("_S", bound=Section)
+
+LEASE_SLACK_MIN = timedelta(seconds=2)
+"""What is left for the longest request of a leader that lost its Lease, before another may lead."""
 
 _FOLDED = {path.casefold(): path for path in KEYS}
 
@@ -91,9 +96,11 @@ def _broken_rules(settings: Settings) -> Iterator[tuple[Sequence[str], str]]:
     cache, lease, tls = settings.cache, settings.kubernetes.lease, settings.tls
     if cache.min_ttl > cache.max_ttl:
         yield ("cache.minTTL", "cache.maxTTL"), "cache.minTTL is above cache.maxTTL: change one"
-    if not lease.duration > lease.renew > lease.retry:
+    slack = lease.duration - lease.renew - lease.retry
+    if lease.renew <= lease.retry or slack < LEASE_SLACK_MIN:
         keys = [f"kubernetes.lease.{name}" for name in ("duration", "renew", "retry")]
-        yield keys, "duration must be above renew, and that above retry: change one"
+        least = duration_text(LEASE_SLACK_MIN)
+        yield keys, f"renew must be above retry, and duration {least} above both together"
     if bool(tls.cert) != bool(tls.key):
         yield ("tls.cert", "tls.key"), "tls.cert and tls.key come together: give both"
     internal = (tls.internal.ca, tls.internal.cert, tls.internal.key)

@@ -295,7 +295,11 @@ FAULTS = {
     ),
     "lease order": (
         "kubernetes: {lease: {retry: 20s}}",
-        "kubernetes.lease.retry: duration must be above renew",
+        "kubernetes.lease.retry: renew must be above retry",
+    ),
+    "lease slack": (
+        "kubernetes: {lease: {duration: 13s}}",
+        "kubernetes.lease.duration: renew must be above retry, and duration 2s above both",
     ),
     "half a pair": ("tls: {key: /k}", "tls.key: tls.cert and tls.key come together"),
     "no certificate": ("listeners: [{proto: tls, address: 0.0.0.0:853}]", "tls wants tls.cert"),
