@@ -8,6 +8,7 @@ are reported at once with the place of each.
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -15,10 +16,14 @@ import msgspec
 
 from kudurru.domain.documents import FAULTS_MAX, Document, read_documents
 from kudurru.domain.errors import Cause, Invalid
+from kudurru.domain.notation import duration_text
 from kudurru.domain.settings import KEYS, SECTIONS, Key, Section, Settings, key_path
 from kudurru.domain.settings_values import Given, LayerName, Origin, kind_of, read_value, shown
 
 _S = TypeVar("_S", bound=Section)
+
+LEASE_SLACK_MIN = timedelta(seconds=2)
+"""What is left for the longest request of a leader that lost its Lease, before another may lead."""
 
 _FOLDED = {path.casefold(): path for path in KEYS}
 
@@ -35,9 +40,9 @@ class Resolved(msgspec.Struct, frozen=True):
         return shown(KEYS[path].type, self.values[path])
 
     def locked_by(self, path: str) -> str | None:
-        """The environment variable that holds the key against any other change."""
+        """The environment variable or flag that holds the key against any other change."""
         last = self.origins[path][-1]
-        return last.place if last.layer == "environment" else None
+        return last.place if last.layer in ("environment", "command line") else None
 
 
 def resolve(given: Iterable[Given], faults: Sequence[Cause] = ()) -> Resolved:
@@ -91,9 +96,11 @@ def _broken_rules(settings: Settings) -> Iterator[tuple[Sequence[str], str]]:
     cache, lease, tls = settings.cache, settings.kubernetes.lease, settings.tls
     if cache.min_ttl > cache.max_ttl:
         yield ("cache.minTTL", "cache.maxTTL"), "cache.minTTL is above cache.maxTTL: change one"
-    if not lease.duration > lease.renew > lease.retry:
+    slack = lease.duration - lease.renew - lease.retry
+    if lease.renew <= lease.retry or slack < LEASE_SLACK_MIN:
         keys = [f"kubernetes.lease.{name}" for name in ("duration", "renew", "retry")]
-        yield keys, "duration must be above renew, and that above retry: change one"
+        least = duration_text(LEASE_SLACK_MIN)
+        yield keys, f"renew must be above retry, and duration {least} above both together"
     if bool(tls.cert) != bool(tls.key):
         yield ("tls.cert", "tls.key"), "tls.cert and tls.key come together: give both"
     internal = (tls.internal.ca, tls.internal.cert, tls.internal.key)
@@ -175,15 +182,15 @@ class _Walk:
 
 ENVIRONMENT_PREFIX = "KUDURRU__"
 RESERVED = {"KUDURRU_DATA": "node.dataDir", "KUDURRU_SETTINGS_FILE": "settingsFile"}
-"""Variables with one underscore that set a key. Others are not ours to judge: Kubernetes injects
-KUDURRU_SERVICE_HOST and the like for a Service of our name."""
+"""Variables with one underscore that set a key, unless they are empty. Others are not ours to
+judge: Kubernetes injects KUDURRU_SERVICE_HOST and the like for a Service of our name."""
 
 
 def given_by_environment(environ: Mapping[str, str], faults: list[Cause]) -> list[Given]:
     """Values of `KUDURRU__SECTION__KEY` in any case. Faults are added."""
     given: dict[str, Given] = {}
     for name in sorted(environ):
-        path = RESERVED.get(name)
+        path = RESERVED.get(name) if environ[name] else None
         if name.upper().startswith(ENVIRONMENT_PREFIX):
             path = name[len(ENVIRONMENT_PREFIX) :].replace("__", ".")
         if path is None:

@@ -295,7 +295,11 @@ FAULTS = {
     ),
     "lease order": (
         "kubernetes: {lease: {retry: 20s}}",
-        "kubernetes.lease.retry: duration must be above renew",
+        "kubernetes.lease.retry: renew must be above retry",
+    ),
+    "lease slack": (
+        "kubernetes: {lease: {duration: 13s}}",
+        "kubernetes.lease.duration: renew must be above retry, and duration 2s above both",
     ),
     "half a pair": ("tls: {key: /k}", "tls.key: tls.cert and tls.key come together"),
     "no certificate": ("listeners: [{proto: tls, address: 0.0.0.0:853}]", "tls wants tls.cert"),
@@ -375,6 +379,7 @@ def test_variables_with_one_underscore_are_not_settings() -> None:
     found = by_environment(dict.fromkeys(names, "x"))
     assert found.settings == Settings()
     assert found.locked_by("log.level") is None
+    assert by_environment({"KUDURRU_DATA": "", "KUDURRU_SETTINGS_FILE": ""}).settings == Settings()
 
 
 @pytest.mark.parametrize(
@@ -411,6 +416,7 @@ def test_flags_set_keys() -> None:
         {"proto": "tcp", "address": "127.0.0.1:0"},
     ]
     assert str(found.origins["api.address"][-1]) == "command line --http"
+    assert found.locked_by("api.address") == "--http"
     with pytest.raises(Invalid, match=r"--http: api\.address: 'x' is no address"):
         resolve(given_by_flags({"api.address": ("--http", "x")}, faults), faults)
 
