@@ -18,6 +18,7 @@ from kudurru.domain.kinds.meta import (
     Ttl,
     is_dns_label,
     is_dns_subdomain,
+    share_defaults,
 )
 
 REGEX_MAX = 4096
@@ -47,6 +48,9 @@ class Window(StrictSpec, frozen=True, kw_only=True):
 class Schedule(StrictSpec, frozen=True, kw_only=True):
     time_zone: Text = "UTC"
     windows: Annotated[list[Window], Meta(min_length=1, max_length=64)]
+
+    def __post_init__(self) -> None:
+        share_defaults(self)
 
 
 class PolicySpec(StrictSpec, frozen=True, kw_only=True):

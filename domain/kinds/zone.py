@@ -18,6 +18,7 @@ from kudurru.domain.kinds.meta import (
     Ttl,
     is_dns_label,
     is_dns_subdomain,
+    share_defaults,
 )
 
 ZONE_DEFAULT_TTL_S = 300
@@ -36,6 +37,9 @@ class SOA(StrictSpec, frozen=True, kw_only=True):
     expire: Ttl = 1209600
     minimum: Ttl = 300
     ttl: Ttl | None = None
+
+    def __post_init__(self) -> None:
+        share_defaults(self)
 
 
 class Transfer(StrictSpec, frozen=True, kw_only=True):
@@ -72,6 +76,9 @@ class DNSZoneSpec(StrictSpec, frozen=True, kw_only=True):
     transfer: Transfer | None = None
     secondary: Secondary | None = None
     forward: Forward | None = None
+
+    def __post_init__(self) -> None:
+        share_defaults(self)
 
 
 class DNSZoneStatus(Spec, frozen=True, kw_only=True):
