@@ -139,8 +139,9 @@ def _label_faults(labels: Mapping[str, str]) -> Iterator[Cause]:
 def _annotation_faults(annotations: Mapping[str, str]) -> Iterator[Cause]:
     size = 0
     for key, value in annotations.items():
-        size += len(key) + len(value.encode())
-        if not _is_qualified(key.lower()):
+        size += len(key) + len(value.encode("utf-8", "surrogatepass"))
+        # Lower-cased as Kubernetes does; the Kelvin sign would become a "k".
+        if not (key.isascii() and _is_qualified(key.lower())):
             yield Cause(f"metadata.annotations[{key}]", "the key is no qualified name")
     enabled = annotations.get(ENABLED)
     if enabled is not None and enabled.strip().lower() not in ("true", "false"):

@@ -104,7 +104,7 @@ def policy_faults(spec: PolicySpec) -> Iterator[Cause]:
 
 def _custom_ip_faults(spec: PolicySpec) -> Iterator[Cause]:
     if (spec.block_mode == "custom") != bool(spec.custom_ips):
-        yield Cause("spec.customIPs", "go together with blockMode: custom")
+        yield Cause("spec.blockMode", "custom and spec.customIPs go together")
     for i, text in enumerate(spec.custom_ips):
         try:
             ip_address(text)

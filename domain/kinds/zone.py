@@ -108,9 +108,9 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
     for kind, part in (("Secondary", spec.secondary), ("Forward", spec.forward)):
         field = f"spec.{kind.lower()}"
         if spec.type == kind and part is None:
-            yield Cause(field, f"type {kind} needs it")
+            yield Cause("spec.type", f"{kind} needs {field}")
         if spec.type != kind and part is not None:
-            yield Cause(field, f"only for type {kind}; this zone is {spec.type}")
+            yield Cause("spec.type", f"{spec.type}, and {field} is for type {kind} only")
     for i, primary in enumerate(spec.secondary.primaries if spec.secondary else ()):
         if not _is_address(primary.address):
             yield Cause(
