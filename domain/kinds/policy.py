@@ -103,8 +103,10 @@ def policy_faults(spec: PolicySpec) -> Iterator[Cause]:
 
 
 def _custom_ip_faults(spec: PolicySpec) -> Iterator[Cause]:
-    if (spec.block_mode == "custom") != bool(spec.custom_ips):
-        yield Cause("spec.blockMode", "custom and spec.customIPs go together")
+    if spec.block_mode == "custom" and not spec.custom_ips:
+        yield Cause("spec.customIPs", "missing; blockMode custom needs them")
+    if spec.block_mode != "custom" and spec.custom_ips:
+        yield Cause("spec.blockMode", f"{spec.block_mode}, and customIPs are for custom only")
     for i, text in enumerate(spec.custom_ips):
         try:
             ip_address(text)

@@ -108,7 +108,7 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
     for kind, part in (("Secondary", spec.secondary), ("Forward", spec.forward)):
         field = f"spec.{kind.lower()}"
         if spec.type == kind and part is None:
-            yield Cause("spec.type", f"{kind} needs {field}")
+            yield Cause(field, f"missing; type {kind} needs it")
         if spec.type != kind and part is not None:
             yield Cause("spec.type", f"{spec.type}, and {field} is for type {kind} only")
     for i, primary in enumerate(spec.secondary.primaries if spec.secondary else ()):

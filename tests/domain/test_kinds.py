@@ -231,14 +231,14 @@ BOUNDS: dict[str, tuple[str, Any, Any]] = {
         secondary(primaries=[{"address": "192.0.2.1"}], transport="tls"),
         secondary(primaries=[{"address": "192.0.2.1"}], transport="udp"),
     ),
-    "secondary of a secondary zone": ("spec.type", primaries(1), zones(type="Secondary")),
+    "secondary of a secondary zone": ("spec.secondary", primaries(1), zones(type="Secondary")),
     "secondary of a primary zone": (
         "spec.type",
         zones(),
         zones(secondary={"primaries": [{"address": "192.0.2.1"}]}),
     ),
     "forward of a forward zone": (
-        "spec.type",
+        "spec.forward",
         zones(type="Forward", forward={"upstreams": ["udp://192.0.2.1"]}),
         zones(type="Forward"),
     ),
@@ -463,7 +463,7 @@ BOUNDS: dict[str, tuple[str, Any, Any]] = {
         policy(customIPs=["192.0.2.1"]),
     ),
     "no customIPs": (
-        "spec.blockMode",
+        "spec.customIPs",
         policy(blockMode="custom", customIPs=["::1"]),
         policy(blockMode="custom"),
     ),
@@ -582,6 +582,8 @@ def test_a_flood_of_faults_is_cut_and_counted() -> None:
         (zones(type="Secundary", secondary={"primaries": [{"address": "::1"}]}), ["spec.type"]),
         (policy(blockMode="costum", customIPs=["::1"]), ["spec.blockMode"]),
         (client(ip=5), ["spec.clients[0].ip"]),
+        (policy(blockMode="custom", customIPs="::1"), ["spec.customIPs"]),
+        (zones(type="Forward", forward=[]), ["spec.forward"]),
     ],
 )  # fmt: skip
 def test_a_fault_does_not_bring_others_that_are_none(value: Any, wanted: list[str]) -> None:
