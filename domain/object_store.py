@@ -26,7 +26,9 @@ from kudurru.domain.kinds.meta import (
     API_VERSION,
     LAST_APPLIED,
     MANAGED_BY,
+    NOT_UNICODE,
     PEOPLES_ANNOTATIONS,
+    is_unicode,
 )
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_ZONE
@@ -167,6 +169,7 @@ class Batch:
         """Take over what a nested batch decided."""
         for key, events in inner._led_to.items():
             self._led_to[key] = self._led_to.get(key, ()) + events
+            self._apexes.pop(key, None)
 
     def find(self, key: Key) -> StoredObject | None:
         stored = self._state.find(key)
@@ -360,6 +363,8 @@ def manager_faults(manager: str) -> Iterator[Cause]:
     """Of a manager name that came from outside."""
     if not manager:
         yield Cause("manager", "empty")
+    if not is_unicode(manager):
+        yield Cause("manager", NOT_UNICODE)
     if len(manager) > MANAGER_MAX:
         yield Cause("manager", f"{len(manager)} characters; at most {MANAGER_MAX}")
     if manager in _RESERVED_MANAGERS or manager.startswith(_RESERVED_PREFIXES):
@@ -395,6 +400,8 @@ def evolve(stored: StoredObject | None, event: Any, version: str) -> StoredObjec
                 resource_version=version,
                 status=decode_status(event.body),
             )
+        case "obj.moved.v1" if stored is not None:
+            return msgspec.structs.replace(stored, ver=event.ver, resource_version=version)
         case "obj.deleted.v1":
             return None
         case _:

@@ -4,12 +4,14 @@ Each resolves to one position, which is printed, so that nobody has to guess wha
 """
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Position
 from kudurru.domain.ports import EventLog
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_POSITION = re.compile(r"\d{1,18}\Z", re.ASCII)
 _RELATIVE = re.compile(
     r"(\d{1,6})\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)(\s+ago)?\Z", re.I
 )
@@ -20,7 +22,7 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     """The position that a target means. Raises Invalid for a text that is no target, NotFound for
     a position that is not in the log."""
     text = text.strip()
-    if text.isascii() and text.isdigit():
+    if _POSITION.match(text):
         return _position(int(text), log)
     if text.startswith(("checkpoint:", "mark:")):
         raise NotFound(f"{text!r}: the log has none of that name")
@@ -48,7 +50,7 @@ def moment_us(text: str, now_us: int) -> int:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             raise ValueError("no offset from UTC")
-        return int(moment.timestamp() * 1_000_000)
+        return (moment - _EPOCH) // timedelta(microseconds=1)
     except ValueError as error:
         raise Invalid(
             "target",

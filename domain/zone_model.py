@@ -7,7 +7,7 @@ disabled or expired endpoint still holds its identity, or switching one off woul
 somebody else.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -40,8 +40,10 @@ class Contribution(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """What an owner serves now."""
+    """What an owner serves now. `owner` is its name as the first endpoint that is served writes
+    it, None when nothing is; `next_expiry_s` is when to ask again."""
 
+    owner: Name | None
     rrsets: list[RRset]
     problems: dict[Key, list[EndpointProblem]]
     next_expiry_s: int | None
@@ -84,57 +86,61 @@ def resolve_owner(
     """Which RRsets one owner serves at a moment, out of what all record sets want there."""
     if len(contributions) > 1:
         contributions = sorted(contributions, key=lambda c: (c.created, c.key))
+    owner: Name | None = None
     holders: dict[tuple[int, str], Key] = {}
     rrsets: list[RRset] = []
     served: dict[int, Key] = {}
     problems: dict[Key, list[EndpointProblem]] = {}
-    next_expiry: int | None = None
+    expiries: list[int] = []
     for contribution in contributions:
         for parsed in contribution.endpoints:
-            holder = holders.setdefault((parsed.rtype, parsed.set_identifier), contribution.key)
-            fault = _fault(parsed, holder, contribution.key, owner_key, apex_key, served)
+            key, expires = contribution.key, parsed.expires_at_s
+            is_on = not parsed.disabled and (expires is None or expires > now_s)
+            if is_on and expires is not None:
+                expiries.append(expires)
+            holder = holders.setdefault((parsed.rtype, parsed.set_identifier), key)
+            fault = _fault(parsed, is_on, holder, key, owner_key, apex_key, served)
             if fault is not None:
-                problem = EndpointProblem(
-                    dns_name=names.to_text(parsed.owner),
-                    record_type=record_types.type_to_text(parsed.rtype),
-                    set_identifier=parsed.set_identifier,
-                    reason=fault[0],
-                    message=fault[1],
-                )
-                problems.setdefault(contribution.key, []).append(problem)
-                continue
-            if parsed.disabled:
-                continue
-            expires = parsed.expires_at_s
-            if expires is not None:
-                if expires <= now_s:
-                    continue
-                next_expiry = expires if next_expiry is None else min(next_expiry, expires)
-            served.setdefault(parsed.rtype, contribution.key)
-            ttl = default_ttl if parsed.ttl is None else parsed.ttl
-            rrsets.append(RRset(parsed.rtype, ttl, parsed.rdatas, expires))
-    return Resolved(rrsets, problems, next_expiry)
+                problems.setdefault(key, []).append(_problem(parsed, *fault))
+            elif is_on:
+                owner = owner or parsed.owner
+                served.setdefault(parsed.rtype, key)
+                ttl = default_ttl if parsed.ttl is None else parsed.ttl
+                rrsets.append(RRset(parsed.rtype, ttl, parsed.rdatas, expires))
+    return Resolved(owner, rrsets, problems, min(expiries, default=None))
+
+
+def _problem(parsed: Parsed, reason: str, message: str) -> EndpointProblem:
+    return EndpointProblem(
+        dns_name=names.to_text(parsed.owner),
+        record_type=record_types.type_to_text(parsed.rtype),
+        set_identifier=parsed.set_identifier,
+        reason=reason,
+        message=message,
+    )
 
 
 def _fault(
     parsed: Parsed,
+    is_on: bool,
     holder: Key,
     key: Key,
     owner_key: Name,
     apex_key: Name,
     served: dict[int, Key],
 ) -> tuple[str, str] | None:
-    """Reason and message of why an endpoint is not served, None when it is."""
+    """Reason and message of what is wrong with an endpoint. One that is off or expired (not
+    `is_on`) holds its identity and is in nobody's way otherwise."""
     if not names.is_within(owner_key, apex_key):
         return "OutsideZone", f"outside the zone {names.to_text(apex_key)}"
     if holder != key:
         return "Duplicated", f"{holder} came first with this name, type and set identifier"
+    if not is_on:
+        return None
     if owner_key == apex_key and parsed.rtype == record_types.NS:
         return "Invalid", "name servers of the zone are written in spec.nameservers of the DNSZone"
     if owner_key == apex_key and parsed.rtype == record_types.CNAME:
         return "Invalid", "a CNAME cannot stand beside the SOA of the zone"
-    if parsed.disabled:
-        return None
     if parsed.rtype in record_types.SINGLETON_TYPES and parsed.rtype in served:
         name = record_types.type_to_text(parsed.rtype)
         return "Invalid", f"{served[parsed.rtype]} has a {name} here, and a name has one at most"
@@ -174,8 +180,3 @@ def soa_of(spec: DNSZoneSpec) -> Soa:
 def _below(label: bytes, apex: Name) -> Name:
     wire = bytes((len(label),)) + label + apex
     return Name(wire) if len(wire) <= names.NAME_MAX else apex
-
-
-def first_of(candidates: Iterable[tuple[str, Key]]) -> Key | None:
-    """Of several DNSZones with one zoneName the earlier serves: (created, key) pairs."""
-    return min(candidates, default=(None, None))[1]

@@ -31,6 +31,8 @@ _ZONE_PREFIX = "DNSZone/"
 _SET_PREFIX = "DNSRecordSet/"
 
 Endpoints = dict[Name, tuple[Parsed, ...]]
+Expiry = tuple[int, str, Name]
+"""Unix time, name of the DNSZone, and owner to work out again then."""
 
 
 class ZoneState:
@@ -98,7 +100,8 @@ class ZoneView:
         self._by_apex: dict[Name, list[ZoneState]] = {}
         self._waiting: dict[str, set[Key]] = {}  # record sets whose zone is not served, by zone
         self._problems: dict[Key, dict[Name, list[EndpointProblem]]] = {}
-        self._expiries: list[tuple[int, str, Name]] = []  # heap
+        self._expiries: list[Expiry] = []  # heap
+        self._scheduled: set[Expiry] = set()  # what the heap holds
         self._touched: set[str] = set()  # zones that may hold more than their serial says
         self._on_change()
 
@@ -120,7 +123,9 @@ class ZoneView:
             return
         self.now_s = now_s
         while self._expiries and self._expiries[0][0] <= now_s:
-            _, name, owner = heapq.heappop(self._expiries)
+            expiry = heapq.heappop(self._expiries)
+            self._scheduled.remove(expiry)
+            _, name, owner = expiry
             state = self._states.get(name)
             if state is not None and state.zone is not None:
                 self._rebuild(state, state.zone, owner, {})
@@ -171,9 +176,11 @@ class ZoneView:
         return next((s for s in states if s.zone is not None), states[0] if states else None)
 
     def problems(self, key: Key) -> list[EndpointProblem]:
-        found = self._problems.get(key)
-        if not found:
-            return []
+        """What is wrong with a record set, in order of owners."""
+        zone = next((name for name, keys in self._waiting.items() if key in keys), None)
+        if zone is not None:
+            return [_zone_not_found(zone, self._states.get(zone))]
+        found = self._problems.get(key, {})
         return [problem for owner in sorted(found) for problem in found[owner]]
 
     def unstamped(self) -> list[ZoneState]:
@@ -238,13 +245,13 @@ class ZoneView:
         self._on_change()
 
     def _elect(self, apex: Name) -> None:
-        """Serve the earliest of the DNSZones with this name."""
-        states = [s for s in self._by_apex.get(apex, ()) if s.spec.type == "Primary"]
-        first = min(states, key=lambda s: (s.created, s.name), default=None)
-        for state in self._by_apex.get(apex, ()):
+        """The earliest of the DNSZones with this name has it. It serves when it is a primary."""
+        states = self._by_apex[apex]
+        first = min(states, key=lambda s: (s.created, s.name))
+        for state in states:
             if state is not first and state.zone is not None:
                 self._withdraw(state)
-        if first is not None and first.zone is None:
+        if first.spec.type == "Primary" and first.zone is None:
             zone = Zone(names.from_text(first.spec.zone_name), zone_model.soa_of(first.spec))
             first.zone = zone
             self._touched.add(first.name)
@@ -395,17 +402,19 @@ class ZoneView:
         if resolved.problems or self._problems:
             self._note_problems(owner, contributions, resolved.problems)
         if resolved.next_expiry_s is not None:
-            heapq.heappush(self._expiries, (resolved.next_expiry_s, state.name, owner))
+            self._schedule((resolved.next_expiry_s, state.name, owner))
         if not names.is_within(owner, state.apex):
             return
-        rrsets = resolved.rrsets
         if owner == state.apex:
-            rrsets = zone_model.apex_rrsets(state.spec) + rrsets
-            zone.replace(zone.apex, rrsets)
-        elif contributions:
-            zone.replace(contributions[0].endpoints[0].owner, rrsets)
+            zone.replace(zone.apex, zone_model.apex_rrsets(state.spec) + resolved.rrsets)
         else:
-            zone.replace(owner, ())
+            zone.replace(resolved.owner or owner, resolved.rrsets)
+
+    def _schedule(self, expiry: Expiry) -> None:
+        # Once each: a record set that is written every minute must not grow the heap.
+        if expiry not in self._scheduled:
+            self._scheduled.add(expiry)
+            heapq.heappush(self._expiries, expiry)
 
     def _contribution(self, key: Key, owner: Name) -> Contribution | None:
         loaded = self._load(key)
@@ -428,6 +437,16 @@ class ZoneView:
                 left.pop(owner, None)
                 if not left:
                     del self._problems[contribution.key]
+
+
+def _zone_not_found(name: str, state: ZoneState | None) -> EndpointProblem:
+    if state is None:
+        why = f"there is no DNSZone {name!r}: spec.zoneRef.name"
+    elif state.spec.type == "Primary":
+        why = f"DNSZone {name} is not served: an earlier one has the name {state.spec.zone_name}"
+    else:
+        why = f"DNSZone {name} is of type {state.spec.type}, which takes no record sets"
+    return EndpointProblem(dns_name="", record_type="", reason="ZoneNotFound", message=why)
 
 
 def _not_selected(state: ZoneState) -> EndpointProblem:

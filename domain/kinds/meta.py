@@ -26,6 +26,8 @@ OBJECT_BYTES_MAX = 1 << 20
 ANNOTATIONS_BYTES_MAX = 256 << 10  # as Kubernetes has it
 LABEL_VALUE_MAX = 63
 
+NOT_UNICODE = "half of a surrogate pair; write the character itself, in UTF-8"
+
 TTL_MAX = 2**31 - 1
 """RFC 2181 section 8: a TTL is an unsigned 31-bit number of seconds."""
 
@@ -51,6 +53,17 @@ class StrictSpec(Spec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a spec: unknown fields are faults."""
 
 
+def share_defaults(part: Spec) -> None:
+    """Give fields that equal their default that very value: `omit_defaults` goes by identity, and
+    a 300 that was read is another object than the default 300. For `__post_init__` of parts whose
+    defaults are numbers above 256, texts or structs."""
+    fields = reversed(part.__struct_fields__)
+    for field, default in zip(fields, reversed(part.__struct_defaults__), strict=False):
+        value = getattr(part, field)
+        if value is not default and value == default:
+            msgspec.structs.force_setattr(part, field, default)
+
+
 class ObjectMeta(StrictSpec, frozen=True, kw_only=True):
     """Metadata as Kubernetes has it. What the store sets is ignored on the way in."""
 
@@ -71,6 +84,16 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message: str = ""
     observed_generation: int = 0
     last_transition_time: str = ""  # RFC 3339, whole seconds; moves only with `status`
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down: not where it holds half of a surrogate pair, as octets
+    that are no UTF-8 become on a command line."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_dns_label(text: str) -> bool:
@@ -116,8 +139,9 @@ def _label_faults(labels: Mapping[str, str]) -> Iterator[Cause]:
 def _annotation_faults(annotations: Mapping[str, str]) -> Iterator[Cause]:
     size = 0
     for key, value in annotations.items():
-        size += len(key) + len(value.encode())
-        if not _is_qualified(key.lower()):
+        size += len(key) + len(value.encode("utf-8", "surrogatepass"))
+        # Lower-cased as Kubernetes does; the Kelvin sign would become a "k".
+        if not (key.isascii() and _is_qualified(key.lower())):
             yield Cause(f"metadata.annotations[{key}]", "the key is no qualified name")
     enabled = annotations.get(ENABLED)
     if enabled is not None and enabled.strip().lower() not in ("true", "false"):

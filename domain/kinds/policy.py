@@ -18,6 +18,7 @@ from kudurru.domain.kinds.meta import (
     Ttl,
     is_dns_label,
     is_dns_subdomain,
+    share_defaults,
 )
 
 REGEX_MAX = 4096
@@ -47,6 +48,9 @@ class Window(StrictSpec, frozen=True, kw_only=True):
 class Schedule(StrictSpec, frozen=True, kw_only=True):
     time_zone: Text = "UTC"
     windows: Annotated[list[Window], Meta(min_length=1, max_length=64)]
+
+    def __post_init__(self) -> None:
+        share_defaults(self)
 
 
 class PolicySpec(StrictSpec, frozen=True, kw_only=True):
@@ -99,8 +103,10 @@ def policy_faults(spec: PolicySpec) -> Iterator[Cause]:
 
 
 def _custom_ip_faults(spec: PolicySpec) -> Iterator[Cause]:
-    if (spec.block_mode == "custom") != bool(spec.custom_ips):
-        yield Cause("spec.customIPs", "go together with blockMode: custom")
+    if spec.block_mode == "custom" and not spec.custom_ips:
+        yield Cause("spec.customIPs", "missing; blockMode custom needs them")
+    if spec.block_mode != "custom" and spec.custom_ips:
+        yield Cause("spec.blockMode", f"{spec.block_mode}, and customIPs are for custom only")
     for i, text in enumerate(spec.custom_ips):
         try:
             ip_address(text)

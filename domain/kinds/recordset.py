@@ -1,7 +1,8 @@
 """DNSRecordSet: records of a zone, close to external-dns' DNSEndpoint."""
 
+import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import msgspec
@@ -11,8 +12,14 @@ from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.errors import Cause
 from kudurru.domain.kinds.meta import Condition, Spec, StrictSpec, Text, Ttl, is_dns_subdomain
 
-TARGET_MAX = 131_072
-"""Characters of one target: 65,535 octets of RDATA in the generic form take two digits each."""
+TARGET_MAX = 262_144
+"""Characters of one target: 65,535 octets of a TXT take at most four each, as \\DDD, and each
+string of 255 of them two quotes and a space."""
+
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)\Z", re.ASCII)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ZoneRef(StrictSpec, frozen=True, kw_only=True):
@@ -54,11 +61,10 @@ class DNSRecordSetStatus(Spec, frozen=True, kw_only=True):
 
 
 def expiry_s(text: str) -> int:
-    """Seconds UTC of an RFC 3339 time. Raises ValueError when it is none or has no offset."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError("no offset from UTC; write for example 2027-01-31T12:00:00Z")
-    return int(moment.timestamp())
+    """Seconds UTC of an RFC 3339 time, a fraction cut off. Raises ValueError."""
+    if not _RFC3339.match(text):  # fromisoformat takes more forms, and other ones each year
+        raise ValueError(f"{text!r} is no RFC 3339 time; write for example 2027-01-31T12:00:00Z")
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(seconds=1)
 
 
 def recordset_faults(spec: DNSRecordSetSpec) -> Iterator[Cause]:
@@ -84,7 +90,7 @@ def recordset_faults(spec: DNSRecordSetSpec) -> Iterator[Cause]:
             try:
                 expiry_s(endpoint.expires_at)
             except ValueError as error:
-                yield Cause(f"{where}.expiresAt", f"no RFC 3339 time: {error}")
+                yield Cause(f"{where}.expiresAt", str(error))
         if owner is None or rtype is None:
             continue
         first = identities.setdefault((owner, rtype, endpoint.set_identifier), i)

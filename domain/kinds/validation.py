@@ -16,6 +16,7 @@ from kudurru.domain import codec
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.meta import (
     API_VERSION,
+    NOT_UNICODE,
     OBJECT_BYTES_MAX,
     ObjectMeta,
     StrictSpec,
@@ -72,10 +73,20 @@ def parse_manifest(
     if causes or kind is None or meta is None or spec is None:
         raise Invalid(what, _bounded(causes))
     manifest = Manifest(kind=kind, meta=meta, spec=spec)
-    size = len(codec.canonical(spec))
-    if size > OBJECT_BYTES_MAX:
-        raise Invalid(what, [Cause("spec", f"{size} bytes; at most {OBJECT_BYTES_MAX}")])
+    causes = list(_size_faults(manifest))
+    if causes:
+        raise Invalid(what, causes)
     return manifest
+
+
+def _size_faults(manifest: Manifest) -> Iterator[Cause]:
+    try:
+        size = len(codec.canonical(manifest.meta)) + len(codec.canonical(manifest.spec))
+    except UnicodeEncodeError:
+        yield Cause("", f"a text holds {NOT_UNICODE}")
+        return
+    if size > OBJECT_BYTES_MAX:
+        yield Cause("", f"the object takes {size} bytes; at most {OBJECT_BYTES_MAX}")
 
 
 def _bounded(causes: list[Cause]) -> list[Cause]:
@@ -141,11 +152,16 @@ def _without(value: Any, path: str, faulty: set[str]) -> Any:
 
 
 def _elsewhere(causes: Iterable[Cause], faulty: list[Cause]) -> Iterator[Cause]:
-    """Faults of places that are not known to be faulty already."""
-    known = tuple(cause.field for cause in faulty)
+    """Faults of places that are not known to be faulty already. A rule about a part of which
+    something was left out cannot be judged either: it would name a fault that is none."""
+    known = {cause.field for cause in faulty}
     for cause in causes:
-        if not any(cause.field == f or cause.field.startswith((f + ".", f + "[")) for f in known):
+        if not any(_is_within(cause.field, f) or _is_within(f, cause.field) for f in known):
             yield cause
+
+
+def _is_within(path: str, part: str) -> bool:
+    return path == part or path.startswith((part + ".", part + "["))
 
 
 def _faults(
@@ -239,7 +255,8 @@ def _found(value: Any, path: str, source_text: SourceText | None) -> str:
             return "a list"
         case bool() | int() | float():
             text = source_text(path) if source_text else None
-            text = text if text is not None else codec.canonical(value).decode()
+            if text is None:
+                text = str(value).lower() if isinstance(value, bool) else str(value)
             kind = "boolean" if isinstance(value, bool) else "number"
             return f'the {kind} {text}; if text is meant, put it in quotes: "{text}"'
         case _:

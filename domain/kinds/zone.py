@@ -18,6 +18,7 @@ from kudurru.domain.kinds.meta import (
     Ttl,
     is_dns_label,
     is_dns_subdomain,
+    share_defaults,
 )
 
 ZONE_DEFAULT_TTL_S = 300
@@ -36,6 +37,9 @@ class SOA(StrictSpec, frozen=True, kw_only=True):
     expire: Ttl = 1209600
     minimum: Ttl = 300
     ttl: Ttl | None = None
+
+    def __post_init__(self) -> None:
+        share_defaults(self)
 
 
 class Transfer(StrictSpec, frozen=True, kw_only=True):
@@ -73,6 +77,9 @@ class DNSZoneSpec(StrictSpec, frozen=True, kw_only=True):
     secondary: Secondary | None = None
     forward: Forward | None = None
 
+    def __post_init__(self) -> None:
+        share_defaults(self)
+
 
 class DNSZoneStatus(Spec, frozen=True, kw_only=True):
     observed_generation: int = 0
@@ -101,9 +108,9 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
     for kind, part in (("Secondary", spec.secondary), ("Forward", spec.forward)):
         field = f"spec.{kind.lower()}"
         if spec.type == kind and part is None:
-            yield Cause(field, f"type {kind} needs it")
+            yield Cause(field, f"missing; type {kind} needs it")
         if spec.type != kind and part is not None:
-            yield Cause(field, f"only for type {kind}; this zone is {spec.type}")
+            yield Cause("spec.type", f"{spec.type}, and {field} is for type {kind} only")
     for i, primary in enumerate(spec.secondary.primaries if spec.secondary else ()):
         if not _is_address(primary.address):
             yield Cause(
