@@ -24,7 +24,7 @@ class KudurruError(Exception):
     """Root of what this program raises on purpose. `str()` is a sentence for a person."""
 
 
-class Cause(msgspec.Struct, frozen=True):
+class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     """One fault of an input: the path of the field, and what is wrong with it."""
 
     field: str

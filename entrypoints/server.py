@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `serve` needs of the settings."""
 
     data: Path
-    dns: tuple[str, ...]
+    listeners: tuple[tuple[str, str], ...]  # (protocol, address)
     http: str = "127.0.0.1:8080"
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
@@ -160,7 +160,7 @@ class Server:
     async def _listen(self, node: Node, writer: Writer, stack: AsyncExitStack) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
-        bound = bind_pairs(options.dns, options.sockets)
+        bound = bind_listeners(options.listeners, options.sockets)
         for one in bound:
             stack.callback(_close, one)
         web = [bind_all([Listener("tcp", a)])[0] for a in (options.http, options.ops)]
@@ -187,7 +187,7 @@ class Server:
         for part in parts:
             stack.push_async_callback(part.stop)
             await part.start()
-        dns = ",".join(one.address for one in bound if one.listener.proto == "udp")
+        dns = ",".join(dict.fromkeys(one.address for one in bound))
         http, ops = (one.address for one in web)
         return f"ready dns={dns} http={http} ops={ops} metrics={scraped.address}"
 
@@ -281,18 +281,24 @@ class Server:
         return handle
 
 
-def bind_pairs(addresses: tuple[str, ...], sockets: int) -> list[Bound]:
-    """UDP and TCP on each address, on the same port also where that is 0."""
+def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
+    """All sockets of all listeners, or none. Listeners that name one address with port 0 get one
+    port between them, whatever it turns out to be. Raises what binding raises; Invalid for a
+    protocol that this version does not speak."""
+    unknown = sorted({proto for proto, _ in listeners} - {"udp", "tcp"})
+    if unknown:
+        fault = f"this version serves udp and tcp, not {', '.join(unknown)}"
+        raise Invalid("listeners", [Cause("", fault)])
     bound: list[Bound] = []
+    chosen: dict[str, str] = {}  # address as given -> address as bound
     try:
-        for address in addresses:
-            udp = bind_all([Listener("udp", address)], sockets)
-            bound += udp
-            bound += bind_all([Listener("tcp", udp[0].address)], sockets)
+        for proto, address in listeners:
+            one = bind_all([Listener(proto, chosen.get(address, address))], sockets)[0]
+            chosen.setdefault(address, one.address)
+            bound.append(one)
     except KudurruError:
         for one in bound:
-            for sock in one.sockets:
-                sock.close()
+            _close(one)
         raise
     return bound
 

@@ -1,33 +1,58 @@
 """kudurru serve."""
 
 import asyncio
+import os
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from kudurru.entrypoints.cli import common
+from kudurru.domain.errors import Cause, Invalid
+from kudurru.domain.settings import Settings
+from kudurru.domain.settings_layers import dns_listeners
+from kudurru.entrypoints.settings import load_settings
 
 app = typer.Typer()
 
 
+class Engine(StrEnum):
+    auto = "auto"
+    native = "native"
+    python = "python"
+
+
 @app.command()
 def serve(
-    data: common.DataOption = common.DEFAULT_DATA,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            envvar="KUDURRU_DATA",
+            help="Data directory; made when it is missing. [default: kudurru-data]",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE|DIR", help="Settings, see `kudurru config`."),
+    ] = None,
     dns: Annotated[
         list[str] | None,
         typer.Option("--dns", metavar="ADDR:PORT", help="UDP and TCP; repeats; port 0 picks one."),
     ] = None,
     http: Annotated[
-        str, typer.Option("--http", metavar="ADDR:PORT", help="API and health.")
-    ] = "127.0.0.1:8080",
+        str | None, typer.Option("--http", metavar="ADDR:PORT", help="API and health.")
+    ] = None,
     ops: Annotated[
-        str, typer.Option("--ops", metavar="ADDR:PORT", help="Health, for operators.")
-    ] = "127.0.0.1:8081",
+        str | None, typer.Option("--ops", metavar="ADDR:PORT", help="Health, for operators.")
+    ] = None,
     metrics: Annotated[
-        str, typer.Option("--metrics", metavar="ADDR:PORT", help="Prometheus metrics.")
-    ] = "127.0.0.1:9153",
+        str | None, typer.Option("--metrics", metavar="ADDR:PORT", help="Prometheus metrics.")
+    ] = None,
+    engine: Annotated[Engine, typer.Option("--engine", help="What answers queries.")] = Engine.auto,
     demo: Annotated[bool, typer.Option("--demo", help="Add the zone demo.example once.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit when the log is damaged, do not serve the rest.")
@@ -37,23 +62,46 @@ def serve(
     ] = None,
 ) -> None:
     """Serve zones over DNS until SIGTERM or Control-C."""
+    if engine is Engine.native:
+        raise Invalid("--engine", [Cause("", "the native engine is not built here; use python")])
+    flags: dict[str, tuple[str, Any]] = {}
+    if dns:
+        flags["listeners"] = ("--dns", dns_listeners(dns))
+    for key, flag, value in (
+        ("node.dataDir", "--data", data),
+        ("api.address", "--http", http),
+        ("ops.address", "--ops", ops),
+        ("metrics.address", "--metrics", metrics),
+    ):
+        if value is not None:
+            flags[key] = (flag, value)
+    settings = load_settings(config, os.environ, flags).settings
+    run(settings, with_demo=demo, strict=strict, pid_file=pid_file)
+
+
+def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
+    from kudurru.entrypoints import logs
     from kudurru.entrypoints.server import ServeOptions, Server
 
+    logs.start(settings.log.level, settings.log.format)
     options = ServeOptions(
-        data=data,
-        dns=tuple(dns or ["127.0.0.1:5300"]),
-        http=http,
-        ops=ops,
-        metrics=metrics,
-        with_demo=demo,
+        data=Path(settings.node.data_dir),
+        listeners=tuple((one.proto, str(one.address)) for one in settings.listeners.all),
+        http=str(settings.api.address),
+        ops=str(settings.ops.address),
+        metrics=str(settings.metrics.address),
+        sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
+        coalesce_s=settings.zones.coalesce.total_seconds(),
+        lameduck_s=settings.health.lameduck.total_seconds(),
+        with_demo=with_demo,
         pid_file=pid_file,
         strict=strict,
     )
 
-    async def run() -> None:
+    async def serve_until_stopped() -> None:
         await Server(options).run(_announce)
 
-    asyncio.run(run())
+    asyncio.run(serve_until_stopped())
 
 
 def _announce(line: str) -> None:
