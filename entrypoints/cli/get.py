@@ -9,16 +9,17 @@ import typer
 
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind, kind_by_word
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, age, note, print_documents, print_table
 from kudurru.entrypoints.service import ListRequest, collect, read_list, read_object
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()
 def get(
     kind_word: Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")],
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     all_namespaces: Annotated[

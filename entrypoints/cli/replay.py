@@ -14,10 +14,11 @@ from kudurru.domain.objects import ref_of
 from kudurru.domain.verify import verify
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, note, print_documents, print_table
 from kudurru.entrypoints.wiring import Node
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()

@@ -15,6 +15,7 @@ from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.object_store import DEFAULT_MANAGER
 from kudurru.domain.objects import Key, key_of
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -25,7 +26,7 @@ from kudurru.entrypoints.service import (
 )
 from kudurru.entrypoints.zone_files import Progress, ZoneFile, read_zone_file, to_manifests
 
-app = typer.Typer(no_args_is_help=True)
+app = command_app(no_args_is_help=True)
 
 WARNINGS_SHOWN = 20
 
@@ -55,8 +56,8 @@ def import_(
     reason: common.ReasonOption = "",
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Import a master file: one DNSZone and one DNSRecordSet per owner name, as one change. What
-    is there already and equal is left alone."""
+    """Import a master file as one change. It becomes one DNSZone and one DNSRecordSet per owner
+    name; what is there already and equal is left alone."""
     with _progress(f"reading {file}") as on_progress:
         read = read_zone_file(file, zone=zone, on_progress=on_progress)
     _warn(read)
@@ -98,7 +99,7 @@ def export(
     data: common.DataOption = common.DEFAULT_DATA,
     at: common.AtOption = None,
 ) -> None:
-    """Print a zone as a master file that other servers load, now or as it was."""
+    """Print a zone as a master file. Other servers load it; with --at it is as it was."""
     if at is not None:
         with common.reader(data, at) as node:
             lines = export_zone(node, zone)
@@ -115,7 +116,7 @@ def check(
     data: common.DataOption = common.DEFAULT_DATA,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Check a master file, or a zone that is served, and say what is wrong with it."""
+    """Check a master file or a served zone. Says what is wrong with it; exit code 1 then."""
     if Path(file).exists() or "/" in file:
         document = _check_file(Path(file), zone)
     else:
