@@ -8,6 +8,7 @@ lists/        block lists as fetched
 keys/         signing keys, mode 0700
 lock          see `adapters.sqlite.lock`
 kudurru.sock  commands of this machine
+socket        where kudurru.sock is when its path here would be too long
 admin.token   the first token
 """
 
@@ -56,6 +57,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def socket(self) -> Path:
         return self.path / "kudurru.sock"
+
+    @property
+    def socket_place(self) -> Path:
+        return self.path / "socket"
 
     @property
     def admin_token(self) -> Path:

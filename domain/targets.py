@@ -48,17 +48,16 @@ def moment_us(text: str, now_us: int) -> int:
         return now_us - back // timedelta(microseconds=1)
     try:
         moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError("no offset from UTC")
-        return (moment - _EPOCH) // timedelta(microseconds=1)
-    except ValueError as error:
-        raise Invalid(
-            "target",
-            [
-                Cause(
-                    "",
-                    f"{text!r} is no position and no time ({error}); write for example 1042, "
-                    "2027-01-31T12:00:00Z, '2h ago', checkpoint:SIZE or mark:NAME",
-                )
-            ],
-        ) from None
+    except ValueError:
+        raise _no_target(text, "is no position and no time") from None
+    if moment.tzinfo is None:
+        raise _no_target(text, "has no offset from UTC")
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _no_target(text: str, why: str) -> Invalid:
+    message = (
+        f"{text!r} {why}; write for example 1042, 2027-01-31T12:00:00Z, '2h ago', "
+        "checkpoint:SIZE or mark:NAME"
+    )
+    return Invalid("target", [Cause("", message)])

@@ -20,6 +20,7 @@ from kudurru.domain.errors import Busy
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.verify import verify
+from kudurru.entrypoints import command_socket
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -52,7 +53,7 @@ def open_service(data: Path, *, who: Who, write: bool) -> Iterator[Service]:
     StorageFailed, LogDamaged and LogNewer as opening does."""
     with ExitStack() as stack:
         directory = open_data_dir(data, create=write)
-        remote = connect(directory.socket)
+        remote = connect(command_socket.find(directory))
         if remote is not None:
             yield stack.enter_context(remote)
             return
@@ -79,7 +80,7 @@ def _acquire(directory: DataDir) -> DirectoryLock | RemoteService:
         try:
             return DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
         except Busy:
-            remote = connect(directory.socket)
+            remote = connect(command_socket.find(directory))
             if remote is not None:
                 return remote
             if time.monotonic() > deadline:

@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from kudurru.domain import errors
-from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, ManagedBy
+from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, ManagedBy, StorageFailed
 from kudurru.domain.events import Who
 from kudurru.domain.objects import Key
 from kudurru.entrypoints.service import (
@@ -36,8 +36,6 @@ OBJECTS_PER_FRAME = 500
 OBJECTS_MAX = 2_000_000
 CONNECTIONS_MAX = 64
 CONNECT_TIMEOUT_S = 5.0
-PATH_MAX = 100
-"""sun_path holds 108 octets on Linux, 104 elsewhere."""
 
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred
@@ -198,13 +196,16 @@ class RpcServer:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Bind, in place of a stale socket: the caller holds the directory's lock."""
-        self._path.unlink(missing_ok=True)
+        """Bind, in place of a stale socket: the caller holds the directory's lock. Raises:
+        StorageFailed."""
         before = os.umask(0o177)
         try:
+            self._path.unlink(missing_ok=True)
             self._server = await asyncio.start_unix_server(
                 self._connected, str(self._path), limit=1 << 20
             )
+        except OSError as error:
+            raise StorageFailed(f"{self._path} cannot be made: {error.strerror}") from None
         finally:
             os.umask(before)
 

@@ -32,7 +32,7 @@ from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import demo
+from kudurru.entrypoints import command_socket, demo
 from kudurru.entrypoints.directory import answer, pipeline_of
 from kudurru.entrypoints.health import metrics_of
 from kudurru.entrypoints.rpc import RpcServer
@@ -102,7 +102,8 @@ class Server:
             writer = Writer(node)
             addresses = await self._listen(node, writer, stack)
             await self._replay(node)
-            rpc = RpcServer(directory.socket, self._handler(node, writer))
+            path = stack.enter_context(command_socket.placed(directory))
+            rpc = RpcServer(path, self._handler(node, writer))
             self._catch_signals()
             try:
                 async with asyncio.TaskGroup() as tasks:

@@ -14,6 +14,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.errors import Invalid, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
+from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
 from kudurru.domain.objects import Key, ref_of
@@ -91,7 +92,8 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
     reason = request.reason[:REASON_MAX]
     commands: list[Command] = [
         Apply(manifest=manifest, manager=request.manager, force=request.force)
-        for manifest in request.apply
+        # Zones first: record sets are held against them, wherever they stand in a file.
+        for manifest in sorted(request.apply, key=lambda manifest: manifest.kind is not DNS_ZONE)
     ]
     commands += [
         Delete(key=key, manager=request.manager, force=request.force) for key in request.delete

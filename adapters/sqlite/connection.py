@@ -54,7 +54,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         if isinstance(error, sqlite3.ProgrammingError):
             raise  # a mistake of ours, or use after close
-        raise StorageFailed(f"{path}: {error} - {_advice(error)}") from error
+        raise StorageFailed(f"{path}: {error} - {_advice(error, path)}") from error
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror} - check the path and its rights") from error
 
@@ -78,5 +78,16 @@ _ADVICE = {
 }
 
 
-def _advice(error: sqlite3.Error) -> str:
-    return _ADVICE.get(primary_code(error), "look at the file with `kudurru doctor`")
+def _advice(error: sqlite3.Error, path: Path) -> str:
+    code = primary_code(error)
+    # SQLite calls it an I/O error when there is no room for the -shm file.
+    if code == sqlite3.SQLITE_IOERR and _is_full(path.parent):
+        code = sqlite3.SQLITE_FULL
+    return _ADVICE.get(code, "check the file, its rights and the disk")
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return os.statvfs(folder).f_bavail == 0
+    except OSError:
+        return False

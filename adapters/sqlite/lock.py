@@ -4,6 +4,7 @@ flock decides, and the kernel lets go of it when its holder dies, so a stale fil
 What stands in the file only names the holder to whoever is refused.
 """
 
+import errno
 import fcntl
 import os
 import socket
@@ -87,7 +88,7 @@ def _write(descriptor: int, holder: Holder) -> None:
 
 
 def _cannot_lock(path: Path, error: OSError) -> StorageFailed:
-    return StorageFailed(
-        f"{path} cannot be locked: {error.strerror} - keep the data directory on a local file "
-        "system that this user can write to"
-    )
+    advice = "keep the data directory on a local file system that this user can write to"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "free space on that disk"
+    return StorageFailed(f"{path} cannot be locked: {error.strerror} - {advice}")

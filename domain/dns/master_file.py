@@ -416,13 +416,13 @@ class _Reader:
     # ---- what is found
 
     def _fault(self, file: str, line: int, message: str) -> None:
-        self.faults.append(Cause(f"{file}:{line}", _readable(message)))
+        self.faults.append(Cause("", _readable(message), f"{file}:{line}"))
         if len(self.faults) >= self._limits.faults:
             raise _TooManyFaults
 
     def _warn(self, file: str, line: int, message: str) -> None:
         if len(self.warnings) < self._limits.faults:
-            self.warnings.append(Cause(f"{file}:{line}", message))
+            self.warnings.append(Cause("", message, f"{file}:{line}"))
 
 
 def _why_not(text: str, at: int) -> str:

@@ -179,9 +179,9 @@ class _Survey:
         _add(self.warnings, record.place, message)
 
 
-def _add(causes: list[Cause], field: str, message: str) -> None:
+def _add(causes: list[Cause], at: str, message: str) -> None:
     if len(causes) < FINDINGS_MAX:
-        causes.append(Cause(field, message))
+        causes.append(Cause("", message, at))
     elif len(causes) == FINDINGS_MAX:
         causes.append(Cause("", "and more"))
 

@@ -103,6 +103,6 @@ def kind_by_word(word: str) -> Kind:
     if kind is None:
         near = get_close_matches(word.lower(), _BY_WORD, n=1)
         known = ", ".join(f"{kind.name} ({kind.short})" for kind in KINDS.values())
-        hint = f"; did you mean {_BY_WORD[near[0]].name}" if near else ""
-        raise Invalid("kind", [Cause("", f"{word!r} is not known{hint}? There are: {known}")])
+        hint = f"did you mean {_BY_WORD[near[0]].name}? There are" if near else "there are"
+        raise Invalid("kind", [Cause("", f"{word!r} is not known; {hint} {known}")])
     return kind

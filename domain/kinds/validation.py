@@ -106,8 +106,7 @@ def _envelope_faults(value: dict[Any, Any]) -> Iterator[Cause]:
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         given = "missing" if kind is None else f"{kind!r} is not known"
-        near = _suggestion(str(kind), tuple(KINDS))
-        yield Cause("kind", f"{given}{near}; one of {', '.join(KINDS)}")
+        yield Cause("kind", f"{given}{_suggestion(str(kind), tuple(KINDS))}")
     if "metadata" not in value:
         yield Cause("metadata", "missing")
 
@@ -115,7 +114,9 @@ def _envelope_faults(value: dict[Any, Any]) -> Iterator[Cause]:
 def _suggestion(word: str, known: tuple[str, ...]) -> str:
     lowered = {name.lower(): name for name in known}
     near = get_close_matches(word.lower(), lowered, n=1)
-    return f"; did you mean {lowered[near[0]]!r}?" if near else ""
+    if near:
+        return f"; did you mean {lowered[near[0]]!r}?"
+    return f"; there {'is' if len(known) == 1 else 'are'} {', '.join(known)}"
 
 
 def _convert(

@@ -1,15 +1,18 @@
 """kudurru apply: objects from files, all or nothing."""
 
-import typer
-
+from kudurru.domain.kinds.registry import DNS_RECORD_SET
 from kudurru.domain.object_store import DEFAULT_MANAGER, Outcome
 from kudurru.domain.objects import ref_of
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
-from kudurru.entrypoints.service import ChangeRequest
+from kudurru.entrypoints.service import ChangeRequest, Service
 from kudurru.entrypoints.wiring import Result
 
-app = typer.Typer()
+app = command_app()
+
+CHECKED_MAX = 1_000
+WARNINGS_SHOWN = 20
 
 
 @app.command()
@@ -24,13 +27,32 @@ def apply(
     output: common.OutputOption = Output.table,
 ) -> None:
     """Create or change objects from files, folders or standard input, all or nothing."""
-    manifests = common.load_manifests(files, namespace)
+    loaded = common.load_manifests(files, namespace)
     request = ChangeRequest(
-        apply=manifests, manager=manager, force=force, dry_run=dry_run, reason=reason
+        apply=loaded.manifests, manager=manager, force=force, dry_run=dry_run, reason=reason
     )
     with common.service(data, write=True) as service:
-        result = service.change(request)
-    print_result(result, output, dry_run=dry_run)
+        with loaded.located():
+            result = service.change(request)
+        print_result(result, output, dry_run=dry_run)
+        if not dry_run:
+            _warn(service, result)
+
+
+def _warn(service: Service, result: Result) -> None:
+    """Tell of records that are stored and not served, such as a CNAME beside what another record
+    set has at that name."""
+    changed = [o for o in result.outcomes if ref_of(o.key).kind == DNS_RECORD_SET.name]
+    warnings = [
+        f"warning: {short_name(outcome)}: {p['dnsName']} {p['recordType']} is not served: "
+        f"{p['reason']}: {p['message']}"
+        for outcome in changed[:CHECKED_MAX]
+        for p in service.problems(outcome.key)
+    ]
+    for warning in warnings[:WARNINGS_SHOWN]:
+        note(escape(warning))
+    if len(warnings) > WARNINGS_SHOWN:
+        note(f"and {len(warnings) - WARNINGS_SHOWN} more warnings: kudurru zone check")
 
 
 def print_result(result: Result, output: Output, *, dry_run: bool = False) -> None:

@@ -11,6 +11,7 @@ from kudurru.domain.verify import Verified
 from kudurru.domain.verify import verify as verify_log
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.history import describe_event
 from kudurru.entrypoints.cli.output import (
     Output,
@@ -21,7 +22,7 @@ from kudurru.entrypoints.cli.output import (
     print_jsonl,
 )
 
-app = typer.Typer(no_args_is_help=True)
+app = command_app(no_args_is_help=True)
 
 EXIT_CODES = {
     "gap": 10,
@@ -50,7 +51,7 @@ def verify(
     ] = "full",
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Verify the log: every row, commitment and link of the chain. The exit code names what is
+    """Verify the log. Every row, commitment and link of the chain; the exit code names what is
     bad: 10 gap, 11 payload, 12 entry, 13 chain, 17 state."""
     if level not in ("tail", "full", "state"):
         raise typer.BadParameter(f"{level!r} is none of tail, full, state")
@@ -99,7 +100,7 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", help="Go on as events come.")] = False,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Show the newest events, and with --follow each new one as it comes."""
+    """Show the newest events. With --follow also each new one as it comes."""
     with directory.open_reader(data) as node:
         position = max(0, node.log.head().seq - lines)
         while True:

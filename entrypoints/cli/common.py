@@ -6,22 +6,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from kudurru.adapters.manifests import read_manifest_files
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Position, Who
-from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
+from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, ObjectMeta, metadata_faults
 from kudurru.domain.kinds.registry import Kind, kind_by_word
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
-from kudurru.domain.objects import Key, key_of
+from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli.output import Output
 from kudurru.entrypoints.service import Service
 from kudurru.entrypoints.wiring import Node
+
+if TYPE_CHECKING:
+    from kudurru.domain.documents import Document
 
 DataOption = Annotated[
     Path,
@@ -105,7 +109,15 @@ def format_time(ts_us: int) -> str:
 
 
 def key_from(kind_word: str, name: str, namespace: str) -> tuple[Kind, Key]:
+    """Raises Invalid for a kind that is not known, and for names that no object can have."""
     kind = kind_by_word(kind_word)
+    meta = ObjectMeta(name=name, namespace=namespace if kind.namespaced else "")
+    causes = [
+        Cause(cause.field.removeprefix("metadata."), cause.message)
+        for cause in metadata_faults(meta, namespaced=kind.namespaced)
+    ]
+    if causes:
+        raise Invalid(kind.name, causes)
     return kind, key_of(kind.name, namespace if kind.namespaced else "", name)
 
 
@@ -117,11 +129,28 @@ def split_reference(text: str, namespace: str) -> tuple[Kind, Key]:
     return key_from(word, name, namespace)
 
 
-def load_manifests(files: list[Path], namespace: str) -> list[Manifest]:
+class Loaded(msgspec.Struct, frozen=True):
+    """Manifests, and where they stand, by `str` of the object."""
+
+    manifests: list[Manifest]
+    places: "dict[str, tuple[Document, str]]"
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Give faults that are found later, against the state, their file and line too."""
+        try:
+            yield
+        except Invalid as error:
+            if error.what not in self.places:
+                raise
+            raise Invalid(error.what, _located(*self.places[error.what], error)) from None
+
+
+def load_manifests(files: list[Path], namespace: str) -> Loaded:
     """Manifests of files, folders and standard input; every fault of all of them at once."""
     from kudurru.domain.documents import read_documents
 
-    manifests: list[Manifest] = []
+    loaded = Loaded([], {})
     causes: list[Cause] = []
     for source, data in read_manifest_files(files, sys.stdin.buffer):
         try:
@@ -130,44 +159,50 @@ def load_manifests(files: list[Path], namespace: str) -> list[Manifest]:
             causes += error.causes
             continue
         for document in documents:
-            for value in _items(document.value):
-                try:
-                    manifest = parse_manifest(
-                        value,
-                        what=document.source,
-                        default_namespace=namespace or DEFAULT_NAMESPACE,
-                        source_text=document.text_of,
-                    )
-                    manifests.append(manifest)
-                except Invalid as error:
-                    causes += _located(document, error)
+            causes += _load(document, namespace, loaded)
     if causes:
         raise Invalid("manifests", causes[:CAUSES_MAX])
-    _refuse_twice(manifests)
-    if not manifests:
+    if not loaded.manifests:
         raise NotFound("no objects in " + ", ".join(map(str, files)))
-    return manifests
+    return loaded
 
 
-def _items(value: Any) -> list[Any]:
-    """A `List` as `kubectl get -o yaml` writes it is its items."""
+def _load(document: "Document", namespace: str, loaded: Loaded) -> list[Cause]:
+    """Take in the objects of a document; what is wrong with it."""
+    causes: list[Cause] = []
+    for path, value in _items(document.value):
+        try:
+            manifest = parse_manifest(
+                value,
+                what=document.source,
+                default_namespace=namespace or DEFAULT_NAMESPACE,
+                source_text=lambda inner, path=path: document.text_of(path + inner),  # type: ignore[misc]  # a default is how a loop variable is bound
+            )
+        except Invalid as error:
+            causes += _located(document, path, error)
+            continue
+        name = str(ref_of(manifest.key))
+        if name in loaded.places:
+            first, at = loaded.places[name]
+            message = f"{name} is given twice, first at {first.place(at)}; keep one"
+            causes.append(Cause("", message, document.place(path)))
+        loaded.places[name] = document, path
+        loaded.manifests.append(manifest)
+    return causes
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    """(path, object) of a document. A `List` as `kubectl get -o yaml` writes it is its items."""
     if isinstance(value, dict) and value.get("kind") == "List" and "items" in value:
         items = value["items"]
-        return items if isinstance(items, list) else [items]
-    return [value]
+        if isinstance(items, list):
+            return [(f"items[{i}].", item) for i, item in enumerate(items)]
+        return [("items.", items)]
+    return [("", value)]
 
 
-def _located(document: Any, error: Invalid) -> list[Cause]:
-    located: list[Cause] = document.located(error.causes)
-    return located
-
-
-def _refuse_twice(manifests: list[Manifest]) -> None:
-    seen: set[Key] = set()
-    causes = []
-    for manifest in manifests:
-        if manifest.key in seen:
-            causes.append(Cause(str(manifest.key), "given twice; keep one"))
-        seen.add(manifest.key)
-    if causes:
-        raise Invalid("manifests", causes)
+def _located(document: "Document", path: str, error: Invalid) -> list[Cause]:
+    return [
+        msgspec.structs.replace(cause, at=document.place(path + cause.field))
+        for cause in error.causes
+    ]

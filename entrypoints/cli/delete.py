@@ -6,11 +6,12 @@ import typer
 
 from kudurru.domain.object_store import DEFAULT_MANAGER
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.apply import print_result
 from kudurru.entrypoints.cli.output import Output
 from kudurru.entrypoints.service import ChangeRequest
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()

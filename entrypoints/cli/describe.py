@@ -9,10 +9,11 @@ from kudurru.domain.kinds.registry import DNS_RECORD_SET
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.history import describe_event
 from kudurru.entrypoints.cli.output import Output, age, echo, escape, print_documents
 
-app = typer.Typer()
+app = command_app()
 
 EVENTS_SHOWN = 10
 

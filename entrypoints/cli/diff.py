@@ -11,11 +11,12 @@ from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import ref_of
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.history import differences, print_change
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
 from kudurru.entrypoints.service import Service
 
-app = typer.Typer()
+app = command_app()
 
 EXIT_DIFFERENT = 1
 
@@ -42,7 +43,7 @@ def diff(
     if bool(files) == bool(from_):
         raise typer.BadParameter("give either -f FILE or --from T")
     if files:
-        manifests = common.load_manifests(files, namespace)
+        manifests = common.load_manifests(files, namespace).manifests
         with common.service(data) as service:
             found = [d for m in manifests if (d := _of_manifest(service, m))]
     else:

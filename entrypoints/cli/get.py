@@ -3,22 +3,27 @@
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind, kind_by_word
+from kudurru.domain.objects import Key
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, age, note, print_documents, print_table
+from kudurru.entrypoints.cli.watch import watch as follow
 from kudurru.entrypoints.service import ListRequest, collect, read_list, read_object
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()
 def get(
     kind_word: Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")],
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     all_namespaces: Annotated[
@@ -28,44 +33,41 @@ def get(
         str, typer.Option("-l", "--selector", metavar="SELECTOR", help="By labels: a=b,c!=d.")
     ] = "",
     at: common.AtOption = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on, and show each change as it comes.")
+    ] = False,
     output: common.OutputOption = Output.table,
 ) -> None:
     """Show objects of a kind, or one object; with --at as they were."""
     kind = kind_by_word(kind_word)
-    documents = _read(kind, name, data, namespace, all_namespaces, selector, at)
-    if print_documents(output, documents, single=name is not None):
-        return
-    if not documents:
-        note(
-            f"no {kind.plural}"
-            + (
-                ""
-                if all_namespaces or not kind.namespaced
-                else f" in namespace {namespace}; -A shows all"
-            )
-        )
-        return
-    print_table(*_table(kind, documents, wide=output is Output.wide, all_=all_namespaces))
-
-
-def _read(
-    kind: Kind,
-    name: str | None,
-    data: Any,
-    namespace: str,
-    all_namespaces: bool,
-    selector: str,
-    at: str | None,
-) -> list[dict[str, Any]]:
-    _, key = common.key_from(kind.name, name or "x", namespace)
+    key = common.key_from(kind.name, name or "any", namespace)[1]
     request = ListRequest(
         kind=kind.name,
         namespace=None if all_namespaces or not kind.namespaced else namespace,
         selector=selector,
     )
+    table = partial(_table, kind, wide=output is Output.wide, all_=all_namespaces)
+    if watch and at is not None:
+        raise typer.BadParameter("--watch shows what comes, --at what was: give one of them")
+    if watch:
+        follow(data, request, name, output, table)
+    documents = _read(data, request, key if name else None, at)
+    if print_documents(output, documents, single=name is not None):
+        return
+    if documents:
+        print_table(*table(documents))
+        return
+    hint = f" in namespace {namespace}; -A shows all" if request.namespace else ""
+    note(f"no {kind.plural}{hint}")
+
+
+def _read(
+    data: Path, request: ListRequest, key: Key | None, at: str | None
+) -> list[dict[str, Any]]:
+    """The object of a key, or all that a request lists."""
     if at is not None:
         with common.reader(data, at, zones=False) as node:
-            if name is not None:
+            if key is not None:
                 return [read_object(node, key)]
             reply = read_list(node, request)
             items = reply.items
@@ -74,7 +76,7 @@ def _read(
                 items += reply.items
             return items
     with common.service(data) as service:
-        return [service.get(key)] if name is not None else collect(service, request)
+        return [service.get(key)] if key is not None else collect(service, request)
 
 
 def _next(request: ListRequest, start: str) -> ListRequest:

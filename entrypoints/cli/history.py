@@ -19,9 +19,10 @@ from kudurru.domain.objects import ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents, print_table
 
-app = typer.Typer()
+app = command_app()
 
 _VERBS = {OBJECT_STATUS: "status", OBJECT_DELETED: "deleted", OBJECT_MOVED: "moved"}
 LIMIT = 50
@@ -29,7 +30,7 @@ LIMIT = 50
 
 @app.command()
 def history(
-    reference: Annotated[str | None, typer.Argument(metavar="[KIND/NAME]")] = None,
+    reference: Annotated[str | None, typer.Argument(metavar="KIND/NAME")] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     zone: Annotated[str | None, typer.Option("--zone", metavar="Z", help="Of one zone.")] = None,

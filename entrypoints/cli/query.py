@@ -7,15 +7,16 @@ import typer
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()
 def query(
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    rtype: Annotated[str, typer.Argument(metavar="[TYPE]")] = "A",
+    rtype: Annotated[str, typer.Argument(metavar="TYPE")] = "A",
     data: common.DataOption = common.DEFAULT_DATA,
     at: common.AtOption = None,
     dnssec: Annotated[bool, typer.Option("--dnssec", help="Set the DO bit.")] = False,

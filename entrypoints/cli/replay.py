@@ -14,10 +14,11 @@ from kudurru.domain.objects import ref_of
 from kudurru.domain.verify import verify
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, note, print_documents, print_table
 from kudurru.entrypoints.wiring import Node
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()
@@ -112,9 +113,10 @@ def _compare_live(data: Any, node: Node, digests: dict[str, str]) -> str | None:
     """Compare with the server that holds the directory; None when there is none. Raises LogDamaged
     when the same position means another state there."""
     from kudurru.adapters.data_dir import open_data_dir
+    from kudurru.entrypoints import command_socket
     from kudurru.entrypoints.rpc import connect
 
-    remote = connect(open_data_dir(data).socket)
+    remote = connect(command_socket.find(open_data_dir(data)))
     if remote is None:
         return None
     with remote as server:

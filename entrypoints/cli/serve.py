@@ -12,9 +12,10 @@ import typer
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.settings import Settings
 from kudurru.domain.settings_layers import dns_listeners
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.settings import load_settings
 
-app = typer.Typer()
+app = command_app()
 
 
 class Engine(StrEnum):

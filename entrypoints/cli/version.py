@@ -1,23 +1,24 @@
 """kudurru version."""
 
 import platform
-import sys
 from typing import Annotated
 
 import typer
 
 from kudurru import __version__
+from kudurru.entrypoints.cli.app import command_app
+from kudurru.entrypoints.cli.output import Output, echo, print_documents
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()
 def version(
-    output: Annotated[str, typer.Option("-o", "--output", help="text or json.")] = "text",
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="How to print.", show_default=True)
+    ] = Output.table,
 ) -> None:
     """Show the version."""
-    if output == "json":
-        text = f'{{"version": "{__version__}", "python": "{platform.python_version()}"}}'
-    else:
-        text = f"kudurru {__version__} (Python {platform.python_version()})"
-    sys.stdout.write(text + "\n")
+    document = {"version": __version__, "python": platform.python_version()}
+    if not print_documents(output, [document], single=True):
+        echo(f"kudurru {document['version']} (Python {document['python']})")

@@ -7,14 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from kudurru.domain.dns import names
 from kudurru.domain.errors import NotFound
+from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED
+from kudurru.domain.kinds.meta import is_dns_subdomain
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
-from kudurru.domain.object_store import DEFAULT_MANAGER
+from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.object_store import DEFAULT_MANAGER, decode_body
 from kudurru.domain.objects import Key, key_of
+from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -25,7 +31,7 @@ from kudurru.entrypoints.service import (
 )
 from kudurru.entrypoints.zone_files import Progress, ZoneFile, read_zone_file, to_manifests
 
-app = typer.Typer(no_args_is_help=True)
+app = command_app(no_args_is_help=True)
 
 WARNINGS_SHOWN = 20
 
@@ -55,13 +61,14 @@ def import_(
     reason: common.ReasonOption = "",
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Import a master file: one DNSZone and one DNSRecordSet per owner name, as one change. What
-    is there already and equal is left alone."""
+    """Import a master file as one change. It becomes one DNSZone and one DNSRecordSet per owner
+    name; what is there already and equal is left alone."""
+    named = _zone_name_of(data, zone) if zone else None
     with _progress(f"reading {file}") as on_progress:
-        read = read_zone_file(file, zone=zone, on_progress=on_progress)
+        read = read_zone_file(file, zone=named or zone, on_progress=on_progress)
     _warn(read)
     with common.service(data, write=True) as service, _waiting("recording"):
-        name = _object_of(service, read)
+        name = zone if named else _object_of(service, read)
         manifests = to_manifests(read, namespace=namespace, zone_object=name)
         zone_name = manifests[0].meta.name
         kept = {manifest.key for manifest in manifests}
@@ -98,7 +105,7 @@ def export(
     data: common.DataOption = common.DEFAULT_DATA,
     at: common.AtOption = None,
 ) -> None:
-    """Print a zone as a master file that other servers load, now or as it was."""
+    """Print a zone as a master file. Other servers load it; with --at it is as it was."""
     if at is not None:
         with common.reader(data, at) as node:
             lines = export_zone(node, zone)
@@ -115,9 +122,10 @@ def check(
     data: common.DataOption = common.DEFAULT_DATA,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Check a master file, or a zone that is served, and say what is wrong with it."""
+    """Check a master file or a served zone. Says what is wrong with it; exit code 1 then."""
     if Path(file).exists() or "/" in file:
-        document = _check_file(Path(file), zone)
+        named = _zone_name_of(data, zone) if zone else None
+        document = _check_file(Path(file), named or zone)
     else:
         document = _check_served(data, file)
     if not print_documents(output, [document], single=True):
@@ -166,6 +174,25 @@ def _check_served(data: Path, zone: str) -> dict[str, Any]:
 
 def _is_of(stored: Any, zone: str) -> bool:
     return stored is not None and stored.scope.partition("/")[2] == zone
+
+
+def _zone_name_of(data: Path, name: str) -> str | None:
+    """The DNS name of the DNSZone of that name, None when there is none: read from the log, where
+    the newest event of one object is found at once, without building the views."""
+    if not is_dns_subdomain(name) or not data.is_dir():
+        return None
+    key = key_of(DNS_ZONE.name, "", name)
+    try:
+        with directory.open_reader(data) as node:
+            for event in node.log.read(key=key, newest_first=True):
+                if event.type == OBJECT_DELETED:
+                    return None
+                if event.type == OBJECT_APPLIED and event.body is not None:
+                    spec = decode_body(event.body).spec
+                    return msgspec.json.decode(spec, type=DNSZoneSpec).zone_name
+    except NotFound:
+        pass
+    return None
 
 
 def _object_of(service: Service, read: ZoneFile) -> str | None:

@@ -1,0 +1,210 @@
+"""The program as people run it: real processes, real sockets, no fixed ports.
+
+`kudurru` starts the command line as a process. `command` runs the same `main` in this process: for
+tables of many cases, where starting the interpreter would be most of the time.
+"""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dns.flags
+import dns.message
+import dns.query
+import dns.rcode
+
+from kudurru.entrypoints.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 30.0
+"""Before a process that does not do what is waited for fails the test. Nothing takes as long."""
+
+ANY_PORT = "127.0.0.1:0"
+CRASHES = ("Traceback (most recent call last)", "This is a fault of kudurru")
+
+
+class Done(NamedTuple):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def environment(**extra: str) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("KUDURRU")}
+    return {**inherited, "PYTHONPATH": str(ROOT / "src"), **extra}
+
+
+def command_line(*args: str | Path, prefix: Sequence[str] = ()) -> list[str]:
+    return [*prefix, sys.executable, "-m", "kudurru", *map(str, args)]
+
+
+def kudurru(
+    *args: str | Path, stdin: str = "", prefix: Sequence[str] = (), cwd: Path | None = None
+) -> Done:
+    """Run a command to its end. It must never show the inside of the program."""
+    done = subprocess.run(
+        command_line(*args, prefix=prefix),
+        input=stdin.encode(),
+        capture_output=True,
+        timeout=PATIENCE_S,
+        env=environment(),
+        cwd=cwd,
+        check=False,
+    )
+    return _checked(Done(done.returncode, done.stdout.decode(), done.stderr.decode()))
+
+
+def command(*args: str | Path) -> Done:
+    """Run a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(arg) for arg in args])
+    return _checked(Done(code, out.getvalue(), err.getvalue()))
+
+
+def _checked(done: Done) -> Done:
+    for crash in CRASHES:
+        assert crash not in done.err, done.err
+    return done
+
+
+class Serving:
+    """A server that has said that it is ready."""
+
+    def __init__(self, process: subprocess.Popen[str], ready: str) -> None:
+        self.process = process
+        self.ready = ready
+        self.addresses = dict(part.split("=", 1) for part in ready.split()[1:])
+        host, _, port = self.addresses["dns"].split(",")[0].rpartition(":")
+        self.host, self.port = host.strip("[]"), int(port)
+
+    def ask(self, name: str, rtype: str = "A", *, tcp: bool = False) -> dns.message.Message:
+        query = dns.message.make_query(name, rtype)
+        send = dns.query.tcp if tcp else dns.query.udp
+        return send(query, self.host, port=self.port, timeout=PATIENCE_S)
+
+    def texts(self, name: str, rtype: str = "A") -> list[str]:
+        """Data of the answer, or its code where it is none of success."""
+        answer = self.ask(name, rtype)
+        if answer.rcode() != dns.rcode.NOERROR:
+            return [dns.rcode.to_text(answer.rcode())]
+        return sorted(rdata.to_text() for rrset in answer.answer for rdata in rrset)
+
+    def stop(self) -> int:
+        """End it, without the time it takes when balancers are to notice; the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def serving(
+    data: Path, *options: str, dns_at: str = ANY_PORT, env: dict[str, str] | None = None
+) -> Iterator[Serving]:
+    """`kudurru serve`, from when it is ready until the end of the block. Its stderr must not show
+    the inside of the program."""
+    args = ["serve", "--data", str(data), "--dns", dns_at, *options]
+    for listener in ("http", "ops", "metrics"):
+        args += [f"--{listener}", ANY_PORT]
+    with tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            command_line(*args),
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            env=environment(**(env or {})),
+        )
+        assert process.stdout is not None
+        try:
+            with process.stdout:
+                ready = read_line(process)
+                assert ready.startswith("ready "), _text(err)
+                yield Serving(process, ready)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                end(process)
+        _checked(Done(process.returncode, "", _text(err)))
+
+
+def _text(file: Any) -> str:
+    file.seek(0)
+    return str(file.read())
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line that a process prints, "" when it ends first. It is killed when it neither
+    prints nor ends."""
+    assert process.stdout is not None
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog.start()
+    try:
+        return process.stdout.readline()
+    finally:
+        watchdog.cancel()
+        watchdog.join()
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Wait for a process, and no longer than patience allows."""
+    try:
+        process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def wait_until(condition: Callable[[], Any]) -> Any:
+    """The first result of `condition` that is true. Fails when none comes."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
+def zone(name: str, **spec: Any) -> dict[str, Any]:
+    """Manifest of a DNSZone named like its zone."""
+    return _manifest("DNSZone", name, {"zoneName": name, **spec})
+
+
+def records(name: str, zone_name: str, *endpoints: tuple[str, str, str]) -> dict[str, Any]:
+    """Manifest of a DNSRecordSet; endpoints are (owner, type, target)."""
+    spec = {
+        "zoneRef": {"name": zone_name},
+        "endpoints": [
+            {"dnsName": owner, "recordType": rtype, "targets": [target]}
+            for owner, rtype, target in endpoints
+        ],
+    }
+    return _manifest("DNSRecordSet", name, spec)
+
+
+def _manifest(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "kudurru.io/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def write_json(path: Path, *documents: dict[str, Any]) -> Path:
+    """A file of manifests, one JSON document after the other."""
+    path.write_text("\n".join(map(json.dumps, documents)))
+    return path

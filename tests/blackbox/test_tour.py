@@ -1,0 +1,197 @@
+"""A new user's first hour, with real processes."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.blackbox.program import (
+    Serving,
+    command,
+    command_line,
+    end,
+    environment,
+    kudurru,
+    read_line,
+    records,
+    serving,
+    write_json,
+    zone,
+)
+
+COMMANDS = [
+    "apply",
+    "audit tail",
+    "audit verify",
+    "delete",
+    "describe",
+    "diff",
+    "get",
+    "history",
+    "query",
+    "replay",
+    "serve",
+    "version",
+    "zone check",
+    "zone export",
+    "zone import",
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tour") / "data"
+
+
+@pytest.fixture(scope="module")
+def server(node: Path):
+    with serving(node, "--demo") as found:
+        yield found
+
+
+def test_the_demo_answers(server: Serving) -> None:
+    assert server.texts("www.demo.example") == ["192.0.2.80"]
+    assert server.ask("www.demo.example", tcp=True).answer[0][0].address == "192.0.2.80"
+    assert server.texts("a.apps.demo.example") == ["192.0.2.80", "www.demo.example."]
+    assert server.texts("nope.demo.example") == ["NXDOMAIN"]
+    assert server.texts("example.com") == ["REFUSED"]
+
+
+def test_a_record_is_applied_asked_for_and_deleted(
+    server: Serving, node: Path, tmp_path: Path
+) -> None:
+    file = write_json(
+        tmp_path / "new.json",
+        records("new.demo.example", "demo.example", ("new.demo.example", "A", "192.0.2.99")),
+    )
+    done = kudurru("apply", "-f", file, "--data", node, "--reason", "a new machine")
+    assert (done.code, done.out) == (0, "dnsrecordset/default/new.demo.example created\n")
+    # Acknowledged means served.
+    assert server.texts("new.demo.example") == ["192.0.2.99"]
+
+    assert command("apply", "-f", file, "--data", node).out.endswith(" unchanged\n")
+    newest = command("history", "rs/new.demo.example", "--data", node, "-o", "json").json()[0]
+    assert newest["verb"] == "created"
+    assert newest["reason"] == "a new machine"
+    assert newest["source"] == "socket"
+
+    done = command("delete", "rs", "new.demo.example", "--data", node)
+    assert done.out == "dnsrecordset/default/new.demo.example deleted\n"
+    assert server.texts("new.demo.example") == ["NXDOMAIN"]
+    then = command("query", "new.demo.example", "--at", str(newest["seq"]), "--data", node)
+    assert "192.0.2.99" in then.out
+
+
+def test_manifests_come_from_standard_input(node: Path, server: Serving) -> None:
+    manifest = json.dumps(zone("stdin.example"))
+    done = kudurru("apply", "-f", "-", "--data", node, stdin=manifest)
+    assert (done.code, done.out) == (0, "dnszone/stdin.example created\n")
+
+
+def test_a_served_zone_is_exported_and_imported_elsewhere(
+    node: Path, server: Serving, tmp_path: Path
+) -> None:
+    exported = kudurru("zone", "export", "demo.example", "--data", node)
+    file = tmp_path / "demo.zone"
+    file.write_text(exported.out)
+    other = tmp_path / "other"
+    done = kudurru("zone", "import", file, "--data", other)
+    assert done.code == 0
+    assert command("zone", "export", "demo.example", "--data", other).out == exported.out
+    assert command("zone", "check", "demo.example", "--data", other).code == 0
+
+
+def test_the_log_of_a_running_server_verifies_and_replays_to_what_it_serves(
+    node: Path, server: Serving
+) -> None:
+    assert command("audit", "verify", "--level", "state", "--data", node).code == 0
+    replayed = command("replay", "--verify", "--data", node, "-o", "json").json()
+    assert replayed["server"] == "the server's views equal the replayed ones"
+
+
+@contextmanager
+def following(*args: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on until it is told to end."""
+    process = subprocess.Popen(
+        command_line(*args), stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            end(process)
+
+
+def test_get_watch_shows_what_becomes_of_objects(
+    node: Path, server: Serving, tmp_path: Path
+) -> None:
+    file = write_json(tmp_path / "w.json", zone("watched.example"))
+    with following("get", "zone", "--watch", "-o", "json", "--data", node) as process:
+        assert json.loads(read_line(process))["type"] == "Added"  # one that is there: it has begun
+        command("apply", "-f", file, "--data", node)
+        command("delete", "zone", "watched.example", "--data", node)
+        types: list[str] = []
+        while types[-1:] != ["Deleted"]:
+            seen = json.loads(read_line(process))
+            if seen["object"]["metadata"]["name"] == "watched.example":
+                types.append(seen["type"])
+    assert types == ["Added", "Modified", "Deleted"]  # it is stamped in between
+
+
+def test_audit_tail_follows_the_log(node: Path, server: Serving, tmp_path: Path) -> None:
+    file = write_json(tmp_path / "t.json", zone("tailed.example"))
+    with following(
+        "audit", "tail", "--lines", "1", "--follow", "-o", "jsonl", "--data", node
+    ) as process:
+        newest = json.loads(read_line(process))["seq"]
+        command("apply", "-f", file, "--data", node, "--reason", "to be seen")
+        seen = json.loads(read_line(process))
+        while seen["reason"] != "to be seen":  # stamps of what others changed
+            seen = json.loads(read_line(process))
+    assert seen["seq"] > newest
+    assert seen["object"] == "dnszone/tailed.example"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    done = command(*name.split(), "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: kudurru {name}")
+    assert "-completion" not in done.out
+
+
+def test_the_program_has_help_and_a_version() -> None:
+    assert kudurru("--help").code == 0
+    done = kudurru("version", "-o", "json")
+    assert set(done.json()) == {"version", "python"}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("get", "zone"),
+        ("get", "zone", "demo.example"),
+        ("get", "rs", "-A"),
+        ("describe", "zone", "demo.example"),
+        ("history",),
+        ("audit", "verify"),
+        ("replay",),
+        ("query", "www.demo.example"),
+        ("zone", "check", "demo.example"),
+    ],
+    ids=" ".join,
+)
+def test_output_for_programs_is_one_document(
+    args: tuple[str, ...], node: Path, server: Serving
+) -> None:
+    document = command(*args, "--data", node, "-o", "json").json()
+    lines = command(*args, "--data", node, "-o", "jsonl").out.splitlines()
+    assert all(json.loads(line) for line in lines)
+    assert len(lines) == (len(document) if isinstance(document, list) else 1)
+    assert command(*args, "--data", node, "-o", "yaml").code == 0
+    assert command(*args, "--data", node, "-o", "wide").code == 0
