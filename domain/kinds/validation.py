@@ -106,7 +106,8 @@ def _envelope_faults(value: dict[Any, Any]) -> Iterator[Cause]:
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         given = "missing" if kind is None else f"{kind!r} is not known"
-        yield Cause("kind", f"{given}{_suggestion(str(kind), tuple(KINDS))}")
+        near = _suggestion(str(kind), tuple(KINDS))
+        yield Cause("kind", f"{given}{near} (there are {', '.join(KINDS)})")
     if "metadata" not in value:
         yield Cause("metadata", "missing")
 

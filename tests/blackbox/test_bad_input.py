@@ -275,9 +275,9 @@ def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
 
 
 LISTENERS = [
-    ("bogus", "write an IP address and a port"),
-    ("127.0.0.1:99999", "write an IP address and a port"),
-    ("localhost:53", "write an IP address and a port"),
+    ("bogus", "write 127.0.0.1:5300 or [::1]:5300"),
+    ("127.0.0.1:99999", "port 99999 in '127.0.0.1:99999' is above 65535"),
+    ("localhost:53", "--dns: listeners[0].address: 'localhost'"),
     ("192.0.2.1:5300", "no interface of this machine has this address"),
 ]
 
