@@ -25,11 +25,18 @@ PAYLOAD_REDACTED = "payload.redacted.v1"
 """Names a payload that was erased in the same transaction. The verifier reads it already; it is
 no known type before something writes it."""
 
+CHECKPOINT_STATE = "checkpoint.state.v1"
+"""Says what the log means up to here; the signed checkpoint covers it as its last leaf."""
+KEY_ADOPTED = "key.adopted.v1"
+"""Names the key that signs checkpoints from here on, see `domain.checkpoint`."""
+
 OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
-KNOWN_TYPES = OBJECT_TYPES | {CLOCK_STEPPED}
+KNOWN_TYPES = OBJECT_TYPES | {CLOCK_STEPPED, CHECKPOINT_STATE, KEY_ADOPTED}
 
 SYSTEM_KEY = Key("System//log")
 """Stream of facts about the log itself."""
+CHECKPOINT_KEY = Key("System//checkpoint")
+SIGNING_KEY = Key("System//key")
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
