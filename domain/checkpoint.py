@@ -10,9 +10,10 @@ one is signed by the key before and by the new one. Whoever audits keeps a key o
 of the log, and trusts it and its successors.
 """
 
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from typing import Any
+from hashlib import sha256
 
 import msgspec
 
@@ -80,10 +81,10 @@ class Adoption(msgspec.Struct, frozen=True):
 
 
 def checkpoint_of(origin: str, edge: Edge, key: SigningKey, state: bytes) -> StoredCheckpoint:
-    """The signed checkpoint of a tree. `state` is the digest of its last leaf's body."""
+    """The signed checkpoint of a tree, whose last leaf has the body `state`."""
     root = b64encode(edge.root()).decode()
     note = sign_note(f"{origin}\n{edge.size}\n{root}\n", key)
-    return StoredCheckpoint(edge.size, note, b"".join(edge.frontier()), state)
+    return StoredCheckpoint(edge.size, note, b"".join(edge.frontier()), sha256(state).digest())
 
 
 def adoption_note(origin: str, key: SigningKey, previous: SigningKey | None) -> str:
@@ -218,10 +219,31 @@ def tlog_proof(index: int, path: Sequence[bytes], note: str, extra: bytes = b"")
     return "\n".join(lines) + "\n\n" + note
 
 
-def txt_strings(note: str) -> list[str]:
-    """A note as the character-strings of a TXT record, one a line."""
-    return note.removesuffix("\n").split("\n")
+def txt_target(note: str) -> str:
+    """A note as the text of a TXT record: one character-string a line (RFC 1035 section 5.1)."""
+    return " ".join(f'"{_escaped(line)}"' for line in note.removesuffix("\n").split("\n"))
 
 
-def note_of_txt(strings: Iterable[Any]) -> str:
-    return "".join(f"{string}\n" for string in strings)
+def _escaped(line: str) -> str:
+    return "".join(
+        chr(octet) if 0x20 <= octet < 0x7F and octet not in b'"\\' else f"\\{octet:03d}"
+        for octet in line.encode()
+    )
+
+
+def note_of_txt(text: str) -> str:
+    """The note of a TXT record as `dig +short` prints it; any other text as it is."""
+    strings = _TXT_STRING.findall(text)
+    if not text.startswith('"') or not strings:
+        return text
+    lines = [_TXT_ESCAPE.sub(_unescaped, string.encode()) for string in strings]
+    return b"".join(line + b"\n" for line in lines).decode(errors="replace")
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    digits, other = found.groups()
+    return bytes((int(digits) & 0xFF,)) if digits else other
+
+
+_TXT_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_TXT_ESCAPE = re.compile(rb"\\(?:(\d{3})|(.))")
