@@ -23,6 +23,7 @@ from kudurru.domain.events import (
     Who,
 )
 from kudurru.domain.object_store import CONTROLLER, Batch, Outcome, resource_version
+from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, Entropy, EventLog
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
 from kudurru.projections.clock_view import ClockView
@@ -189,7 +190,9 @@ class Node:
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
             recorded = self.log.append([*steps, ChangeSet(tuple(decided.events), who)], now_us)
-        return self._result(decided, recorded[len(steps) :])
+        result = self.results([decided], recorded[len(steps) :])[0]
+        assert isinstance(result, Result)
+        return result
 
     def clock_steps(self, now_us: int) -> list[ChangeSet]:
         """What to record before the next events when the clock did not run as clocks do."""
@@ -244,31 +247,31 @@ class Node:
         except BaseException:
             self._pending.clear()
             self.views.follower.reset()
-            self.views.follower.catch_up(self.log)
+            self.catch_up()
             raise
         finally:
             self._pending.clear()
-
-    def _result(self, decided: _Decided, recorded: Sequence[Recorded]) -> Result:
-        versions = {event.key: resource_version(self.log.epoch, event.seq) for event in recorded}
-        outcomes = [
-            msgspec.structs.replace(o, resource_version=versions.get(o.key, o.resource_version))
-            for o in decided.outcomes
-        ]
-        return Result(outcomes, recorded[0].txn if recorded else Position(0))
 
     def results(
         self, decided: Sequence[_Decided | KudurruError], recorded: Sequence[Recorded]
     ) -> list[Result | KudurruError]:
         """What to tell each caller of a group, once its events are recorded."""
         found: list[Result | KudurruError] = []
+        versions: dict[Key, str] = {}  # what is unchanged may be so since an earlier one in here
         at = 0
         for one in decided:
             if isinstance(one, KudurruError):
                 found.append(one)
                 continue
-            found.append(self._result(one, recorded[at : at + len(one.events)]))
-            at += len(one.events)
+            own = recorded[at : at + len(one.events)]
+            at += len(own)
+            for event in own:
+                versions[event.key] = resource_version(self.log.epoch, event.seq)
+            outcomes = [
+                msgspec.structs.replace(o, resource_version=versions.get(o.key, o.resource_version))
+                for o in one.outcomes
+            ]
+            found.append(Result(outcomes, own[0].txn if own else Position(0)))
         return found
 
     # --- stamping -----------------------------------------------------------------------
