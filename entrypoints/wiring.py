@@ -92,7 +92,8 @@ class Node:
         self._entropy = entropy
         self._pending: dict[int, Recorded] = {}
         self.why_not_writable: KudurruError | None = None
-        self._last_reading: Reading | None = None  # None: not looked at yet
+        self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
+        self._reading: Reading | None = None
         self.views = Views(self._read_event, log.epoch, on_change)
 
     def _read_event(self, seq: int) -> Recorded | None:
@@ -166,6 +167,8 @@ class Node:
         """Apply events that are durable now."""
         for event in recorded:
             self.views.follower.apply(event)
+            if event.type == CLOCK_STEPPED:
+                self._last_reading = self._reading  # at its new place the clock is normal
 
     def commit(self, change: Change) -> Result:
         """Decide, record and apply one change, with its stamps in the same change set.
@@ -179,28 +182,28 @@ class Node:
             raise decided
         if not decided.events:
             return Result(decided.outcomes, Position(0))
-        steps = self.clock_steps(now_us)
+        if steps := self.clock_steps(now_us):
+            self.take_in(self.log.append(steps, now_us))
         with self._ahead_of_log(now_us) as record:
-            for change_set in steps:
-                record(change_set.events)
             record(decided.events)
             for command in self.stamps(change.imported_serials):
                 stamp, _ = self._batch(now_us).decide(command)
                 record(stamp)
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
-            recorded = self.log.append([*steps, ChangeSet(tuple(decided.events), who)], now_us)
-        result = self.results([decided], recorded[len(steps) :])[0]
+            recorded = self.log.append([ChangeSet(tuple(decided.events), who)], now_us)
+        result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)
         return result
 
     def clock_steps(self, now_us: int) -> list[ChangeSet]:
-        """What to record before the next events when the clock did not run as clocks do."""
+        """What to record before the next events, and before serials are asked for, when the clock
+        did not run as clocks do. It is said again until it was recorded."""
         last = self._last_reading or self._reading_of_log()
-        now = Reading(now_us, self.clock.monotonic_us())
-        self._last_reading = now
-        stepped = step(last, now) if last is not None else None
+        self._reading = Reading(now_us, self.clock.monotonic_us())
+        stepped = step(last, self._reading) if last is not None else None
         if stepped is None:
+            self._last_reading = self._reading
             return []
         version = self.log.stream_version(SYSTEM_KEY) + 1
         body = stepped.encode()
