@@ -60,8 +60,8 @@ def commands_reference() -> str:
     """A page of every command, its arguments and options."""
     parts = [
         (
-            "# Commands\n\nGenerated from the code (`just schemas`). `kudurru COMMAND --help` says the "
-            "same. Exit codes: 0 done, 1 refused or failed, 2 usage; `audit verify` has more.\n"
+            "# Commands\n\nGenerated from the code (`just schemas`). `kudurru COMMAND --help` says "
+            "the same. Exit codes: 0 done, 1 refused or failed, 2 usage; `audit verify` has more.\n"
         )
     ]
     for name, (module, about) in COMMANDS.items():
