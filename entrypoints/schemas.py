@@ -59,8 +59,10 @@ def _text(schema: dict[str, Any]) -> str:
 def commands_reference() -> str:
     """A page of every command, its arguments and options."""
     parts = [
-        "# Commands\n\nGenerated from the code (`just schemas`). `kudurru COMMAND --help` says the "
-        "same. Exit codes: 0 done, 1 refused or failed, 2 usage; `audit verify` has more.\n"
+        (
+            "# Commands\n\nGenerated from the code (`just schemas`). `kudurru COMMAND --help` says "
+            "the same. Exit codes: 0 done, 1 refused or failed, 2 usage; `audit verify` has more.\n"
+        )
     ]
     for name, (module, about) in COMMANDS.items():
         from typer.main import get_command
@@ -87,9 +89,13 @@ def _command_pages(path: str, command: Any, about: str) -> Iterator[str]:
     ]
     yield f"## {path}\n\n`{path} {usage}`\n\n{text}\n"
     if rows:
-        yield "| option | |\n|---|---|\n" + "\n".join(
-            f"| `{_cell(name)}` | {_cell(' '.join(help_.split()))} |" for name, help_ in rows
-        ) + "\n"
+        yield (
+            "| option | |\n|---|---|\n"
+            + "\n".join(
+                f"| `{_cell(name)}` | {_cell(' '.join(help_.split()))} |" for name, help_ in rows
+            )
+            + "\n"
+        )
 
 
 def _cell(text: str) -> str:
