@@ -322,7 +322,7 @@ class Batch:
 def _is_below(text: str, suffix: str) -> bool:
     """Whether a name is surely below a zone, as its text tells: the usual case, ten times as cheap
     as its octets. An escaped dot before the suffix would deceive it."""
-    return "\\" not in text and (text.endswith(suffix) or text.endswith(suffix[:-1]))
+    return "\\" not in text and text.endswith((suffix, suffix[:-1]))
 
 
 def _apex(spec: DNSZoneSpec) -> names.Name:
