@@ -40,7 +40,7 @@ from kudurru.domain.events import (
     Who,
 )
 from kudurru.domain.kinds.meta import API_VERSION, DEFAULT_NAMESPACE
-from kudurru.domain.kinds.validation import parse_manifest
+from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import CONTROLLER
 from kudurru.domain.ports import SignTree, StoredCheckpoint, VerifiableLog
 from kudurru.domain.signed_note import SigningKey, VerifierKey
@@ -143,8 +143,8 @@ class Checkpointer:
         return self.activity
 
     def plan(self, now_us: int) -> Plan:
-        """A checkpoint of everything that is in the views. Raises: NotFound when there is no key to
-        sign with."""
+        """A checkpoint of everything that is in the views, the clock noted. Raises: NotFound when
+        there is no key to sign with; what stops writing."""
         return self._plan(self._needed_key(), None, now_us)
 
     def rotation(self, who: Who, now_us: int) -> Plan:
@@ -153,15 +153,14 @@ class Checkpointer:
         return self._plan(self._keys.create_next(), (before, who), now_us)
 
     def _needed_key(self) -> SigningKey:
+        self._node.check_writable()
         if self._key is None:
             raise NotFound(f"no checkpoint can be signed: {self.why_not}")
         return self._key
 
-    def _plan(
-        self, key: SigningKey, rotates: tuple[SigningKey, Who] | None, now_us: int
-    ) -> Plan:
+    def _plan(self, key: SigningKey, rotates: tuple[SigningKey, Who] | None, now_us: int) -> Plan:
         me = Who(actor="system", source=SOURCE, wall=now_us)
-        sets = self._node.clock_steps(now_us)
+        sets = []
         if rotates is not None:
             before, who = rotates
             sets.append(self._adoption(key, before, msgspec.structs.replace(who, wall=now_us)))
@@ -192,10 +191,13 @@ class Checkpointer:
         event = Event(KEY_ADOPTED, SIGNING_KEY, version, "/", CONTROLLER, body)
         return ChangeSet((event,), who)
 
-    def take(self, plan: Plan) -> StoredCheckpoint:
+    def take(self, make: Callable[[int], Plan]) -> StoredCheckpoint:
         """Append and apply, for a node that nobody else writes to."""
-        now_us = self._node.clock.now_us()
-        self._node.take_in(self._log.append_signed(plan.change_sets, now_us, plan.sign))
+        node, now_us = self._node, self._node.clock.now_us()
+        if steps := node.clock_steps(now_us):
+            node.take_in(node.log.append(steps, now_us))
+        plan = make(now_us)
+        node.take_in(self._log.append_signed(plan.change_sets, now_us, plan.sign))
         plan.done()
         return self.taken()
 
@@ -210,7 +212,7 @@ class Checkpointer:
         """At the end of a session: sign what happened in it. What cannot be signed now is signed
         by the next one."""
         if self._key is not None and self._node.why_not_writable is None and self.recount():
-            self.take(self.plan(self._node.clock.now_us()))
+            self.take(self.plan)
 
     def current(self) -> StoredCheckpoint | None:
         """The newest checkpoint when it covers the whole log."""
@@ -229,14 +231,18 @@ class Checkpointer:
             except StorageFailed as error:
                 self.complain(target, error)
             else:
-                self._failed.discard(target)
+                self.cleared(target)
                 self.published_us = now_us
 
     def complain(self, target: str, error: KudurruError) -> None:
-        """A checkpoint that stays at home is a loss, and no reason to stop serving. Once each."""
+        """A checkpoint that is not made, or stays at home, is no reason to stop serving. Once
+        each, until it works again."""
         if target not in self._failed:
             self._failed.add(target)
-            log.warning("a checkpoint was not published: %s", error)
+            log.warning("no checkpoint for %s: %s", target, error)
+
+    def cleared(self, target: str) -> None:
+        self._failed.discard(target)
 
     def zone_targets(self) -> list[str]:
         return [t for t in self.policy.publish if t.startswith(ZONE_TARGET)]
@@ -274,7 +280,7 @@ class Checkpointer:
         who = msgspec.json.decode(event.who, type=Who)
         return (int(who.cause), event.ts) if who.cause.isdigit() else None
 
-    def _record(self, state: ZoneState, note: str) -> "Manifest":
+    def _record(self, state: ZoneState, note: str) -> Manifest:
         owner = f"_kudurru-log.{names.to_text(state.apex)}"
         allowed = state.spec.allowed_namespaces
         endpoint = {

@@ -6,7 +6,7 @@ command takes the lock for itself, or only reads.
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,20 @@ import msgspec
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
+from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain.chain import origin_of
+from kudurru.domain.checkpoint import Checkpoint
 from kudurru.domain.errors import Busy, LogDamaged
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import VerifiableLog
+from kudurru.domain.signed_note import parse_key
 from kudurru.domain.verify import TAIL_ROWS, verify
+from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -77,7 +83,23 @@ def open_service(
         log = stack.enter_context(open_log(directory, create=True))
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
-        yield LocalService(node, who)
+        checkpointer = open_checkpointer(directory, node)
+        yield LocalService(node, who, checkpointer)
+        checkpointer.take_if_active()
+
+
+def open_checkpointer(
+    directory: DataDir, node: Node, policy: CheckpointPolicy | None = None
+) -> Checkpointer:
+    """Of a directory whose lock the caller holds. Raises: StorageFailed."""
+    origin = origin_of(node.log.log_id, node.log.epoch)
+    keys = KeyFolder(directory.keys, origin, SystemEntropy())
+    return Checkpointer(node, keys, policy or CheckpointPolicy())
+
+
+def trust_of(keys: Sequence[str] = (), checkpoint: Checkpoint | None = None) -> Trust:
+    """What signatures are held against. Raises: Invalid for a text that is no key."""
+    return Trust(check_signature, tuple(map(parse_key, keys)), checkpoint)
 
 
 def _acquire(directory: DataDir) -> DirectoryLock | RemoteService:
@@ -102,7 +124,7 @@ def open_log(directory: DataDir, *, create: bool) -> Iterator[SQLiteEventLog]:
         directory.log, entropy=SystemEntropy(), clock=SystemClock(), create=create
     )
     try:
-        damages = verify(log, tail=TAIL_ROWS).damages
+        damages = verify(log, tail=TAIL_ROWS, trust=trust_of()).damages
         if damages:
             raise damages[0]
         yield log
@@ -194,9 +216,10 @@ def answer(node: Node, packet: bytes) -> bytes:
 class LocalService:
     """A `Service` in this process."""
 
-    def __init__(self, node: Node, who: Who) -> None:
+    def __init__(self, node: Node, who: Who, checkpointer: Checkpointer | None = None) -> None:
         self._node = node
         self._who = who
+        self._checkpointer = checkpointer
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -215,6 +238,20 @@ class LocalService:
 
     def export(self, zone: str) -> list[str]:
         return export_zone(self._node, zone)
+
+    def checkpoint(self) -> str:
+        checkpointer = self._signer()
+        found = checkpointer.current() or checkpointer.take(checkpointer.plan)
+        return found.note
+
+    def rotate_key(self, reason: str) -> str:
+        checkpointer = self._signer()
+        who = msgspec.structs.replace(self._who, reason=reason)
+        return checkpointer.take(lambda now_us: checkpointer.rotation(who, now_us)).note
+
+    def _signer(self) -> Checkpointer:
+        assert self._checkpointer is not None, "opened to read, and asked to write"
+        return self._checkpointer
 
     def info(self, *, digests: bool = False) -> Info:
         return read_info(self._node, __version__, digests=digests)

@@ -33,10 +33,18 @@ from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo
-from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.directory import (
+    UNREADABLE,
+    answer,
+    open_checkpointer,
+    pipeline_of,
+    trust_of,
+)
 from kudurru.entrypoints.health import metrics_of
 from kudurru.entrypoints.rpc import RpcServer
 from kudurru.entrypoints.service import (
+    REASON_MAX,
     ChangeRequest,
     ListRequest,
     export_zone,
@@ -47,7 +55,7 @@ from kudurru.entrypoints.service import (
     to_change,
 )
 from kudurru.entrypoints.wiring import Change, Node
-from kudurru.entrypoints.writer import Writer, keep_stamped
+from kudurru.entrypoints.writer import Writer, keep_checkpoints, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
 
 log = logging.getLogger("kudurru")
@@ -74,6 +82,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
+    checkpoints: CheckpointPolicy = CheckpointPolicy()
+    trusted_keys: tuple[str, ...] = ()
 
 
 class Server:
@@ -99,9 +109,10 @@ class Server:
                 DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
             )
             node = self._open_node(directory, stack)
-            writer = Writer(node)
+            checkpointer = self._open_checkpointer(directory, node)
+            writer = Writer(node, checkpointer)
             addresses = await self._listen(node, writer, stack)
-            await self._replay(node)
+            await self._replay(node, checkpointer)
             path = stack.enter_context(command_socket.placed(directory))
             rpc = RpcServer(path, self._handler(node, writer))
             self._catch_signals()
@@ -113,6 +124,9 @@ class Server:
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
                         ),
                     ]
+                    if checkpointer is not None and checkpointer.key is not None:
+                        keeping = keep_checkpoints(writer, checkpointer, node.clock)
+                        running.append(tasks.create_task(keeping, name="checkpoints"))
                     await rpc.start()
                     stack.push_async_callback(rpc.stop)
                     if options.with_demo and self.why_not_writable is None:
@@ -124,6 +138,7 @@ class Server:
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
+                    await self._sign_last(writer, checkpointer)
                     for task in running:
                         task.cancel()
             except ExceptionGroup as group:
@@ -146,10 +161,26 @@ class Server:
         )
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
-        damages = verify(event_log, tail=TAIL_ROWS).damages
+        trust = trust_of(self._options.trusted_keys)
+        damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
         if damages:
             self._stop_writing(node, damages[0])
         return node
+
+    def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
+        """None for a damaged log: nobody signs that."""
+        if self.why_not_writable is not None:
+            return None
+        checkpointer = open_checkpointer(directory, node, self._options.checkpoints)
+        if checkpointer.why_not:
+            log.error("checkpoints are not signed: %s", checkpointer.why_not)
+        elif checkpointer.is_new_key:
+            log.info(
+                "this log is signed by the new key %s: keep it where this machine cannot change "
+                "it, and give it to audit verify --key",
+                checkpointer.key,
+            )
+        return checkpointer
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
         """What cannot be trusted stops writing, not answering."""
@@ -204,7 +235,7 @@ class Server:
             reasons.append(f"{kind}: {self.why_not_writable}")
         return reasons
 
-    async def _replay(self, node: Node) -> None:
+    async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
         try:
             await self._replay_undamaged(node)
@@ -217,6 +248,8 @@ class Server:
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
+        if checkpointer is not None:
+            checkpointer.recount()
 
     async def _replay_undamaged(self, node: Node) -> None:
         upto = None
@@ -270,6 +303,15 @@ class Server:
         while not self._is_hurried and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
 
+    async def _sign_last(self, writer: Writer, checkpointer: Checkpointer | None) -> None:
+        """Nothing of this run stays unsigned, if it can be helped."""
+        if checkpointer is None or checkpointer.key is None or not checkpointer.activity:
+            return
+        try:
+            await writer.checkpoint()
+        except KudurruError as error:
+            log.warning("the newest changes are not signed: %s", error)
+
     def _handler(self, node: Node, writer: Writer) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             match method:
@@ -290,6 +332,12 @@ class Server:
                 case "info":
                     info = read_info(node, __version__, digests=bool(argument))
                     return msgspec.to_builtins(info)
+                case "checkpoint":
+                    return (await writer.checkpoint()).note
+                case "rotate-key":
+                    reason = msgspec.convert(argument, str)[:REASON_MAX]
+                    who = msgspec.structs.replace(who, reason=reason)
+                    return (await writer.rotate_key(who)).note
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 

@@ -7,18 +7,30 @@ dropped from the answers that depended on it.
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
 
+from kudurru.domain.checkpoint import SOURCE
 from kudurru.domain.commands import UpdateStatus
-from kudurru.domain.errors import Busy, KudurruError, StorageFailed
+from kudurru.domain.errors import Busy, KudurruError, NotFound, StorageFailed
 from kudurru.domain.events import ChangeSet, Recorded, Who
+from kudurru.domain.ports import Clock, StoredCheckpoint, VerifiableLog
+from kudurru.entrypoints.checkpoints import ZONE_INTERVAL_US, Checkpointer, Plan
 from kudurru.entrypoints.wiring import Change, Node, Result
 
 QUEUE_MAX = 4_096
 GROUP_MAX = 512
 """Changes in one transaction: past this the fsync is a small part of the cost."""
+
+
+SIGNINGS_MAX = 64
+"""Checkpoints that are waited for: more than there are connections to ask for one."""
+
+Make = Callable[[int], Plan | None]
+"""(now, microseconds UTC) to what is to be signed; None when it is already."""
 
 
 class WriterStatistics(msgspec.Struct, frozen=True):
@@ -30,14 +42,19 @@ class WriterStatistics(msgspec.Struct, frozen=True):
 class Writer:
     """Runs as one task; `submit` from any other."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, checkpointer: Checkpointer | None = None) -> None:
+        """Without a checkpointer nothing is signed: the log is damaged, or kept in memory."""
         self._node = node
+        self._checkpointer = checkpointer
+        self._signings: deque[tuple[Make, asyncio.Future[StoredCheckpoint]]] = deque()
         self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
         self._wake = asyncio.Event()
         self._is_stamp_due = False
         self._changes = self._groups = self._refused = 0
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
+        self.on_recorded = asyncio.Event()
+        """Set after each append, that of a stamp too."""
 
     def statistics(self) -> WriterStatistics:
         return WriterStatistics(self._changes, self._groups, self._refused)
@@ -58,6 +75,33 @@ class Writer:
         self._is_stamp_due = True
         self._wake.set()
 
+    async def checkpoint(self) -> StoredCheckpoint:
+        """The checkpoint of the whole log; a new one when there is none. Raises: NotFound without
+        a key; what `submit` raises."""
+        signer = self._signer()
+        return await self._sign_soon(
+            lambda now_us: None if signer.current() else signer.plan(now_us)
+        )
+
+    async def rotate_key(self, who: Who) -> StoredCheckpoint:
+        """A new key signs from here on. Raises as `checkpoint` does."""
+        signer = self._signer()
+        return await self._sign_soon(lambda now_us: signer.rotation(who, now_us))
+
+    def _signer(self) -> Checkpointer:
+        if self._checkpointer is None:
+            self._node.check_writable()
+            raise NotFound("this log has no key: it is not kept in a data directory")
+        return self._checkpointer
+
+    async def _sign_soon(self, make: Make) -> StoredCheckpoint:
+        if len(self._signings) >= SIGNINGS_MAX:
+            raise Busy(f"{SIGNINGS_MAX} checkpoints are being made; try again")
+        future: asyncio.Future[StoredCheckpoint] = asyncio.get_running_loop().create_future()
+        self._signings.append((make, future))
+        self._wake.set()
+        return await future
+
     async def run(self) -> NoReturn:
         while True:
             await self._wake.wait()
@@ -70,6 +114,37 @@ class Writer:
                 self._is_stamp_due = False
                 await self._note_clock(self._node.clock.now_us())
                 await self._stamp(self._node.stamps())
+            while self._signings:
+                await self._sign(*self._signings.popleft())
+
+    async def _sign(self, make: Make, future: asyncio.Future[StoredCheckpoint]) -> None:
+        try:
+            found = await self._append_signed(make)
+        except KudurruError as error:
+            if not future.done():
+                future.set_exception(error)
+        except BaseException as error:
+            if not future.done():
+                future.set_exception(StorageFailed(f"the write failed ({error})"))
+            raise
+        else:
+            if not future.done():
+                future.set_result(found)
+
+    async def _append_signed(self, make: Make) -> StoredCheckpoint:
+        node, signer = self._node, self._signer()
+        now_us = node.clock.now_us()
+        await self._note_clock(now_us)
+        plan = make(now_us)
+        if plan is None:
+            found = signer.current()
+            assert found is not None
+            return found
+        log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
+        recorded = await asyncio.to_thread(log.append_signed, plan.change_sets, now_us, plan.sign)
+        node.take_in(recorded)
+        plan.done()
+        return await asyncio.to_thread(signer.taken)
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
@@ -108,6 +183,9 @@ class Writer:
         await self._note_clock(now_us)
         recorded = await self._append(sets, now_us)
         await self._stamp_new(changes)
+        if any(change.who.source == SOURCE for change in changes):
+            # Before anything else happens: what a publication leads to asks for no checkpoint.
+            await self._stamp(node.stamps(), SOURCE)
         self.on_applied.set()
         return node.results(decided, recorded)
 
@@ -116,6 +194,9 @@ class Writer:
         applies until this returns: there is one writer."""
         recorded = await asyncio.to_thread(self._node.log.append, sets, now_us)
         self._node.take_in(recorded)
+        if self._checkpointer is not None:
+            self._checkpointer.count(recorded)
+        self.on_recorded.set()
         return recorded
 
     async def _note_clock(self, now_us: int) -> None:
@@ -132,12 +213,12 @@ class Writer:
             imported |= change.imported_serials
         await self._stamp(self._node.stamps(imported, only_new=not imported))
 
-    async def _stamp(self, commands: list[UpdateStatus]) -> None:
+    async def _stamp(self, commands: list[UpdateStatus], source: str = "stamp") -> None:
         if not commands:
             return
         node = self._node
         now_us = node.clock.now_us()
-        who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
+        who = Who(actor="system", source=source, reason="content changed", wall=now_us)
         decided = node.decide([Change(commands=(c,), who=who) for c in commands], now_us)
         sets = [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
         await self._append(sets, now_us)
@@ -164,3 +245,49 @@ async def _changed_or_expired(writer: Writer, node: Node) -> None:
     except TimeoutError:
         return
     writer.on_applied.clear()
+
+
+async def keep_checkpoints(writer: Writer, checkpointer: Checkpointer, clock: Clock) -> NoReturn:
+    """Sign what happens: after so many events, or so long after the first of them. Then let it go
+    out to zones, as often as those may get one."""
+    loop, policy = asyncio.get_running_loop(), checkpointer.policy
+    due: float | None = None  # when what happened is to be signed
+    zones_due = loop.time()
+    while True:
+        if checkpointer.activity and due is None:
+            due = loop.time() + policy.interval_s
+        if due is not None and (loop.time() >= due or checkpointer.activity >= policy.events):
+            is_signed = await _attempt(checkpointer, "the log", writer.checkpoint())
+            due = None if is_signed else loop.time() + policy.interval_s
+            zones_due = loop.time()
+        if loop.time() >= zones_due:
+            wait_us = await _publish_in_zones(writer, checkpointer, clock.now_us())
+            zones_due = loop.time() + wait_us / 1_000_000
+        next_due = zones_due if due is None else min(due, zones_due)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(writer.on_recorded.wait(), max(0.0, next_due - loop.time()))
+        writer.on_recorded.clear()
+
+
+async def _publish_in_zones(writer: Writer, checkpointer: Checkpointer, now_us: int) -> int:
+    """Microseconds until there may be something to publish again."""
+    waits = [ZONE_INTERVAL_US]
+    for target in checkpointer.zone_targets():
+        wait_us = checkpointer.zone_wait_us(target, now_us)
+        change = checkpointer.zone_change(target) if wait_us == 0 else None
+        if change is not None:
+            await _attempt(checkpointer, target, writer.submit(change))
+        elif wait_us is not None:
+            waits.append(wait_us)
+    return min(waits)
+
+
+async def _attempt(checkpointer: Checkpointer, target: str, doing: Awaitable[object]) -> bool:
+    """Whether it worked. What fails is tried again at the next occasion: nobody waits for it."""
+    try:
+        await doing
+    except KudurruError as error:
+        checkpointer.complain(target, error)
+        return False
+    checkpointer.cleared(target)
+    return True
