@@ -20,12 +20,12 @@ from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.chain import origin_of
-from kudurru.domain.checkpoint import Checkpoint
+from kudurru.domain.checkpoint import Checkpoint, parse_adoption
 from kudurru.domain.errors import Busy, LogDamaged
-from kudurru.domain.events import Position, Who
+from kudurru.domain.events import SIGNING_KEY, Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import VerifiableLog
-from kudurru.domain.signed_note import parse_key
+from kudurru.domain.signed_note import VerifierKey, parse_key
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket
@@ -95,6 +95,20 @@ def open_checkpointer(
     origin = origin_of(node.log.log_id, node.log.epoch)
     keys = KeyFolder(directory.keys, origin, SystemEntropy())
     return Checkpointer(node, keys, policy or CheckpointPolicy())
+
+
+def adopted_keys(data: Path, node: Node) -> list[VerifierKey]:
+    """Keys of a log, oldest first; the one in `keys/` while the log names none."""
+    found = [
+        parse_adoption(event.seq, event.body).key
+        for event in node.log.read(0, key=SIGNING_KEY)
+        if event.body is not None
+    ]
+    if found:
+        return found
+    origin = origin_of(node.log.log_id, node.log.epoch)
+    key = KeyFolder(open_data_dir(data).keys, origin, SystemEntropy()).read()
+    return [key.verifier] if key else []
 
 
 def trust_of(keys: Sequence[str] = (), checkpoint: Checkpoint | None = None) -> Trust:
