@@ -35,7 +35,7 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo
 from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
 from kudurru.entrypoints.health import metrics_of
-from kudurru.entrypoints.rpc import RpcServer
+from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     ChangeRequest,
     ListRequest,
@@ -93,6 +93,7 @@ class Server:
         a part that must not end did."""
         options = self._options
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._catch_signals()
         async with AsyncExitStack() as stack:
             directory = open_data_dir(options.data, create=True)
             stack.enter_context(
@@ -102,9 +103,10 @@ class Server:
             writer = Writer(node)
             addresses = await self._listen(node, writer, stack)
             await self._replay(node)
+            if self._stopping.is_set():
+                return
             path = stack.enter_context(command_socket.placed(directory))
             rpc = RpcServer(path, self._handler(node, writer))
-            self._catch_signals()
             try:
                 async with asyncio.TaskGroup() as tasks:
                     running = [
@@ -229,6 +231,8 @@ class Server:
                 node.views.follower.apply(event)
                 if i % SLICE == 0:
                     await asyncio.sleep(0)
+                    if self._stopping.is_set():
+                        return
         finally:
             gc.enable()
         gc.collect()
@@ -277,12 +281,12 @@ class Server:
                     change: Change = to_change(argument, who)
                     return msgspec.to_builtins(await writer.submit(change))
                 case "get":
-                    return read_object(node, argument)
+                    return read_object(node, as_key(argument))
                 case "list":
                     request = msgspec.convert(argument, ListRequest)
                     return msgspec.to_builtins(read_list(node, request))
                 case "problems":
-                    return read_problems(node, argument)
+                    return read_problems(node, as_key(argument))
                 case "query":
                     return answer(node, argument)
                 case "export":
