@@ -28,7 +28,7 @@ from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.verify import TAIL_ROWS, verify
@@ -55,6 +55,8 @@ log = logging.getLogger("kudurru")
 SWITCH_INTERVAL_S = 0.0005
 """How long a busy thread may hold the interpreter while a query waits. At Python's 5 ms the latency
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
+
+PORT_TRIES = 20
 
 SLICE = 500
 """Events replayed before the loop may answer a query."""
@@ -308,6 +310,18 @@ def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[B
     if unknown:
         fault = f"this version serves udp and tcp, not {', '.join(unknown)}"
         raise Invalid("listeners", [Cause("", fault)])
+    for _ in range(PORT_TRIES):
+        try:
+            return _bind_once(listeners, sockets)
+        except Busy:
+            # A port that was free for UDP may be taken for TCP, by anybody's connection: the
+            # system is asked for another one, where it was asked for any.
+            if not any(address.endswith(":0") for _, address in listeners):
+                raise
+    return _bind_once(listeners, sockets)
+
+
+def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
     bound: list[Bound] = []
     chosen: dict[str, str] = {}  # address as given -> address as bound
     try:
