@@ -25,6 +25,7 @@ class WriterStatistics(msgspec.Struct, frozen=True):
     changes: int
     groups: int
     refused_full: int
+    stamps_refused: int
 
 
 class Writer:
@@ -35,12 +36,12 @@ class Writer:
         self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
         self._wake = asyncio.Event()
         self._is_stamp_due = False
-        self._changes = self._groups = self._refused = 0
+        self._changes = self._groups = self._refused = self._stamps_refused = 0
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
 
     def statistics(self) -> WriterStatistics:
-        return WriterStatistics(self._changes, self._groups, self._refused)
+        return WriterStatistics(self._changes, self._groups, self._refused, self._stamps_refused)
 
     async def submit(self, change: Change) -> Result:
         """Raises what `decide` refuses with; Busy when the queue is full; StorageFailed when the
@@ -68,8 +69,7 @@ class Writer:
                 await self._commit(group)
             if self._is_stamp_due:
                 self._is_stamp_due = False
-                await self._note_clock(self._node.clock.now_us())
-                await self._stamp(self._node.stamps())
+                await self._stamp()
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
@@ -130,17 +130,28 @@ class Writer:
         imported: dict[str, int] = {}
         for change in changes:
             imported |= change.imported_serials
-        await self._stamp(self._node.stamps(imported, only_new=not imported))
+        await self._stamp(imported, only_new=not imported)
 
-    async def _stamp(self, commands: list[UpdateStatus]) -> None:
-        if not commands:
-            return
+    async def _stamp(
+        self, imported: dict[str, int] | None = None, *, only_new: bool = False
+    ) -> None:
+        """Nobody waits for the error of a stamp. Where the log takes none, zones keep the serial
+        they have, and the next change or expiry asks again."""
         node = self._node
         now_us = node.clock.now_us()
+        try:
+            await self._note_clock(now_us)
+            commands = node.stamps(imported, only_new=only_new)
+            if commands:
+                await self._append(self._stamp_sets(commands, now_us), now_us)
+        except KudurruError:
+            self._stamps_refused += 1
+
+    def _stamp_sets(self, commands: list[UpdateStatus], now_us: int) -> list[ChangeSet]:
         who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
-        decided = node.decide([Change(commands=(c,), who=who) for c in commands], now_us)
-        sets = [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
-        await self._append(sets, now_us)
+        changes = [Change(commands=(command,), who=who) for command in commands]
+        decided = self._node.decide(changes, now_us)
+        return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
 
 
 async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
