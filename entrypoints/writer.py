@@ -36,6 +36,7 @@ class Writer:
         self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
         self._wake = asyncio.Event()
         self._is_stamp_due = False
+        self._writing = asyncio.Lock()
         self._changes = self._groups = self._refused = self._stamps_refused = 0
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
@@ -59,17 +60,24 @@ class Writer:
         self._is_stamp_due = True
         self._wake.set()
 
+    async def let_time_pass(self) -> None:
+        """Let go what has expired, and not while a write is on its way: what is decided for one
+        moment must be applied at that moment, as it is in every replay."""
+        async with self._writing:
+            self._node.advance()
+
     async def run(self) -> NoReturn:
         while True:
             await self._wake.wait()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
             if not self._queue:
                 self._wake.clear()
-            if group:
-                await self._commit(group)
-            if self._is_stamp_due:
-                self._is_stamp_due = False
-                await self._stamp()
+            async with self._writing:
+                if group:
+                    await self._commit(group)
+                if self._is_stamp_due:
+                    self._is_stamp_due = False
+                    await self._stamp()
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
@@ -114,7 +122,8 @@ class Writer:
     async def _append(self, sets: list[ChangeSet], now_us: int) -> list[Recorded]:
         """The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
         applies until this returns: there is one writer."""
-        recorded = await asyncio.to_thread(self._node.log.append, sets, now_us)
+        at_us = self._node.time_for_events_us(now_us)
+        recorded = await asyncio.to_thread(self._node.log.append, sets, at_us)
         self._node.take_in(recorded)
         return recorded
 
@@ -141,6 +150,8 @@ class Writer:
         now_us = node.clock.now_us()
         try:
             await self._note_clock(now_us)
+            # What expires by the time of the stamp is not in what it says.
+            node.views.follower.advance(now_us // 1_000_000)
             commands = node.stamps(imported, only_new=only_new)
             if commands:
                 await self._append(self._stamp_sets(commands, now_us), now_us)
@@ -159,7 +170,7 @@ async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoRetur
     let records go when their time is over, which is a change too."""
     while True:
         await _changed_or_expired(writer, node)
-        node.advance()
+        await writer.let_time_pass()
         if node.zones.unstamped():
             await asyncio.sleep(coalesce_s)
             writer.request_stamp()

@@ -1,6 +1,7 @@
 """The writer of a server: groups of changes, and stamps between them."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -218,6 +219,58 @@ def test_a_stamp_after_a_leap_of_the_clock_records_the_leap_and_does_not_follow_
 
     node = run(use)
     assert CLOCK_STEPPED in [event.type for event in node.log.read()]
+
+
+class GatedLog(BrittleLog):
+    """A log whose appends wait for a gate, in their thread."""
+
+    gate: threading.Event | None = None
+    waiting = 0
+
+    def append(self, change_sets, now_us):
+        if self.gate is not None:
+            self.waiting += 1
+            assert self.gate.wait(20)
+        return super().append(change_sets, now_us)
+
+
+@pytest.mark.parametrize("what", ["change", "stamp"])
+def test_nothing_expires_while_a_write_is_on_its_way(what: str) -> None:
+    """What a stamp says was decided before; the content must not move until it is applied."""
+
+    async def use(node: Node, writer: Writer) -> None:
+        one = endpoint("a.example.org", "A", "192.0.2.1", expiresAt="2023-11-14T22:14:20Z")
+        await writer.submit(a_change(put(zone())))
+        await writer.submit(a_change(put(record_set("soon", one))))
+        log, clock = node.log, node.clock
+        assert isinstance(clock, ManualClock)
+        log.__class__ = GatedLog
+        assert isinstance(log, GatedLog)
+        log.gate = threading.Event()
+        other = put(record_set("other", endpoint("b.example.org", "A", "192.0.2.1")))
+        write = asyncio.ensure_future(
+            writer.submit(a_change(other)) if what == "change" else asyncio.sleep(0)
+        )
+        writer.request_stamp()
+        await until(lambda: log.waiting == 1)
+        clock.advance(60 * SECOND)
+        passing = asyncio.ensure_future(writer.let_time_pass())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not passing.done()
+        log.gate.set()
+        await asyncio.gather(write, passing)
+        (served,) = node.zones.served
+        assert served.record_count == (1 if what == "change" else 0)
+        writer.request_stamp()
+        await until(lambda: not node.zones.unstamped())
+        stored = node.objects.find(ZONE_KEY)
+        assert stored is not None
+        assert stored.status is not None
+        assert stored.status["contentHash"] == served.digest()
+
+    node = run(use)
+    assert rebuilt(node).views.digests() == node.views.digests()
 
 
 def test_a_full_queue_is_busy_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
