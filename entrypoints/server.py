@@ -31,6 +31,7 @@ from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
+from kudurru.domain.settings import RatelimitSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo
 from kudurru.entrypoints.directory import answer, pipeline_of
@@ -49,6 +50,7 @@ from kudurru.entrypoints.service import (
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 log = logging.getLogger("kudurru")
 
@@ -71,6 +73,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     sockets: int = 1
     coalesce_s: float = 0.25
     lameduck_s: float = 5.0
+    ratelimit: RatelimitSettings = RatelimitSettings()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
@@ -175,10 +178,15 @@ class Server:
             identity=Identity(version=f"kudurru {__version__}"),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
         )
+        limiter = RateLimiter(options.ratelimit, SystemClock())
         for one in bound:
-            make = TcpServer if one.listener.proto == "tcp" else PythonEngine
-            self._engines.append((one.listener.proto, make(pipeline, one.sockets)))
-        metrics = metrics_of(node, pipeline, self._engines, writer, lambda: self.is_synced)
+            engine: PacketEngine
+            if one.listener.proto == "tcp":
+                engine = TcpServer(pipeline, one.sockets)
+            else:
+                engine = PythonEngine(pipeline, one.sockets, limiter=limiter)
+            self._engines.append((one.listener.proto, engine))
+        metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         health = health_routes(self.why_not_ready)
         parts: list[HttpServer | PacketEngine] = [
             *(HttpServer(health, one.sockets) for one in web),

@@ -11,7 +11,7 @@ from struct import error as LayoutError  # noqa: N812  # the name says what it i
 import msgspec
 
 from kudurru.domain.dns import names, records
-from kudurru.domain.dns.lookup import FORMERR, NOTIMP, Answer, Placed
+from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, Answer, Placed
 from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.record_types import OPT
 from kudurru.domain.dns.zone_tree import QUESTION_POINTER
@@ -139,6 +139,18 @@ def truncated(query: Query, answer: Answer) -> bytes:
     return _head(query, answer, (0, 0, 0), _TC) + _opt(query, answer.rcode)
 
 
+def truncated_reply(packet: bytes) -> bytes | None:
+    """What sends the asker of a message to TCP, whatever it asked; None where nothing may be
+    sent."""
+    query = parse_query(packet)
+    if isinstance(query, Query):
+        return truncated(query, _NO_RECORDS)
+    if query.reply is None:
+        return None
+    reply = error_reply(packet, NOERROR)
+    return reply[:2] + bytes((reply[2] | _TC >> 8,)) + reply[3:]
+
+
 def error_reply(packet: bytes, rcode: int) -> bytes:
     """A bare header with a code, for a message of which no more is understood."""
     id_, flags = _TYPE_AND_CLASS.unpack_from(packet)
@@ -209,6 +221,7 @@ def _checked_options(options: bytes) -> bytes:
 # Writing
 
 
+_NO_RECORDS = Answer(NOERROR)
 _NOTHING = Placed(None, 0, 0, b"")
 
 
