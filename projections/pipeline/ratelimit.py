@@ -7,7 +7,7 @@ The limiter stands before everything else, also before the memo, so that a flood
 charged like any other.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -92,13 +92,16 @@ class RateLimiter:
         if not self._is_enabled:
             return None
         free = _health_queries(queries)
-        charged = [c for i, c in enumerate(clients) if i not in free] if free else clients
+        counts: dict[bytes, int] = {}
+        for i, client in enumerate(clients):
+            if not free or i not in free:
+                counts[client] = counts.get(client, 0) + 1
         now_us = self._clock.monotonic_us()
-        limited = {
-            client: allowed
-            for client, count in Counter(charged).items()
-            if (allowed := self._take(client, count, now_us)) < count
-        }
+        limited = {}
+        for client, count in counts.items():
+            allowed = self._take(client, count, now_us)
+            if allowed < count:
+                limited[client] = allowed
         if not limited:
             return None
         verdicts: list[bytes | None] = []
@@ -114,27 +117,34 @@ class RateLimiter:
 
     def _take(self, client: bytes, count: int, now_us: int) -> int:
         """How many of `count` queries are within every limit; they are charged."""
-        client = _unmapped(client)
         size = len(client)
+        if size == 16 and client.startswith(_MAPPED):
+            client, size = client[12:], 4
         value = int.from_bytes(client, "big")
         for shift, prefix in self._exempt[size]:
             if value >> shift == prefix:
                 return count
-        for level in self._levels[size]:
-            bucket = self._bucket(level, value)
-            now = now_us * level.limit
-            full_at = max(bucket.full_at, now)
-            used = -((now - full_at) // _MINUTE_US)
-            count = min(count, level.limit - used)
-            if not count:
-                break
+        for shift, mark, limit in self._levels[size]:
+            bucket = self._bucket(value >> shift << 9 | mark)
+            now = now_us * limit
+            full_at = bucket.full_at
+            left = limit
+            if full_at > now:
+                left += (now - full_at) // _MINUTE_US
+            else:
+                full_at = now
+            if left < count:
+                if not left:
+                    return 0
+                count = left
             bucket.full_at = full_at + count * _MINUTE_US
         return count
 
     def _over(self, client: bytes, query: bytes) -> bytes:
         """What a query over the limit gets."""
-        client = _unmapped(client)
-        bucket = self._bucket(self._levels[len(client)][0], int.from_bytes(client, "big"))
+        client = client[12:] if client.startswith(_MAPPED) else client
+        shift, mark, _ = self._levels[len(client)][0]
+        bucket = self._bucket(int.from_bytes(client, "big") >> shift << 9 | mark)
         bucket.owed += self._slip
         if bucket.owed >= 100:
             bucket.owed -= 100
@@ -145,9 +155,8 @@ class RateLimiter:
         self._dropped += 1
         return DROP
 
-    def _bucket(self, level: _Level, value: int) -> _Bucket:
+    def _bucket(self, key: int) -> _Bucket:
         buckets = self._buckets
-        key = value >> level.shift << 9 | level.mark
         bucket = buckets.get(key)
         if bucket is None:
             bucket = buckets[key] = _Bucket()
@@ -176,10 +185,6 @@ def _prefixes(networks: Iterable[Network], version: int) -> tuple[tuple[int, int
             shift = network.max_prefixlen - network.prefixlen
             found.append((shift, int(network.network_address) >> shift))
     return tuple(found)
-
-
-def _unmapped(client: bytes) -> bytes:
-    return client[12:] if client.startswith(_MAPPED) and len(client) == 16 else client
 
 
 def _health_queries(queries: Sequence[bytes]) -> frozenset[int]:
