@@ -136,7 +136,7 @@ class QueryLimiter(Protocol):
     def admit(
         self, clients: Sequence[bytes], queries: Sequence[bytes]
     ) -> Sequence[bytes | None] | None:
-        """Charge the queries that arrived together, before anything else looks at them.
+        """Charge queries that arrived together, one or more, before anything else sees them.
 
         `clients` are addresses of 4 or 16 octets; `queries` are messages without their ID, of any
         length. None: answer all of them. Else a verdict for each: None, answer it; octets, send
