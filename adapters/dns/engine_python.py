@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.answering import HEADER, Answering
 from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.proxyproto import HEADER_MAX, Malformed, unwrap
+from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
 from kudurru.domain.ports import EngineStatistics, QueryHandler, QueryLimiter
 
@@ -26,6 +28,7 @@ class PythonEngine:
     """A `PacketEngine` over UDP.
 
     `batched` chooses the calls: True needs mmsg.is_available(), None takes the best there is.
+    `proxies` are the peers that must send a PROXY header; with any, datagrams are read one by one.
     `limiter` is asked of every datagram, before the memo.
     """
 
@@ -35,6 +38,7 @@ class PythonEngine:
         sockets: Sequence[socket.socket],
         *,
         batched: bool | None = None,
+        proxies: Networks | None = None,
         memo: Memo | None = None,
         limiter: QueryLimiter | None = None,
     ) -> None:
@@ -42,6 +46,11 @@ class PythonEngine:
         self._sockets = tuple(sockets)
         self._answering = Answering(handler, "udp", mmsg.SLOT, memo or Memo())
         self._batched = mmsg.is_available() if batched is None else batched
+        self._proxies = proxies
+        self._size_max = mmsg.SLOT
+        if proxies is not None:
+            self._batched = False
+            self._size_max += HEADER_MAX
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._is_running = False
 
@@ -58,9 +67,8 @@ class PythonEngine:
                 batch = mmsg.Batch(sock, with_packet_info=has_info)
                 loop.add_reader(sock, self._serve_batches, batch)
             else:
-                loop.add_reader(
-                    sock, self._serve_singly, sock, memoryview(bytearray(mmsg.SLOT + 1))
-                )
+                buffer = memoryview(bytearray(self._size_max + 1))
+                loop.add_reader(sock, self._serve_singly, sock, buffer)
         self._is_running = True
 
     async def stop(self) -> None:
@@ -157,7 +165,14 @@ class PythonEngine:
             except (BlockingIOError, InterruptedError):
                 return
             answering.received += 1
-            wire = self._answer_single(bytes(buffer[:length]), peer[0].partition("%")[0])
+            packet, client = bytes(buffer[:length]), peer[0].partition("%")[0]
+            if self._proxies is not None:
+                try:
+                    packet, client = unwrap(packet, client, is_believed=client in self._proxies)
+                except Malformed:
+                    answering.proxyproto += 1
+                    continue
+            wire = self._answer_single(packet, client)
             if wire is None:
                 continue
             try:

@@ -11,7 +11,7 @@ from struct import error as LayoutError  # noqa: N812  # the name says what it i
 import msgspec
 
 from kudurru.domain.dns import names, records
-from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, Answer, Placed
+from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, Answer, Placed
 from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.record_types import OPT
 from kudurru.domain.dns.zone_tree import QUESTION_POINTER
@@ -27,11 +27,16 @@ QUERY_RECORDS_MAX = 8
 """Records after the question. IXFR has a SOA, then come OPT and TSIG or SIG(0)."""
 
 EDNS_VERSION = 0
+KEEPALIVE, PADDING = 11, 12
+"""EDNS options (RFC 7828, RFC 7830)."""
+PADDING_BLOCK = 468
+"""Answers to padded queries are as long as a multiple of it (RFC 8467 section 4.1)."""
 
 _QR, _AA, _TC, _RD, _CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0010
 _OPCODE_MASK = 0x7800
 _DO = 0x8000
 _POINTER_MAX = 0x3FFF
+_OPTION_HEAD = 4  # code and length
 _RR_HEAD_SIZE = 12  # of a record whose owner is a pointer
 
 _HEADER = Layout("!HHHHHH")
@@ -108,14 +113,35 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
     )
 
 
-def compose(query: Query, answer: Answer, limit: int) -> bytes:
+def find_option(options: bytes, code: int) -> bytes | None:
+    """Data of the first EDNS option of a kind. `options` are well formed, as in a Query."""
+    at = 0
+    while at < len(options):
+        found, length = _TYPE_AND_CLASS.unpack_from(options, at)
+        at += 4
+        if found == code:
+            return options[at : at + length]
+        at += length
+    return None
+
+
+def pack_option(code: int, data: bytes) -> bytes:
+    return _TYPE_AND_CLASS.pack(code, len(data)) + data
+
+
+def compose(
+    query: Query, answer: Answer, limit: int, *, options: bytes = b"", block: int = 0
+) -> bytes:
     """The answer as octets, at most `limit` of them.
+
+    `options` go into the OPT record, and with a `block` an answer that has one is padded to a
+    multiple of that many octets (RFC 7830), as far as the limit allows.
 
     Additional records that are not needed are left out, whole RRsets, where they do not fit; when
     the rest does not fit the answer has TC set and no records (RFC 2181 section 9): a client that
     sees TC must not use what else is there, so it asks over TCP at once.
     """
-    opt = _opt(query, answer.rcode)
+    opt = _opt(query, answer.rcode, options)
     counts: tuple[int, int, int] | None
     if answer.negative_parts:
         apex_at = HEADER_SIZE + len(query.qname) - answer.apex_size
@@ -129,14 +155,45 @@ def compose(query: Query, answer: Answer, limit: int) -> bytes:
         writer = _Writer(query)
         counts = writer.sections(answer, limit - len(opt))
         wire = b"".join(writer.parts)
-    if counts is None or HEADER_SIZE + len(query.question) + len(wire) + len(opt) > limit:
-        return truncated(query, answer)
+    size = HEADER_SIZE + len(query.question) + len(wire) + len(opt)
+    if counts is None or size > limit:
+        return truncated(query, answer, options)
+    if block and opt and size + _OPTION_HEAD <= limit:
+        padding = min(-(size + _OPTION_HEAD) % block, limit - size - _OPTION_HEAD)
+        opt = _opt(query, answer.rcode, options + pack_option(PADDING, bytes(padding)))
     return _head(query, answer, counts) + wire + opt
 
 
-def truncated(query: Query, answer: Answer) -> bytes:
+def truncated(query: Query, answer: Answer, options: bytes = b"") -> bytes:
     """An empty answer that tells the client to come back over TCP."""
-    return _head(query, answer, (0, 0, 0), _TC) + _opt(query, answer.rcode)
+    return _head(query, answer, (0, 0, 0), _TC) + _opt(query, answer.rcode, options)
+
+
+def freshness_s(wire: bytes) -> int | None:
+    """For how many seconds an answer of ours may be kept: the smallest TTL of its answer and
+    authority sections (RFC 8484 section 5.1, RFC 2308 section 5). None where it says nothing that
+    lasts: other codes than NOERROR and NXDOMAIN, and answers without records."""
+    _, flags, questions, answers, authorities, _ = _HEADER.unpack_from(wire)
+    if flags & 0xF not in (NOERROR, NXDOMAIN) or flags & _TC:
+        return None
+    at = HEADER_SIZE
+    for _ in range(questions):
+        at = _after_name(wire, at) + 4
+    smallest: int | None = None
+    for _ in range(answers + authorities):
+        at = _after_name(wire, at)
+        _, _, ttl, length = _RR_FIXED.unpack_from(wire, at)
+        at += _RR_FIXED.size + length
+        smallest = ttl if smallest is None else min(smallest, ttl)
+    return smallest
+
+
+def _after_name(wire: bytes, at: int) -> int:
+    while size := wire[at]:
+        if size >= 0xC0:
+            return at + 2
+        at += size + 1
+    return at + 1
 
 
 def truncated_reply(packet: bytes) -> bytes | None:
@@ -243,12 +300,13 @@ def _head(query: Query, answer: Answer, counts: tuple[int, int, int], more_flags
     return _HEADER.pack(query.id, flags, 1, an, ns, ar + opt_count) + query.question
 
 
-def _opt(query: Query, rcode: int) -> bytes:
+def _opt(query: Query, rcode: int, options: bytes = b"") -> bytes:
     """Our OPT record, where the query has one (RFC 6891 section 6.1.1)."""
     if query.edns_version is None:
         return b""
     flags = _DO if query.is_dnssec_ok else 0
-    return _OPT.pack(0, OPT, UDP_EDNS_MAX, rcode >> 4, EDNS_VERSION, flags, 0)
+    head = _OPT.pack(0, OPT, UDP_EDNS_MAX, rcode >> 4, EDNS_VERSION, flags, len(options))
+    return head + options
 
 
 class _Writer:

@@ -8,22 +8,31 @@ from collections.abc import Callable
 
 import msgspec
 
-from kudurru.domain.dns.lookup import NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
+from kudurru.domain.dns.lookup import FORMERR, NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
+    KEEPALIVE,
+    PADDING,
+    PADDING_BLOCK,
     TCP_MAX,
     Query,
     Unanswerable,
     compose,
     error_reply,
+    find_option,
+    pack_option,
     parse_query,
 )
 from kudurru.domain.dns.zone_tree import ZoneSet
-from kudurru.domain.ports import Clock, Reply
+from kudurru.domain.ports import STREAM_IDLE_S, Clock, Reply
 from kudurru.projections.pipeline.ingress import Identity, Ingress
 from kudurru.projections.pipeline.zones import Zones
 
 UDP = "udp"
+STREAMS = frozenset({"tcp", "tls"})
+ENCRYPTED = frozenset({"tls", "https", "h3", "quic"})
+_BAD_OPTION = Answer(FORMERR, is_lasting=False)
+_KEEPALIVE_OPTION = pack_option(KEEPALIVE, (STREAM_IDLE_S * 10).to_bytes(2, "big"))
 NO_REPLY = "none"
 """The response code under which a drop is counted."""
 
@@ -77,8 +86,8 @@ class Pipeline:
             if isinstance(query, Unanswerable):
                 self._responses[query.rcode] += 1
                 return Reply(query.reply, False) if query.reply is not None else None
-            answer = self._answer(query)
-            wire = compose(query, answer, query.udp_max if proto == UDP else TCP_MAX)
+            answer = self._answer(query, proto)
+            wire = _composed(query, answer, proto)
         except Exception as error:
             return self._failed(error, packet, query)
         self._responses[answer.rcode] += 1
@@ -96,7 +105,9 @@ class Pipeline:
             unhandled_exceptions=self._unhandled_exceptions,
         )
 
-    def _answer(self, query: Query) -> Answer:
+    def _answer(self, query: Query, proto: str) -> Answer:
+        if query.options and proto in STREAMS and find_option(query.options, KEEPALIVE):
+            return _BAD_OPTION  # RFC 7828 section 3.2.1: a query carries no timeout
         answer = self._ingress.answer(query)
         if answer is None:
             answer = self._zones.answer(query, self._clock.now_us() // 1_000_000)
@@ -116,3 +127,17 @@ class Pipeline:
             return None
         self._responses[SERVFAIL] += 1
         return Reply(wire, False)
+
+
+def _composed(query: Query, answer: Answer, proto: str) -> bytes:
+    """The answer as a transport carries it: streams tell how long they may idle when they are
+    asked (RFC 7828 section 3.3.2), encrypted ones pad when the query is padded (RFC 8467)."""
+    if proto == UDP:
+        return compose(query, answer, query.udp_max)
+    options, block = b"", 0
+    if query.options:
+        if proto in STREAMS and find_option(query.options, KEEPALIVE) is not None:
+            options = _KEEPALIVE_OPTION
+        if proto in ENCRYPTED and find_option(query.options, PADDING) is not None:
+            block = PADDING_BLOCK
+    return compose(query, answer, TCP_MAX, options=options, block=block)

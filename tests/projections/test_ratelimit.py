@@ -198,7 +198,8 @@ def test_new_limits_count_from_the_next_query() -> None:
 @given(
     limits=st.dictionaries(st.integers(24, 32), st.integers(0, 9), min_size=1, max_size=3),
     batches=st.lists(
-        st.tuples(st.integers(0, 9_000_000), st.lists(st.integers(0, 7), min_size=1, max_size=12)), max_size=12
+        st.tuples(st.integers(0, 9_000_000), st.lists(st.integers(0, 7), min_size=1, max_size=12)),
+        max_size=12,
     ),
 )
 def test_a_batch_is_charged_as_its_queries_one_by_one_in_order_of_clients(limits, batches) -> None:
