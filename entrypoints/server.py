@@ -25,9 +25,11 @@ from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
@@ -103,7 +105,8 @@ class Server:
             )
             node = self._open_node(directory, stack)
             writer = Writer(node)
-            addresses = await self._listen(node, writer, stack)
+            secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
+            addresses = await self._listen(node, writer, Cookies(secret), stack)
             await self._replay(node)
             path = stack.enter_context(command_socket.placed(directory))
             rpc = RpcServer(path, self._handler(node, writer))
@@ -161,7 +164,9 @@ class Server:
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
         self.why_not_writable = node.why_not_writable = damage
 
-    async def _listen(self, node: Node, writer: Writer, stack: AsyncExitStack) -> str:
+    async def _listen(
+        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+    ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
         bound = bind_listeners(options.listeners, options.sockets)
@@ -177,6 +182,7 @@ class Server:
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}"),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
+            cookies=cookies,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
         for one in bound:
