@@ -87,9 +87,13 @@ def _command_pages(path: str, command: Any, about: str) -> Iterator[str]:
     ]
     yield f"## {path}\n\n`{path} {usage}`\n\n{text}\n"
     if rows:
-        yield "| option | |\n|---|---|\n" + "\n".join(
-            f"| `{_cell(name)}` | {_cell(' '.join(help_.split()))} |" for name, help_ in rows
-        ) + "\n"
+        yield (
+            "| option | |\n|---|---|\n"
+            + "\n".join(
+                f"| `{_cell(name)}` | {_cell(' '.join(help_.split()))} |" for name, help_ in rows
+            )
+            + "\n"
+        )
 
 
 def _cell(text: str) -> str:

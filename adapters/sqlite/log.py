@@ -252,13 +252,16 @@ class SQLiteEventLog(RecordedLog):
         for size in _batch_sizes():
             batch = self._query(sql, (low, high, *names, size))
             for row in batch:
+                seq = row[0]
+                if not low < seq <= high:
+                    raise _goes_back(self.path, low, seq)
                 yield recorded_of(*row)
+                if newest_first:
+                    high = seq - 1
+                else:
+                    low = seq
             if len(batch) < size:
                 return
-            if newest_first:
-                high = batch[-1][0] - 1
-            else:
-                low = batch[-1][0]
 
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         """See `VerifiableLog`. Raises: LogDamaged at a row that cannot be read at all."""
@@ -267,6 +270,8 @@ class SQLiteEventLog(RecordedLog):
         for size in _batch_sizes():
             batch = self._query_rows(seq, high, size)
             for row in batch:
+                if row[0] <= seq:
+                    raise _goes_back(self.path, seq, row[0])
                 yield LogRow(*row)
                 seq = row[0]
             if not batch:
@@ -279,7 +284,7 @@ class SQLiteEventLog(RecordedLog):
             if primary_code(error.__cause__ or error) != sqlite3.SQLITE_CORRUPT:
                 raise
             if size > 1:
-                return self._query_rows(after, upto, 1)
+                return self._query_rows(after, upto, size // 2)
             raise LogDamaged("gap", after + 1, f"the row cannot be read: {error}") from error
 
     def check_storage(self) -> None:
@@ -296,6 +301,12 @@ class SQLiteEventLog(RecordedLog):
             found = str(error)
         if found != "ok":
             raise LogDamaged("entry", 0, f"{self.path} is inconsistent: {found}; {ADVICE}")
+
+
+def _goes_back(path: Path, after: int, found: int) -> LogDamaged:
+    """Pages of a damaged file may lead in a circle, and a reader would never come to an end."""
+    message = f"row {found} of {path} comes after row {after}: its pages are damaged; {ADVICE}"
+    return LogDamaged("gap", after + 1, message)
 
 
 def _batch_sizes() -> Iterator[int]:
