@@ -18,7 +18,7 @@ from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Busy, LogDamaged
+from kudurru.domain.errors import Busy, LogDamaged, StorageBroken
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import VerifiableLog
@@ -46,7 +46,14 @@ LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
 
-UNREADABLE = (AssertionError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+UNREADABLE = (
+    AssertionError,
+    LookupError,
+    TypeError,
+    ValueError,
+    StorageBroken,
+    msgspec.MsgspecError,
+)
 """What reading a log that was tampered with may end in: views take for granted what the chain
 promises, so the chain is asked then (`refuse_damaged`)."""
 

@@ -19,6 +19,7 @@ from kudurru.domain.errors import (
     LogDamaged,
     LogNewer,
     NotFound,
+    StorageBroken,
     StorageFailed,
 )
 from kudurru.domain.verify import verify
@@ -418,10 +419,10 @@ def test_after_a_commit_of_unknown_outcome_nothing_is_appended_until_reopened(
     recorded_history(log)
     real = log._writer
     log._writer = Faulty(real, sqlite3.SQLITE_IOERR_FSYNC, after=after)  # type: ignore[assignment]
-    with pytest.raises(StorageFailed, match="disk I/O error - the disk failed"):
+    with pytest.raises(StorageBroken, match=r"disk I/O error\), so it is open whether"):
         log.append([change(applied("x"))], NOON_US)
     log._writer = real
-    with pytest.raises(StorageFailed, match="open whether the last change is durable"):
+    with pytest.raises(StorageBroken, match="open whether the last change is durable"):
         log.append([change(applied("y"))], NOON_US)
     assert len(list(log.read())) >= 10  # reading goes on
     log.close()

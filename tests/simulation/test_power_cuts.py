@@ -7,9 +7,7 @@ threads take turns alike.
 
 import os
 import random
-import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,23 +20,6 @@ from tests.simulation.running import check_start, log_at
 from tests.simulation.workload import DATA
 
 IMAGES_EACH_CUT = 4
-
-
-@pytest.fixture
-def seed(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> int:
-    seed = int(os.environ.get("KUDURRU_SEED") or secrets.randbits(32))
-    with capsys.disabled():
-        print(f"\nseed {seed}: {request.node.name}")
-    return seed
-
-
-@pytest.fixture
-def fast(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: the images are the disks here, what holds them need
-    not be one."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as name:
-        yield Path(name)
 
 
 def recorded(folder: Path, seed: int, *settings: str) -> tuple[list[Step], list[LogRow]]:
