@@ -53,10 +53,10 @@ class EventLog(Protocol):
 
         `ts` of every event is max(newest ts, now_us).
         Raises: Conflict when a stream is not at the version the events continue (nothing is
-        recorded); StorageFailed when the storage refuses (nothing is recorded, unless a commit
-        failed in a way that leaves it open: then every later append is refused until the log is
-        opened again); LogDamaged when the row that this process wrote or read last is gone or
-        has another head.
+        recorded); StorageFailed when the storage refuses (nothing is recorded); StorageBroken
+        when the file is damaged, or a commit failed in a way that leaves it open what is
+        recorded: then every later append is refused until the log is opened again; LogDamaged
+        when the row that this process wrote or read last is gone or has another head.
         """
         ...
 

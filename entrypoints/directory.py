@@ -18,7 +18,7 @@ from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged
+from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, StorageBroken
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import VerifiableLog
@@ -49,7 +49,14 @@ its socket instead."""
 MESSAGE_MIN = 12
 """Octets of the header of a DNS message (RFC 1035 section 4.1.1)."""
 
-UNREADABLE = (AssertionError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+UNREADABLE = (
+    AssertionError,
+    LookupError,
+    TypeError,
+    ValueError,
+    StorageBroken,
+    msgspec.MsgspecError,
+)
 """What reading a log that was tampered with may end in: views take for granted what the chain
 promises, so the chain is asked then (`refuse_damaged`)."""
 

@@ -92,7 +92,7 @@ class Server:
         self._is_hurried = False
         self.is_synced = False
         self.is_lameduck = False
-        self.why_not_writable: KudurruError | None = None
+        self._node: Node | None = None
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -139,6 +139,10 @@ class Server:
             except ExceptionGroup as group:
                 raise _first_of(group) from group
 
+    @property
+    def why_not_writable(self) -> KudurruError | None:
+        return self._node.why_not_writable if self._node is not None else None
+
     def stop(self) -> None:
         """Stop in order; asked twice, without waiting for balancers to notice."""
         self._is_hurried = self._stopping.is_set()
@@ -156,6 +160,7 @@ class Server:
         )
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        self._node = node
         damages = verify(event_log, tail=TAIL_ROWS).damages
         if damages:
             self._stop_writing(node, damages[0])
@@ -166,7 +171,7 @@ class Server:
         if self._options.strict:
             raise damage
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
-        self.why_not_writable = node.why_not_writable = damage
+        node.why_not_writable = damage
 
     async def _listen(
         self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
@@ -226,7 +231,7 @@ class Server:
         """Build the views, answering SERVFAIL meanwhile."""
         try:
             await self._replay_undamaged(node)
-        except UNREADABLE:
+        except (LogDamaged, *UNREADABLE):
             # A damage older than what is verified at every start.
             damages = verify(node.log).damages  # type: ignore[arg-type]  # as _open_node made it
             if not damages:
