@@ -18,8 +18,8 @@ from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.wiring import Change, Node, Result
-from kudurru.projections.objects_view import parse_selector
 
 PAGE_MAX = 500
 REASON_MAX = 1024

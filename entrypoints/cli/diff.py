@@ -6,13 +6,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from kudurru.domain.differences import differences
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import ref_of
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.history import differences, print_change
+from kudurru.entrypoints.cli.history import print_change
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
 from kudurru.entrypoints.service import Service
 
