@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from kudurru.adapters.recorder import RecordedLog, continue_streams
 from kudurru.domain.chain import Sealed, genesis, origin_of, row_of, salts_size, seal
-from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Position, Recorded
+from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow
 
@@ -81,15 +81,6 @@ class MemoryEventLog(RecordedLog):
 
     def scopes(self) -> list[str]:
         return list(self._scopes)
-
-    def births(self, kind: str, upto: int) -> Iterator[Recorded]:
-        for key, seqs in list(self._streams.items()):
-            born = None
-            for seq in seqs[: bisect_right(seqs, upto)] if key.startswith(f"{kind}/") else ():
-                event = self._rows[seq - 1].event
-                born = None if event.type == OBJECT_DELETED else born or event
-            if born is not None:
-                yield born
 
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         last = len(self._rows) if upto is None else min(upto, len(self._rows))
