@@ -23,20 +23,24 @@ from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import VerifiableLog
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket
+from kudurru.entrypoints import command_socket, restoring
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
     ChangeRequest,
     Info,
     ListReply,
     ListRequest,
+    MarkRequest,
     Service,
+    because,
     export_zone,
     read_info,
     read_list,
     read_object,
     read_problems,
     to_change,
+    to_mark,
 )
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections.pipeline.ingress import Identity
@@ -218,3 +222,22 @@ class LocalService:
 
     def info(self, *, digests: bool = False) -> Info:
         return read_info(self._node, __version__, digests=digests)
+
+    def restore(self, request: RestoreRequest) -> Carried:
+        who = because(self._who, request.reason)
+        log = self._node.log
+        return self._carry_out(restoring.prepare_restore(log, request, self._node.new_id(), who))
+
+    def undo(self, request: UndoRequest) -> Carried:
+        who = because(self._who, request.reason)
+        log = self._node.log
+        return self._carry_out(restoring.prepare_undo(log, request, self._node.new_id(), who))
+
+    def _carry_out(self, undertaking: restoring.Undertaking) -> Carried:
+        node = self._node
+        document = restoring.describe(node.log, undertaking.plan, node.clock.now_us() // 1_000_000)
+        seqs = [node.commit(change).seq for change in undertaking.changes]
+        return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+    def mark(self, request: MarkRequest) -> int:
+        return self._node.commit(to_mark(request, self._who)).seq

@@ -14,6 +14,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.errors import NotFound
 from kudurru.domain.events import (
+    CONTENT_TYPES,
     OBJECT_APPLIED,
     OBJECT_DELETED,
     OBJECT_MOVED,
@@ -213,10 +214,10 @@ def _is_in(scope: str, zone: str, namespace: str) -> bool:
     return zone in ("", of_zone) and namespace in ("", of_namespace)
 
 
-def moved_since(log: EventLog, scope: Scope, base: int, *, but_by: str = "") -> Recorded | None:
-    """The first change of a scope after a position, but for those whose cause is `but_by`."""
+def moved_since(log: EventLog, scope: Scope, base: int, *, but_by: str) -> Recorded | None:
+    """The first change of a scope after a position, but for those of a cause."""
     for event in log.read(base):
-        if scope.moved_by(event) and not (but_by and cause_of(event) == but_by):
+        if event.type in CONTENT_TYPES and cause_of(event) != but_by and scope.moved_by(event):
             return event
     return None
 

@@ -61,9 +61,9 @@ class ZonesAsOf(ZoneSet):
         """The state of a DNSZone that is there. Its zone is None when it is no primary."""
         key = key_of(DNS_ZONE.name, "", name)
         events = list(as_of.events_of(self._log, name, upto=self._upto))
-        fed = {event.seq: event for event in _essence(events, key)}
-        objects = ObjectsView(lambda seq: fed.get(seq), self._log.epoch)
-        view = ZoneView(objects, lambda seq: fed.get(seq))
+        fed: dict[int, Recorded] = {event.seq: event for event in _essence(events, key)}
+        objects = ObjectsView(fed.get, self._log.epoch)
+        view = ZoneView(objects, fed.get)
         for event in fed.values():
             view.apply(event)
             objects.apply(event)
