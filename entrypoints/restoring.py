@@ -301,6 +301,7 @@ def _zone(log: EventLog, name: str, steps: list[Step], now_s: int) -> dict[str, 
     following = next_serial(stamped=serial, highest_published=serial, imported=None, now_s=now_s)
     known = as_of.find(log, key, log.head().seq)
     stored = known.stored(log.epoch) if known and not known.erased else None
+    stored = stored or next((step.then for step in steps if step.key == key), None)
     zone = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec) if stored else None
     ttl = zone.default_ttl if zone else ZONE_DEFAULT_TTL_S
     before = _records([step.now for step in steps], name, ttl)

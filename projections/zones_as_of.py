@@ -36,12 +36,13 @@ class ZonesAsOf(ZoneSet):
         self._upto = upto
         event = log.get(upto)
         self.now_s = event.ts // 1_000_000 if event else 0
-        self._names = _elected(log.births(DNS_ZONE.name, upto))  # of those not read yet
+        self._elected = _elected(log.births(DNS_ZONE.name, upto))
+        self._unread = set(self._elected)
 
     def get(self, apex_key: bytes) -> Zone | None:
-        name = self._names.pop(apex_key, None)
-        if name is not None:
-            zone = self.load(name).zone
+        if apex_key in self._unread:
+            self._unread.discard(apex_key)
+            zone = self.load(self._elected[apex_key]).zone
             if zone is not None:
                 self.add(zone)
         return super().get(apex_key)
@@ -53,9 +54,9 @@ class ZonesAsOf(ZoneSet):
             key = key[key[0] + 1 :]
         return zone
 
-    def apexes(self) -> list[bytes]:
-        """Of all zones that may be served."""
-        return [*self._names, *(zone.key for zone in self)]
+    def is_elected(self, apex_key: bytes, name: str) -> bool:
+        """Whether a DNSZone is the one of those with its zone name that has it."""
+        return self._elected.get(apex_key) == name
 
     def load(self, name: str) -> ZoneState:
         """The state of a DNSZone that is there. Its zone is None when it is no primary."""
