@@ -21,7 +21,7 @@ from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import zone_export
 from kudurru.domain.dns.zone_tree import ZoneSet
-from kudurru.domain.errors import Busy, LogDamaged, NotFound
+from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, NotFound
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
@@ -54,6 +54,9 @@ from kudurru.projections.zones_as_of import ZonesAsOf
 LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
+
+MESSAGE_MIN = 12
+"""Octets of the header of a DNS message (RFC 1035 section 4.1.1)."""
 
 UNREADABLE = (AssertionError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
 """What reading a log that was tampered with may end in: views take for granted what the chain
@@ -197,7 +200,8 @@ def _raise(error: Exception) -> None:
 
 
 def answer(node: Node, packet: bytes) -> bytes:
-    """What the node's zones answer, as over TCP; a drop is SERVFAIL."""
+    """What the node's zones answer, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
+    too short to be a query."""
     return _reply(pipeline_of(node), packet)
 
 
@@ -208,6 +212,8 @@ def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
 
 
 def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
+    if len(packet) < MESSAGE_MIN:
+        raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
     reply = pipeline.handle(packet, "127.0.0.1", "tcp")
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]

@@ -4,6 +4,7 @@
 memory log, and the server drives it from its one writer.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -32,6 +33,8 @@ from kudurru.projections.clock_view import ClockView
 from kudurru.projections.follow import Follower
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_view import ZoneState, ZoneView
+
+log = logging.getLogger("kudurru")
 
 
 class Guard(msgspec.Struct, frozen=True):
@@ -143,6 +146,12 @@ class Node:
                 decided.append(self._decide_one(outer, change))
             except KudurruError as error:
                 decided.append(error)
+            except Exception as error:
+                # Deciding is pure, so a fault of ours in it has changed nothing: it costs this
+                # change only, and not the writer of everybody else's.
+                log.exception("a change could not be decided")
+                fault = f"a fault of kudurru ({type(error).__name__}: {error}); please report it"
+                decided.append(KudurruError(f"the change could not be decided, by {fault}"))
         return decided
 
     def _check_unmoved(self, guard: Guard, earlier: Iterable[_Decided | KudurruError]) -> None:

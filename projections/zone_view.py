@@ -149,7 +149,7 @@ class ZoneView:
                 for owner, image in state.zone.stamped_nodes():
                     stamped.add(names.key(owner) + image)
                 parts.append(stamped.hexdigest())
-            whole.add("\0".join(parts).encode())
+            whole.add("\0".join([*parts, *sorted(state.unselected)]).encode())
         for name, keys in self._waiting.items():
             for key in keys:
                 whole.add(f"waiting\0{name}\0{key}".encode())
@@ -187,6 +187,8 @@ class ZoneView:
             state = self._states.get(zone)
             if state is None or state.zone is None:
                 return [_zone_not_found(zone, state)]
+            if not state.allows(ref_of(key).namespace):
+                return [_not_selected(state)]
         return self._noted_problems(key)
 
     def _noted_problems(self, key: Key) -> list[EndpointProblem]:
@@ -354,7 +356,6 @@ class ZoneView:
         """Let a record set take part in its zone."""
         if not state.allows(ref_of(key).namespace):
             state.unselected.add(key)
-            self._problems[key] = {state.apex: [_not_selected(state)]}
             return
         for owner, parsed in endpoints.items():
             state.add_source(owner, key)
