@@ -30,8 +30,21 @@ CHECKPOINT_STATE = "checkpoint.state.v1"
 KEY_ADOPTED = "key.adopted.v1"
 """Names the key that signs checkpoints from here on, see `domain.checkpoint`."""
 
+AUDIT_MARKED = "audit.marked.v1"
+RESTORE_BEGUN = "restore.begun.v1"
+RESTORE_DONE = "restore.done.v1"
+
 OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
-KNOWN_TYPES = OBJECT_TYPES | {CLOCK_STEPPED, CHECKPOINT_STATE, KEY_ADOPTED}
+CONTENT_TYPES = OBJECT_TYPES - {OBJECT_STATUS}
+"""Types that change what people wrote, or where it stands."""
+KNOWN_TYPES = OBJECT_TYPES | {
+    CLOCK_STEPPED,
+    CHECKPOINT_STATE,
+    KEY_ADOPTED,
+    AUDIT_MARKED,
+    RESTORE_BEGUN,
+    RESTORE_DONE,
+}
 
 SYSTEM_KEY = Key("System//log")
 """Stream of facts about the log itself."""

@@ -194,10 +194,11 @@ class Checkpointer:
     def take(self, make: Callable[[int], Plan]) -> StoredCheckpoint:
         """Append and apply, for a node that nobody else writes to."""
         node, now_us = self._node, self._node.clock.now_us()
+        at_us = node.time_for_events_us(now_us)
         if steps := node.clock_steps(now_us):
-            node.take_in(node.log.append(steps, now_us))
+            node.take_in(node.log.append(steps, at_us))
         plan = make(now_us)
-        node.take_in(self._log.append_signed(plan.change_sets, now_us, plan.sign))
+        node.take_in(self._log.append_signed(plan.change_sets, at_us, plan.sign))
         plan.done()
         return self.taken()
 

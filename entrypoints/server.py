@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,18 @@ from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
+from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
+from kudurru.domain.settings import RatelimitSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket, demo
+from kudurru.entrypoints import command_socket, demo, restoring
+from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
@@ -42,27 +47,34 @@ from kudurru.entrypoints.directory import (
     trust_of,
 )
 from kudurru.entrypoints.health import metrics_of
-from kudurru.entrypoints.rpc import RpcServer
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
+from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     REASON_MAX,
     ChangeRequest,
     ListRequest,
+    MarkRequest,
+    because,
     export_zone,
     read_info,
     read_list,
     read_object,
     read_problems,
     to_change,
+    to_mark,
 )
 from kudurru.entrypoints.wiring import Change, Node
-from kudurru.entrypoints.writer import Writer, keep_checkpoints, keep_stamped
+from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 log = logging.getLogger("kudurru")
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a busy thread may hold the interpreter while a query waits. At Python's 5 ms the latency
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
+
+PORT_TRIES = 20
 
 SLICE = 500
 """Events replayed before the loop may answer a query."""
@@ -79,6 +91,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     sockets: int = 1
     coalesce_s: float = 0.25
     lameduck_s: float = 5.0
+    ratelimit: RatelimitSettings = RatelimitSettings()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
@@ -95,7 +108,7 @@ class Server:
         self._is_hurried = False
         self.is_synced = False
         self.is_lameduck = False
-        self.why_not_writable: KudurruError | None = None
+        self._node: Node | None = None
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -103,6 +116,7 @@ class Server:
         a part that must not end did."""
         options = self._options
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._catch_signals()
         async with AsyncExitStack() as stack:
             directory = open_data_dir(options.data, create=True)
             stack.enter_context(
@@ -111,11 +125,13 @@ class Server:
             node = self._open_node(directory, stack)
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
-            addresses = await self._listen(node, writer, stack)
+            secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
+            addresses = await self._listen(node, writer, Cookies(secret), stack)
             await self._replay(node, checkpointer)
+            if self._stopping.is_set():
+                return
             path = stack.enter_context(command_socket.placed(directory))
             rpc = RpcServer(path, self._handler(node, writer))
-            self._catch_signals()
             try:
                 async with asyncio.TaskGroup() as tasks:
                     running = [
@@ -144,6 +160,10 @@ class Server:
             except ExceptionGroup as group:
                 raise _first_of(group) from group
 
+    @property
+    def why_not_writable(self) -> KudurruError | None:
+        return self._node.why_not_writable if self._node is not None else None
+
     def stop(self) -> None:
         """Stop in order; asked twice, without waiting for balancers to notice."""
         self._is_hurried = self._stopping.is_set()
@@ -162,6 +182,7 @@ class Server:
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
         trust = trust_of(self._options.trusted_keys)
+        self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
         if damages:
             self._stop_writing(node, damages[0])
@@ -187,9 +208,11 @@ class Server:
         if self._options.strict:
             raise damage
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
-        self.why_not_writable = node.why_not_writable = damage
+        node.why_not_writable = damage
 
-    async def _listen(self, node: Node, writer: Writer, stack: AsyncExitStack) -> str:
+    async def _listen(
+        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+    ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
         bound = bind_listeners(options.listeners, options.sockets)
@@ -205,11 +228,17 @@ class Server:
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}"),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
+            cookies=cookies,
         )
+        limiter = RateLimiter(options.ratelimit, SystemClock())
         for one in bound:
-            make = TcpServer if one.listener.proto == "tcp" else PythonEngine
-            self._engines.append((one.listener.proto, make(pipeline, one.sockets)))
-        metrics = metrics_of(node, pipeline, self._engines, writer, lambda: self.is_synced)
+            engine: PacketEngine
+            if one.listener.proto == "tcp":
+                engine = TcpServer(pipeline, one.sockets)
+            else:
+                engine = PythonEngine(pipeline, one.sockets, limiter=limiter)
+            self._engines.append((one.listener.proto, engine))
+        metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         health = health_routes(self.why_not_ready)
         parts: list[HttpServer | PacketEngine] = [
             *(HttpServer(health, one.sockets) for one in web),
@@ -239,7 +268,7 @@ class Server:
         """Build the views, answering SERVFAIL meanwhile."""
         try:
             await self._replay_undamaged(node)
-        except UNREADABLE:
+        except (LogDamaged, *UNREADABLE):
             # A damage older than what is verified at every start.
             damages = verify(node.log).damages  # type: ignore[arg-type]  # as _open_node made it
             if not damages:
@@ -262,6 +291,8 @@ class Server:
                 node.views.follower.apply(event)
                 if i % SLICE == 0:
                     await asyncio.sleep(0)
+                    if self._stopping.is_set():
+                        return
         finally:
             gc.enable()
         gc.collect()
@@ -319,12 +350,12 @@ class Server:
                     change: Change = to_change(argument, who)
                     return msgspec.to_builtins(await writer.submit(change))
                 case "get":
-                    return read_object(node, argument)
+                    return read_object(node, as_key(argument))
                 case "list":
                     request = msgspec.convert(argument, ListRequest)
                     return msgspec.to_builtins(read_list(node, request))
                 case "problems":
-                    return read_problems(node, argument)
+                    return read_problems(node, as_key(argument))
                 case "query":
                     return answer(node, argument)
                 case "export":
@@ -338,10 +369,34 @@ class Server:
                     reason = msgspec.convert(argument, str)[:REASON_MAX]
                     who = msgspec.structs.replace(who, reason=reason)
                     return (await writer.rotate_key(who)).note
+                case "restore":
+                    asked = msgspec.convert(argument, RestoreRequest)
+                    prepare = partial(restoring.prepare_restore, node.log, asked)
+                    carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
+                    return msgspec.to_builtins(carried)
+                case "undo":
+                    unwanted = msgspec.convert(argument, UndoRequest)
+                    prepare = partial(restoring.prepare_undo, node.log, unwanted)
+                    carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
+                    return msgspec.to_builtins(carried)
+                case "mark":
+                    mark = to_mark(msgspec.convert(argument, MarkRequest), who)
+                    return (await writer.submit(mark)).seq
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 
         return handle
+
+
+async def _carry_out(
+    node: Node, writer: Writer, prepare: Callable[[str, Who], Undertaking], who: Who
+) -> Carried:
+    """Plan in a thread, as that reads much of the log, and let the writer decide."""
+    undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
+    now_s = node.clock.now_us() // 1_000_000
+    document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
+    seqs = [(await writer.submit(change)).seq for change in undertaking.changes]
+    return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
 
 def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
@@ -352,6 +407,18 @@ def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[B
     if unknown:
         fault = f"this version serves udp and tcp, not {', '.join(unknown)}"
         raise Invalid("listeners", [Cause("", fault)])
+    for _ in range(PORT_TRIES):
+        try:
+            return _bind_once(listeners, sockets)
+        except Busy:
+            # A port that was free for UDP may be taken for TCP, by anybody's connection: the
+            # system is asked for another one, where it was asked for any.
+            if not any(address.endswith(":0") for _, address in listeners):
+                raise
+    return _bind_once(listeners, sockets)
+
+
+def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
     bound: list[Bound] = []
     chosen: dict[str, str] = {}  # address as given -> address as bound
     try:
