@@ -27,6 +27,7 @@ from kudurru.domain.events import (
     Recorded,
     Who,
 )
+from kudurru.domain.object_store import resource_version
 from kudurru.domain.objects import ref_of
 from kudurru.domain.ports import LogRow, StoredCheckpoint
 
@@ -160,7 +161,7 @@ def to_kubernetes(origin: str, one: Exported) -> dict[str, Any]:
         "name": one.name,
         "apiGroup": "kudurru.io",
         "apiVersion": "v1alpha1",
-        "resourceVersion": str(event.seq),
+        "resourceVersion": resource_version(int(origin.rpartition("/")[2]), event.seq),
         "subresource": status.removeprefix("/"),
     }
     document: dict[str, Any] = {
