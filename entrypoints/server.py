@@ -28,14 +28,14 @@ from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo
-from kudurru.entrypoints.directory import answer, pipeline_of
+from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
 from kudurru.entrypoints.health import metrics_of
-from kudurru.entrypoints.rpc import RpcServer
+from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     ChangeRequest,
     ListRequest,
@@ -55,6 +55,8 @@ log = logging.getLogger("kudurru")
 SWITCH_INTERVAL_S = 0.0005
 """How long a busy thread may hold the interpreter while a query waits. At Python's 5 ms the latency
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
+
+PORT_TRIES = 20
 
 SLICE = 500
 """Events replayed before the loop may answer a query."""
@@ -93,6 +95,7 @@ class Server:
         a part that must not end did."""
         options = self._options
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._catch_signals()
         async with AsyncExitStack() as stack:
             directory = open_data_dir(options.data, create=True)
             stack.enter_context(
@@ -102,9 +105,10 @@ class Server:
             writer = Writer(node)
             addresses = await self._listen(node, writer, stack)
             await self._replay(node)
+            if self._stopping.is_set():
+                return
             path = stack.enter_context(command_socket.placed(directory))
             rpc = RpcServer(path, self._handler(node, writer))
-            self._catch_signals()
             try:
                 async with asyncio.TaskGroup() as tasks:
                     running = [
@@ -115,7 +119,7 @@ class Server:
                     ]
                     await rpc.start()
                     stack.push_async_callback(rpc.stop)
-                    if options.with_demo:
+                    if options.with_demo and self.why_not_writable is None:
                         await self._add_demo(node, writer)
                     if self.why_not_writable is None:
                         writer.request_stamp()
@@ -206,19 +210,35 @@ class Server:
 
     async def _replay(self, node: Node) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
+        try:
+            await self._replay_undamaged(node)
+        except UNREADABLE:
+            # A damage older than what is verified at every start.
+            damages = verify(node.log).damages  # type: ignore[arg-type]  # as _open_node made it
+            if not damages:
+                raise
+            self._stop_writing(node, damages[0])
+            node.views.follower.reset()
+            await self._replay_undamaged(node)
+        node.advance()
+
+    async def _replay_undamaged(self, node: Node) -> None:
         upto = None
         if isinstance(self.why_not_writable, LogDamaged):
             upto = self.why_not_writable.position - 1
         # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
         gc.disable()
-        for i, event in enumerate(node.log.read(0, upto)):
-            node.views.follower.apply(event)
-            if i % SLICE == 0:
-                await asyncio.sleep(0)
-        gc.enable()
+        try:
+            for i, event in enumerate(node.log.read(0, upto)):
+                node.views.follower.apply(event)
+                if i % SLICE == 0:
+                    await asyncio.sleep(0)
+                    if self._stopping.is_set():
+                        return
+        finally:
+            gc.enable()
         gc.collect()
         gc.freeze()
-        node.advance()
 
     async def _add_demo(self, node: Node, writer: Writer) -> None:
         if node.objects.version(demo.KEY):
@@ -263,12 +283,12 @@ class Server:
                     change: Change = to_change(argument, who)
                     return msgspec.to_builtins(await writer.submit(change))
                 case "get":
-                    return read_object(node, argument)
+                    return read_object(node, as_key(argument))
                 case "list":
                     request = msgspec.convert(argument, ListRequest)
                     return msgspec.to_builtins(read_list(node, request))
                 case "problems":
-                    return read_problems(node, argument)
+                    return read_problems(node, as_key(argument))
                 case "query":
                     return answer(node, argument)
                 case "export":
@@ -290,6 +310,18 @@ def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[B
     if unknown:
         fault = f"this version serves udp and tcp, not {', '.join(unknown)}"
         raise Invalid("listeners", [Cause("", fault)])
+    for _ in range(PORT_TRIES):
+        try:
+            return _bind_once(listeners, sockets)
+        except Busy:
+            # A port that was free for UDP may be taken for TCP, by anybody's connection: the
+            # system is asked for another one, where it was asked for any.
+            if not any(address.endswith(":0") for _, address in listeners):
+                raise
+    return _bind_once(listeners, sockets)
+
+
+def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
     bound: list[Bound] = []
     chosen: dict[str, str] = {}  # address as given -> address as bound
     try:
