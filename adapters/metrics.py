@@ -37,6 +37,8 @@ METRICS: Final = {
     "dns_connections": Declared("gauge", "Open connections", ("proto",)),
     "dns_connections_refused_total": Declared("counter", "Connections over a limit", ("proto",)),
     "dns_connections_timed_out_total": Declared("counter", "Connections cut late", ("proto",)),
+    "ratelimit_verdicts_total": Declared("counter", "Queries over the limit", ("action",)),
+    "ratelimit_buckets": Declared("gauge", "Networks that the limiter remembers"),
     "dns_handshakes_failed_total": Declared("counter", "TLS handshakes that failed", ("proto",)),
     "event_log_sequence": Declared("gauge", "Position of the newest event"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),

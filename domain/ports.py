@@ -138,6 +138,19 @@ class QueryHandler(Protocol):
         ...
 
 
+class QueryLimiter(Protocol):
+    def admit(
+        self, clients: Sequence[bytes], queries: Sequence[bytes]
+    ) -> Sequence[bytes | None] | None:
+        """Charge queries that arrived together, one or more, before anything else sees them.
+
+        `clients` are addresses of 4 or 16 octets; `queries` are messages without their ID, of any
+        length. None: answer all of them. Else a verdict for each: None, answer it; octets, send
+        those behind its ID; no octets, send nothing.
+        """
+        ...
+
+
 class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What a packet engine has counted since it was made."""
 

@@ -179,6 +179,7 @@ def pipeline_of(node: Node, **options: Any) -> Pipeline:
         identity=options.get("identity", Identity()),
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
+        cookies=options.get("cookies"),
     )
 
 

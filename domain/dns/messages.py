@@ -27,8 +27,8 @@ QUERY_RECORDS_MAX = 8
 """Records after the question. IXFR has a SOA, then come OPT and TSIG or SIG(0)."""
 
 EDNS_VERSION = 0
-KEEPALIVE, PADDING = 11, 12
-"""EDNS options (RFC 7828, RFC 7830)."""
+NSID, COOKIE, KEEPALIVE, PADDING, EXTENDED_ERROR = 3, 10, 11, 12, 15
+"""EDNS options (RFC 5001, 7873, 7828, 7830, 8914)."""
 PADDING_BLOCK = 468
 """Answers to padded queries are as long as a multiple of it (RFC 8467 section 4.1)."""
 
@@ -52,7 +52,8 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     id: int
     flags: int
     question: bytes
-    """Name, type and class as they came; they go back octet for octet."""
+    """Name, type and class as they came; they go back octet for octet. Empty: the message has
+    options and no question (RFC 7873 section 5.4)."""
     qname: Name
     qtype: int
     qclass: int
@@ -80,8 +81,9 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
 
     Dropped: what is too short to have a header, and responses, because answering those could
     make two servers talk for ever. NOTIMP: an opcode but QUERY. FORMERR: other than one question
-    (RFC 9619), records where a query has none, a name or a record that does not parse, two OPT
-    records or one that is not at the root (RFC 6891 section 6.1.1), octets after the last record.
+    (RFC 9619; none is right with a cookie), records where a query has none, a name or a record that
+    does not parse, two OPT records or one that is not at the root (RFC 6891 section 6.1.1), octets
+    after the last record.
     """
     if len(packet) < HEADER_SIZE:
         return DROP
@@ -90,9 +92,11 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
         return DROP
     if flags & _OPCODE_MASK:
         return _unanswerable(packet, NOTIMP)
-    if questions != 1 or answers or authorities + additionals > QUERY_RECORDS_MAX:
+    if questions > 1 or answers or authorities + additionals > QUERY_RECORDS_MAX:
         return _unanswerable(packet, FORMERR)
     try:
+        if not questions:
+            return _cookie_query(packet, authorities, additionals)
         qname, after = _question_name(packet)
         qtype, qclass = _TYPE_AND_CLASS.unpack_from(packet, after)
         after += 4
@@ -104,13 +108,23 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
         return _unanswerable(packet, FORMERR)
     if opt is None:
         return Query(id_, flags, question, qname, qtype, qclass)
+    return Query(id_, flags, question, qname, qtype, qclass, *_edns(opt))
+
+
+def _cookie_query(packet: bytes, authorities: int, additionals: int) -> Query | Unanswerable:
+    """A message without a question, which is one about cookies or none at all."""
+    opt = _find_opt(packet, HEADER_SIZE, authorities, additionals)
+    if opt is None or find_option(opt[2], COOKIE) is None:
+        return _unanswerable(packet, FORMERR)
+    id_, flags = _TYPE_AND_CLASS.unpack_from(packet)
+    return Query(id_, flags, b"", names.ROOT, 0, 0, *_edns(opt))
+
+
+def _edns(opt: tuple[int, int, bytes]) -> tuple[int, int, bool, bytes]:
+    """Version, octets that an answer over UDP may have, DO, options."""
     udp_size, ttl, options = opt
     udp_max = min(max(udp_size, UDP_PLAIN_MAX), UDP_EDNS_MAX)
-    version = ttl >> 16 & 0xFF
-    is_dnssec_ok = bool(ttl & _DO)
-    return Query(
-        id_, flags, question, qname, qtype, qclass, version, udp_max, is_dnssec_ok, options
-    )
+    return ttl >> 16 & 0xFF, udp_max, bool(ttl & _DO), options
 
 
 def find_option(options: bytes, code: int) -> bytes | None:
@@ -196,6 +210,18 @@ def _after_name(wire: bytes, at: int) -> int:
     return at + 1
 
 
+def truncated_reply(packet: bytes) -> bytes | None:
+    """What sends the asker of a message to TCP, whatever it asked; None where nothing may be
+    sent."""
+    query = parse_query(packet)
+    if isinstance(query, Query):
+        return truncated(query, _NO_RECORDS)
+    if query.reply is None:
+        return None
+    reply = error_reply(packet, NOERROR)
+    return reply[:2] + bytes((reply[2] | _TC >> 8,)) + reply[3:]
+
+
 def error_reply(packet: bytes, rcode: int) -> bytes:
     """A bare header with a code, for a message of which no more is understood."""
     id_, flags = _TYPE_AND_CLASS.unpack_from(packet)
@@ -266,6 +292,7 @@ def _checked_options(options: bytes) -> bytes:
 # Writing
 
 
+_NO_RECORDS = Answer(NOERROR)
 _NOTHING = Placed(None, 0, 0, b"")
 
 
@@ -284,7 +311,8 @@ def _head(query: Query, answer: Answer, counts: tuple[int, int, int], more_flags
         flags |= _AA
     opt_count = query.edns_version is not None
     an, ns, ar = counts
-    return _HEADER.pack(query.id, flags, 1, an, ns, ar + opt_count) + query.question
+    head = _HEADER.pack(query.id, flags, bool(query.question), an, ns, ar + opt_count)
+    return head + query.question
 
 
 def _opt(query: Query, rcode: int, options: bytes = b"") -> bytes:

@@ -8,31 +8,24 @@ from collections.abc import Callable
 
 import msgspec
 
-from kudurru.domain.dns.lookup import FORMERR, NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
+from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.dns.lookup import NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
-    KEEPALIVE,
-    PADDING,
-    PADDING_BLOCK,
     TCP_MAX,
     Query,
     Unanswerable,
     compose,
     error_reply,
-    find_option,
-    pack_option,
     parse_query,
 )
 from kudurru.domain.dns.zone_tree import ZoneSet
-from kudurru.domain.ports import STREAM_IDLE_S, Clock, Reply
-from kudurru.projections.pipeline.ingress import Identity, Ingress
+from kudurru.domain.ports import Clock, Reply
+from kudurru.projections.pipeline.edns import Edns, extended_error
+from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
 from kudurru.projections.pipeline.zones import Zones
 
 UDP = "udp"
-STREAMS = frozenset({"tcp", "tls"})
-ENCRYPTED = frozenset({"tls", "https", "h3", "quic"})
-_BAD_OPTION = Answer(FORMERR, is_lasting=False)
-_KEEPALIVE_OPTION = pack_option(KEEPALIVE, (STREAM_IDLE_S * 10).to_bytes(2, "big"))
 NO_REPLY = "none"
 """The response code under which a drop is counted."""
 
@@ -63,7 +56,9 @@ class Pipeline:
         identity: Identity,
         is_lameduck: Callable[[], bool],
         on_exception: Callable[[Exception], None],
+        cookies: Cookies | None = None,
     ) -> None:
+        self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._zones = Zones(zones)
         self._clock = clock
@@ -72,12 +67,7 @@ class Pipeline:
         self._responses: dict[int | None, int] = defaultdict(int)
         self._unhandled_exceptions = 0
 
-    def handle(
-        self,
-        packet: bytes,
-        client: str,  # noqa: ARG002  # part of the port; access lists and the limiter will ask
-        proto: str,
-    ) -> Reply | None:
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
         """The reply to one message; None: send nothing. Never raises."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
@@ -86,12 +76,20 @@ class Pipeline:
             if isinstance(query, Unanswerable):
                 self._responses[query.rcode] += 1
                 return Reply(query.reply, False) if query.reply is not None else None
-            answer = self._answer(query, proto)
-            wire = _composed(query, answer, proto)
+            now_s = self._clock.now_us() // 1_000_000
+            asked = self._edns.read(query, client, proto, now_s)
+            answer = asked.answer or self._answer(query, now_s)
+            wire = compose(
+                query,
+                answer,
+                query.udp_max if proto == UDP else TCP_MAX,
+                options=asked.options + extended_error(answer),
+                block=asked.block,
+            )
         except Exception as error:
             return self._failed(error, packet, query)
         self._responses[answer.rcode] += 1
-        return Reply(wire, answer.is_lasting)
+        return Reply(wire, answer.is_lasting and not asked.is_personal)
 
     def statistics(self) -> PipelineStatistics:
         responses = {
@@ -105,13 +103,14 @@ class Pipeline:
             unhandled_exceptions=self._unhandled_exceptions,
         )
 
-    def _answer(self, query: Query, proto: str) -> Answer:
-        if query.options and proto in STREAMS and find_option(query.options, KEEPALIVE):
-            return _BAD_OPTION  # RFC 7828 section 3.2.1: a query carries no timeout
+    def _answer(self, query: Query, now_s: int) -> Answer:
         answer = self._ingress.answer(query)
         if answer is None:
-            answer = self._zones.answer(query, self._clock.now_us() // 1_000_000)
-        return NOT_OURS if answer is None else answer
+            answer = self._zones.answer(query, now_s) or NOT_OURS
+            if query.qclass == CLASS_ANY:
+                # RFC 1035 section 6.2: nobody has the authority over all classes.
+                answer = msgspec.structs.replace(answer, is_authoritative=False)
+        return answer
 
     def _failed(
         self, error: Exception, packet: bytes, query: Query | Unanswerable | None
@@ -127,17 +126,3 @@ class Pipeline:
             return None
         self._responses[SERVFAIL] += 1
         return Reply(wire, False)
-
-
-def _composed(query: Query, answer: Answer, proto: str) -> bytes:
-    """The answer as a transport carries it: streams tell how long they may idle when they are
-    asked (RFC 7828 section 3.3.2), encrypted ones pad when the query is padded (RFC 8467)."""
-    if proto == UDP:
-        return compose(query, answer, query.udp_max)
-    options, block = b"", 0
-    if query.options:
-        if proto in STREAMS and find_option(query.options, KEEPALIVE) is not None:
-            options = _KEEPALIVE_OPTION
-        if proto in ENCRYPTED and find_option(query.options, PADDING) is not None:
-            block = PADDING_BLOCK
-    return compose(query, answer, TCP_MAX, options=options, block=block)
