@@ -151,6 +151,8 @@ class Server:
                         writer.request_stamp()
                     self.is_synced = True
                     self._write_pid_file(stack)
+                    if checkpointer is not None and checkpointer.is_new_key:
+                        _tell_key(checkpointer)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
@@ -195,12 +197,6 @@ class Server:
         checkpointer = open_checkpointer(directory, node, self._options.checkpoints)
         if checkpointer.why_not:
             log.error("checkpoints are not signed: %s", checkpointer.why_not)
-        elif checkpointer.is_new_key:
-            log.info(
-                "this log is signed by the new key %s: keep it where this machine cannot change "
-                "it, and give it to audit verify --key",
-                checkpointer.key,
-            )
         return checkpointer
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
@@ -431,6 +427,14 @@ def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound
             _close(one)
         raise
     return bound
+
+
+def _tell_key(checkpointer: Checkpointer) -> None:
+    log.info(
+        "the checkpoints of this log are signed by %s: keep this key where nobody on this machine "
+        "can change it, and give it to `kudurru audit verify --key`",
+        checkpointer.key,
+    )
 
 
 def _close(bound: Bound) -> None:

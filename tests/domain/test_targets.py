@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudurru.domain.errors import Invalid, NotFound
+from kudurru.domain.events import CHECKPOINT_KEY, CHECKPOINT_STATE, Event
 from kudurru.domain.targets import moment_us, resolve
-from tests.logs import NOON_US, memory_log, recorded_history
+from tests.logs import NOON_US, change, memory_log, recorded_history
 
 SECOND = 1_000_000
 NOW_US = NOON_US + 3600 * SECOND
@@ -67,9 +68,19 @@ def test_a_time_before_the_first_event_is_not_found(log, text: str) -> None:
         resolve(text, log, NOW_US)
 
 
-@pytest.mark.parametrize("text", ["checkpoint:5", "mark:before-the-move"])
+def test_a_checkpoint_is_the_position_of_its_last_event() -> None:
+    log = memory_log()
+    recorded_history(log)
+    state = Event(CHECKPOINT_STATE, CHECKPOINT_KEY, 1, "/", "kudurru-controller", b"{}")
+    log.append([change(state)], NOON_US)
+    assert resolve("checkpoint:11", log, NOW_US) == 11
+
+
+@pytest.mark.parametrize(
+    "text", ["checkpoint:5", "checkpoint:11", "checkpoint:x", "mark:before-the-move"]
+)
 def test_a_checkpoint_or_mark_that_there_is_not_is_not_found(log, text: str) -> None:
-    with pytest.raises(NotFound, match="there is no mark|none of that name"):
+    with pytest.raises(NotFound, match=r"there is no (mark|checkpoint)"):
         resolve(text, log, NOW_US)
 
 
