@@ -62,7 +62,7 @@ def test_a_plan_holds_what_differs_and_who_owns_it(then, now, expected) -> None:
     assert plan.skipped == ()
 
 
-def test_an_object_that_another_manager_owns_since_is_skipped_and_keeps_its_owner_by_force() -> None:
+def test_an_object_of_another_manager_since_is_skipped_and_by_force_keeps_its_owner() -> None:
     plan = restored(ONE, THEIRS)
     assert plan.steps == ()
     assert "'external-dns' now and by 'kudurru' then" in plan.skipped[0].reason

@@ -1,7 +1,7 @@
 """What is read as of a position is what a replay up to there gives."""
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.memory.clock import SeededEntropy
@@ -27,9 +27,7 @@ SCOPES = [
     *(Scope(zone=name) for name in ZONES),
     Scope(zone="east", namespace="default"),
 ]
-few = settings(
-    max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
-)
+few = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def replayed(node: Node, upto: int) -> Node:
