@@ -5,7 +5,7 @@ views.db      projections and snapshots
 querylog.db   queries, which are no part of the log
 secrets.db    secret parts of keys, tokens and users
 lists/        block lists as fetched
-keys/         signing keys, mode 0700
+keys/         signing keys and other secrets of the node, mode 0700
 lock          see `adapters.sqlite.lock`
 kudurru.sock  commands of this machine
 socket        where kudurru.sock is when its path here would be too long
@@ -49,6 +49,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def keys(self) -> Path:
         return self.path / "keys"
+
+    @property
+    def cookie_secret(self) -> Path:
+        return self.keys / "cookies"
 
     @property
     def lock(self) -> Path:
@@ -107,8 +111,12 @@ def sync_folder(path: Path) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """A new directory of mode 0700, whatever the umask."""
-    path.mkdir(mode=0o700, parents=True)
+    """A new directory of mode 0700, whatever the umask, with the folders above it that are
+    missing. Each new name is durable: a power cut could take the log with any of them."""
+    for folder in reversed([parent for parent in path.parents if not parent.exists()]):
+        folder.mkdir(exist_ok=True)  # another process may have been faster
+        sync_folder(folder.parent)
+    path.mkdir(mode=0o700)
     path.chmod(0o700)
     sync_folder(path.parent)
 

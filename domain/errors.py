@@ -11,6 +11,7 @@
         ├── LogDamaged     what is stored does not verify
         ├── LogNewer       written by a newer kudurru
         └── StorageFailed  the disk or the database refuses
+            └── StorageBroken  so that only a restart can tell what is recorded
 
 Each message says what is wrong, where, and what to do. Texts that came from outside are escaped
 where they are shown, not here.
@@ -123,3 +124,8 @@ class LogNewer(Stop):
 
 class StorageFailed(Stop):
     """The disk or the database refuses; the message names the file and what to do."""
+
+
+class StorageBroken(StorageFailed):
+    """The file is damaged, or a commit failed half-way, so that it is open whether the change is
+    durable. Nothing is written any more; the next start reads back what is there."""

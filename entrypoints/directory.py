@@ -21,7 +21,7 @@ from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import zone_export
 from kudurru.domain.dns.zone_tree import ZoneSet
-from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, NotFound
+from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, NotFound, StorageBroken
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
@@ -58,7 +58,14 @@ its socket instead."""
 MESSAGE_MIN = 12
 """Octets of the header of a DNS message (RFC 1035 section 4.1.1)."""
 
-UNREADABLE = (AssertionError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+UNREADABLE = (
+    AssertionError,
+    LookupError,
+    TypeError,
+    ValueError,
+    StorageBroken,
+    msgspec.MsgspecError,
+)
 """What reading a log that was tampered with may end in: views take for granted what the chain
 promises, so the chain is asked then (`refuse_damaged`)."""
 
@@ -192,6 +199,7 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         identity=options.get("identity", Identity()),
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
+        cookies=options.get("cookies"),
     )
 
 

@@ -8,12 +8,14 @@ from kudurru.domain.dns import names
 from kudurru.domain.ports import PacketEngine
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
-from kudurru.projections.pipeline.pipeline import Pipeline
+from kudurru.projections.pipeline.pipeline import NO_REPLY, Pipeline
+from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 
 def metrics_of(
     node: Node,
     pipeline: Pipeline,
+    limiter: RateLimiter,
     engines: Sequence[tuple[str, PacketEngine]],
     writer: Writer,
     is_synced: Callable[[], bool],
@@ -21,6 +23,7 @@ def metrics_of(
     """All metrics of a server. `engines` are (protocol, engine)."""
     metrics = Metrics(__version__)
     metrics.add(lambda: _pipeline_samples(pipeline))
+    metrics.add(lambda: _limiter_samples(limiter))
     for proto, engine in engines:
         metrics.add(lambda proto=proto, engine=engine: engine_samples(proto, engine.statistics()))  # type: ignore[misc]  # bound per turn of the loop
     metrics.add(lambda: _log_samples(node, writer))
@@ -36,12 +39,24 @@ def _pipeline_samples(pipeline: Pipeline) -> Iterable[Sample]:
     yield Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions)
 
 
+def _limiter_samples(limiter: RateLimiter) -> Iterable[Sample]:
+    seen = limiter.statistics()
+    yield Sample("ratelimit_verdicts_total", ("slip",), seen.slipped)
+    yield Sample("ratelimit_verdicts_total", ("drop",), seen.dropped)
+    yield Sample("ratelimit_buckets", (), seen.buckets)
+    yield Sample("dns_responses_total", ("NOERROR",), seen.slipped)
+    yield Sample("dns_responses_total", (NO_REPLY,), seen.dropped)
+    yield Sample("dns_dropped_total", ("ratelimit",), seen.dropped)
+
+
 def _log_samples(node: Node, writer: Writer) -> Iterable[Sample]:
     seen = writer.statistics()
     yield Sample("event_log_sequence", (), node.objects.position)
     yield Sample("changes_total", (), seen.changes)
     yield Sample("change_groups_total", (), seen.groups)
     yield Sample("changes_refused_total", (), seen.refused_full)
+    yield Sample("changes_failed_total", (), seen.failed)
+    yield Sample("log_writable", (), node.why_not_writable is None)
     for projection in node.views.follower.projections:
         lag = node.log.head().seq - projection.position
         yield Sample("projection_lag_events", (projection.name,), lag)

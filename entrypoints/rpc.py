@@ -13,6 +13,7 @@ import pwd
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -203,7 +204,13 @@ def _decode_error(value: dict[str, Any]) -> KudurruError:
             return MassChange(zone, part, total)
         case {"type": str(name), "message": str(message)}:
             kind = getattr(errors, name, None)
-            simple = (errors.NotFound, errors.Conflict, errors.Busy, errors.StorageFailed)
+            simple = (
+                errors.NotFound,
+                errors.Conflict,
+                errors.Busy,
+                errors.StorageFailed,
+                errors.StorageBroken,
+            )
             return kind(message) if kind in simple else KudurruError(message)
         case _:
             return KudurruError("the server sent an error that this version does not know")
@@ -244,7 +251,8 @@ class RpcServer:
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # a stale socket does no harm: see `start`
+            self._path.unlink(missing_ok=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -26,12 +26,15 @@ from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
+from kudurru.domain.settings import RatelimitSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
@@ -54,6 +57,7 @@ from kudurru.entrypoints.service import (
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 log = logging.getLogger("kudurru")
 
@@ -78,6 +82,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     sockets: int = 1
     coalesce_s: float = 0.25
     lameduck_s: float = 5.0
+    ratelimit: RatelimitSettings = RatelimitSettings()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
@@ -92,7 +97,7 @@ class Server:
         self._is_hurried = False
         self.is_synced = False
         self.is_lameduck = False
-        self.why_not_writable: KudurruError | None = None
+        self._node: Node | None = None
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -108,7 +113,8 @@ class Server:
             )
             node = self._open_node(directory, stack)
             writer = Writer(node)
-            addresses = await self._listen(node, writer, stack)
+            secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
+            addresses = await self._listen(node, writer, Cookies(secret), stack)
             await self._replay(node)
             if self._stopping.is_set():
                 return
@@ -138,6 +144,10 @@ class Server:
             except ExceptionGroup as group:
                 raise _first_of(group) from group
 
+    @property
+    def why_not_writable(self) -> KudurruError | None:
+        return self._node.why_not_writable if self._node is not None else None
+
     def stop(self) -> None:
         """Stop in order; asked twice, without waiting for balancers to notice."""
         self._is_hurried = self._stopping.is_set()
@@ -155,6 +165,7 @@ class Server:
         )
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        self._node = node
         damages = verify(event_log, tail=TAIL_ROWS).damages
         if damages:
             self._stop_writing(node, damages[0])
@@ -165,9 +176,11 @@ class Server:
         if self._options.strict:
             raise damage
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
-        self.why_not_writable = node.why_not_writable = damage
+        node.why_not_writable = damage
 
-    async def _listen(self, node: Node, writer: Writer, stack: AsyncExitStack) -> str:
+    async def _listen(
+        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+    ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
         bound = bind_listeners(options.listeners, options.sockets)
@@ -183,11 +196,17 @@ class Server:
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}"),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
+            cookies=cookies,
         )
+        limiter = RateLimiter(options.ratelimit, SystemClock())
         for one in bound:
-            make = TcpServer if one.listener.proto == "tcp" else PythonEngine
-            self._engines.append((one.listener.proto, make(pipeline, one.sockets)))
-        metrics = metrics_of(node, pipeline, self._engines, writer, lambda: self.is_synced)
+            engine: PacketEngine
+            if one.listener.proto == "tcp":
+                engine = TcpServer(pipeline, one.sockets)
+            else:
+                engine = PythonEngine(pipeline, one.sockets, limiter=limiter)
+            self._engines.append((one.listener.proto, engine))
+        metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         health = health_routes(self.why_not_ready)
         parts: list[HttpServer | PacketEngine] = [
             *(HttpServer(health, one.sockets) for one in web),
@@ -217,7 +236,7 @@ class Server:
         """Build the views, answering SERVFAIL meanwhile."""
         try:
             await self._replay_undamaged(node)
-        except UNREADABLE:
+        except (LogDamaged, *UNREADABLE):
             # A damage older than what is verified at every start.
             damages = verify(node.log).damages  # type: ignore[arg-type]  # as _open_node made it
             if not damages:

@@ -226,19 +226,25 @@ class Node:
             raise decided
         if not decided.events:
             return Result(decided.outcomes, Position(0))
+        at_us = self.time_for_events_us(now_us)
         if steps := self.clock_steps(now_us):
-            self.take_in(self.log.append(steps, now_us))
-        with self._ahead_of_log(now_us) as record:
+            self.take_in(self.log.append(steps, at_us))
+        with self._ahead_of_log(at_us) as record:
             record(decided.events)
             for command in self.stamps(change.imported_serials):
                 stamp, _ = self._batch(now_us).decide(command)
                 record(stamp)
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
-            recorded = self.log.append([ChangeSet(tuple(decided.events), who)], now_us)
+            recorded = self.log.append([ChangeSet(tuple(decided.events), who)], at_us)
         result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)
         return result
+
+    def time_for_events_us(self, now_us: int) -> int:
+        """What to append events with. Where the clock went back after records were let expire,
+        the log must not say that the events came before: views built again would keep them."""
+        return max(now_us, self.zones.now_s * 1_000_000)
 
     def clock_steps(self, now_us: int) -> list[ChangeSet]:
         """What to record before the next events, and before serials are asked for, when the clock
@@ -263,11 +269,11 @@ class Node:
         return Reading(who.wall if who and who.wall else newest.ts, None)
 
     @contextmanager
-    def _ahead_of_log(self, now_us: int) -> Iterator[Callable[[Sequence[Event]], None]]:
+    def _ahead_of_log(self, at_us: int) -> Iterator[Callable[[Sequence[Event]], None]]:
         """Let the views see events before the log has them. When the log then refuses, the views
         are worthless and are built again."""
         head = self.log.head()
-        ts = max(head.ts, now_us)
+        ts = max(head.ts, at_us)
         first = head.seq + 1
 
         def record(events: Sequence[Event]) -> None:
