@@ -54,11 +54,26 @@ def print_jsonl(values: Iterable[Any]) -> None:
 
 
 def print_yaml(*documents: Any) -> None:
+    """YAML that `apply` reads back as it was."""
     import yaml
 
+    from kudurru.domain.documents import needs_quotes
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = "'" if needs_quotes(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+    Dumper.add_representer(str, text)
     texts = [
-        yaml.safe_dump(
-            msgspec.to_builtins(document), sort_keys=False, allow_unicode=False, width=4096
+        yaml.dump(
+            msgspec.to_builtins(document),
+            Dumper=Dumper,
+            sort_keys=False,
+            allow_unicode=False,
+            width=4096,
         )
         for document in documents
     ]
