@@ -22,8 +22,8 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     """The position that a target means. Raises Invalid for a text that is no target, NotFound for
     a position that is not in the log."""
     text = text.strip()
-    if _POSITION.match(text):
-        return _position(int(text), log)
+    if (position := position_in(text)) is not None:
+        return _position(position, log)
     if text.startswith(("checkpoint:", "mark:")):
         raise NotFound(f"{text!r}: the log has none of that name")
     moment = moment_us(text, now_us)
@@ -31,6 +31,11 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     if position == 0:
         raise NotFound(f"{text!r} is before the first event of the log")
     return position
+
+
+def position_in(text: str) -> int | None:
+    """The position that a text writes out, None where it is another kind of target."""
+    return int(text) if _POSITION.match(text) else None
 
 
 def _position(seq: int, log: EventLog) -> Position:

@@ -21,6 +21,7 @@ import msgspec
 from kudurru.domain import errors
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, ManagedBy, StorageFailed
 from kudurru.domain.events import Who
+from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
 from kudurru.entrypoints.actors import actor_of
@@ -129,7 +130,10 @@ class RemoteService:
         return self._receive()
 
     def _send(self, value: Any) -> None:
-        data = msgspec.msgpack.encode(value)
+        try:
+            data = msgspec.msgpack.encode(value)
+        except UnicodeEncodeError:
+            raise Invalid("request", [Cause("", f"a text holds {NOT_UNICODE}")]) from None
         try:
             self._stream.sendall(_LENGTH.pack(len(data)) + data)
         except OSError:

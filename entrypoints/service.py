@@ -11,9 +11,9 @@ import msgspec
 from kudurru.domain import zone_export
 from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
-from kudurru.domain.errors import Invalid, NotFound
+from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Who
-from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
+from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
@@ -87,8 +87,10 @@ class Service(Protocol):
 def to_change(request: ChangeRequest, who: Who) -> Change:
     """The commands of a request. Raises Invalid for a manager or reason that may not be."""
     causes = list(manager_faults(request.manager))
+    if not is_unicode(request.reason):
+        causes.append(Cause("reason", NOT_UNICODE))
     if causes:
-        raise Invalid("manager", causes)
+        raise Invalid("request", causes)
     reason = request.reason[:REASON_MAX]
     commands: list[Command] = [
         Apply(manifest=manifest, manager=request.manager, force=request.force)
