@@ -4,6 +4,7 @@ What came from outside (names, TXT, reasons) is escaped here, where it is shown:
 as \\xNN, and rich's markup is off.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -44,13 +45,26 @@ def note(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One document with stable keys. JSON escapes control characters itself."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    """One document with stable keys."""
+    echo(_shown(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def print_jsonl(values: Iterable[Any]) -> None:
     for value in values:
-        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+        echo(_shown(msgspec.json.encode(value).decode()))
+
+
+def _shown(json: str) -> str:
+    """JSON in plain ASCII: some of the rest can move a cursor, and a locale may lack it."""
+    return json if json.isascii() and "\x7f" not in json else _NOT_PLAIN.sub(_json_escape, json)
+
+
+_NOT_PLAIN = re.compile(r"[^\n -~]")
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def print_yaml(*documents: Any) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 from typing import Any
 
 import pytest
@@ -36,5 +37,21 @@ def test_any_text_that_is_printed_as_yaml_is_read_back() -> None:
         text = printed({"texts": texts})
         assert text.isascii()
         assert read_documents(text.encode(), what="x")[0].value == {"texts": texts}
+
+    check()
+
+
+def test_json_holds_no_character_that_a_terminal_obeys_and_means_the_same() -> None:
+    @given(st.text())
+    @example("\x1b[31m\x7f\x9b31m\u202e\U000e0041\u2028")
+    def check(text: str) -> None:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            output.print_json({"text": text})
+            output.print_jsonl([{"text": text}])
+        shown = out.getvalue()
+        assert all(" " <= c <= "~" or c == "\n" for c in shown)
+        indented, _, line = shown.rstrip("\n").rpartition("\n")
+        assert json.loads(indented) == json.loads(line) == {"text": text}
 
     check()
