@@ -85,6 +85,15 @@ class EventLog(Protocol):
         """Seq of the last event at or before a time, 0 when there is none."""
         ...
 
+    def scopes(self) -> list[str]:
+        """Every scope that an event was ever recorded in."""
+        ...
+
+    def births(self, kind: str, upto: int) -> Iterator[Recorded]:
+        """For each object of a kind that is there at a position, the event that made it: the
+        first of its stream, or the first after its last deletion. In no order."""
+        ...
+
     def close(self) -> None: ...
 
 

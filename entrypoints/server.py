@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,23 @@ from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket, demo
+from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
 from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     ChangeRequest,
     ListRequest,
+    MarkRequest,
+    because,
     export_zone,
     read_info,
     read_list,
     read_object,
     read_problems,
     to_change,
+    to_mark,
 )
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
@@ -315,10 +320,34 @@ class Server:
                 case "info":
                     info = read_info(node, __version__, digests=bool(argument))
                     return msgspec.to_builtins(info)
+                case "restore":
+                    asked = msgspec.convert(argument, RestoreRequest)
+                    prepare = partial(restoring.prepare_restore, node.log, asked)
+                    carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
+                    return msgspec.to_builtins(carried)
+                case "undo":
+                    unwanted = msgspec.convert(argument, UndoRequest)
+                    prepare = partial(restoring.prepare_undo, node.log, unwanted)
+                    carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
+                    return msgspec.to_builtins(carried)
+                case "mark":
+                    mark = to_mark(msgspec.convert(argument, MarkRequest), who)
+                    return (await writer.submit(mark)).seq
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 
         return handle
+
+
+async def _carry_out(
+    node: Node, writer: Writer, prepare: Callable[[str, Who], Undertaking], who: Who
+) -> Carried:
+    """Plan in a thread, as that reads much of the log, and let the writer decide."""
+    undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
+    now_s = node.clock.now_us() // 1_000_000
+    document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
+    seqs = [(await writer.submit(change)).seq for change in undertaking.changes]
+    return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
 
 def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
