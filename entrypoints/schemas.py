@@ -16,6 +16,11 @@ from kudurru.domain.settings_docs import settings_reference, settings_schema
 from kudurru.entrypoints.cli.main import COMMANDS
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_COMMANDS_HEAD = """# Commands
+
+Generated from the code (`just schemas`). `kudurru COMMAND --help` says the same. Exit codes: 0
+done, 1 refused or failed, 2 usage; `audit verify` has more.
+"""
 _REFERENCE = "#/$defs/{name}"
 
 

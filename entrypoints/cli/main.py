@@ -3,8 +3,10 @@ not pay for a DNS server."""
 
 import gc
 import importlib
+import io
 import os
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -23,6 +25,9 @@ COMMANDS = {
     "delete": ("delete", "Delete objects."),
     "diff": ("diff", "Show what applying files would change."),
     "history": ("history", "Show who changed what, when and why."),
+    "blame": ("blame", "Show who last changed each record of a zone."),
+    "undo": ("undo", "Take one change back."),
+    "restore": ("restore", "Bring objects back to a moment, plan first."),
     "replay": ("replay", "Rebuild every view from the log."),
     "audit": ("audit", "Verify and follow the log."),
     "query": ("query", "Ask what a name answers, now or back then."),
@@ -79,6 +84,13 @@ def cli() -> None:
 
 def run() -> NoReturn:
     """Entry point: runs the command line and exits with its code."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # until the end
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")  # a locale may have few characters
     sys.exit(main(sys.argv[1:]))
 
 
@@ -89,17 +101,26 @@ def main(args: list[str]) -> int:
         gc.set_threshold(100_000, 50, 100)
     try:
         code = cli.main(args, prog_name="kudurru", standalone_mode=False)
+        sys.stdout.flush()
     except KudurruError as error:
         return _failed(str(error))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output went away; keep the interpreter from trying to flush to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_FAILED
+    except OSError as error:
+        # Files are named where they are opened: what is left is our own output.
+        _drop_output()
+        return _failed(f"{error.filename or 'the output'}: {error.strerror or error}")
     except Exception as error:
         return _click_error(error)
     return code if isinstance(code, int) else 0
+
+
+def _drop_output() -> None:
+    """Nobody reads what is left of it, and the interpreter must not stumble over it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _click_error(error: Exception) -> int:

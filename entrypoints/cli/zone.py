@@ -18,18 +18,20 @@ from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import DEFAULT_MANAGER, decode_body
 from kudurru.domain.objects import Key, key_of
+from kudurru.domain.zone_import import Present, may_share_names, zone_object_name
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
+from kudurru.entrypoints.cli.progress import progress
 from kudurru.entrypoints.service import (
     ChangeRequest,
     ListRequest,
     Service,
     collect,
-    export_zone,
+    manifest_from_wire,
 )
-from kudurru.entrypoints.zone_files import Progress, ZoneFile, read_zone_file, to_manifests
+from kudurru.entrypoints.zone_files import ZoneFile, read_zone_file, to_manifests
 
 app = command_app(no_args_is_help=True)
 
@@ -57,6 +59,7 @@ def import_(
     ] = False,
     manager: common.ManagerOption = DEFAULT_MANAGER,
     force: common.ForceOption = False,
+    allow_mass_change: common.MassChangeOption = False,
     dry_run: common.DryRunOption = False,
     reason: common.ReasonOption = "",
     output: common.OutputOption = Output.table,
@@ -64,12 +67,12 @@ def import_(
     """Import a master file as one change. It becomes one DNSZone and one DNSRecordSet per owner
     name; what is there already and equal is left alone."""
     named = _zone_name_of(data, zone) if zone else None
-    with _progress(f"reading {file}") as on_progress:
+    with progress(f"reading {file}") as on_progress:
         read = read_zone_file(file, zone=named or zone, on_progress=on_progress)
     _warn(read)
     with common.service(data, write=True) as service, _waiting("recording"):
-        name = zone if named else _object_of(service, read)
-        manifests = to_manifests(read, namespace=namespace, zone_object=name)
+        present = _present(service, read, zone if named else None, namespace)
+        manifests = to_manifests(read, namespace=namespace, present=present)
         zone_name = manifests[0].meta.name
         kept = {manifest.key for manifest in manifests}
         result = service.change(
@@ -81,6 +84,7 @@ def import_(
                 dry_run=dry_run,
                 reason=reason or f"zone import {file.name}",
                 imported_serials={zone_name: read.soa[2]},
+                allow_mass_change=allow_mass_change,
             )
         )
     counts = Counter(outcome.verb for outcome in result.outcomes)
@@ -107,8 +111,8 @@ def export(
 ) -> None:
     """Print a zone as a master file. Other servers load it; with --at it is as it was."""
     if at is not None:
-        with common.reader(data, at) as node:
-            lines = export_zone(node, zone)
+        with directory.open_reader(data) as node:
+            lines = directory.export_as_of(node.log, common.resolve(at, node.log), zone)
     else:
         with common.service(data) as service:
             lines = service.export(zone)
@@ -195,13 +199,27 @@ def _zone_name_of(data: Path, name: str) -> str | None:
     return None
 
 
-def _object_of(service: Service, read: ZoneFile) -> str | None:
-    """The name of the DNSZone that has this zone name already."""
-    wanted = names.key(read.apex)
-    for document in collect(service, ListRequest(kind=DNS_ZONE.name)):
-        if names.key(names.from_text(document["spec"]["zoneName"])) == wanted:
-            return str(document["metadata"]["name"])
-    return None
+def _present(service: Service, read: ZoneFile, named: str | None, namespace: str) -> Present:
+    """The DNSZone that has this zone name already, by object name where one is given, and names of
+    record sets that must not be met."""
+    apex = names.key(read.apex)
+    zones = collect(service, ListRequest(kind=DNS_ZONE.name))
+    ours = [
+        document
+        for document in zones
+        if named in (None, document["metadata"]["name"])
+        and names.key(names.from_text(document["spec"]["zoneName"])) == apex
+    ]
+    name = ours[0]["metadata"]["name"] if ours else zone_object_name(read.apex)
+    zone = manifest_from_wire(ours[0]) if ours else None
+    others = [z["metadata"]["name"] for z in zones if z["metadata"]["name"] != name]
+    if not any(may_share_names(name, other) for other in others):
+        return Present(zone)
+    sets: dict[bool, set[str]] = {True: set(), False: set()}
+    for document in collect(service, ListRequest(kind=DNS_RECORD_SET.name, namespace=namespace)):
+        is_ours = document["spec"]["zoneRef"]["name"] == name
+        sets[is_ours].add(document["metadata"]["name"])
+    return Present(zone, frozenset(sets[True]), frozenset(sets[False]))
 
 
 def _surplus(service: Service, zone: str, namespace: str, kept: set[Key]) -> list[Key]:
@@ -220,22 +238,6 @@ def _warn(read: ZoneFile) -> None:
         note(escape(f"warning: {warning}"))
     if len(read.warnings) > WARNINGS_SHOWN:
         note(f"and {len(read.warnings) - WARNINGS_SHOWN} more warnings: kudurru zone check")
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Progress | None]:
-    """A bar on a terminal, for files that take a moment."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(escape(what), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

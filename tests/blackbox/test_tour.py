@@ -1,6 +1,7 @@
 """A new user's first hour, with real processes."""
 
 import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.blackbox.program import (
+    PATIENCE_S,
     Serving,
     command,
     command_line,
@@ -198,3 +200,49 @@ def test_output_for_programs_is_one_document(
     assert len(lines) == (len(document) if isinstance(document, list) else 1)
     assert command(*args, "--data", node, "-o", "yaml").code == 0
     assert command(*args, "--data", node, "-o", "wide").code == 0
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "message"),
+    [
+        (">/dev/full", 1, "error: the output: No space left on device\n"),
+        (">&-", 0, ""),
+        ("| true", 0, ""),
+    ],
+)
+def test_output_that_nobody_can_take_is_no_crash(
+    redirection: str, code: int, message: str, node: Path, server: Serving
+) -> None:
+    line = shlex.join(command_line("get", "rs", "-o", "json", "--data", node))
+    done = subprocess.run(
+        f"{line} {redirection}",
+        shell=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, message)
+
+
+def test_a_terminal_with_few_characters_gets_the_others_as_escapes(
+    node: Path, server: Serving, tmp_path: Path
+) -> None:
+    document = records("few", "demo.example", ("few.demo.example", "A", "192.0.2.1"))
+    document["metadata"]["annotations"] = {"kudurru.io/comment": "grün"}
+    file = write_json(tmp_path / "few.json", document)
+    assert command("apply", "-f", file, "--data", node).code == 0
+    for args, shown in (
+        (("get", "rs", "few", "-o", "json"), "gr\\u00fcn"),
+        (("describe", "rs", "few"), "gr\\xfcn"),
+    ):
+        done = subprocess.run(
+            command_line(*args, "--data", node),
+            capture_output=True,
+            env=environment(PYTHONIOENCODING="ascii"),
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert shown in done.stdout.decode("ascii")
