@@ -1,6 +1,7 @@
 """Small DNS clients for every transport, made for tests: they send what they are told to."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -57,10 +58,24 @@ def client_context(*alpn: str) -> ssl.SSLContext:
     return context
 
 
-async def open_tls(target: Target, *alpn: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_tls(
+    target: Target, *alpn: str, sock: socket.socket | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with TLS, on a socket that is connected when one is given."""
+    place: dict[str, Any] = {"host": target[0], "port": target[1]}
     return await asyncio.open_connection(
-        *target, ssl=client_context(*alpn), server_hostname=SERVER_NAME
+        **({"sock": sock} if sock else place),
+        ssl=client_context(*alpn),
+        server_hostname=SERVER_NAME,
     )
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Wait for the end: nothing more came before it."""
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
 
 
 def post(packet: bytes, path: bytes = b"/dns-query") -> tuple[bytes, bytes, Headers, bytes]:
