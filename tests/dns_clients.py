@@ -135,6 +135,14 @@ class Http2:
         (found,) = await self.all((method, path, headers, body))
         return found
 
+    async def hear_settings(self) -> None:
+        """Until then a client goes by the defaults."""
+        self.writer.write(self.http.data_to_send())
+        is_known = False
+        while not is_known:
+            events = self.http.receive_data(await self.reader.read(65_536))
+            is_known = any(isinstance(one, h2.events.RemoteSettingsChanged) for one in events)
+
     async def all(self, *requests: tuple[bytes, bytes, Headers, bytes]) -> list[Answered]:
         """Send all at once, as far as the server allows, and wait for every response."""
         waiting = list(requests)
@@ -292,7 +300,9 @@ async def open_http1(target: Target) -> AsyncIterator[Http1]:
 async def open_http2(target: Target) -> AsyncIterator[Http2]:
     reader, writer = await open_tls(target, "h2")
     try:
-        yield Http2(reader, writer)
+        client = Http2(reader, writer)
+        await client.hear_settings()
+        yield client
     finally:
         writer.close()
 
