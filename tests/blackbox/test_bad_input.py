@@ -220,6 +220,8 @@ FAILING = [
     (("delete", "rs", "www.home.arpa", "--manager", "external-dns"), "is reserved"),
     (("history", "nope"), "'nope' is not KIND/NAME"),
     (("history", "--since", "whenever"), "write for example 1042"),
+    (("history", "--since", "9" * 30), "write for example 1042"),
+    (("delete", "rs", "www.home.arpa", "--reason", "\udcff"), "reason: half of a surrogate pair"),
     (("diff", "--from", "3", "--to", "1"), "--to 1 is before --from 3"),
     (("query", "a..b"), "has an empty label"),
     (("query", "www.home.arpa", "BOGUS"), "unknown record type 'BOGUS'"),
