@@ -5,7 +5,7 @@ returns no event when nothing would change, because an apply every minute must n
 `evolve` never raises and never looks at a clock: what was accepted once replays for ever.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, Protocol, assert_never
 
@@ -231,16 +231,20 @@ class Batch:
         written = _Written(
             spec=msgspec.Raw(codec.canonical(manifest.spec)),
             labels=manifest.meta.labels,
-            annotations=_annotations(manifest, stored),
+            annotations=annotations_after(
+                manifest.meta.annotations, stored.body.annotations if stored else {}
+            ),
             manager=command.manager,
             created=self._now,
         )
         return self._write(manifest, stored, written)
 
     def _revert(self, command: Revert) -> tuple[list[Event], Outcome]:
+        """What was in the log may come back, also where an Apply of it would be refused: a record
+        set whose zone has become another shows as a problem, as it did then."""
         manifest = manifest_of(command.key, command.spec, command.labels, command.annotations)
         stored = self.find(command.key)
-        self._check_zone_rules(manifest, stored)
+        self._check_zone_name(manifest, stored)
         written = _Written(
             spec=command.spec,
             labels=command.labels,
@@ -334,6 +338,11 @@ class Batch:
         )
 
     def _check_zone_rules(self, manifest: Manifest, stored: StoredObject | None) -> None:
+        self._check_zone_name(manifest, stored)
+        if isinstance(manifest.spec, DNSRecordSetSpec):
+            self._check_inside(manifest, manifest.spec)
+
+    def _check_zone_name(self, manifest: Manifest, stored: StoredObject | None) -> None:
         spec = manifest.spec
         if isinstance(spec, DNSZoneSpec) and stored is not None:
             before = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
@@ -346,8 +355,6 @@ class Batch:
                         "make a new DNSZone and delete this one",
                     ),
                 )
-        if isinstance(spec, DNSRecordSetSpec):
-            self._check_inside(manifest, spec)
 
     def _check_inside(self, manifest: Manifest, spec: DNSRecordSetSpec) -> None:
         """Records outside their zone are refused while the zone is known. A record set may come
@@ -403,15 +410,15 @@ def _check_expected(key: Key, expected: str | None, stored: StoredObject | None)
         )
 
 
-def _annotations(manifest: Manifest, stored: StoredObject | None) -> dict[str, str]:
-    given = manifest.meta.annotations
-    before = stored.body.annotations if stored else {}
+def annotations_after(given: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """What an Apply that gives annotations makes of those that are there: what belongs to people
+    stays unless it is given, what the store sets is never taken from a caller."""
     if not given and not before:
         return {}
     kept = {name: before[name] for name in PEOPLES_ANNOTATIONS if name in before}
     return {
         name: value
-        for name, value in (kept | given).items()
+        for name, value in {**kept, **given}.items()
         if name not in (MANAGED_BY, LAST_APPLIED)
     }
 

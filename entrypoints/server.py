@@ -22,8 +22,6 @@ import msgspec
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
-from kudurru.adapters.dns.engine_python import PythonEngine
-from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.secret_files import secret_in
@@ -31,10 +29,11 @@ from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
-from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
-from kudurru.domain.settings import RatelimitSettings
+from kudurru.domain.settings import Listener as Configured
+from kudurru.domain.settings import RatelimitSettings, TlsSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
@@ -47,6 +46,14 @@ from kudurru.entrypoints.directory import (
     trust_of,
 )
 from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.listeners import (
+    bind_listeners,
+    certificate_samples,
+    certificates_of,
+    close,
+    engines_of,
+    keep_fresh,
+)
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
@@ -84,7 +91,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `serve` needs of the settings."""
 
     data: Path
-    listeners: tuple[tuple[str, str], ...]  # (protocol, address)
+    listeners: tuple[Configured, ...]
+    tls: TlsSettings = TlsSettings()
     http: str = "127.0.0.1:8080"
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
@@ -109,6 +117,7 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self._node: Node | None = None
+        self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -143,6 +152,9 @@ class Server:
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
+                    if self._certificates is not None:
+                        watch = keep_fresh(self._certificates)
+                        running.append(tasks.create_task(watch, name="certificates"))
                     await rpc.start()
                     stack.push_async_callback(rpc.stop)
                     if options.with_demo and self.why_not_writable is None:
@@ -211,13 +223,14 @@ class Server:
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
-        bound = bind_listeners(options.listeners, options.sockets)
+        pairs = [(one.proto, str(one.address)) for one in options.listeners]
+        bound = bind_listeners(pairs, options.sockets)
         for one in bound:
-            stack.callback(_close, one)
+            stack.callback(close, one)
         web = [bind_all([Listener("tcp", a)])[0] for a in (options.http, options.ops)]
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
-            stack.callback(_close, one)
+            stack.callback(close, one)
         pipeline = pipeline_of(
             node,
             is_synced=lambda: self.is_synced,
@@ -227,15 +240,12 @@ class Server:
             cookies=cookies,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
-        for one in bound:
-            engine: PacketEngine
-            if one.listener.proto == "tcp":
-                engine = TcpServer(pipeline, one.sockets)
-            else:
-                engine = PythonEngine(pipeline, one.sockets, limiter=limiter)
-            self._engines.append((one.listener.proto, engine))
+        self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
-        health = health_routes(self.why_not_ready)
+        if self._certificates is not None:
+            certificates = self._certificates
+            metrics.add(lambda: certificate_samples(certificates))
+        health = health_routes(self.why_not_ready, self.warnings)
         parts: list[HttpServer | PacketEngine] = [
             *(HttpServer(health, one.sockets) for one in web),
             HttpServer(metrics_routes(metrics), scraped.sockets),
@@ -244,9 +254,9 @@ class Server:
         for part in parts:
             stack.push_async_callback(part.stop)
             await part.start()
-        dns = ",".join(dict.fromkeys(one.address for one in bound))
         http, ops = (one.address for one in web)
-        return f"ready dns={dns} http={http} ops={ops} metrics={scraped.address}"
+        shown = _shown(bound) | {"http": http, "ops": ops, "metrics": scraped.address}
+        return "ready " + " ".join(f"{name}={address}" for name, address in shown.items())
 
     def why_not_ready(self) -> list[str]:
         """Reasons not to send queries here; none when it is ready."""
@@ -259,6 +269,12 @@ class Server:
             kind = type(self.why_not_writable).__name__
             reasons.append(f"{kind}: {self.why_not_writable}")
         return reasons
+
+    def warnings(self) -> list[str]:
+        """What an operator should see to, though queries are answered."""
+        if self._certificates is None or not self._certificates.problem:
+            return []
+        return [f"Certificate: {self._certificates.problem}"]
 
     async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
@@ -395,40 +411,6 @@ async def _carry_out(
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
 
-def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
-    """All sockets of all listeners, or none. Listeners that name one address with port 0 get one
-    port between them, whatever it turns out to be. Raises what binding raises; Invalid for a
-    protocol that this version does not speak."""
-    unknown = sorted({proto for proto, _ in listeners} - {"udp", "tcp"})
-    if unknown:
-        fault = f"this version serves udp and tcp, not {', '.join(unknown)}"
-        raise Invalid("listeners", [Cause("", fault)])
-    for _ in range(PORT_TRIES):
-        try:
-            return _bind_once(listeners, sockets)
-        except Busy:
-            # A port that was free for UDP may be taken for TCP, by anybody's connection: the
-            # system is asked for another one, where it was asked for any.
-            if not any(address.endswith(":0") for _, address in listeners):
-                raise
-    return _bind_once(listeners, sockets)
-
-
-def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
-    bound: list[Bound] = []
-    chosen: dict[str, str] = {}  # address as given -> address as bound
-    try:
-        for proto, address in listeners:
-            one = bind_all([Listener(proto, chosen.get(address, address))], sockets)[0]
-            chosen.setdefault(address, one.address)
-            bound.append(one)
-    except KudurruError:
-        for one in bound:
-            _close(one)
-        raise
-    return bound
-
-
 def _tell_key(checkpointer: Checkpointer) -> None:
     log.info(
         "the checkpoints of this log are signed by %s: keep this key where nobody on this machine "
@@ -437,9 +419,13 @@ def _tell_key(checkpointer: Checkpointer) -> None:
     )
 
 
-def _close(bound: Bound) -> None:
-    for sock in bound.sockets:
-        sock.close()
+def _shown(bound: Sequence[Bound]) -> dict[str, str]:
+    """Addresses for the ready line: "dns" for UDP and TCP, else by protocol."""
+    shown: dict[str, dict[str, None]] = {}
+    for one in bound:
+        name = "dns" if one.listener.proto in ("udp", "tcp") else one.listener.proto
+        shown.setdefault(name, {})[one.address] = None
+    return {name: ",".join(addresses) for name, addresses in shown.items()}
 
 
 def _first_of(group: ExceptionGroup[Exception]) -> Exception:

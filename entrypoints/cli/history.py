@@ -87,8 +87,8 @@ def history(
 def first_position(since: str, log: EventLog, now_us: int) -> int:
     """The first position that is not before a target."""
     text = since.strip()
-    if text.isascii() and text.isdigit():
-        return int(text)
+    if (position := targets.position_in(text)) is not None:
+        return position
     return log.position_at(targets.moment_us(text, now_us) - 1) + 1
 
 

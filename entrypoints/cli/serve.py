@@ -102,7 +102,8 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
     logs.start(settings.log.level, settings.log.format)
     options = ServeOptions(
         data=Path(settings.node.data_dir),
-        listeners=tuple((one.proto, str(one.address)) for one in settings.listeners.all),
+        listeners=settings.listeners.all,
+        tls=settings.tls,
         http=str(settings.api.address),
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
