@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Self
 
 from eventsourcing.persistence import IntegrityError
 
-from kudurru.adapters.recorder import RecordedLog, continue_streams
+from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams
 from kudurru.adapters.sqlite import schema
 from kudurru.adapters.sqlite.connection import (
     WAL_SIZE_MAX,
@@ -28,6 +28,7 @@ from kudurru.adapters.sqlite.connection import (
     primary_code,
     storage_errors,
 )
+from kudurru.adapters.sqlite.elector import FileElector
 from kudurru.domain.chain import (
     ADVICE,
     ENTRY_VERSION,
@@ -124,13 +125,18 @@ class SQLiteEventLog(RecordedLog):
             self._writer.close()  # the last one out takes the -wal file in
 
     def insert(
-        self, change_sets: Sequence[ChangeSet], now_us: int, first: Collection[int]
+        self,
+        change_sets: Sequence[ChangeSet],
+        now_us: int,
+        first: Collection[int],
+        head_seq: int | None = None,
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
         ids: dict[Key, int] = {}
         with self._transaction() as db:
             head = self._head(db)
             self._check_head(db, head)
+            check_head(head.seq, head_seq)
 
             def version_of(key: Key) -> int | None:
                 found = db.execute(_STREAM, (key,)).fetchone()
@@ -281,6 +287,9 @@ class SQLiteEventLog(RecordedLog):
             if size > 1:
                 return self._query_rows(after, upto, 1)
             raise LogDamaged("gap", after + 1, f"the row cannot be read: {error}") from error
+
+    def elector(self, name: str) -> FileElector:
+        return FileElector(self.path.with_name(f"{self.path.name}.{name}.leader"), self._clock)
 
     def check_storage(self) -> None:
         """Hold SQLite's indexes against its tables, which `verify` does not see: an index that
