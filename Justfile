@@ -27,6 +27,6 @@ slow *args:
 bench *args:
     python -m tests.bench {{args}}
 
-# JSON Schemas from the code
+# schemas and reference pages from the code
 schemas:
-    python -m kudurru.entrypoints.schemas schemas
+    python -m kudurru.entrypoints.schemas

@@ -6,20 +6,23 @@ command takes the lock for itself, or only reads.
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Busy
+from kudurru.domain.errors import Busy, LogDamaged
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
-from kudurru.domain.verify import verify
+from kudurru.domain.ports import VerifiableLog
+from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
@@ -43,14 +46,18 @@ LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
 
-TAIL_ROWS = 10_000
-"""Verified before anything is written: enough to see a cut, quick enough for every command."""
+UNREADABLE = (AssertionError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+"""What reading a log that was tampered with may end in: views take for granted what the chain
+promises, so the chain is asked then (`refuse_damaged`)."""
 
 
 @contextmanager
-def open_service(data: Path, *, who: Who, write: bool) -> Iterator[Service]:
-    """The service of a directory. Raises Busy when another process holds it and does not answer;
-    StorageFailed, LogDamaged and LogNewer as opening does."""
+def open_service(
+    data: Path, *, who: Who, write: bool, on_damage: Callable[[LogDamaged], None]
+) -> Iterator[Service]:
+    """The service of a directory. Where the log is damaged, what is before that can be read, and
+    `on_damage` is told. Raises Busy when another process holds it and does not answer;
+    StorageFailed and LogNewer as opening does; LogDamaged to write."""
     with ExitStack() as stack:
         directory = open_data_dir(data, create=write)
         remote = connect(command_socket.find(directory))
@@ -59,7 +66,7 @@ def open_service(data: Path, *, who: Who, write: bool) -> Iterator[Service]:
             return
         if not write:
             with open_reader(data) as node:
-                replay(node)
+                replay_verified(node, on_damage=on_damage)
                 yield LocalService(node, who)
             return
         lock_or_remote = _acquire(directory)
@@ -106,13 +113,42 @@ def open_log(directory: DataDir, *, create: bool) -> Iterator[SQLiteEventLog]:
 @contextmanager
 def open_reader(data: Path) -> Iterator[Node]:
     """A node to read from, over the log of a directory, whoever writes to it. Its views are
-    empty: see `replay`."""
+    empty: see `replay`. Raises: LogDamaged where what is read in the block makes no sense."""
     directory = open_data_dir(data)
     log = SQLiteEventLog.open(directory.log, entropy=SystemEntropy(), clock=SystemClock())
     try:
         yield Node(log, SystemClock(), SystemEntropy())
+    except UNREADABLE as error:
+        refuse_damaged(log, error)
+        raise
     finally:
         log.close()
+
+
+def refuse_damaged(log: VerifiableLog, error: Exception) -> None:
+    """Raises the first damage of a log that could not be read; returns when the log is whole, and
+    the fault is ours."""
+    damages = verify(log).damages
+    if damages:
+        raise damages[0] from error
+
+
+def replay_verified(
+    node: Node,
+    upto: Position | None = None,
+    *,
+    zones: bool = True,
+    on_damage: Callable[[LogDamaged], None],
+) -> None:
+    """Verify the tail of the log, then build the views: up to before a damage, of which
+    `on_damage` is told. Raises: LogDamaged when the damage is before `upto`."""
+    damages = verify(node.log, tail=TAIL_ROWS).damages  # type: ignore[arg-type]  # as open_reader made it
+    if damages and upto is None:
+        on_damage(damages[0])
+        upto = Position(damages[0].position - 1)
+    elif damages and upto is not None and damages[0].position <= upto:
+        raise damages[0]
+    replay(node, upto, zones=zones)
 
 
 def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> int:

@@ -1,17 +1,38 @@
-"""Generated files: JSON Schemas of the kinds. `python -m kudurru.entrypoints.schemas DIR` writes
-them, and a test compares what is committed with what the code means."""
+"""Generated files: schemas and reference pages. `python -m kudurru.entrypoints.schemas` writes them
+into the tree, and a test compares what is committed with what the code means."""
 
+import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from kudurru.domain.kinds.meta import API_VERSION, ObjectMeta
 from kudurru.domain.kinds.registry import KINDS, Kind
+from kudurru.domain.settings_docs import settings_reference, settings_schema
+from kudurru.entrypoints.cli.main import COMMANDS
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_COMMANDS_HEAD = """# Commands
+
+Generated from the code (`just schemas`). `kudurru COMMAND --help` says the same. Exit codes: 0
+done, 1 refused or failed, 2 usage; `audit verify` has more.
+"""
 _REFERENCE = "#/$defs/{name}"
+
+
+def generated() -> dict[str, str]:
+    """Path of each generated file in the tree to its text."""
+    files = {
+        f"schemas/{kind.name.lower()}.json": _text(kind_schema(kind)) for kind in KINDS.values()
+    }
+    files["schemas/settings.json"] = _text(settings_schema())
+    files["docs/reference/settings.md"] = settings_reference()
+    files["docs/reference/commands.md"] = commands_reference()
+    return files
 
 
 def kind_schema(kind: Kind) -> dict[str, Any]:
@@ -36,20 +57,62 @@ def kind_schema(kind: Kind) -> dict[str, Any]:
     }
 
 
-def generated() -> dict[str, str]:
-    """Name of each generated file to its text."""
-    return {f"{kind.name.lower()}.json": _text(kind_schema(kind)) for kind in KINDS.values()}
-
-
 def _text(schema: dict[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(schema, order="sorted")).decode() + "\n"
 
 
-def main(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def commands_reference() -> str:
+    """A page of every command, its arguments and options."""
+    parts = [
+        (
+            "# Commands\n\nGenerated from the code (`just schemas`). `kudurru COMMAND --help` says "
+            "the same. Exit codes: 0 done, 1 refused or failed, 2 usage; `audit verify` has more.\n"
+        )
+    ]
+    for name, (module, about) in COMMANDS.items():
+        from typer.main import get_command
+
+        app = importlib.import_module(f"kudurru.entrypoints.cli.{module}").app
+        parts += _command_pages(f"kudurru {name}", get_command(app), about)
+    return "\n".join(parts)
+
+
+def _command_pages(path: str, command: Any, about: str) -> Iterator[str]:
+    context = click.Context(command, info_name=path)
+    subcommands = getattr(command, "commands", None)
+    if subcommands:
+        yield f"## {path}\n\n{about}\n"
+        for name, sub in subcommands.items():
+            yield from _command_pages(f"{path} {name}", sub, "")
+        return
+    usage = " ".join(command.collect_usage_pieces(context))
+    text = " ".join((command.help or about).split())
+    rows = [
+        record
+        for parameter in command.get_params(context)
+        if (record := parameter.get_help_record(context)) is not None
+    ]
+    yield f"## {path}\n\n`{path} {usage}`\n\n{text}\n"
+    if rows:
+        yield (
+            "| option | |\n|---|---|\n"
+            + "\n".join(
+                f"| `{_cell(name)}` | {_cell(' '.join(help_.split()))} |" for name, help_ in rows
+            )
+            + "\n"
+        )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main(root: Path) -> None:
     for name, text in generated().items():
-        (folder / name).write_text(text)
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path())

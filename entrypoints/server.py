@@ -33,7 +33,7 @@ from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo
-from kudurru.entrypoints.directory import answer, pipeline_of
+from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
 from kudurru.entrypoints.health import metrics_of
 from kudurru.entrypoints.rpc import RpcServer
 from kudurru.entrypoints.service import (
@@ -115,7 +115,7 @@ class Server:
                     ]
                     await rpc.start()
                     stack.push_async_callback(rpc.stop)
-                    if options.with_demo:
+                    if options.with_demo and self.why_not_writable is None:
                         await self._add_demo(node, writer)
                     if self.why_not_writable is None:
                         writer.request_stamp()
@@ -206,19 +206,33 @@ class Server:
 
     async def _replay(self, node: Node) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
+        try:
+            await self._replay_undamaged(node)
+        except UNREADABLE:
+            # A damage older than what is verified at every start.
+            damages = verify(node.log).damages  # type: ignore[arg-type]  # as _open_node made it
+            if not damages:
+                raise
+            self._stop_writing(node, damages[0])
+            node.views.follower.reset()
+            await self._replay_undamaged(node)
+        node.advance()
+
+    async def _replay_undamaged(self, node: Node) -> None:
         upto = None
         if isinstance(self.why_not_writable, LogDamaged):
             upto = self.why_not_writable.position - 1
         # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
         gc.disable()
-        for i, event in enumerate(node.log.read(0, upto)):
-            node.views.follower.apply(event)
-            if i % SLICE == 0:
-                await asyncio.sleep(0)
-        gc.enable()
+        try:
+            for i, event in enumerate(node.log.read(0, upto)):
+                node.views.follower.apply(event)
+                if i % SLICE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            gc.enable()
         gc.collect()
         gc.freeze()
-        node.advance()
 
     async def _add_demo(self, node: Node, writer: Writer) -> None:
         if node.objects.version(demo.KEY):

@@ -23,6 +23,7 @@ from kudurru.domain.events import (
     Who,
 )
 from kudurru.domain.object_store import CONTROLLER, Batch, Outcome, resource_version
+from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, Entropy, EventLog
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
 from kudurru.projections.clock_view import ClockView
@@ -91,7 +92,8 @@ class Node:
         self._entropy = entropy
         self._pending: dict[int, Recorded] = {}
         self.why_not_writable: KudurruError | None = None
-        self._last_reading: Reading | None = None  # None: not looked at yet
+        self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
+        self._reading: Reading | None = None
         self.views = Views(self._read_event, log.epoch, on_change)
 
     def _read_event(self, seq: int) -> Recorded | None:
@@ -165,6 +167,8 @@ class Node:
         """Apply events that are durable now."""
         for event in recorded:
             self.views.follower.apply(event)
+            if event.type == CLOCK_STEPPED:
+                self._last_reading = self._reading  # at its new place the clock is normal
 
     def commit(self, change: Change) -> Result:
         """Decide, record and apply one change, with its stamps in the same change set.
@@ -178,26 +182,28 @@ class Node:
             raise decided
         if not decided.events:
             return Result(decided.outcomes, Position(0))
-        steps = self.clock_steps(now_us)
+        if steps := self.clock_steps(now_us):
+            self.take_in(self.log.append(steps, now_us))
         with self._ahead_of_log(now_us) as record:
-            for change_set in steps:
-                record(change_set.events)
             record(decided.events)
             for command in self.stamps(change.imported_serials):
                 stamp, _ = self._batch(now_us).decide(command)
                 record(stamp)
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
-            recorded = self.log.append([*steps, ChangeSet(tuple(decided.events), who)], now_us)
-        return self._result(decided, recorded[len(steps) :])
+            recorded = self.log.append([ChangeSet(tuple(decided.events), who)], now_us)
+        result = self.results([decided], recorded)[0]
+        assert isinstance(result, Result)
+        return result
 
     def clock_steps(self, now_us: int) -> list[ChangeSet]:
-        """What to record before the next events when the clock did not run as clocks do."""
+        """What to record before the next events, and before serials are asked for, when the clock
+        did not run as clocks do. It is said again until it was recorded."""
         last = self._last_reading or self._reading_of_log()
-        now = Reading(now_us, self.clock.monotonic_us())
-        self._last_reading = now
-        stepped = step(last, now) if last is not None else None
+        self._reading = Reading(now_us, self.clock.monotonic_us())
+        stepped = step(last, self._reading) if last is not None else None
         if stepped is None:
+            self._last_reading = self._reading
             return []
         version = self.log.stream_version(SYSTEM_KEY) + 1
         body = stepped.encode()
@@ -244,31 +250,31 @@ class Node:
         except BaseException:
             self._pending.clear()
             self.views.follower.reset()
-            self.views.follower.catch_up(self.log)
+            self.catch_up()
             raise
         finally:
             self._pending.clear()
-
-    def _result(self, decided: _Decided, recorded: Sequence[Recorded]) -> Result:
-        versions = {event.key: resource_version(self.log.epoch, event.seq) for event in recorded}
-        outcomes = [
-            msgspec.structs.replace(o, resource_version=versions.get(o.key, o.resource_version))
-            for o in decided.outcomes
-        ]
-        return Result(outcomes, recorded[0].txn if recorded else Position(0))
 
     def results(
         self, decided: Sequence[_Decided | KudurruError], recorded: Sequence[Recorded]
     ) -> list[Result | KudurruError]:
         """What to tell each caller of a group, once its events are recorded."""
         found: list[Result | KudurruError] = []
+        versions: dict[Key, str] = {}  # what is unchanged may be so since an earlier one in here
         at = 0
         for one in decided:
             if isinstance(one, KudurruError):
                 found.append(one)
                 continue
-            found.append(self._result(one, recorded[at : at + len(one.events)]))
-            at += len(one.events)
+            own = recorded[at : at + len(one.events)]
+            at += len(own)
+            for event in own:
+                versions[event.key] = resource_version(self.log.epoch, event.seq)
+            outcomes = [
+                msgspec.structs.replace(o, resource_version=versions.get(o.key, o.resource_version))
+                for o in one.outcomes
+            ]
+            found.append(Result(outcomes, own[0].txn if own else Position(0)))
         return found
 
     # --- stamping -----------------------------------------------------------------------

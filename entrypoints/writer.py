@@ -13,7 +13,7 @@ import msgspec
 
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.errors import Busy, KudurruError, StorageFailed
-from kudurru.domain.events import ChangeSet, Who
+from kudurru.domain.events import ChangeSet, Recorded, Who
 from kudurru.entrypoints.wiring import Change, Node, Result
 
 QUEUE_MAX = 4_096
@@ -68,6 +68,7 @@ class Writer:
                 await self._commit(group)
             if self._is_stamp_due:
                 self._is_stamp_due = False
+                await self._note_clock(self._node.clock.now_us())
                 await self._stamp(self._node.stamps())
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
@@ -104,14 +105,23 @@ class Writer:
         ]
         if not sets:
             return node.results(decided, [])
-        # The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
-        # applies until this returns: there is one writer.
-        steps = node.clock_steps(now_us)
-        recorded = await asyncio.to_thread(node.log.append, [*steps, *sets], now_us)
-        node.take_in(recorded)
+        await self._note_clock(now_us)
+        recorded = await self._append(sets, now_us)
         await self._stamp_new(changes)
         self.on_applied.set()
-        return node.results(decided, recorded[len(steps) :])
+        return node.results(decided, recorded)
+
+    async def _append(self, sets: list[ChangeSet], now_us: int) -> list[Recorded]:
+        """The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
+        applies until this returns: there is one writer."""
+        recorded = await asyncio.to_thread(self._node.log.append, sets, now_us)
+        self._node.take_in(recorded)
+        return recorded
+
+    async def _note_clock(self, now_us: int) -> None:
+        """Before events are recorded at a time, and before serials follow it."""
+        if steps := self._node.clock_steps(now_us):
+            await self._append(steps, now_us)
 
     async def _stamp_new(self, changes: list[Change]) -> None:
         """Give zones that never had a serial their first, and imported ones that of their file,
@@ -130,7 +140,7 @@ class Writer:
         who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
         decided = node.decide([Change(commands=(c,), who=who) for c in commands], now_us)
         sets = [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
-        node.take_in(await asyncio.to_thread(node.log.append, sets, now_us))
+        await self._append(sets, now_us)
 
 
 async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:

@@ -69,10 +69,12 @@ class Follower:
                 projection.apply(event)
 
     def feed(self, events: Iterable[Recorded]) -> int:
-        """Apply events; how many there were."""
+        """Apply events; how many were taken in."""
         count = 0
         for event in events:
             self.apply(event)
+            if self.stopped_at is not None:
+                break
             count += 1
         return count
 

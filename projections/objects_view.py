@@ -4,6 +4,7 @@ Per object only an index entry is held; bodies stay in the log and are read when
 million objects cost a few hundred megabytes less and a cold start decodes none of them.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
@@ -153,7 +154,7 @@ class ObjectsView:
         )
 
     def keys(self, kind: str, namespace: str | None = None) -> list[Key]:
-        """Keys of a kind, in order of namespace and name. Do not change the list."""
+        """Keys of a kind, in their order as texts. Do not change the list."""
         found = self._sorted.get(kind)
         if found is None:
             prefix = kind + "/"
@@ -161,8 +162,8 @@ class ObjectsView:
             self._sorted[kind] = found
         if namespace is None:
             return found
-        prefix = f"{kind}/{namespace}/"
-        return [key for key in found if key.startswith(prefix)]
+        first = bisect_left(found, f"{kind}/{namespace}/")
+        return found[first : bisect_left(found, f"{kind}/{namespace}0", first)]  # 0 follows /
 
     def list(
         self,
@@ -174,9 +175,9 @@ class ObjectsView:
         start: str = "",
     ) -> Page:
         found: list[StoredObject] = []
-        for key in self.keys(kind, namespace):
-            if key < start:
-                continue
+        keys = self.keys(kind, namespace)
+        for at in range(bisect_left(keys, start), len(keys)):
+            key = keys[at]
             if limit is not None and len(found) == limit:
                 return Page(found, key)
             stored = self.find(key)

@@ -150,7 +150,7 @@ class ZoneView:
             for key in keys:
                 whole.add(f"waiting\0{name}\0{key}".encode())
         for key in self._problems:
-            for problem in self.problems(key):
+            for problem in self._noted_problems(key):
                 whole.add(key.encode() + msgspec.json.encode(problem))
         whole.add(self.history.digest().encode())
         return whole.hexdigest()
@@ -177,9 +177,15 @@ class ZoneView:
 
     def problems(self, key: Key) -> list[EndpointProblem]:
         """What is wrong with a record set, in order of owners."""
-        zone = next((name for name, keys in self._waiting.items() if key in keys), None)
-        if zone is not None:
-            return [_zone_not_found(zone, self._states.get(zone))]
+        loaded = self._stored(key)
+        if loaded is not None:
+            zone = loaded[1].zone_ref.name
+            state = self._states.get(zone)
+            if state is None or state.zone is None:
+                return [_zone_not_found(zone, state)]
+        return self._noted_problems(key)
+
+    def _noted_problems(self, key: Key) -> list[EndpointProblem]:
         found = self._problems.get(key, {})
         return [problem for owner in sorted(found) for problem in found[owner]]
 
@@ -307,7 +313,7 @@ class ZoneView:
 
     def _apply_set(self, event: Recorded) -> None:
         key = event.key
-        before = self._load_before(key)
+        before = self._stored(key)
         if event.type == OBJECT_DELETED:
             if before is not None:
                 self._remove(key, before[1])
@@ -327,7 +333,7 @@ class ZoneView:
         self._include(state, state.zone, key, body.creation_timestamp, endpoints)
         self._on_change()
 
-    def _load_before(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
+    def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
         event = self._read_event(entry.applied) if entry else None
         if event is None or event.body is None:
@@ -336,7 +342,7 @@ class ZoneView:
         return body, _decode_set.decode(body.spec)
 
     def _load(self, key: Key) -> tuple[str, Endpoints] | None:
-        before = self._load_before(key)
+        before = self._stored(key)
         if before is None:
             return None
         return before[0].creation_timestamp, zone_model.parse_endpoints(before[1])

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Self
 
 from eventsourcing.persistence import IntegrityError
 
-from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams
+from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, check_head, continue_streams
 from kudurru.adapters.sqlite import schema
 from kudurru.adapters.sqlite.connection import (
     WAL_SIZE_MAX,
@@ -133,12 +133,17 @@ class SQLiteEventLog(RecordedLog):
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
         ids: dict[Key, int] = {}
+        # A stream that begins at 1 is not looked for: if it is there, its key is not unique.
+        begun = {e.key for one in change_sets for e in one.events if e.ver == 1}
+        begun = begun if first == OURS_BEGIN_AT else set()
         with self._transaction() as db:
             head = self._head(db)
             self._check_head(db, head)
             check_head(head.seq, head_seq)
 
             def version_of(key: Key) -> int | None:
+                if key in begun:
+                    return None
                 found = db.execute(_STREAM, (key,)).fetchone()
                 if found is None:
                     return None

@@ -129,9 +129,14 @@ _TOKEN = re.compile(
 )
 
 
+_ONE_WORD = re.compile(r"[0-9A-Za-z.:_-]+", re.ASCII)  # an address or a name, as most are
+
+
 def split(text: str) -> list[str]:
     """Words of one record. A semicolon must be quoted: there are no comments here. Raises
     BadRecord."""
+    if _ONE_WORD.fullmatch(text):
+        return [text]
     tokens = []
     at = 0
     while at < len(text):

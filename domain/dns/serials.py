@@ -44,7 +44,8 @@ def stamp(
 
     `previous` is the zone's last serial; `highest_published` the highest that its name ever had,
     also before a delete or a restore. Unix time counts only where it is newer than both. The
-    caller knows whether the clock may be followed (CLOCK_LEAP_MAX_S) and else takes `successor`.
+    caller knows whether the clock may be followed (CLOCK_LEAP_MAX_S) and else gives 0, which is
+    newer than nothing.
     """
     base = _newest(previous, highest_published, bits)
     now = now_s % (1 << bits)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kudurru.domain.errors import LogDamaged
-from kudurru.domain.verify import Verified
+from kudurru.domain.verify import TAIL_ROWS, Verified
 from kudurru.domain.verify import verify as verify_log
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
@@ -56,7 +56,7 @@ def verify(
     if level not in ("tail", "full", "state"):
         raise typer.BadParameter(f"{level!r} is none of tail, full, state")
     with directory.open_reader(data) as node:
-        verified = verify_log(node.log, tail=directory.TAIL_ROWS if level == "tail" else None)  # type: ignore[arg-type]  # the reader's log is verifiable
+        verified = verify_log(node.log, tail=TAIL_ROWS if level == "tail" else None)  # type: ignore[arg-type]  # the reader's log is verifiable
         damages = list(verified.damages)
         if level == "state" and not damages:
             from kudurru.entrypoints.cli.replay import replay_checked

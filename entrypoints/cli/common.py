@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from kudurru.adapters.manifests import read_manifest_files
-from kudurru.domain.errors import Cause, Invalid, NotFound
+from kudurru.domain.errors import Cause, Invalid, LogDamaged, NotFound
 from kudurru.domain.events import Position, Who
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, ObjectMeta, metadata_faults
 from kudurru.domain.kinds.registry import Kind, kind_by_word
@@ -73,8 +73,14 @@ def me(source: str = "cli") -> Who:
 @contextmanager
 def service(data: Path, *, write: bool = False) -> Iterator[Service]:
     """The node of a data directory: through the server that holds it, else directly."""
-    with directory.open_service(data, who=me(), write=write) as found:
+    with directory.open_service(data, who=me(), write=write, on_damage=_warn_of_damage) as found:
         yield found
+
+
+def _warn_of_damage(damage: LogDamaged) -> None:
+    from kudurru.entrypoints.cli.output import escape, note
+
+    note(escape(f"warning: the log is damaged, this is the state before: {damage}"))
 
 
 @contextmanager
@@ -84,7 +90,7 @@ def reader(data: Path, at: str | None = None, *, zones: bool = True) -> Iterator
         upto = None
         if at is not None:
             upto = resolve(at, node.log)
-        directory.replay(node, upto, zones=zones)
+        directory.replay_verified(node, upto, zones=zones, on_damage=_warn_of_damage)
         yield node
 
 

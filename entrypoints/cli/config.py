@@ -11,6 +11,7 @@ from kudurru.domain.errors import Invalid
 from kudurru.domain.settings import KEYS
 from kudurru.domain.settings_docs import settings_schema
 from kudurru.domain.settings_layers import Resolved, unknown_key
+from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import (
     Output,
     echo,
@@ -22,7 +23,7 @@ from kudurru.entrypoints.cli.output import (
 )
 from kudurru.entrypoints.settings import load_settings
 
-app = typer.Typer(help="Show, check and describe settings.", no_args_is_help=True)
+app = command_app(help="Show, check and describe settings.", no_args_is_help=True)
 
 ConfigOption = Annotated[
     Path | None,

@@ -1,6 +1,7 @@
 """The command `kudurru`. Commands are imported when they are used, so that `kudurru version` does
 not pay for a DNS server."""
 
+import gc
 import importlib
 import os
 import sys
@@ -83,6 +84,9 @@ def run() -> NoReturn:
 
 def main(args: list[str]) -> int:
     """0 done, 1 refused or failed, 2 usage; `audit verify` has more."""
+    if args[:1] != ["serve"]:
+        # A command makes much and drops little: looking for garbage would take a fifth of it.
+        gc.set_threshold(100_000, 50, 100)
     try:
         code = cli.main(args, prog_name="kudurru", standalone_mode=False)
     except KudurruError as error:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kudurru.domain.errors import Cause, Invalid
+from kudurru.domain.notation import parse_socket_address
 from kudurru.domain.settings import Settings
 from kudurru.domain.settings_layers import dns_listeners
 from kudurru.entrypoints.cli.app import command_app
@@ -67,7 +68,7 @@ def serve(
         raise Invalid("--engine", [Cause("", "the native engine is not built here; use python")])
     flags: dict[str, tuple[str, Any]] = {}
     if dns:
-        flags["listeners"] = ("--dns", dns_listeners(dns))
+        flags["listeners"] = ("--dns", dns_listeners(_addresses(dns)))
     for key, flag, value in (
         ("node.dataDir", "--data", data),
         ("api.address", "--http", http),
@@ -78,6 +79,19 @@ def serve(
             flags[key] = (flag, value)
     settings = load_settings(config, os.environ, flags).settings
     run(settings, with_demo=demo, strict=strict, pid_file=pid_file)
+
+
+def _addresses(texts: list[str]) -> list[str]:
+    """Checked here, because each becomes two listeners and a fault should be told once."""
+    causes = []
+    for text in texts:
+        try:
+            parse_socket_address(text)
+        except ValueError as error:
+            causes.append(Cause("", str(error)))
+    if causes:
+        raise Invalid("--dns", causes)
+    return texts
 
 
 def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:

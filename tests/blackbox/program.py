@@ -112,15 +112,21 @@ class Serving:
         return self.process.wait(PATIENCE_S)
 
 
+def serve_arguments(data: Path, *options: str, dns_at: str = ANY_PORT) -> list[str]:
+    """Of a server on ports of its own."""
+    args = ["serve", "--data", str(data), "--dns", dns_at, *options]
+    for listener in ("http", "ops", "metrics"):
+        args += [f"--{listener}", ANY_PORT]
+    return args
+
+
 @contextmanager
 def serving(
     data: Path, *options: str, dns_at: str = ANY_PORT, env: dict[str, str] | None = None
 ) -> Iterator[Serving]:
     """`kudurru serve`, from when it is ready until the end of the block. Its stderr must not show
     the inside of the program."""
-    args = ["serve", "--data", str(data), "--dns", dns_at, *options]
-    for listener in ("http", "ops", "metrics"):
-        args += [f"--{listener}", ANY_PORT]
+    args = serve_arguments(data, *options, dns_at=dns_at)
     with tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
             command_line(*args),

@@ -71,6 +71,15 @@ def test_half_the_space_away_the_successor_is_taken() -> None:
     assert serials.stamp(NOW_S, None, NOW_S + 2**31 - 1) == NOW_S + 2**31 - 1
 
 
+@pytest.mark.parametrize("previous", [7, NOW_S, 2**31 + 5, 2**32 - 2])
+def test_without_a_clock_the_successor_is_taken(previous: int) -> None:
+    assert serials.stamp(previous, None, 0) == previous + 1
+
+
+def test_without_a_clock_the_first_serial_leaves_all_room() -> None:
+    assert serials.stamp(None, None, 0) == 1
+
+
 @given(SERIALS, st.none() | SERIALS, st.integers(0, 2**33))
 def test_a_stamp_is_newer_than_what_went_before(previous, highest, now_s) -> None:
     stamped = serials.stamp(previous, highest, now_s)

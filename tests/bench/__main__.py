@@ -1,0 +1,25 @@
+"""Every bench, one after the other: `just bench`. `--short` is what CI has time for."""
+
+import argparse
+import importlib
+import sys
+
+BENCHES = ("spine", "log", "master_file", "answers", "engine")
+SHORT = ("spine", "log", "engine")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"some of {', '.join(BENCHES)}")
+    parser.add_argument("--short", action="store_true")
+    chosen = parser.parse_args()
+    for name in chosen.names or (SHORT if chosen.short else BENCHES):
+        print(f"== {name}", flush=True)
+        sys.argv = [f"tests.bench.{name}"]
+        if chosen.short and name == "engine":
+            sys.argv += ["--seconds", "2", "--rounds", "1"]
+        importlib.import_module(f"tests.bench.{name}").main()
+
+
+if __name__ == "__main__":
+    main()
