@@ -113,6 +113,10 @@ class RecordedLog(ApplicationRecorder):
     def is_shared(self) -> bool:
         return False
 
+    @property
+    def last_contact_us(self) -> int:
+        return 0
+
     @abstractmethod
     def insert(
         self,

@@ -5,7 +5,7 @@ returns no event when nothing would change, because an apply every minute must n
 `evolve` never raises and never looks at a clock: what was accepted once replays for ever.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, Protocol, assert_never
 
@@ -21,6 +21,8 @@ from kudurru.domain.events import (
     OBJECT_MOVED,
     OBJECT_STATUS,
     Event,
+    Position,
+    Recorded,
 )
 from kudurru.domain.kinds.meta import (
     API_VERSION,
@@ -54,6 +56,14 @@ caller can have read."""
 def resource_version(epoch: int, seq: int) -> str:
     """Opaque to callers; with the epoch a position is never used twice."""
     return str((epoch << EPOCH_SHIFT) + seq)
+
+
+def position_of(version: str, epoch: int) -> Position | None:
+    """The position that a resourceVersion of this epoch means, None for any other text."""
+    if not (version.isascii() and version.isdigit() and len(version) <= len(str(2**63))):
+        return None
+    of_epoch, seq = divmod(int(version), 1 << EPOCH_SHIFT)
+    return Position(seq) if of_epoch == epoch else None
 
 
 class AppliedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -367,15 +377,16 @@ def scope_of(manifest: Manifest) -> str:
     return f"{manifest.meta.namespace}/"
 
 
-def manager_faults(manager: str) -> Iterator[Cause]:
-    """Of a manager name that came from outside."""
+def manager_faults(manager: str, *, from_outside: bool = True) -> Iterator[Cause]:
+    """Of a manager name. Some names are for parts of this program only."""
     if not manager:
         yield Cause("manager", "empty")
     if not is_unicode(manager):
         yield Cause("manager", NOT_UNICODE)
     if len(manager) > MANAGER_MAX:
         yield Cause("manager", f"{len(manager)} characters; at most {MANAGER_MAX}")
-    if manager in _RESERVED_MANAGERS or manager.startswith(_RESERVED_PREFIXES):
+    is_reserved = manager in _RESERVED_MANAGERS or manager.startswith(_RESERVED_PREFIXES)
+    if from_outside and is_reserved:
         yield Cause("manager", f"{manager!r} is reserved; choose another name")
 
 
@@ -414,6 +425,35 @@ def evolve(stored: StoredObject | None, event: Any, version: str) -> StoredObjec
             return None
         case _:
             return stored
+
+
+def evolved(newest_first: Iterable[Recorded], epoch: int) -> StoredObject | None:
+    """The object after all events of its stream, given newest first: as many are read as are
+    needed, which is two where the object has a status."""
+    newest: Recorded | None = None
+    applied: Recorded | None = None
+    status: Recorded | None = None
+    for event in newest_first:
+        if event.type == OBJECT_DELETED:
+            break
+        if event.type == OBJECT_APPLIED and applied is None and event.body is not None:
+            applied = event
+        elif event.type == OBJECT_STATUS and status is None and event.body is not None:
+            status = event
+        newest = newest or event
+        if applied is not None and status is not None:
+            break
+    if newest is None or applied is None or applied.body is None:
+        return None
+    return StoredObject(
+        key=applied.key,
+        ver=newest.ver,
+        resource_version=resource_version(epoch, newest.seq),
+        manager=applied.manager,
+        scope=applied.scope,
+        body=decode_body(applied.body),
+        status=decode_status(status.body) if status is not None and status.body else None,
+    )
 
 
 def to_document(stored: StoredObject) -> dict[str, Any]:

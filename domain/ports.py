@@ -55,6 +55,12 @@ class EventLog(Protocol):
         """Other nodes append too, over a network: reading it may take long, or fail."""
         ...
 
+    @property
+    def last_contact_us(self) -> int:
+        """Microseconds UTC, when the other end of that network last answered; 0 for a local
+        log."""
+        ...
+
     def append(
         self, change_sets: Sequence[ChangeSet], now_us: int, *, head_seq: int | None = None
     ) -> list[Recorded]:

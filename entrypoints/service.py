@@ -84,12 +84,17 @@ class Service(Protocol):
     def info(self, *, digests: bool = False) -> Info: ...
 
 
+def reason_of(text: str) -> str:
+    """A reason as it is recorded."""
+    return text[:REASON_MAX]
+
+
 def to_change(request: ChangeRequest, who: Who) -> Change:
     """The commands of a request. Raises Invalid for a manager or reason that may not be."""
     causes = list(manager_faults(request.manager))
     if causes:
         raise Invalid("manager", causes)
-    reason = request.reason[:REASON_MAX]
+    reason = reason_of(request.reason)
     commands: list[Command] = [
         Apply(manifest=manifest, manager=request.manager, force=request.force)
         # Zones first: record sets are held against them, wherever they stand in a file.

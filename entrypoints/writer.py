@@ -6,17 +6,24 @@ dropped from the answers that depended on it.
 """
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 
 from kudurru.domain.commands import UpdateStatus
-from kudurru.domain.errors import Busy, KudurruError, StorageFailed
-from kudurru.domain.events import ChangeSet, Recorded, Who
-from kudurru.entrypoints.wiring import Change, Node, Result
+from kudurru.domain.errors import Busy, KudurruError, Stop, StorageFailed
+from kudurru.domain.events import ChangeSet, Position, Recorded, Who
+from kudurru.entrypoints.wiring import ATTEMPTS_MAX, BUSY, Change, Node, Overtaken, Result
+
+log = logging.getLogger("kudurru")
 
 QUEUE_MAX = 4_096
+NEWS_MAX = 500
+"""Events of other nodes that are applied before the loop may answer a query."""
+
 GROUP_MAX = 512
 """Changes in one transaction: past this the fsync is a small part of the cost."""
 
@@ -35,6 +42,7 @@ class Writer:
         self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
         self._wake = asyncio.Event()
         self._is_stamp_due = False
+        self._is_behind = False
         self._changes = self._groups = self._refused = 0
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
@@ -58,6 +66,11 @@ class Writer:
         self._is_stamp_due = True
         self._wake.set()
 
+    def request_catch_up(self) -> None:
+        """Take in what other nodes have appended, between two groups."""
+        self._is_behind = True
+        self._wake.set()
+
     async def run(self) -> NoReturn:
         while True:
             await self._wake.wait()
@@ -66,10 +79,20 @@ class Writer:
                 self._wake.clear()
             if group:
                 await self._commit(group)
-            if self._is_stamp_due:
-                self._is_stamp_due = False
-                await self._note_clock(self._node.clock.now_us())
-                await self._stamp(self._node.stamps())
+            try:
+                await self._do_what_is_due()
+            except (Stop, Busy) as error:
+                # Still due, and asked for at the next change or news of the log.
+                log.warning("%s", error)
+
+    async def _do_what_is_due(self) -> None:
+        if self._is_behind:
+            await self._catch_up()
+            self._is_behind = False
+        if self._is_stamp_due:
+            await self._note_clock(self._node.clock.now_us())
+            await self._stamp(self._node.stamps)
+            self._is_stamp_due = False
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
@@ -95,52 +118,97 @@ class Writer:
                 future.set_result(result)
 
     async def _write(self, changes: list[Change]) -> list[Result | KudurruError]:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._decide_and_append(changes)
+            except Overtaken:
+                await self._catch_up()
+        raise Busy(BUSY)
+
+    async def _decide_and_append(self, changes: list[Change]) -> list[Result | KudurruError]:
         node = self._node
         now_us = node.clock.now_us()
+        decided_at = node.position
         decided = node.decide(changes, now_us)
+        written = [d for d in decided if not isinstance(d, KudurruError) and d.events]
+        if not written:
+            return node.results(decided, [])
         sets = [
             ChangeSet(tuple(d.events), msgspec.structs.replace(d.change.who, wall=now_us))
-            for d in decided
-            if not isinstance(d, KudurruError) and d.events
+            for d in written
         ]
-        if not sets:
-            return node.results(decided, [])
         await self._note_clock(now_us)
-        recorded = await self._append(sets, now_us)
-        await self._stamp_new(changes)
+        # What was decided of several objects together holds only where it was decided.
+        are_batches = any(len(d.change.commands) > 1 for d in written)
+        recorded = await self._append(sets, now_us, decided_at if are_batches else None)
+        stamped = await self._stamp_new(changes)
         self.on_applied.set()
-        return node.results(decided, recorded)
+        return node.results(decided, recorded, stamped)
 
-    async def _append(self, sets: list[ChangeSet], now_us: int) -> list[Recorded]:
+    async def _append(
+        self, sets: list[ChangeSet], now_us: int, decided_at: Position | None
+    ) -> list[Recorded]:
         """The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
-        applies until this returns: there is one writer."""
-        recorded = await asyncio.to_thread(self._node.log.append, sets, now_us)
-        self._node.take_in(recorded)
+        applies until this returns: there is one writer. Raises: Overtaken."""
+        node = self._node
+        recorded = await asyncio.to_thread(node.append, sets, now_us, decided_at)
+        if recorded and recorded[0].seq == node.position + 1:
+            node.take_in(recorded)
+        else:
+            await self._catch_up()  # others were there before, and ours come with theirs
         return recorded
+
+    async def _catch_up(self) -> None:
+        node = self._node
+        while news := await asyncio.to_thread(node.news, NEWS_MAX):
+            node.take_in(news)
+            self.on_applied.set()
 
     async def _note_clock(self, now_us: int) -> None:
         """Before events are recorded at a time, and before serials follow it."""
-        if steps := self._node.clock_steps(now_us):
-            await self._append(steps, now_us)
+        node = self._node
+        if node.log.is_shared:  # and may have to be asked
+            steps = await asyncio.to_thread(node.clock_steps, now_us)
+        else:
+            steps = node.clock_steps(now_us)
+        if not steps:
+            return
+        try:
+            await self._append(steps, now_us, None)
+        except Overtaken:  # it is said again before the next events
+            await self._catch_up()
 
-    async def _stamp_new(self, changes: list[Change]) -> None:
+    async def _stamp_new(self, changes: list[Change]) -> list[Recorded]:
         """Give zones that never had a serial their first, and imported ones that of their file,
         before the change is acknowledged. A crash in between leaves a zone unstamped; the next
         start stamps it."""
         imported: dict[str, int] = {}
         for change in changes:
             imported |= change.imported_serials
-        await self._stamp(self._node.stamps(imported, only_new=not imported))
+        return await self._stamp(lambda: self._node.stamps(imported, only_new=not imported))
 
-    async def _stamp(self, commands: list[UpdateStatus]) -> None:
-        if not commands:
-            return
+    async def _stamp(self, due: Callable[[], list[UpdateStatus]]) -> list[Recorded]:
+        """Stamp the content that the log has, not what it had: a stamp that was overtaken is
+        worked out again. When that happens all the time it is left for the next change."""
         node = self._node
-        now_us = node.clock.now_us()
-        who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
-        decided = node.decide([Change(commands=(c,), who=who) for c in commands], now_us)
-        sets = [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
-        await self._append(sets, now_us)
+        for _ in range(ATTEMPTS_MAX):
+            commands = due()
+            if not commands:
+                return []
+            now_us = node.clock.now_us()
+            who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
+            changes = [Change(commands=(c,), who=who) for c in commands]
+            decided = node.decide(changes, now_us)
+            sets = [
+                ChangeSet(tuple(d.events), who)
+                for d in decided
+                if not isinstance(d, KudurruError) and d.events
+            ]
+            try:
+                return await self._append(sets, now_us, node.position) if sets else []
+            except Overtaken:
+                await self._catch_up()
+        return []
 
 
 async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:

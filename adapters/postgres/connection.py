@@ -16,6 +16,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, StorageFailed
+from kudurru.domain.ports import Clock
 
 CONNECT_TIMEOUT_S = 2
 """libpq's smallest."""
@@ -130,8 +131,10 @@ def _advice(error: Exception) -> str:
 class Session:
     """One connection behind a lock, opened when it is needed and anew after it broke."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, clock: Clock) -> None:
         self._place = place
+        self._clock = clock
+        self.answered_us = 0  # when the last exchange ended well
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._is_closed = False
@@ -154,6 +157,7 @@ class Session:
             try:
                 with deadline(connection, timeout_s):
                     yield connection
+                self.answered_us = self._clock.now_us()
             except psycopg.Error as error:
                 if connection.closed or connection.broken:
                     self._drop()

@@ -115,8 +115,8 @@ class PostgresEventLog(RecordedLog):
         super().__init__(clock)
         self.place = place
         self._entropy = entropy
-        self._writer = Session(place)
-        self._reader = Session(place)
+        self._writer = Session(place, clock)
+        self._reader = Session(place, clock)
         self._listener: Listener | None = None
         self._listener_lock = threading.Lock()
         self._wakes: list[Callable[[], None]] = []
@@ -127,6 +127,10 @@ class PostgresEventLog(RecordedLog):
     @property
     def is_shared(self) -> bool:
         return True
+
+    @property
+    def last_contact_us(self) -> int:
+        return max(self._writer.answered_us, self._reader.answered_us)
 
     def close(self) -> None:
         with self._listener_lock:
