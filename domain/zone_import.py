@@ -1,21 +1,33 @@
-"""From a master file's records to objects: one DNSZone, and one DNSRecordSet per owner name."""
+"""From a master file's records to objects: one DNSZone, and one DNSRecordSet per owner name.
+
+The same records make the same objects in whatever order they stand in the file, so that importing
+again changes only what differs.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
+import msgspec
+
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.zone_tree import Soa
+from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.meta import ObjectMeta, is_dns_subdomain
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, Endpoint, ZoneRef
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
-from kudurru.domain.kinds.validation import Manifest
-from kudurru.domain.kinds.zone import SOA, DNSZoneSpec
+from kudurru.domain.kinds.validation import Manifest, size_faults
+from kudurru.domain.kinds.zone import SOA, ZONE_DEFAULT_TTL_S, DNSZoneSpec
+from kudurru.domain.objects import ref_of
 
 OBJECT_NAME_MAX = 200
 TARGETS_MAX = 256
+ENDPOINTS_MAX = 256
+NAMESERVERS_MAX = 32
+FEW = 3
+"""Targets that always fit into one object: four of the longest fill its mebibyte."""
 
 _OFFENDING = re.compile(r"[^a-z0-9.-]")
 
@@ -23,13 +35,38 @@ RRs = dict[int, tuple[int, dict[bytes, bytes]]]
 """Of one owner: type -> (TTL, canonical rdata -> rdata)."""
 
 
+class Present(msgspec.Struct, frozen=True):
+    """What is there already: the DNSZone of this zone, and in the namespace the names of its
+    record sets and of those of zones whose names could meet."""
+
+    zone: Manifest | None = None
+    ours: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+
+    def name_for(self, owner: Name, apex: Name, zone: str) -> str:
+        """`record_set_name`, or another where a zone above or below this one has that: both
+        example.org and sub.example.org may hold ns.sub.example.org."""
+        name = record_set_name(owner, apex, zone)
+        if not self.others:
+            return name
+        second = _suffixed(name, names.key(owner) + zone.encode())
+        is_second = name in self.others or (second in self.ours and name not in self.ours)
+        return second if is_second else name
+
+
 def zone_object_name(apex: Name) -> str:
-    text = names.to_text(names.key(apex), final_dot=False)
-    return _object_name(text, apex) if text != "." else "root"
+    key = names.key(apex)
+    return _object_name(names.to_text(key, final_dot=False), key) if key != names.ROOT else "root"
+
+
+def may_share_names(zone: str, other: str) -> bool:
+    """Whether record sets of two DNSZones, by object name, could get one name."""
+    return f".{zone}".endswith(f".{other}") or f".{other}".endswith(f".{zone}")
 
 
 def record_set_name(owner: Name, apex: Name, zone: str) -> str:
-    """Object name for an owner, stable from one import to the next and never shared by two."""
+    """Object name for an owner, stable from one import to the next and never shared by two of the
+    zone."""
     key = names.key(owner)
     if key == names.key(apex):
         return _object_name(f"apex.{zone}", key)
@@ -45,7 +82,11 @@ def record_set_name(owner: Name, apex: Name, zone: str) -> str:
 def _object_name(text: str, key: Name, *, is_taken: bool = False) -> str:
     if not is_taken and len(text) <= OBJECT_NAME_MAX and is_dns_subdomain(text):
         return text
-    suffix = "-" + sha256(key).hexdigest()[:10]
+    return _suffixed(text, key)
+
+
+def _suffixed(text: str, seed: bytes) -> str:
+    suffix = "-" + sha256(seed).hexdigest()[:10]
     plain = ".".join(part.strip("-") or "x" for part in _OFFENDING.sub("-", text).split("."))
     return plain[: OBJECT_NAME_MAX - len(suffix)].rstrip("-.") + suffix
 
@@ -72,42 +113,74 @@ def manifests(
     apex: Name,
     *,
     soa: tuple[int, Soa],
-    default_ttl: int | None,
     namespace: str,
-    zone: str | None = None,
+    present: Present = Present(),  # noqa: B008  # frozen
 ) -> list[Manifest]:
-    """The DNSZone first, then its record sets in order of the file.
+    """The DNSZone first, then its record sets in order of the file. `soa` is the TTL and value of
+    the SOA. A DNSZone that is there keeps what a master file does not say.
 
-    `soa` is the TTL and value of the SOA; `zone` the object name when the DNSZone exists under
-    another than the usual.
+    Raises: Invalid for a zone that is no primary, and for an owner with more records than an
+    object holds.
     """
-    name = zone or zone_object_name(apex)
-    apex_key = names.key(apex)
-    rrs = owners.get(apex_key, (apex, {}))[1]
-    ns = rrs.get(record_types.NS)
-    if default_ttl is None:
-        default_ttl = _usual_ttl(owners)
-    found = [
-        Manifest(
-            kind=DNS_ZONE,
-            meta=ObjectMeta(name=name),
-            spec=_zone_spec(apex, soa, ns, default_ttl),
-        )
-    ]
+    zone = _zone_manifest(owners, apex, soa, present.zone)
+    assert isinstance(zone.spec, DNSZoneSpec)
+    name, default_ttl = zone.meta.name, zone.spec.default_ttl
+    found = [zone]
     ref = ZoneRef(name=name)
     for key, (owner, of_owner) in owners.items():
-        skipped = (record_types.SOA, record_types.NS) if key == apex_key else ()
+        skipped = (record_types.SOA, record_types.NS) if key == names.key(apex) else ()
         endpoints = _endpoints(owner, of_owner, skipped, default_ttl)
         if endpoints:
-            meta = ObjectMeta(name=record_set_name(owner, apex, name), namespace=namespace)
+            meta = ObjectMeta(name=present.name_for(owner, apex, name), namespace=namespace)
             spec = DNSRecordSetSpec(zone_ref=ref, endpoints=endpoints)
             found.append(Manifest(kind=DNS_RECORD_SET, meta=meta, spec=spec))
+    for manifest in found:
+        _check_bounds(manifest)
     return found
+
+
+def _check_bounds(manifest: Manifest) -> None:
+    """Objects made here have not gone through `parse_manifest`; of its bounds only these can be
+    passed by what is a zone."""
+    spec = manifest.spec
+    causes: list[Cause] = []
+    if isinstance(spec, DNSZoneSpec) and len(spec.nameservers) > NAMESERVERS_MAX:
+        count = len(spec.nameservers)
+        causes.append(Cause("spec.nameservers", f"{count} entries; at most {NAMESERVERS_MAX}"))
+    if isinstance(spec, DNSRecordSetSpec) and sum(len(e.targets) for e in spec.endpoints) > FEW:
+        if len(spec.endpoints) > ENDPOINTS_MAX:
+            count = len(spec.endpoints)
+            causes.append(Cause("spec.endpoints", f"{count} entries; at most {ENDPOINTS_MAX}"))
+        causes += size_faults(manifest)
+    if causes:
+        raise Invalid(str(ref_of(manifest.key)), causes)
 
 
 def _usual_ttl(owners: dict[Name, tuple[Name, RRs]]) -> int:
     counts: Counter[int] = Counter(ttl for _, rrs in owners.values() for ttl, _ in rrs.values())
-    return counts.most_common(1)[0][0] if counts else 300
+    return min(counts, key=lambda ttl: (-counts[ttl], ttl), default=ZONE_DEFAULT_TTL_S)
+
+
+def _zone_manifest(
+    owners: dict[Name, tuple[Name, RRs]],
+    apex: Name,
+    soa: tuple[int, Soa],
+    present: Manifest | None,
+) -> Manifest:
+    ns = owners.get(names.key(apex), (apex, {}))[1].get(record_types.NS)
+    if present is None:
+        spec = _zone_spec(apex, soa, ns, _usual_ttl(owners))
+        return Manifest(kind=DNS_ZONE, meta=ObjectMeta(name=zone_object_name(apex)), spec=spec)
+    before = present.spec
+    assert isinstance(before, DNSZoneSpec)
+    if before.type != "Primary":
+        what = f"the zone is {before.type}; records are imported into a Primary"
+        raise Invalid(str(ref_of(present.key)), [Cause("spec.type", what)])
+    said = _zone_spec(apex, soa, ns, before.default_ttl)
+    spec = msgspec.structs.replace(
+        before, soa=said.soa, nameservers=said.nameservers, nameserver_ttl=said.nameserver_ttl
+    )
+    return msgspec.structs.replace(present, spec=spec)
 
 
 def _zone_spec(
@@ -130,7 +203,7 @@ def _zone_spec(
             minimum=value.minimum,
             ttl=None if ttl == default_ttl else ttl,
         ),
-        nameservers=[names.to_text(rdata) for rdata in ns[1].values()] if ns else [],
+        nameservers=[names.to_text(rdata) for rdata in _in_order(ns[1])] if ns else [],
         nameserver_ttl=None if ns_ttl == default_ttl else ns_ttl,
     )
 
@@ -138,11 +211,11 @@ def _zone_spec(
 def _endpoints(owner: Name, rrs: RRs, skipped: Sequence[int], default_ttl: int) -> list[Endpoint]:
     text = names.to_text(owner)
     found: list[Endpoint] = []
-    for rtype, (ttl, rdatas) in rrs.items():
+    for rtype, (ttl, rdatas) in sorted(rrs.items()):
         if rtype in skipped:
             continue
         record_type = record_types.type_to_text(rtype)
-        targets = [records.rdata_to_text(rtype, rdata) for rdata in rdatas.values()]
+        targets = [records.rdata_to_text(rtype, rdata) for rdata in _in_order(rdatas)]
         # An RRset larger than one endpoint may be is split; the parts are served as one.
         found.extend(
             Endpoint(
@@ -155,3 +228,7 @@ def _endpoints(owner: Name, rrs: RRs, skipped: Sequence[int], default_ttl: int) 
             for i in range(0, len(targets), TARGETS_MAX)
         )
     return found
+
+
+def _in_order(rdatas: dict[bytes, bytes]) -> list[bytes]:
+    return [rdatas[canonical] for canonical in sorted(rdatas)]

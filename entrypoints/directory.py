@@ -18,7 +18,7 @@ from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Busy, LogDamaged
+from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import VerifiableLog
@@ -45,6 +45,9 @@ from kudurru.projections.pipeline.pipeline import Pipeline
 LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
+
+MESSAGE_MIN = 12
+"""Octets of the header of a DNS message (RFC 1035 section 4.1.1)."""
 
 UNREADABLE = (AssertionError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
 """What reading a log that was tampered with may end in: views take for granted what the chain
@@ -176,6 +179,7 @@ def pipeline_of(node: Node, **options: Any) -> Pipeline:
         identity=options.get("identity", Identity()),
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
+        cookies=options.get("cookies"),
     )
 
 
@@ -184,7 +188,10 @@ def _raise(error: Exception) -> None:
 
 
 def answer(node: Node, packet: bytes) -> bytes:
-    """What the node's zones answer, as over TCP; a drop is SERVFAIL."""
+    """What the node's zones answer, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
+    too short to be a query."""
+    if len(packet) < MESSAGE_MIN:
+        raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
     reply = pipeline_of(node).handle(packet, "127.0.0.1", "tcp")
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]

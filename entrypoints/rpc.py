@@ -7,6 +7,7 @@ objects, so that a zone of a million records needs no frame of a gigabyte. The s
 """
 
 import asyncio
+import logging
 import os
 import pwd
 import socket
@@ -20,6 +21,7 @@ import msgspec
 from kudurru.domain import errors
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, ManagedBy, StorageFailed
 from kudurru.domain.events import Who
+from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -30,6 +32,8 @@ from kudurru.entrypoints.service import (
     manifest_to_wire,
 )
 from kudurru.entrypoints.wiring import Result
+
+log = logging.getLogger("kudurru")
 
 FRAME_MAX = 32 << 20
 OBJECTS_PER_FRAME = 500
@@ -243,8 +247,18 @@ class RpcServer:
             if method == "change":
                 argument = await _receive_change(reader, argument)
             value = await self._handler(method, argument, who)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            raise
         except KudurruError as error:
             await _send(writer, ["error", _encode_error(error)])
+        except msgspec.ValidationError as error:
+            invalid = Invalid("request", [Cause("", str(error))])
+            await _send(writer, ["error", _encode_error(invalid)])
+        except Exception as error:
+            # A fault of ours in one command; the others and DNS go on.
+            log.exception("a command failed")
+            fault = KudurruError(f"{type(error).__name__}: {error}; look at the server's log")
+            await _send(writer, ["error", _encode_error(fault)])
         else:
             await _send(writer, ["ok", value])
 
@@ -255,6 +269,13 @@ def _as_call(value: Any) -> tuple[str, Any]:
             return method, argument
         case _:
             raise Invalid("request", [Cause("", "not [method, argument]")])
+
+
+def as_key(value: Any) -> Key:
+    """A key that a client sent. Raises: Invalid."""
+    if isinstance(value, str) and value.count("/") == 2 and value.partition("/")[0] in KINDS:
+        return Key(value)
+    raise Invalid("request", [Cause("", f"{value!r} is no key of an object")])
 
 
 async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> ChangeRequest:
@@ -276,7 +297,7 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
         raise Invalid("request", causes[:100])
     return ChangeRequest(
         apply=manifests,
-        delete=header.delete,
+        delete=[as_key(key) for key in header.delete],
         manager=header.manager,
         force=header.force,
         dry_run=header.dry_run,

@@ -25,17 +25,20 @@ from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
+from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
+from kudurru.domain.settings import RatelimitSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo
 from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
 from kudurru.entrypoints.health import metrics_of
-from kudurru.entrypoints.rpc import RpcServer
+from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     ChangeRequest,
     ListRequest,
@@ -49,12 +52,15 @@ from kudurru.entrypoints.service import (
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 log = logging.getLogger("kudurru")
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a busy thread may hold the interpreter while a query waits. At Python's 5 ms the latency
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
+
+PORT_TRIES = 20
 
 SLICE = 500
 """Events replayed before the loop may answer a query."""
@@ -71,6 +77,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     sockets: int = 1
     coalesce_s: float = 0.25
     lameduck_s: float = 5.0
+    ratelimit: RatelimitSettings = RatelimitSettings()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
@@ -93,6 +100,7 @@ class Server:
         a part that must not end did."""
         options = self._options
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._catch_signals()
         async with AsyncExitStack() as stack:
             directory = open_data_dir(options.data, create=True)
             stack.enter_context(
@@ -100,11 +108,13 @@ class Server:
             )
             node = self._open_node(directory, stack)
             writer = Writer(node)
-            addresses = await self._listen(node, writer, stack)
+            secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
+            addresses = await self._listen(node, writer, Cookies(secret), stack)
             await self._replay(node)
+            if self._stopping.is_set():
+                return
             path = stack.enter_context(command_socket.placed(directory))
             rpc = RpcServer(path, self._handler(node, writer))
-            self._catch_signals()
             try:
                 async with asyncio.TaskGroup() as tasks:
                     running = [
@@ -158,7 +168,9 @@ class Server:
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
         self.why_not_writable = node.why_not_writable = damage
 
-    async def _listen(self, node: Node, writer: Writer, stack: AsyncExitStack) -> str:
+    async def _listen(
+        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+    ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
         bound = bind_listeners(options.listeners, options.sockets)
@@ -174,11 +186,17 @@ class Server:
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}"),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
+            cookies=cookies,
         )
+        limiter = RateLimiter(options.ratelimit, SystemClock())
         for one in bound:
-            make = TcpServer if one.listener.proto == "tcp" else PythonEngine
-            self._engines.append((one.listener.proto, make(pipeline, one.sockets)))
-        metrics = metrics_of(node, pipeline, self._engines, writer, lambda: self.is_synced)
+            engine: PacketEngine
+            if one.listener.proto == "tcp":
+                engine = TcpServer(pipeline, one.sockets)
+            else:
+                engine = PythonEngine(pipeline, one.sockets, limiter=limiter)
+            self._engines.append((one.listener.proto, engine))
+        metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         health = health_routes(self.why_not_ready)
         parts: list[HttpServer | PacketEngine] = [
             *(HttpServer(health, one.sockets) for one in web),
@@ -229,6 +247,8 @@ class Server:
                 node.views.follower.apply(event)
                 if i % SLICE == 0:
                     await asyncio.sleep(0)
+                    if self._stopping.is_set():
+                        return
         finally:
             gc.enable()
         gc.collect()
@@ -277,12 +297,12 @@ class Server:
                     change: Change = to_change(argument, who)
                     return msgspec.to_builtins(await writer.submit(change))
                 case "get":
-                    return read_object(node, argument)
+                    return read_object(node, as_key(argument))
                 case "list":
                     request = msgspec.convert(argument, ListRequest)
                     return msgspec.to_builtins(read_list(node, request))
                 case "problems":
-                    return read_problems(node, argument)
+                    return read_problems(node, as_key(argument))
                 case "query":
                     return answer(node, argument)
                 case "export":
@@ -304,6 +324,18 @@ def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[B
     if unknown:
         fault = f"this version serves udp and tcp, not {', '.join(unknown)}"
         raise Invalid("listeners", [Cause("", fault)])
+    for _ in range(PORT_TRIES):
+        try:
+            return _bind_once(listeners, sockets)
+        except Busy:
+            # A port that was free for UDP may be taken for TCP, by anybody's connection: the
+            # system is asked for another one, where it was asked for any.
+            if not any(address.endswith(":0") for _, address in listeners):
+                raise
+    return _bind_once(listeners, sockets)
+
+
+def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
     bound: list[Bound] = []
     chosen: dict[str, str] = {}  # address as given -> address as bound
     try:

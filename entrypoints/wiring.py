@@ -4,6 +4,7 @@
 memory log, and the server drives it from its one writer.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -39,6 +40,8 @@ from kudurru.projections.clock_view import ClockView
 from kudurru.projections.follow import Follower
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_view import ZoneState, ZoneView
+
+log = logging.getLogger("kudurru")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +178,12 @@ class Node:
                 decided.append(self._decide_one(outer, change))
             except KudurruError as error:
                 decided.append(error)
+            except Exception as error:
+                # Deciding is pure, so a fault of ours in it has changed nothing: it costs this
+                # change only, and not the writer of everybody else's.
+                log.exception("a change could not be decided")
+                fault = f"a fault of kudurru ({type(error).__name__}: {error}); please report it"
+                decided.append(KudurruError(f"the change could not be decided, by {fault}"))
         return decided
 
     def _check_writable(self) -> None:
@@ -248,10 +257,11 @@ class Node:
             raise decided
         if not decided.events:
             return Result(decided.outcomes, Position(0))
+        at_us = self.time_for_events_us(now_us)
         if steps := self.clock_steps(now_us):
-            self.take_in(self.append(steps, now_us, self.position))
+            self.take_in(self.append(steps, at_us, self.position))
         decided_at = self.position
-        with self._ahead_of_log(now_us) as record:
+        with self._ahead_of_log(at_us) as record:
             record(decided.events)
             for command in self.stamps(change.imported_serials):
                 stamp, _ = self._batch(now_us).decide(command)
@@ -259,20 +269,25 @@ class Node:
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
             change_set = ChangeSet(tuple(decided.events), who)
-            recorded = self.append([change_set], now_us, decided_at)
+            recorded = self.append([change_set], at_us, decided_at)
         result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)
         return result
 
     def append(
-        self, sets: Sequence[ChangeSet], now_us: int, decided_at: Position | None = None
+        self, sets: Sequence[ChangeSet], at_us: int, decided_at: Position | None = None
     ) -> list[Recorded]:
         """Record what was decided. In any thread. Raises: Overtaken when the log went on and what
         was decided does not hold any more; what the log does."""
         try:
-            return self.log.append(sets, now_us, head_seq=decided_at)
+            return self.log.append(sets, at_us, head_seq=decided_at)
         except Conflict as error:
             raise Overtaken from error
+
+    def time_for_events_us(self, now_us: int) -> int:
+        """What to append events with. Where the clock went back after records were let expire,
+        the log must not say that the events came before: views built again would keep them."""
+        return max(now_us, self.zones.now_s * 1_000_000)
 
     def clock_steps(self, now_us: int) -> list[ChangeSet]:
         """What to record before the next events, and before serials are asked for, when the clock
@@ -297,10 +312,10 @@ class Node:
         return Reading(who.wall if who and who.wall else newest.ts, None)
 
     @contextmanager
-    def _ahead_of_log(self, now_us: int) -> Iterator[Callable[[Sequence[Event]], None]]:
+    def _ahead_of_log(self, at_us: int) -> Iterator[Callable[[Sequence[Event]], None]]:
         """Let the views see events before the log has them. When the log then refuses, the views
         are worthless and are built again."""
-        ts = max(self.log.head().ts, now_us)
+        ts = max(self.log.head().ts, at_us)
         first = self.position + 1
 
         def record(events: Sequence[Event]) -> None:

@@ -6,19 +6,15 @@ dropped from the answers that depended on it.
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 
 from kudurru.domain.commands import UpdateStatus
-from kudurru.domain.errors import Busy, KudurruError, Stop, StorageFailed
+from kudurru.domain.errors import Busy, KudurruError, StorageFailed
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
 from kudurru.entrypoints.wiring import ATTEMPTS_MAX, BUSY, Change, Node, Overtaken, Result
-
-log = logging.getLogger("kudurru")
 
 QUEUE_MAX = 4_096
 NEWS_MAX = 500
@@ -32,6 +28,8 @@ class WriterStatistics(msgspec.Struct, frozen=True):
     changes: int
     groups: int
     refused_full: int
+    stamps_refused: int
+    catch_ups_failed: int  # the log of several nodes could not be read
 
 
 class Writer:
@@ -43,12 +41,20 @@ class Writer:
         self._wake = asyncio.Event()
         self._is_stamp_due = False
         self._is_behind = False
+        self._writing = asyncio.Lock()
         self._changes = self._groups = self._refused = 0
+        self._stamps_refused = self._catch_ups_failed = 0
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
 
     def statistics(self) -> WriterStatistics:
-        return WriterStatistics(self._changes, self._groups, self._refused)
+        return WriterStatistics(
+            self._changes,
+            self._groups,
+            self._refused,
+            self._stamps_refused,
+            self._catch_ups_failed,
+        )
 
     async def submit(self, change: Change) -> Result:
         """Raises what `decide` refuses with; Busy when the queue is full; StorageFailed when the
@@ -71,28 +77,35 @@ class Writer:
         self._is_behind = True
         self._wake.set()
 
+    async def let_time_pass(self) -> None:
+        """Let go what has expired, and not while a write is on its way: what is decided for one
+        moment must be applied at that moment, as it is in every replay."""
+        async with self._writing:
+            self._node.advance()
+
     async def run(self) -> NoReturn:
         while True:
             await self._wake.wait()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
             if not self._queue:
                 self._wake.clear()
-            if group:
-                await self._commit(group)
-            try:
-                await self._do_what_is_due()
-            except (Stop, Busy) as error:
-                # Still due, and asked for at the next change or news of the log.
-                log.warning("%s", error)
+            async with self._writing:
+                if self._is_behind:
+                    await self._follow()
+                if group:
+                    await self._commit(group)
+                if self._is_stamp_due:
+                    self._is_stamp_due = False
+                    await self._stamp()
 
-    async def _do_what_is_due(self) -> None:
-        if self._is_behind:
+    async def _follow(self) -> None:
+        """Where the log cannot be read, views stay as they are until it calls again: answers are
+        right as of then."""
+        try:
             await self._catch_up()
             self._is_behind = False
-        if self._is_stamp_due:
-            await self._note_clock(self._node.clock.now_us())
-            await self._stamp(self._node.stamps)
-            self._is_stamp_due = False
+        except KudurruError:
+            self._catch_ups_failed += 1
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
@@ -151,7 +164,8 @@ class Writer:
         """The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
         applies until this returns: there is one writer. Raises: Overtaken."""
         node = self._node
-        recorded = await asyncio.to_thread(node.append, sets, now_us, decided_at)
+        at_us = node.time_for_events_us(now_us)
+        recorded = await asyncio.to_thread(node.append, sets, at_us, decided_at)
         if recorded and recorded[0].seq == node.position + 1:
             node.take_in(recorded)
         else:
@@ -185,30 +199,38 @@ class Writer:
         imported: dict[str, int] = {}
         for change in changes:
             imported |= change.imported_serials
-        return await self._stamp(lambda: self._node.stamps(imported, only_new=not imported))
+        return await self._stamp(imported, only_new=not imported)
 
-    async def _stamp(self, due: Callable[[], list[UpdateStatus]]) -> list[Recorded]:
-        """Stamp the content that the log has, not what it had: a stamp that was overtaken is
-        worked out again. When that happens all the time it is left for the next change."""
+    async def _stamp(
+        self, imported: dict[str, int] | None = None, *, only_new: bool = False
+    ) -> list[Recorded]:
+        """Stamp the content that the log has, not what it had: a stamp that another node overtook
+        is worked out again. Nobody waits for the error of a stamp. Where the log takes none,
+        zones keep the serial they have, and the next change or expiry asks again."""
         node = self._node
-        for _ in range(ATTEMPTS_MAX):
-            commands = due()
-            if not commands:
-                return []
-            now_us = node.clock.now_us()
-            who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
-            changes = [Change(commands=(c,), who=who) for c in commands]
-            decided = node.decide(changes, now_us)
-            sets = [
-                ChangeSet(tuple(d.events), who)
-                for d in decided
-                if not isinstance(d, KudurruError) and d.events
-            ]
-            try:
-                return await self._append(sets, now_us, node.position) if sets else []
-            except Overtaken:
-                await self._catch_up()
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                now_us = node.clock.now_us()
+                await self._note_clock(now_us)
+                # What expires by the time of the stamp is not in what it says.
+                node.views.follower.advance(now_us // 1_000_000)
+                sets = self._stamp_sets(node.stamps(imported, only_new=only_new), now_us)
+                try:
+                    return await self._append(sets, now_us, node.position) if sets else []
+                except Overtaken:
+                    await self._catch_up()
+        except KudurruError:
+            pass
+        self._stamps_refused += 1
         return []
+
+    def _stamp_sets(self, commands: list[UpdateStatus], now_us: int) -> list[ChangeSet]:
+        who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
+        changes = [Change(commands=(command,), who=who) for command in commands]
+        if not changes:
+            return []
+        decided = self._node.decide(changes, now_us)
+        return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
 
 
 async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
@@ -216,7 +238,7 @@ async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoRetur
     let records go when their time is over, which is a change too."""
     while True:
         await _changed_or_expired(writer, node)
-        node.advance()
+        await writer.let_time_pass()
         if node.zones.unstamped():
             await asyncio.sleep(coalesce_s)
             writer.request_stamp()

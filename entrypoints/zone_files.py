@@ -15,6 +15,7 @@ from kudurru.domain.dns.zone_rules import check_zone
 from kudurru.domain.dns.zone_tree import Soa
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.validation import Manifest
+from kudurru.domain.zone_import import Present
 
 Progress = Callable[[int, int], None]
 """Octets read, octets in all."""
@@ -79,7 +80,7 @@ def _soa(record: master_file.Record) -> tuple[int, Soa, int]:
     return record.ttl, soa, serial
 
 
-def to_manifests(file: ZoneFile, *, namespace: str, zone_object: str | None) -> list[Manifest]:
+def to_manifests(file: ZoneFile, *, namespace: str, present: Present) -> list[Manifest]:
     """The DNSZone and its record sets."""
     owners = zone_import.group_by_owner(
         (record.owner, record.rtype, record.ttl, record.rdata) for record in file.records
@@ -88,7 +89,6 @@ def to_manifests(file: ZoneFile, *, namespace: str, zone_object: str | None) -> 
         owners,
         file.apex,
         soa=file.soa[:2],
-        default_ttl=None,
         namespace=namespace,
-        zone=zone_object,
+        present=present,
     )

@@ -13,10 +13,11 @@ import msgspec
 from kudurru.domain import zone_model
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.serials import is_serial
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
-from kudurru.domain.kinds.zone import DNSZoneSpec, DNSZoneStatus
+from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.set_digest import SetDigest
@@ -145,7 +146,7 @@ class ZoneView:
                 for owner, image in state.zone.stamped_nodes():
                     stamped.add(names.key(owner) + image)
                 parts.append(stamped.hexdigest())
-            whole.add("\0".join(parts).encode())
+            whole.add("\0".join([*parts, *sorted(state.unselected)]).encode())
         for name, keys in self._waiting.items():
             for key in keys:
                 whole.add(f"waiting\0{name}\0{key}".encode())
@@ -183,6 +184,8 @@ class ZoneView:
             state = self._states.get(zone)
             if state is None or state.zone is None:
                 return [_zone_not_found(zone, state)]
+            if not state.allows(ref_of(key).namespace):
+                return [_not_selected(state)]
         return self._noted_problems(key)
 
     def _noted_problems(self, key: Key) -> list[EndpointProblem]:
@@ -301,11 +304,12 @@ class ZoneView:
                 self._include(state, zone, key, *loaded)
 
     def _stamp(self, state: ZoneState, event: Recorded, body: bytes) -> None:
-        status = msgspec.convert(decode_status(body), DNSZoneStatus, strict=False)
+        # Only the serial is looked at: whatever else a status holds, the zone is served.
+        serial = decode_status(body).get("serial")
         zone = state.zone
-        if zone is None or status.serial is None or status.serial == zone.serial:
+        if zone is None or not is_serial(serial) or serial == zone.serial:
             return
-        delta = zone.stamp(status.serial)
+        delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
         self._on_change()
 
@@ -353,7 +357,6 @@ class ZoneView:
         """Let a record set take part in its zone."""
         if not state.allows(ref_of(key).namespace):
             state.unselected.add(key)
-            self._problems[key] = {state.apex: [_not_selected(state)]}
             return
         for owner, parsed in endpoints.items():
             state.add_source(owner, key)

@@ -73,13 +73,14 @@ def parse_manifest(
     if causes or kind is None or meta is None or spec is None:
         raise Invalid(what, _bounded(causes))
     manifest = Manifest(kind=kind, meta=meta, spec=spec)
-    causes = list(_size_faults(manifest))
+    causes = list(size_faults(manifest))
     if causes:
         raise Invalid(what, causes)
     return manifest
 
 
-def _size_faults(manifest: Manifest) -> Iterator[Cause]:
+def size_faults(manifest: Manifest) -> Iterator[Cause]:
+    """Whether an object is larger than one may be, or cannot be written down."""
     try:
         size = len(codec.canonical(manifest.meta)) + len(codec.canonical(manifest.spec))
     except UnicodeEncodeError:

@@ -5,6 +5,7 @@ import gc
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -79,6 +80,10 @@ def cli() -> None:
 
 def run() -> NoReturn:
     """Entry point: runs the command line and exits with its code."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # until the end
     sys.exit(main(sys.argv[1:]))
 
 
@@ -89,17 +94,26 @@ def main(args: list[str]) -> int:
         gc.set_threshold(100_000, 50, 100)
     try:
         code = cli.main(args, prog_name="kudurru", standalone_mode=False)
+        sys.stdout.flush()
     except KudurruError as error:
         return _failed(str(error))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output went away; keep the interpreter from trying to flush to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_FAILED
+    except OSError as error:
+        # Files are named where they are opened: what is left is our own output.
+        _drop_output()
+        return _failed(f"{error.filename or 'the output'}: {error.strerror or error}")
     except Exception as error:
         return _click_error(error)
     return code if isinstance(code, int) else 0
+
+
+def _drop_output() -> None:
+    """Nobody reads what is left of it, and the interpreter must not stumble over it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _click_error(error: Exception) -> int:

@@ -82,10 +82,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True, overflow="ignore")
     for line in cells:
         table.add_row(*map(Text, line))
-    Console(highlight=False, markup=False).print(table)
+    # As wide as it is: a terminal wraps a long line better than a table folds a time or a name.
+    console = Console(highlight=False, markup=False)
+    natural = console.measure(table, options=console.options.update(max_width=1 << 16)).maximum
+    console.width = max(console.width, natural)
+    console.print(table, crop=False)
 
 
 def print_documents(output: Output, documents: Sequence[Any], *, single: bool = False) -> bool:

@@ -18,6 +18,7 @@ from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import DEFAULT_MANAGER, decode_body
 from kudurru.domain.objects import Key, key_of
+from kudurru.domain.zone_import import Present, may_share_names, zone_object_name
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
@@ -28,6 +29,7 @@ from kudurru.entrypoints.service import (
     Service,
     collect,
     export_zone,
+    manifest_from_wire,
 )
 from kudurru.entrypoints.zone_files import Progress, ZoneFile, read_zone_file, to_manifests
 
@@ -68,8 +70,8 @@ def import_(
         read = read_zone_file(file, zone=named or zone, on_progress=on_progress)
     _warn(read)
     with common.service(data, write=True) as service, _waiting("recording"):
-        name = zone if named else _object_of(service, read)
-        manifests = to_manifests(read, namespace=namespace, zone_object=name)
+        present = _present(service, read, zone if named else None, namespace)
+        manifests = to_manifests(read, namespace=namespace, present=present)
         zone_name = manifests[0].meta.name
         kept = {manifest.key for manifest in manifests}
         result = service.change(
@@ -195,13 +197,27 @@ def _zone_name_of(data: Path, name: str) -> str | None:
     return None
 
 
-def _object_of(service: Service, read: ZoneFile) -> str | None:
-    """The name of the DNSZone that has this zone name already."""
-    wanted = names.key(read.apex)
-    for document in collect(service, ListRequest(kind=DNS_ZONE.name)):
-        if names.key(names.from_text(document["spec"]["zoneName"])) == wanted:
-            return str(document["metadata"]["name"])
-    return None
+def _present(service: Service, read: ZoneFile, named: str | None, namespace: str) -> Present:
+    """The DNSZone that has this zone name already, by object name where one is given, and names of
+    record sets that must not be met."""
+    apex = names.key(read.apex)
+    zones = collect(service, ListRequest(kind=DNS_ZONE.name))
+    ours = [
+        document
+        for document in zones
+        if named in (None, document["metadata"]["name"])
+        and names.key(names.from_text(document["spec"]["zoneName"])) == apex
+    ]
+    name = ours[0]["metadata"]["name"] if ours else zone_object_name(read.apex)
+    zone = manifest_from_wire(ours[0]) if ours else None
+    others = [z["metadata"]["name"] for z in zones if z["metadata"]["name"] != name]
+    if not any(may_share_names(name, other) for other in others):
+        return Present(zone)
+    sets: dict[bool, set[str]] = {True: set(), False: set()}
+    for document in collect(service, ListRequest(kind=DNS_RECORD_SET.name, namespace=namespace)):
+        is_ours = document["spec"]["zoneRef"]["name"] == name
+        sets[is_ours].add(document["metadata"]["name"])
+    return Present(zone, frozenset(sets[True]), frozenset(sets[False]))
 
 
 def _surplus(service: Service, zone: str, namespace: str, kept: set[Key]) -> list[Key]:

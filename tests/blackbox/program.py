@@ -31,6 +31,9 @@ PATIENCE_S = 30.0
 """Before a process that does not do what is waited for fails the test. Nothing takes as long."""
 
 ANY_PORT = "127.0.0.1:0"
+AT_ONCE = "KUDURRU__HEALTH__LAMEDUCK"
+"""How long a server that is to end waits for balancers to notice: in tests not at all."""
+
 CRASHES = ("Traceback (most recent call last)", "This is a fault of kudurru")
 
 
@@ -107,8 +110,8 @@ class Serving:
         return sorted(rdata.to_text() for rrset in answer.answer for rdata in rrset)
 
     def stop(self) -> int:
-        """End it, without the time it takes when balancers are to notice; the exit code."""
-        self.process.send_signal(signal.SIGINT)
+        """Ask it to end; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
 
@@ -133,7 +136,7 @@ def serving(
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,
-            env=environment(**(env or {})),
+            env=environment(**{AT_ONCE: "0s", **(env or {})}),
         )
         assert process.stdout is not None
         try:
@@ -143,7 +146,7 @@ def serving(
                 yield Serving(process, ready)
         finally:
             if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+                process.terminate()
                 end(process)
         _checked(Done(process.returncode, "", _text(err)))
 

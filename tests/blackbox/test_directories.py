@@ -15,12 +15,17 @@ import pytest
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from tests.blackbox.program import (
     ANY_PORT,
+    AT_ONCE,
     PATIENCE_S,
     Done,
     command,
+    command_line,
+    environment,
     kudurru,
     records,
+    serve_arguments,
     serving,
+    wait_until,
     write_json,
     zone,
 )
@@ -231,13 +236,31 @@ def test_a_file_that_is_no_log_is_refused(content: bytes, message: str, node: Pa
     assert (node / "log.db").read_bytes() == content
 
 
-def test_sigterm_ends_the_server_with_0_once_balancers_had_time_to_notice(node: Path) -> None:
+def test_sigterm_ends_the_server_with_0(node: Path) -> None:
     with serving(node) as server:
         assert (node / "kudurru.sock").exists()
-        server.process.send_signal(signal.SIGTERM)
-        assert server.texts("www.home.arpa") == ["192.0.2.1"]
         assert server.stop() == 0
     assert not (node / "kudurru.sock").exists()
+
+
+def test_a_server_that_is_to_end_answers_until_balancers_had_time_to_notice(node: Path) -> None:
+    with serving(node, env={AT_ONCE: "1h"}) as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.texts("www.home.arpa") == ["192.0.2.1"]
+        # Who presses Control-C waits for no balancer.
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(PATIENCE_S) == 0
+
+
+def test_sigterm_while_the_server_starts_ends_it_with_0(node: Path) -> None:
+    process = subprocess.Popen(
+        command_line(*serve_arguments(node)),
+        stdout=subprocess.DEVNULL,
+        env=environment(**{AT_ONCE: "0s"}),
+    )
+    wait_until(lambda: f'"pid":{process.pid},' in (node / "lock").read_text())
+    process.terminate()
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_pid_file_is_there_while_the_server_runs(node: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A new user's first hour, with real processes."""
 
 import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.blackbox.program import (
+    PATIENCE_S,
     Serving,
     command,
     command_line,
@@ -198,3 +200,27 @@ def test_output_for_programs_is_one_document(
     assert len(lines) == (len(document) if isinstance(document, list) else 1)
     assert command(*args, "--data", node, "-o", "yaml").code == 0
     assert command(*args, "--data", node, "-o", "wide").code == 0
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "message"),
+    [
+        (">/dev/full", 1, "error: the output: No space left on device\n"),
+        (">&-", 0, ""),
+        ("| true", 0, ""),
+    ],
+)
+def test_output_that_nobody_can_take_is_no_crash(
+    redirection: str, code: int, message: str, node: Path, server: Serving
+) -> None:
+    line = shlex.join(command_line("get", "rs", "-o", "json", "--data", node))
+    done = subprocess.run(
+        f"{line} {redirection}",
+        shell=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, message)

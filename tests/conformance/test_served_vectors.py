@@ -1,8 +1,9 @@
 """The same suites through the whole program: zone files are imported through a server's socket,
 and the questions are asked over UDP and TCP.
 
-Suites of few zones go in by `zone import`. The 1,250 zones of Ferret are read by the same code as
-`zone import` reads them, and go in as changes of many zones: a process for each would take minutes.
+Suites of few zones go in by `zone import`. The hundreds of zones of Ferret are read by the same
+code as `zone import` reads them, and go in as changes of many zones: a process for each would take
+minutes.
 All are served at once by one server, except zones that share a name: those take turns.
 """
 

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.sockets import Listener, bind_all, split_address
-from kudurru.domain.ports import PacketEngine, Reply
+from kudurru.domain.ports import PacketEngine, QueryLimiter, Reply
 from tests.packets import edns, ident, needs_ipv6, query
 
 DEADLINE_S = 10
@@ -44,6 +45,7 @@ class Rig:
     """One engine that runs, and a client of it."""
 
     def __init__(self, kind: str, handler: Handler, address: str, count: int = 1) -> None:
+        self.kind, self.handler = kind, handler
         self.proto = "tcp" if kind == "tcp" else "udp"
         (bound,) = bind_all([Listener(self.proto, address)], count)
         self.sockets = bound.sockets
@@ -54,6 +56,11 @@ class Rig:
             self.engine = PythonEngine(handler, bound.sockets, batched=kind == "batched")
         self.target = split_address(bound.address)
         self.faults: list[dict[str, Any]] = []
+
+    def limit_by(self, limiter: QueryLimiter) -> None:
+        self.engine = PythonEngine(
+            self.handler, self.sockets, batched=self.kind == "batched", limiter=limiter
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Rig"]:
@@ -347,3 +354,50 @@ async def until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until it holds; the scenario's deadline bounds it."""
     while not condition():
         await asyncio.sleep(0)
+
+
+class ByName:
+    """A limiter that judges by the first letter of the name."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+
+    def admit(
+        self, clients: Sequence[bytes], queries: Sequence[bytes]
+    ) -> Sequence[bytes | None] | None:
+        self.asked += clients
+        verdicts = {b"s": b"slipped-it", b"d": b""}
+        found = [verdicts.get(query[11:12]) for query in queries]
+        return found if any(verdict is not None for verdict in found) else None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", pytest.param("[::1]:0", marks=needs_ipv6)])
+def test_a_limiter_is_asked_of_every_datagram_also_of_repeats_and_nonsense(
+    udp_kind: str, address: str
+) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        limiter = ByName()
+        rig.limit_by(limiter)
+        good, slips, drops = (query(f"{letter}.example") for letter in "asd")
+        await rig.engine.start()
+        assert len(await rig.exchange(good)) == 1
+        short = b"1234567890"
+        answers = await rig.exchange(good, slips, drops, short, good, slips, good, drops, answers=5)
+        assert b"".join(answer[2:3] for answer in answers) == b"\x81s\x81s\x81"
+        assert answers[1] == slips[:2] + b"slipped-it"
+        assert handler.asked == 1
+        host = address.rpartition(":")[0].strip("[]")
+        assert limiter.asked == [ip_address(host).packed] * 9
+        assert rig.engine.statistics().answered == 6
+        assert rig.engine.statistics().dropped_by_handler == 0
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            handler = Handler()
+            rig = Rig(udp_kind, handler, address)
+            try:
+                await scenario(rig, handler)
+            finally:
+                await rig.engine.stop()
+
+    asyncio.run(main())

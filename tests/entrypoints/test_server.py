@@ -1,0 +1,89 @@
+"""Parts of the server that need no process."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.memory.log import MemoryEventLog
+from kudurru.adapters.sockets import Bound, Listener, bind_all
+from kudurru.domain.commands import Delete
+from kudurru.domain.errors import Busy, Invalid, KudurruError
+from kudurru.domain.events import Who
+from kudurru.domain.objects import Key
+from kudurru.entrypoints import server
+from kudurru.entrypoints.server import bind_listeners
+from kudurru.entrypoints.wiring import Change, Node
+
+PAIR = [("udp", "127.0.0.1:0"), ("tcp", "127.0.0.1:0")]
+
+
+def close(bound: Sequence[Bound]) -> None:
+    for one in bound:
+        for sock in one.sockets:
+            sock.close()
+
+
+def test_udp_and_tcp_get_one_port_between_them() -> None:
+    bound = bind_listeners(PAIR, 1)
+    try:
+        assert len({one.address for one in bound}) == 1
+    finally:
+        close(bound)
+
+
+def test_another_port_is_tried_where_any_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[str] = []
+
+    def bind(listeners: Sequence[Listener], per_listener: int = 1) -> list[Bound]:
+        if listeners[0].proto == "tcp" and len(refused) < 3:
+            refused.append(listeners[0].address)
+            raise Busy("taken")
+        return bind_all(listeners, per_listener)
+
+    monkeypatch.setattr(server, "bind_all", bind)
+    bound = bind_listeners(PAIR, 1)
+    try:
+        assert len(refused) == 3
+        assert len({one.address for one in bound}) == 1
+    finally:
+        close(bound)
+
+
+def test_a_port_that_was_named_is_not_traded_for_another() -> None:
+    holder = bind_listeners(PAIR, 1)
+    try:
+        with pytest.raises(Busy, match="is taken by"):
+            bind_listeners([("udp", holder[0].address)], 1)
+    finally:
+        close(holder)
+
+
+def test_a_protocol_that_is_not_spoken_is_refused() -> None:
+    with pytest.raises(Invalid, match="not carrier-pigeon"):
+        bind_listeners([("carrier-pigeon", "127.0.0.1:0")], 1)
+
+
+def test_a_fault_of_ours_costs_the_change_that_met_it_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(
+        MemoryEventLog(entropy=SystemEntropy(), clock=SystemClock()),
+        SystemClock(),
+        SystemEntropy(),
+    )
+    change = Change(commands=(Delete(key=Key("DNSZone//a")),), who=Who(actor="test"))
+    met: list[int] = []
+    decide_one = node._decide_one
+
+    def faulty(*args: object) -> object:
+        met.append(1)
+        if len(met) == 1:
+            raise ZeroDivisionError("oops")
+        return decide_one(*args)
+
+    monkeypatch.setattr(node, "_decide_one", faulty)
+    first, second = node.decide([change, change], 1_000_000)
+    assert isinstance(first, KudurruError)
+    assert "fault of kudurru (ZeroDivisionError: oops)" in str(first)
+    assert "does not exist" in str(second)
