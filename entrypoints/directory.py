@@ -17,13 +17,13 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.sqlite.lock import DirectoryLock
-from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import VerifiableLog
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket
+from kudurru.entrypoints.log_place import open_log
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -77,7 +77,7 @@ def open_service(
             yield stack.enter_context(lock_or_remote)
             return
         stack.enter_context(lock_or_remote)
-        log = stack.enter_context(open_log(directory, create=True))
+        log = stack.enter_context(open_verified(directory))
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
         yield LocalService(node, who)
@@ -99,11 +99,10 @@ def _acquire(directory: DataDir) -> DirectoryLock | RemoteService:
 
 
 @contextmanager
-def open_log(directory: DataDir, *, create: bool) -> Iterator[SQLiteEventLog]:
-    """The log of a directory whose lock the caller holds, its tail verified."""
-    log = SQLiteEventLog.open(
-        directory.log, entropy=SystemEntropy(), clock=SystemClock(), create=create
-    )
+def open_verified(directory: DataDir) -> Iterator[VerifiableLog]:
+    """The log of a directory whose lock the caller holds, its tail verified; made where there is
+    none."""
+    log = open_log(directory, create=True)
     try:
         damages = verify(log, tail=TAIL_ROWS).damages
         if damages:
@@ -118,7 +117,7 @@ def open_reader(data: Path) -> Iterator[Node]:
     """A node to read from, over the log of a directory, whoever writes to it. Its views are
     empty: see `replay`. Raises: LogDamaged where what is read in the block makes no sense."""
     directory = open_data_dir(data)
-    log = SQLiteEventLog.open(directory.log, entropy=SystemEntropy(), clock=SystemClock())
+    log = open_log(directory)
     try:
         yield Node(log, SystemClock(), SystemEntropy())
     except UNREADABLE as error:

@@ -21,11 +21,13 @@ class BrittleLog(MemoryEventLog):
 
     fails_next = False
 
-    def append(self, change_sets: Sequence[ChangeSet], now_us: int) -> list[Recorded]:
+    def append(
+        self, change_sets: Sequence[ChangeSet], now_us: int, *, head_seq: int | None = None
+    ) -> list[Recorded]:
         if self.fails_next:
             self.fails_next = False
             raise StorageFailed("no space left on device; free some")
-        return super().append(change_sets, now_us)
+        return super().append(change_sets, now_us, head_seq=head_seq)
 
 
 def brittle_log(clock: ManualClock) -> BrittleLog:
