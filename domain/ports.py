@@ -70,10 +70,11 @@ class EventLog(Protocol):
         was decided at, where it depends on more than the streams that it continues.
         Raises: Conflict when a stream is not at the version the events continue, or the log is
         not at `head_seq` (nothing is recorded); Busy when other nodes hold the log for too long;
-        StorageFailed when the storage refuses (nothing is recorded, unless a commit
-        failed in a way that leaves it open: then every later append is refused until the log is
-        opened again); LogDamaged when the row that this process wrote or read last is gone or
-        has another head.
+        StorageFailed when the storage refuses (nothing is recorded, unless the message says that
+        this is open); StorageBroken when the file is damaged, or a commit failed in a way that
+        leaves it open what is recorded: then every later append is refused until the log is
+        opened again; LogDamaged when the row that this process wrote or read last is gone or has
+        another head.
         """
         ...
 
@@ -100,6 +101,15 @@ class EventLog(Protocol):
 
     def position_at(self, ts_us: int) -> Position:
         """Seq of the last event at or before a time, 0 when there is none."""
+        ...
+
+    def scopes(self) -> list[str]:
+        """Every scope that an event was ever recorded in."""
+        ...
+
+    def births(self, kind: str, upto: int) -> Iterator[Recorded]:
+        """For each object of a kind that is there at a position, the event that made it: the
+        first of its stream, or the first after its last deletion. In no order."""
         ...
 
     def follow(self, wake: Callable[[], None]) -> None:

@@ -37,7 +37,9 @@ def open_log(directory: DataDir, *, store: str = "", create: bool = False) -> Ve
     found = pointer.url if pointer else "sqlite" if directory.log.exists() else ""
     driver = driver_of(store or found or "sqlite")
     if store and found and driver != driver_of(found):
-        raise _refused(f"{directory.path} has its log in {found}: leave --store out, or give another --data")
+        raise _refused(
+            f"{directory.path} has its log in {found}: leave --store out, or give another --data"
+        )
     match driver:
         case "memory":
             return MemoryEventLog(entropy=SystemEntropy(), clock=SystemClock())

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +29,30 @@ from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
-from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket, demo
+from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
 from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.log_place import open_log
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     ChangeRequest,
     ListRequest,
+    MarkRequest,
+    because,
     export_zone,
     read_info,
     read_list,
     read_object,
     read_problems,
     to_change,
+    to_mark,
 )
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
@@ -71,6 +76,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Path
     listeners: tuple[tuple[str, str], ...]  # (protocol, address)
+    store: str = ""  # as the setting: where the log is
     http: str = "127.0.0.1:8080"
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
@@ -92,7 +98,7 @@ class Server:
         self._is_hurried = False
         self.is_synced = False
         self.is_lameduck = False
-        self.why_not_writable: KudurruError | None = None
+        self._node: Node | None = None
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -113,6 +119,7 @@ class Server:
             await self._replay(node)
             if self._stopping.is_set():
                 return
+            writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
             rpc = RpcServer(path, self._handler(node, writer))
             try:
@@ -139,6 +146,10 @@ class Server:
             except ExceptionGroup as group:
                 raise _first_of(group) from group
 
+    @property
+    def why_not_writable(self) -> KudurruError | None:
+        return self._node.why_not_writable if self._node is not None else None
+
     def stop(self) -> None:
         """Stop in order; asked twice, without waiting for balancers to notice."""
         self._is_hurried = self._stopping.is_set()
@@ -151,11 +162,10 @@ class Server:
     # --- starting -----------------------------------------------------------------------
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
-        event_log = SQLiteEventLog.open(
-            directory.log, entropy=SystemEntropy(), clock=SystemClock(), create=True
-        )
+        event_log = open_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        self._node = node
         damages = verify(event_log, tail=TAIL_ROWS).damages
         if damages:
             self._stop_writing(node, damages[0])
@@ -166,7 +176,7 @@ class Server:
         if self._options.strict:
             raise damage
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
-        self.why_not_writable = node.why_not_writable = damage
+        node.why_not_writable = damage
 
     async def _listen(
         self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
@@ -226,7 +236,7 @@ class Server:
         """Build the views, answering SERVFAIL meanwhile."""
         try:
             await self._replay_undamaged(node)
-        except UNREADABLE:
+        except (LogDamaged, *UNREADABLE):
             # A damage older than what is verified at every start.
             damages = verify(node.log).damages  # type: ignore[arg-type]  # as _open_node made it
             if not damages:
@@ -310,10 +320,34 @@ class Server:
                 case "info":
                     info = read_info(node, __version__, digests=bool(argument))
                     return msgspec.to_builtins(info)
+                case "restore":
+                    asked = msgspec.convert(argument, RestoreRequest)
+                    prepare = partial(restoring.prepare_restore, node.log, asked)
+                    carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
+                    return msgspec.to_builtins(carried)
+                case "undo":
+                    unwanted = msgspec.convert(argument, UndoRequest)
+                    prepare = partial(restoring.prepare_undo, node.log, unwanted)
+                    carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
+                    return msgspec.to_builtins(carried)
+                case "mark":
+                    mark = to_mark(msgspec.convert(argument, MarkRequest), who)
+                    return (await writer.submit(mark)).seq
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 
         return handle
+
+
+async def _carry_out(
+    node: Node, writer: Writer, prepare: Callable[[str, Who], Undertaking], who: Who
+) -> Carried:
+    """Plan in a thread, as that reads much of the log, and let the writer decide."""
+    undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
+    now_s = node.clock.now_us() // 1_000_000
+    document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
+    seqs = [(await writer.submit(change)).seq for change in undertaking.changes]
+    return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
 
 def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:

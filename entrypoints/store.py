@@ -22,7 +22,6 @@ from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import (
     Outcome,
     StoredObject,
-    evolved,
     manager_faults,
     position_of,
     resource_version,
@@ -39,11 +38,12 @@ from kudurru.domain.ports import (
     Snapshot,
     StoreInfo,
 )
-from kudurru.entrypoints.service import PAGE_MAX, read_object, reason_of
+from kudurru.domain.selectors import parse_selector
+from kudurru.entrypoints.service import PAGE_MAX, because, read_object
 from kudurru.entrypoints.watches import Hub, LogWatch, resumable
 from kudurru.entrypoints.wiring import Change, Node, Result
 from kudurru.entrypoints.writer import Writer
-from kudurru.projections.objects_view import parse_selector
+from kudurru.projections import as_of
 
 CHANGED_MAX = 10_000
 """Events since its first page that a list may look back over."""
@@ -140,7 +140,7 @@ class LogStore:
         self._check_open()
         if not commands:
             return []
-        who = msgspec.structs.replace(self._who, reason=reason_of(reason))
+        who = because(self._who, reason)
         change = Change(commands=tuple(commands), who=who, dry_run=dry_run)
         return (await self._submit(change)).outcomes
 
@@ -286,7 +286,7 @@ async def opened(
     node = Node(log, clock, entropy)
     await asyncio.to_thread(node.catch_up)
     writer = Writer(node)
-    follow(log, writer)
+    writer.follow()
     store = LogStore(driver, node, writer.submit, Hub(node), who)
     running = asyncio.create_task(writer.run(), name="writer")
     try:
@@ -295,18 +295,6 @@ async def opened(
         await store.close()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-def follow(log: EventLog, writer: Writer) -> None:
-    """Let a writer take in what other nodes append. Call on the loop that runs it."""
-    loop = asyncio.get_running_loop()
-
-    def wake() -> None:
-        # The last news may come when the loop has ended and the log is not closed yet.
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(writer.request_catch_up)
-
-    log.follow(wake)
 
 
 class _AsOf:
@@ -342,9 +330,7 @@ def _before(
         for event in log.read(after, upto)
         if event.type in OBJECT_TYPES and event.key.startswith(prefix)
     }
-    return {
-        key: evolved(log.read(upto=at, key=key, newest_first=True), log.epoch) for key in changed
-    }
+    return {key: as_of.state(log, key, at) for key in changed}
 
 
 def _manifest(document: Document) -> Manifest:

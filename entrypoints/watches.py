@@ -20,7 +20,6 @@ from kudurru.domain.events import (
 )
 from kudurru.domain.object_store import (
     StoredObject,
-    evolved,
     position_of,
     resource_version,
     to_document,
@@ -28,6 +27,7 @@ from kudurru.domain.object_store import (
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import EventLog, WatchEvent
 from kudurru.entrypoints.wiring import Node
+from kudurru.projections import as_of
 
 LIVE_MAX = 256
 """Events that wait for a watcher: a burst of a few seconds, and less than a megabyte."""
@@ -214,7 +214,7 @@ def _changed_since(log: EventLog, prefix: str, after: int, upto: int) -> list[_C
 def _end_of(log: EventLog, event: Recorded) -> WatchEvent | None:
     if event.type != OBJECT_DELETED:
         return None
-    before = evolved(log.read(upto=event.seq - 1, key=event.key, newest_first=True), log.epoch)
+    before = as_of.state(log, event.key, event.seq - 1)
     return _deleted(before, resource_version(log.epoch, event.seq)) if before else None
 
 

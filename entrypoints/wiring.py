@@ -5,7 +5,7 @@ memory log, and the server drives it from its one writer.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
@@ -32,9 +32,11 @@ from kudurru.domain.object_store import (
     StoredObject,
     resource_version,
 )
-from kudurru.domain.objects import Key
+from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Entropy, EventLog
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
+from kudurru.domain.restore import Scope
+from kudurru.projections import as_of, mass_change
 from kudurru.projections.bodies import Bodies
 from kudurru.projections.clock_view import ClockView
 from kudurru.projections.follow import Follower
@@ -42,6 +44,15 @@ from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_view import ZoneState, ZoneView
 
 log = logging.getLogger("kudurru")
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """A change was decided from a scope as it was at a position: it is refused with Conflict when
+    the scope has moved since, other than by events of this cause."""
+
+    scope: Scope
+    base: int
+    cause: str
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +63,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     imported_serials: dict[str, int] = {}
     """Serials that zones had in the files they came from, by name of the DNSZone."""
+    allow_mass_change: bool = True
+    guard: Guard | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -103,7 +116,7 @@ class Views:
         self.zones = ZoneView(self.objects, read_event, on_change)
         self.clock = ClockView()
         self.bodies = Bodies(self.objects) if hold_bodies else None
-        first = [self.bodies] if self.bodies else []
+        first = [self.bodies] if self.bodies is not None else []
         # The zone view reads objects as they were before the event at hand: it comes first.
         self.follower = Follower([*first, self.clock, self.zones, self.objects])
         self.objects_only = Follower([*first, self.objects])
@@ -175,6 +188,8 @@ class Node:
         decided: list[_Decided | KudurruError] = []
         for change in changes:
             try:
+                if change.guard is not None:
+                    self._check_unmoved(change.guard, decided)
                 decided.append(self._decide_one(outer, change))
             except KudurruError as error:
                 decided.append(error)
@@ -185,6 +200,20 @@ class Node:
                 fault = f"a fault of kudurru ({type(error).__name__}: {error}); please report it"
                 decided.append(KudurruError(f"the change could not be decided, by {fault}"))
         return decided
+
+    def _check_unmoved(self, guard: Guard, earlier: Iterable[_Decided | KudurruError]) -> None:
+        """Against the log, and changes of the same group that it does not hold yet."""
+        moved: Event | Recorded | None = as_of.moved_since(
+            self.log, guard.scope, guard.base, but_by=guard.cause
+        )
+        for one in earlier:
+            if isinstance(one, _Decided) and one.change.who.cause != guard.cause:
+                moved = moved or next(filter(guard.scope.moved_by, one.events), None)
+        if moved is not None:
+            raise Conflict(
+                f"{ref_of(moved.key)} changed after the plan was made, at position {guard.base}; "
+                "plan again"
+            )
 
     def _check_writable(self) -> None:
         if self.why_not_writable is not None:
@@ -204,6 +233,8 @@ class Node:
             led_to, outcome = batch.decide(command)
             events += led_to
             outcomes.append(outcome)
+        if not change.allow_mass_change:
+            mass_change.check(outer, batch, {event.key for event in events}, self.zones)
         if change.dry_run:
             return _Decided(change, [], outcomes)
         outer.absorb(batch)
@@ -211,6 +242,10 @@ class Node:
 
     def _batch(self, now_us: int) -> Batch:
         return Batch(self.objects, now_us=now_us, epoch=self.log.epoch, new_uid=self._new_uid)
+
+    def new_id(self) -> str:
+        """A short name that nothing has yet, to be typed by people."""
+        return f"r-{self._entropy.token(5).hex()}"
 
     def _new_uid(self) -> str:
         raw = bytearray(self._entropy.token(16))

@@ -6,15 +6,25 @@ dropped from the answers that depended on it.
 """
 
 import asyncio
+import logging
 from collections import deque
 from typing import NoReturn
 
 import msgspec
 
 from kudurru.domain.commands import UpdateStatus
-from kudurru.domain.errors import Busy, KudurruError, StorageFailed
+from kudurru.domain.errors import (
+    Busy,
+    KudurruError,
+    LogDamaged,
+    Stop,
+    StorageBroken,
+    StorageFailed,
+)
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
 from kudurru.entrypoints.wiring import ATTEMPTS_MAX, BUSY, Change, Node, Overtaken, Result
+
+log = logging.getLogger("kudurru")
 
 QUEUE_MAX = 4_096
 NEWS_MAX = 500
@@ -23,11 +33,15 @@ NEWS_MAX = 500
 GROUP_MAX = 512
 """Changes in one transaction: past this the fsync is a small part of the cost."""
 
+STAMP_RETRY_S = 5.0
+"""After a stamp that could not be written: a full disk stays full for a while."""
+
 
 class WriterStatistics(msgspec.Struct, frozen=True):
     changes: int
     groups: int
     refused_full: int
+    failed: int  # changes that the log did not take
     stamps_refused: int
     catch_ups_failed: int  # the log of several nodes could not be read
 
@@ -41,24 +55,27 @@ class Writer:
         self._wake = asyncio.Event()
         self._is_stamp_due = False
         self._is_behind = False
+        self._imported: dict[str, int] = {}  # serials that wait for the stamp of their zone
+        self._retry: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
-        self._changes = self._groups = self._refused = 0
-        self._stamps_refused = self._catch_ups_failed = 0
+        self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
+        self._catch_ups_failed = 0
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
 
     def statistics(self) -> WriterStatistics:
         return WriterStatistics(
-            self._changes,
-            self._groups,
-            self._refused,
-            self._stamps_refused,
-            self._catch_ups_failed,
+            changes=self._changes,
+            groups=self._groups,
+            refused_full=self._refused,
+            failed=self._failed,
+            stamps_refused=self._stamps_refused,
+            catch_ups_failed=self._catch_ups_failed,
         )
 
     async def submit(self, change: Change) -> Result:
         """Raises what `decide` refuses with; Busy when the queue is full; StorageFailed when the
-        log cannot be written, and then nothing was."""
+        log cannot be written, and then nothing was; StorageBroken when that is not known."""
         if len(self._queue) >= QUEUE_MAX:
             self._refused += 1
             raise Busy(f"{QUEUE_MAX} changes wait to be written; try again")
@@ -72,8 +89,18 @@ class Writer:
         self._is_stamp_due = True
         self._wake.set()
 
-    def request_catch_up(self) -> None:
-        """Take in what other nodes have appended, between two groups."""
+    def follow(self) -> None:
+        """From now on take in what other nodes append. On the loop that `run` is on."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            # The last news may come when the loop has ended and the log is not closed yet.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._request_catch_up)
+
+        self._node.log.follow(wake)
+
+    def _request_catch_up(self) -> None:
         self._is_behind = True
         self._wake.set()
 
@@ -96,7 +123,7 @@ class Writer:
                     await self._commit(group)
                 if self._is_stamp_due:
                     self._is_stamp_due = False
-                    await self._stamp()
+                    await self._stamp_unstamped(only_new=False)
 
     async def _follow(self) -> None:
         """Where the log cannot be read, views stay as they are until it calls again: answers are
@@ -112,6 +139,9 @@ class Writer:
             results = await self._write([change for change, _ in group])
         except KudurruError as error:
             results = [error] * len(group)
+            if isinstance(error, Stop):
+                self._failed += len(group)
+                self._stop_writing_if_broken(error)
         except BaseException as error:
             # What is durable is not known: no caller is told that it is, and the server stops.
             for _, future in group:
@@ -152,9 +182,14 @@ class Writer:
         ]
         await self._note_clock(now_us)
         # What was decided of several objects together holds only where it was decided.
-        are_batches = any(len(d.change.commands) > 1 for d in written)
-        recorded = await self._append(sets, now_us, decided_at if are_batches else None)
-        stamped = await self._stamp_new(changes)
+        spans = any(len(d.change.commands) > 1 or d.change.guard is not None for d in written)
+        recorded = await self._append(sets, now_us, decided_at if spans else None)
+        for change in changes:
+            self._imported |= change.imported_serials
+        # Zones that never had a serial get their first, and imported ones that of their file,
+        # before the change is acknowledged. A crash in between leaves a zone unstamped; the next
+        # start stamps it.
+        stamped = await self._stamp_unstamped(only_new=not self._imported)
         self.on_applied.set()
         return node.results(decided, recorded, stamped)
 
@@ -166,10 +201,15 @@ class Writer:
         node = self._node
         at_us = node.time_for_events_us(now_us)
         recorded = await asyncio.to_thread(node.append, sets, at_us, decided_at)
-        if recorded and recorded[0].seq == node.position + 1:
-            node.take_in(recorded)
-        else:
+        if recorded and recorded[0].seq != node.position + 1:
             await self._catch_up()  # others were there before, and ours come with theirs
+            return recorded
+        try:
+            node.take_in(recorded)
+        except StorageFailed as error:  # views read older events for what changed
+            raise StorageBroken(
+                f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
+            ) from error
         return recorded
 
     async def _catch_up(self) -> None:
@@ -192,43 +232,53 @@ class Writer:
         except Overtaken:  # it is said again before the next events
             await self._catch_up()
 
-    async def _stamp_new(self, changes: list[Change]) -> list[Recorded]:
-        """Give zones that never had a serial their first, and imported ones that of their file,
-        before the change is acknowledged. A crash in between leaves a zone unstamped; the next
-        start stamps it."""
-        imported: dict[str, int] = {}
-        for change in changes:
-            imported |= change.imported_serials
-        return await self._stamp(imported, only_new=not imported)
-
-    async def _stamp(
-        self, imported: dict[str, int] | None = None, *, only_new: bool = False
-    ) -> list[Recorded]:
-        """Stamp the content that the log has, not what it had: a stamp that another node overtook
-        is worked out again. Nobody waits for the error of a stamp. Where the log takes none,
-        zones keep the serial they have, and the next change or expiry asks again."""
-        node = self._node
+    async def _stamp_unstamped(self, *, only_new: bool) -> list[Recorded]:
+        """Stamp the zones whose content is not what their serial says. What cannot be written is
+        tried again later: the changes are recorded, and only the serials are late."""
         try:
-            for _ in range(ATTEMPTS_MAX):
-                now_us = node.clock.now_us()
-                await self._note_clock(now_us)
-                # What expires by the time of the stamp is not in what it says.
-                node.views.follower.advance(now_us // 1_000_000)
-                sets = self._stamp_sets(node.stamps(imported, only_new=only_new), now_us)
-                try:
-                    return await self._append(sets, now_us, node.position) if sets else []
-                except Overtaken:
-                    await self._catch_up()
-        except KudurruError:
-            pass
-        self._stamps_refused += 1
-        return []
+            recorded = await self._stamp(only_new=only_new)
+            self._imported.clear()
+        except (Stop, Busy) as error:
+            self._stamps_refused += 1
+            if isinstance(error, Stop):
+                self._stop_writing_if_broken(error)
+            if self._node.why_not_writable is None:
+                log.warning("serials wait for %.0f s: %s", STAMP_RETRY_S, error)
+                if self._retry is not None:
+                    self._retry.cancel()
+                loop = asyncio.get_running_loop()
+                self._retry = loop.call_later(STAMP_RETRY_S, self.request_stamp)
+            return []
+        else:
+            return recorded
+
+    async def _stamp(self, *, only_new: bool) -> list[Recorded]:
+        """A stamp is of the content that the log has: one that was overtaken is worked out anew."""
+        node = self._node
+        for _ in range(ATTEMPTS_MAX):
+            now_us = node.clock.now_us()
+            await self._note_clock(now_us)
+            # What expires by the time of the stamp is not in what it says.
+            node.views.follower.advance(now_us // 1_000_000)
+            commands = node.stamps(self._imported, only_new=only_new)
+            if not commands:
+                return []
+            try:
+                return await self._append(self._stamp_sets(commands, now_us), now_us, node.position)
+            except Overtaken:
+                await self._catch_up()
+        raise Busy(BUSY)
+
+    def _stop_writing_if_broken(self, error: Stop) -> None:
+        """What cannot be trusted stops writing, not answering."""
+        is_broken = isinstance(error, LogDamaged | StorageBroken)
+        if is_broken and self._node.why_not_writable is None:
+            log.error("nothing is written any more: %s", error)
+            self._node.why_not_writable = error
 
     def _stamp_sets(self, commands: list[UpdateStatus], now_us: int) -> list[ChangeSet]:
         who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
         changes = [Change(commands=(command,), who=who) for command in commands]
-        if not changes:
-            return []
         decided = self._node.decide(changes, now_us)
         return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
 

@@ -68,6 +68,10 @@ class ZoneState:
         else:
             self.sources[owner] = left[0] if len(left) == 1 else left
 
+    def record_sets(self) -> set[Key]:
+        """Keys of the record sets that take part in the zone."""
+        return {key for owner in self.sources for key in self.sources_of(owner)}
+
     def allows(self, namespace: str) -> bool:
         allowed = self.spec.allowed_namespaces
         return allowed is None or namespace in allowed
@@ -282,10 +286,7 @@ class ZoneView:
         self._on_change()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
-        keys = set(state.unselected)
-        for owner in state.sources:
-            keys.update(state.sources_of(owner))
-        return keys
+        return state.unselected | state.record_sets()
 
     def _clear_sources(self, state: ZoneState, zone: Zone) -> None:
         for key in self._keys_of(state):

@@ -17,16 +17,20 @@ TESTER = Who(actor="user:1000", source="test")
 
 
 class BrittleLog(MemoryEventLog):
-    """A log whose next append fails when it is told so, and nothing is recorded then."""
+    """A log whose next append, or the one after `passes` more, fails when it is told so; nothing
+    is recorded then."""
 
     fails_next = False
+    passes = 0
+    error: KudurruError = StorageFailed("no space left on device; free some")
 
     def append(
         self, change_sets: Sequence[ChangeSet], now_us: int, *, head_seq: int | None = None
     ) -> list[Recorded]:
-        if self.fails_next:
+        if self.fails_next and not self.passes:
             self.fails_next = False
-            raise StorageFailed("no space left on device; free some")
+            raise self.error
+        self.passes = max(0, self.passes - 1)
         return super().append(change_sets, now_us, head_seq=head_seq)
 
 

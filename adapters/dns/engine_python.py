@@ -8,20 +8,18 @@ look with its letters lowered, and keeps them.
 
 import asyncio
 import socket
-import sys
 from collections.abc import Sequence
 
 from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.answering import HEADER, Answering
 from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.packet_info import ANCILLARY, ask_for_packet_info, reply_info
 from kudurru.adapters.dns.proxyproto import HEADER_MAX, Malformed, unwrap
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
 from kudurru.domain.ports import EngineStatistics, QueryHandler, QueryLimiter
 
 BATCHES_PER_TURN = 4  # about 2 ms: then TCP, HTTP and writers get their turn
-_IP_PKTINFO = 8  # linux/in.h; the socket module has no name for it before Python 3.14
-_ANCILLARY = 64  # room for one packet info of either family
 
 
 class PythonEngine:
@@ -62,7 +60,7 @@ class PythonEngine:
         loop = asyncio.get_running_loop()
         for sock in self._sockets:
             sock.setblocking(False)
-            has_info = _ask_for_packet_info(sock)
+            has_info = ask_for_packet_info(sock)
             if self._batched:
                 batch = mmsg.Batch(sock, with_packet_info=has_info)
                 loop.add_reader(sock, self._serve_batches, batch)
@@ -161,7 +159,7 @@ class PythonEngine:
         answering = self._answering
         for _ in range(BATCHES_PER_TURN * mmsg.BATCH):
             try:
-                length, control, _, peer = sock.recvmsg_into((buffer,), _ANCILLARY)
+                length, control, _, peer = sock.recvmsg_into((buffer,), ANCILLARY)
             except (BlockingIOError, InterruptedError):
                 return
             answering.received += 1
@@ -176,7 +174,7 @@ class PythonEngine:
             if wire is None:
                 continue
             try:
-                sock.sendmsg((wire,), _without_interface(control), 0, peer)
+                sock.sendmsg((wire,), reply_info(control), 0, peer)
                 answering.answered += 1
             except BlockingIOError:
                 answering.full += 1
@@ -195,26 +193,3 @@ class PythonEngine:
             answering.malformed += 1
             return None
         return answering.recall(packet) or answering.ask(packet, client)
-
-
-def _ask_for_packet_info(sock: socket.socket) -> bool:
-    """Have a socket on all addresses say which one each query was sent to, so that its answer
-    leaves from there: a client drops what comes from elsewhere. Whether it will.
-
-    Known gap: outside Linux only for IPv6.
-    """
-    if sock.getsockname()[0] == "::":
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-        return True
-    if sock.getsockname()[0] == "0.0.0.0" and sys.platform == "linux":  # noqa: S104 compared
-        sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
-        return True
-    return False
-
-
-def _without_interface(control: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
-    """Packet infos without the interface: the way back is the routing table's."""
-    return [
-        (level, kind, data[:16] + bytes(4) if level == socket.IPPROTO_IPV6 else bytes(4) + data[4:])
-        for level, kind, data in control
-    ]

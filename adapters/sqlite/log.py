@@ -40,7 +40,13 @@ from kudurru.domain.chain import (
     salts_size,
     seal,
 )
-from kudurru.domain.errors import LogDamaged, LogNewer, NotFound, StorageFailed
+from kudurru.domain.errors import (
+    LogDamaged,
+    LogNewer,
+    NotFound,
+    StorageBroken,
+    StorageFailed,
+)
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow
@@ -72,6 +78,14 @@ _ROWS = """
     FROM log LEFT JOIN streams ON streams.id = log.stream
              LEFT JOIN scopes ON scopes.id = log.scope
     WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
+_SCOPES = "SELECT scope FROM scopes ORDER BY id"
+_BIRTHS = """
+    SELECT seq, entry, body, who FROM streams CROSS JOIN log
+    WHERE streams.key >= ? AND streams.key < ? AND log.stream = streams.id AND log.seq <= ?
+      AND log.ver = 1 + ifnull((
+          SELECT gone.ver FROM log AS gone
+          WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= ?
+          ORDER BY gone.seq DESC LIMIT 1), 0)"""
 _SEQ_MAX = 2**63 - 1
 
 
@@ -168,10 +182,10 @@ class SQLiteEventLog(RecordedLog):
         two that tried, 65 to 92 % of appends failed)."""
         with self._write_lock, storage_errors(self.path):
             if self._refusal:
-                raise StorageFailed(self._refusal)
+                raise StorageBroken(self._refusal)
             db = self._writer
-            db.execute("BEGIN IMMEDIATE")
             try:
+                db.execute("BEGIN IMMEDIATE")
                 yield db
             except BaseException:
                 _roll_back(db)
@@ -184,13 +198,19 @@ class SQLiteEventLog(RecordedLog):
 
     def _commit_failed(self, error: BaseException) -> None:
         """A full disk writes no commit mark, so nothing was recorded. After anything else nobody
-        knows what is durable: appending stops, and opening the log again reads what is."""
-        if primary_code(error) not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
-            self._refusal = (
-                f"{self.path}: a commit ended in {error!r}, so it is open whether the last change "
-                "is durable - restart kudurru, it reads back what is"
-            )
+        knows what is durable: appending stops, and opening the log again reads what is.
+        Raises: StorageBroken."""
         _roll_back(self._writer)
+        if primary_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+            return
+        why = str(error) or type(error).__name__
+        self._refusal = (
+            f"{self.path}: a commit failed ({why}), so it is open whether the last change is "
+            "durable - look at the kernel's messages and at the disk's health, then restart "
+            "kudurru: it reads back what is"
+        )
+        if isinstance(error, sqlite3.Error):
+            raise StorageBroken(self._refusal) from error
 
     def _head(self, db: sqlite3.Connection) -> LogHead:
         found = db.execute(_HEAD).fetchone()
@@ -263,13 +283,23 @@ class SQLiteEventLog(RecordedLog):
         for size in _batch_sizes():
             batch = self._query(sql, (low, high, *names, size))
             for row in batch:
+                seq = row[0]
+                if not low < seq <= high:
+                    raise _goes_back(self.path, low, seq)
                 yield recorded_of(*row)
+                if newest_first:
+                    high = seq - 1
+                else:
+                    low = seq
             if len(batch) < size:
                 return
-            if newest_first:
-                high = batch[-1][0] - 1
-            else:
-                low = batch[-1][0]
+
+    def scopes(self) -> list[str]:
+        return [row[0] for row in self._query(_SCOPES)]
+
+    def births(self, kind: str, upto: int) -> Iterator[Recorded]:
+        found = self._query(_BIRTHS, (f"{kind}/", f"{kind}0", upto, upto))  # 0 follows /
+        return (recorded_of(*row) for row in found)
 
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         """See `VerifiableLog`. Raises: LogDamaged at a row that cannot be read at all."""
@@ -278,6 +308,8 @@ class SQLiteEventLog(RecordedLog):
         for size in _batch_sizes():
             batch = self._query_rows(seq, high, size)
             for row in batch:
+                if row[0] <= seq:
+                    raise _goes_back(self.path, seq, row[0])
                 yield LogRow(*row)
                 seq = row[0]
             if not batch:
@@ -290,7 +322,7 @@ class SQLiteEventLog(RecordedLog):
             if primary_code(error.__cause__ or error) != sqlite3.SQLITE_CORRUPT:
                 raise
             if size > 1:
-                return self._query_rows(after, upto, 1)
+                return self._query_rows(after, upto, size // 2)
             raise LogDamaged("gap", after + 1, f"the row cannot be read: {error}") from error
 
     def elector(self, name: str) -> FileElector:
@@ -310,6 +342,12 @@ class SQLiteEventLog(RecordedLog):
             found = str(error)
         if found != "ok":
             raise LogDamaged("entry", 0, f"{self.path} is inconsistent: {found}; {ADVICE}")
+
+
+def _goes_back(path: Path, after: int, found: int) -> LogDamaged:
+    """Pages of a damaged file may lead in a circle, and a reader would never come to an end."""
+    message = f"row {found} of {path} comes after row {after}: its pages are damaged; {ADVICE}"
+    return LogDamaged("gap", after + 1, message)
 
 
 def _batch_sizes() -> Iterator[int]:
@@ -399,6 +437,10 @@ def _prepare(
         # Changes nothing, and shows here, not at the first append, whether we may write.
         db.execute("DELETE FROM tracking WHERE 0")
         db.execute("COMMIT")
+        if create:
+            # After an fsync that failed, the system may show pages that never reached the disk
+            # and not write them again. What is read here as recorded is made so.
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
     except BaseException:
         _roll_back(db)
         raise
