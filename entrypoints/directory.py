@@ -26,7 +26,7 @@ from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, restoring
-from kudurru.entrypoints.log_place import open_log
+from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
@@ -93,7 +93,7 @@ def open_service(
             yield stack.enter_context(lock_or_remote)
             return
         stack.enter_context(lock_or_remote)
-        log = stack.enter_context(open_verified(directory))
+        log = stack.enter_context(open_log(directory, create=True))
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
         yield LocalService(node, who)
@@ -115,10 +115,9 @@ def _acquire(directory: DataDir) -> DirectoryLock | RemoteService:
 
 
 @contextmanager
-def open_verified(directory: DataDir) -> Iterator[VerifiableLog]:
-    """The log of a directory whose lock the caller holds, its tail verified; made where there is
-    none."""
-    log = open_log(directory, create=True)
+def open_log(directory: DataDir, *, create: bool) -> Iterator[VerifiableLog]:
+    """The log of a directory whose lock the caller holds, its tail verified."""
+    log = open_event_log(directory, create=create)
     try:
         damages = verify(log, tail=TAIL_ROWS).damages
         if damages:
@@ -133,7 +132,7 @@ def open_reader(data: Path) -> Iterator[Node]:
     """A node to read from, over the log of a directory, whoever writes to it. Its views are
     empty: see `replay`. Raises: LogDamaged where what is read in the block makes no sense."""
     directory = open_data_dir(data)
-    log = open_log(directory)
+    log = open_event_log(directory)
     try:
         yield Node(log, SystemClock(), SystemEntropy())
     except UNREADABLE as error:

@@ -27,7 +27,7 @@ class Pointer(msgspec.Struct, frozen=True):
     log_id: str
 
 
-def open_log(directory: DataDir, *, store: str = "", create: bool = False) -> VerifiableLog:
+def open_event_log(directory: DataDir, *, store: str = "", create: bool = False) -> VerifiableLog:
     """The log of a directory. `store` is where a server was told that it is, "" for where it has
     always been; a server makes it where there is none (`create`).
 

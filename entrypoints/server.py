@@ -38,7 +38,7 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
 from kudurru.entrypoints.health import metrics_of
-from kudurru.entrypoints.log_place import open_log
+from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
@@ -162,7 +162,7 @@ class Server:
     # --- starting -----------------------------------------------------------------------
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
-        event_log = open_log(directory, store=self._options.store, create=True)
+        event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
         self._node = node
