@@ -28,7 +28,7 @@ from kudurru.domain.chain import FIRST_VERSIONS
 from kudurru.domain.errors import Conflict, LogDamaged
 from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Position, Recorded, Who
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, LogHead
+from kudurru.domain.ports import Clock, LogHead, SignTree
 
 OURS_BEGIN_AT = (1,)
 
@@ -123,10 +123,13 @@ class RecordedLog(ApplicationRecorder):
         change_sets: Sequence[ChangeSet],
         now_us: int,
         first: Collection[int],
+        *,
         head_seq: int | None = None,
+        sign: SignTree | None = None,
     ) -> list[Recorded]:
         """Seal and store, all or nothing; durable when it returns. A new stream begins at one of
-        `first`. Raises: IntegrityError when a stream has moved; what `append` raises."""
+        `first`. Tiles that the new leaves fill are stored with them, and the checkpoint that
+        `sign` makes. Raises: IntegrityError when a stream has moved; what `append` raises."""
 
     @abstractmethod
     def read(
@@ -165,8 +168,23 @@ class RecordedLog(ApplicationRecorder):
         self, change_sets: Sequence[ChangeSet], now_us: int, *, head_seq: int | None = None
     ) -> list[Recorded]:
         """See `EventLog.append`."""
+        return self._append(change_sets, now_us, head_seq, None)
+
+    def append_signed(
+        self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree
+    ) -> list[Recorded]:
+        """See `VerifiableLog.append_signed`."""
+        return self._append(change_sets, now_us, None, sign)
+
+    def _append(
+        self,
+        change_sets: Sequence[ChangeSet],
+        now_us: int,
+        head_seq: int | None,
+        sign: SignTree | None,
+    ) -> list[Recorded]:
         try:
-            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT, head_seq)
+            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT, head_seq=head_seq, sign=sign)
         except IntegrityError as error:
             raise self._why_refused(change_sets, error) from error
         self._notify()

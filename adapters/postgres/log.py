@@ -14,8 +14,10 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Self
+from functools import partial
+from typing import Any, NamedTuple, Self
 
+import msgspec
 import psycopg
 from eventsourcing.persistence import IntegrityError
 from psycopg import sql
@@ -33,7 +35,6 @@ from kudurru.adapters.postgres.elector import PostgresElector
 from kudurru.adapters.postgres.listener import Listener
 from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams
 from kudurru.domain.chain import (
-    ADVICE,
     ENTRY_VERSION,
     Sealed,
     entry_version,
@@ -43,10 +44,18 @@ from kudurru.domain.chain import (
     salts_size,
     seal,
 )
-from kudurru.domain.errors import KudurruError, LogDamaged, LogNewer, NotFound, StorageFailed
+from kudurru.domain.errors import (
+    ADVICE,
+    KudurruError,
+    LogDamaged,
+    LogNewer,
+    NotFound,
+    StorageFailed,
+)
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow
+from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow, SignTree, StoredCheckpoint
+from kudurru.domain.tree import HASH_SIZE, TILE_WIDTH, Edge
 
 SCHEMA = "kudurru"
 """PostgreSQL schema of the tables: a database of its own is not needed."""
@@ -58,6 +67,10 @@ BATCH_MAX = 1_000
 ROWS_PER_INSERT = 2_000
 """Rows of one statement: a million of them make no message of a gigabyte, and no single step that
 takes longer than a deadline."""
+
+LEAVES_MAX = 4_096
+"""Leaves that an append reads to bring its edge of the tree up to date. What other nodes appended
+beyond that is read from the tiles, which takes a few exchanges more."""
 
 SETTLE_S = 10.0
 """How long an append goes on trying to learn what became of it after its connection broke."""
@@ -81,6 +94,22 @@ _ROWS = """
     FROM log LEFT JOIN streams ON streams.id = log.stream
              LEFT JOIN scopes ON scopes.id = log.scope
     WHERE seq > %s AND seq <= %s ORDER BY seq LIMIT %s"""
+_UNNEST_NAMES = "SELECT * FROM unnest(%b::bigint[], %b::bytea[])"
+_LEAVES = "SELECT leaf FROM log WHERE seq > %s ORDER BY seq LIMIT %s"
+_TILED = "SELECT max(idx) FROM tiles WHERE level = 0"
+_INSERT_TILE = """
+    INSERT INTO tiles (level, idx, width, hashes) VALUES (%s, %s, %s, %s)
+    ON CONFLICT (level, idx) DO UPDATE SET width = excluded.width, hashes = excluded.hashes"""
+_CHECKPOINTS = "SELECT size, note, frontier, state FROM checkpoints"
+_INSERT_CHECKPOINT = """
+    INSERT INTO checkpoints (size, note, frontier, state) VALUES (%s, %s, %s, %s)"""
+_BIRTHS = """
+    SELECT seq, entry, body, who FROM streams JOIN log ON log.stream = streams.id
+    WHERE streams.key >= %s AND streams.key < %s AND log.seq <= %s
+      AND log.ver = 1 + coalesce((
+          SELECT gone.ver FROM log AS gone
+          WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= %s
+          ORDER BY gone.seq DESC LIMIT 1), 0)"""
 _SEQ_MAX = 2**63 - 1
 
 
@@ -123,6 +152,7 @@ class PostgresEventLog(RecordedLog):
         self.log_id, self.epoch = self._check_meta()
         self._genesis = genesis(origin_of(self.log_id, self.epoch))
         self._last = self.head()  # what this process wrote or read last
+        self._edge = self._read_edge()  # of the tree, at a size that was once the log's
 
     @property
     def is_shared(self) -> bool:
@@ -146,9 +176,11 @@ class PostgresEventLog(RecordedLog):
         change_sets: Sequence[ChangeSet],
         now_us: int,
         first: Collection[int],
+        *,
         head_seq: int | None = None,
+        sign: SignTree | None = None,
     ) -> list[Recorded]:
-        append = _Append(self, change_sets, now_us, first, head_seq)
+        append = _Append(channel(self.log_id), change_sets, now_us, first, head_seq, sign)
         salts = self._entropy.token(salts_size(change_sets))
         with self.place.errors():
             try:
@@ -156,7 +188,7 @@ class PostgresEventLog(RecordedLog):
             except ConnectionLost:
                 pass
             if append.sealed and self._settle(append.sealed[-1]):
-                return self._done(append.sealed)
+                return self._done(append)
             try:
                 return self._attempt(append, salts)
             except ConnectionLost as lost:
@@ -170,20 +202,21 @@ class PostgresEventLog(RecordedLog):
         try:
             with self._writer.use(append.timeout_s) as connection:
                 try:
-                    append.run(connection, self._genesis, self._last, salts)
+                    append.run(connection, _Known(self._genesis, self._last, self._edge), salts)
                 except BaseException:
                     if not connection.closed:
                         connection.execute("ROLLBACK")
                     raise
         except psycopg.IntegrityError as error:
             raise IntegrityError(str(error)) from error
-        return self._done(append.sealed)
+        return self._done(append)
 
-    def _done(self, sealed: list[Sealed]) -> list[Recorded]:
-        if sealed:
-            newest = sealed[-1]
+    def _done(self, append: "_Append") -> list[Recorded]:
+        if append.sealed:
+            newest = append.sealed[-1]
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
-        return [row.event for row in sealed]
+            self._edge = append.edge
+        return [row.event for row in append.sealed]
 
     def _settle(self, newest: Sealed) -> bool:
         """Whether an append whose connection broke is durable. Raises: StorageFailed when that
@@ -289,6 +322,36 @@ class PostgresEventLog(RecordedLog):
             _refuse_newer(self.place, f"has entries of version {found}", ENTRY_VERSION)
         return log_id, epoch
 
+    def scopes(self) -> list[str]:
+        rows = self._reader.query("SELECT scope FROM scopes ORDER BY id")
+        return [row[0].decode() for row in rows]
+
+    def births(self, kind: str, upto: int) -> Iterator[Recorded]:
+        first, beyond = f"{kind}/".encode(), f"{kind}0".encode()  # "0" is what follows "/"
+        rows = self._reader.query(_BIRTHS, (first, beyond, upto, upto))
+        return (recorded_of(*row) for row in rows)
+
+    def hashes(self, level: int, first: int, last: int) -> Sequence[bytes]:
+        return _stored_hashes(self._reader.query, level, first, last)
+
+    def _read_edge(self) -> Edge:
+        return Edge.read(_tiled_size(self._reader.query(_TILED), self._last), self.hashes)
+
+    def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
+        for size in _batch_sizes():
+            batch = self._reader.query(
+                f"{_CHECKPOINTS} WHERE size > %s ORDER BY size LIMIT %s", (after, size)
+            )
+            for row in batch:
+                yield StoredCheckpoint(*row)
+                after = row[0]
+            if len(batch) < size:
+                return
+
+    def newest_checkpoint(self) -> StoredCheckpoint | None:
+        found = self._reader.query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
+        return StoredCheckpoint(*found[0]) if found else None
+
     # --- following ----------------------------------------------------------------------
 
     def listen(self, wake: Callable[[], None]) -> None:
@@ -316,18 +379,37 @@ class PostgresEventLog(RecordedLog):
             wake()
 
 
+class _Known(NamedTuple):
+    """What this process knows of the log when it begins to append."""
+
+    genesis: bytes
+    last: LogHead  # which must still be there
+    edge: Edge  # of the tree, not larger than `last` was
+
+
+class _Found(NamedTuple):
+    """What the log holds, once it is ours to append to."""
+
+    head: LogHead
+    edge: Edge
+    streams: dict[Key, tuple[int, int | None]]  # id and newest version
+    scopes: dict[str, int]
+
+
 class _Append:
     """One append, which may be tried twice."""
 
     def __init__(
         self,
-        log: PostgresEventLog,
+        channel: str,
         change_sets: Sequence[ChangeSet],
         now_us: int,
         first: Collection[int],
         head_seq: int | None,
+        sign: SignTree | None,
     ) -> None:
-        self._channel = channel(log.log_id)
+        self._channel = channel
+        self._sign = sign
         self._change_sets = change_sets
         self._now_us = now_us
         self._first = first
@@ -338,72 +420,117 @@ class _Append:
         self.timeout_s = EXCHANGE_TIMEOUT_S + len(events) / 1_000
         self.sealed: list[Sealed] = []
         """What a COMMIT was sent for."""
+        self.edge = Edge()  # of the tree after it
 
-    def run(self, connection: Connection, genesis_hash: bytes, last: LogHead, salts: bytes) -> None:
-        head, streams, scopes = self._begin(connection, genesis_hash, last)
-        check_head(head.seq, self._head_seq)
-        versions = {key: ver for key, (_, ver) in streams.items()}
+    def run(self, connection: Connection, known: _Known, salts: bytes) -> None:
+        found = self._begin(connection, known)
+        check_head(found.head.seq, self._head_seq)
+        versions = {key: ver for key, (_, ver) in found.streams.items()}
         continue_streams(self._change_sets, versions.get, self._first)
-        sealed = seal(self._change_sets, head, self._now_us, salts)
-        if not sealed:
+        sealed = seal(self._change_sets, found.head, self._now_us, salts)
+        if sealed:
+            self._commit(connection, found, sealed)
+        else:
             connection.execute("ROLLBACK")
-            return
-        self._commit(connection, sealed, {k: i for k, (i, _) in streams.items()}, scopes)
 
-    def _begin(
-        self, connection: Connection, genesis_hash: bytes, last: LogHead
-    ) -> tuple[LogHead, dict[Key, tuple[int, int | None]], dict[str, int]]:
-        """The head, ids and versions of our streams, and ids of our scopes, under the lock: each
-        statement after it sees all that was committed before."""
+    def _begin(self, connection: Connection, known: _Known) -> _Found:
+        """Lock, then look: each statement after the lock sees all that was committed before."""
         with connection.pipeline():
             connection.execute("BEGIN")
             counter = connection.execute(_LOCK)
             newest = connection.execute(_HEAD)
-            before = connection.execute(_ROW, (last.seq,))
+            before = connection.execute(_ROW, (known.last.seq,))
+            leaves = connection.execute(_LEAVES, (known.edge.size, LEAVES_MAX))
             streams = connection.execute(_STREAMS, ([key.encode() for key in self._keys],))
             scopes = connection.execute(_SCOPES, ([scope.encode() for scope in self._scopes],))
-        found = newest.fetchone()
-        head = LogHead(*found) if found else LogHead(Position(0), 0, genesis_hash)
+        row = newest.fetchone()
+        head = LogHead(*row) if row else LogHead(Position(0), 0, known.genesis)
         _check_counter(counter.fetchone(), head)
-        _check_last(before.fetchone(), last)
-        return (
+        _check_last(before.fetchone(), known.last)
+        return _Found(
             head,
+            _edge_at(connection, head, known.edge, [leaf for (leaf,) in leaves]),
             {Key(key.decode()): (id_, ver) for key, id_, ver in streams},
             {scope.decode(): id_ for scope, id_ in scopes},
         )
 
-    def _commit(
-        self,
-        connection: Connection,
-        sealed: list[Sealed],
-        streams: dict[Key, int],
-        scopes: dict[str, int],
-    ) -> None:
-        new_streams, new_scopes = [], []
-        for row in sealed:
-            event = row.event
-            if event.key not in streams:
-                streams[event.key] = event.seq
-                new_streams.append((int(event.seq), event.key.encode()))
-            if event.scope not in scopes:
-                scopes[event.scope] = event.seq
-                new_scopes.append((int(event.seq), event.scope.encode()))
+    def _commit(self, connection: Connection, found: _Found, sealed: list[Sealed]) -> None:
+        streams = {key: id_ for key, (id_, _) in found.streams.items()}
+        new_streams, new_scopes = _new_names(sealed, streams, found.scopes)
+        edge, tiles = found.edge.extended([row.leaf for row in sealed])
+        newest = sealed[-1].event
+        checkpoint = self._sign(edge, newest.body or b"") if self._sign is not None else None
         with connection.pipeline():
             for table, new in (("streams", new_streams), ("scopes", new_scopes)):
                 if new:
-                    statement = (
-                        f"INSERT INTO {table} SELECT * FROM unnest(%b::bigint[], %b::bytea[])"  # noqa: S608  # of constants
-                    )
+                    statement = f"INSERT INTO {table} {_UNNEST_NAMES}"  # of constants
                     connection.execute(statement, _transposed(new))
             for at in range(0, len(sealed), ROWS_PER_INSERT):
                 part = sealed[at : at + ROWS_PER_INSERT]
-                columns = [_columns(row, streams, scopes) for row in part]
+                columns = [_columns(row, streams, found.scopes) for row in part]
                 connection.execute(_INSERT, _transposed(columns))
-            newest = sealed[-1].event.seq
-            connection.execute("UPDATE counter SET seq = %s", (newest,))
-            connection.execute("SELECT pg_notify(%s, %s)", (self._channel, str(newest)))
-            self.sealed = sealed
+            for tile in tiles:
+                octets = b"".join(tile.hashes)
+                values = (tile.level, tile.index, len(tile.hashes), octets)
+                connection.execute(_INSERT_TILE, values)
+            if checkpoint is not None:
+                connection.execute(_INSERT_CHECKPOINT, msgspec.structs.astuple(checkpoint))
+            connection.execute("UPDATE counter SET seq = %s", (newest.seq,))
+            connection.execute("SELECT pg_notify(%s, %s)", (self._channel, str(newest.seq)))
+            self.sealed, self.edge = sealed, edge
             connection.execute("COMMIT")
+
+
+def _new_names(
+    sealed: Sequence[Sealed], streams: dict[Key, int], scopes: dict[str, int]
+) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+    """Streams and scopes that begin here, which get the seq of their first event as id."""
+    new_streams, new_scopes = [], []
+    for row in sealed:
+        event = row.event
+        if event.key not in streams:
+            streams[event.key] = event.seq
+            new_streams.append((int(event.seq), event.key.encode()))
+        if event.scope not in scopes:
+            scopes[event.scope] = event.seq
+            new_scopes.append((int(event.seq), event.scope.encode()))
+    return new_streams, new_scopes
+
+
+def _edge_at(connection: Connection, head: LogHead, edge: Edge, leaves: list[bytes]) -> Edge:
+    """The edge of the tree at the head, from one at an earlier size and the leaves since; from
+    the stored tiles where those are too many."""
+    if edge.size + len(leaves) == head.seq:
+        return edge.extended(leaves)[0]
+
+    def ask(statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        return connection.execute(statement, parameters).fetchall()
+
+    edge = Edge.read(_tiled_size(ask(_TILED), head), partial(_stored_hashes, ask))
+    rest = ask(_LEAVES, (edge.size, head.seq))
+    return edge.extended([leaf for (leaf,) in rest])[0]
+
+
+def _tiled_size(newest_tile: list[Any], head: LogHead) -> int:
+    """How many leaves lie in full stored tiles, of those before `head`."""
+    index = newest_tile[0][0]
+    tiles = 0 if index is None else index + 1
+    return int(min(tiles, head.seq // TILE_WIDTH)) * TILE_WIDTH
+
+
+def _stored_hashes(
+    ask: Callable[[str, Sequence[Any]], list[Any]], level: int, first: int, last: int
+) -> list[bytes]:
+    """See `domain.tree.ReadHashes`. Fewer where some are missing."""
+    index, at = divmod(first, TILE_WIDTH)
+    found = ask("SELECT hashes FROM tiles WHERE level = %s AND idx = %s", (level, index))
+    if found:
+        octets = found[0][0]
+        end = min((at + last - first) * HASH_SIZE, len(octets))
+        return [octets[i : i + HASH_SIZE] for i in range(at * HASH_SIZE, end, HASH_SIZE)]
+    if level:
+        return []
+    return [leaf for (leaf,) in ask(_LEAVES, (first, last - first))]
 
 
 def channel(log_id: str) -> str:

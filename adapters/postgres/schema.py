@@ -56,6 +56,8 @@ CREATE TABLE log (
 
 CREATE INDEX log_scope ON log (scope, seq);
 
+CREATE INDEX log_deleted ON log (stream, seq, ver) WHERE type = 'obj.deleted.v1';
+
 CREATE TABLE tiles (
     level  int NOT NULL,
     idx    bigint NOT NULL,

@@ -54,15 +54,6 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="ADDR:PORT", help="Prometheus metrics.")
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store",
-            metavar="URL",
-            help="Where the log is: memory, sqlite or postgresql://…  [default: where it has been]",
-            show_default=False,
-        ),
-    ] = None,
     engine: Annotated[Engine, typer.Option("--engine", help="What answers queries.")] = Engine.auto,
     demo: Annotated[bool, typer.Option("--demo", help="Add the zone demo.example once.")] = False,
     strict: Annotated[
@@ -80,7 +71,6 @@ def serve(
         flags["listeners"] = ("--dns", dns_listeners(_addresses(dns)))
     for key, flag, value in (
         ("node.dataDir", "--data", data),
-        ("store", "--store", store),
         ("api.address", "--http", http),
         ("ops.address", "--ops", ops),
         ("metrics.address", "--metrics", metrics),
@@ -106,13 +96,15 @@ def _addresses(texts: list[str]) -> list[str]:
 
 def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
     from kudurru.entrypoints import logs
+    from kudurru.entrypoints.checkpoints import CheckpointPolicy
     from kudurru.entrypoints.server import ServeOptions, Server
 
     logs.start(settings.log.level, settings.log.format)
     options = ServeOptions(
         data=Path(settings.node.data_dir),
         store=settings.store,
-        listeners=tuple((one.proto, str(one.address)) for one in settings.listeners.all),
+        listeners=settings.listeners.all,
+        tls=settings.tls,
         http=str(settings.api.address),
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
@@ -123,6 +115,12 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         with_demo=with_demo,
         pid_file=pid_file,
         strict=strict,
+        checkpoints=CheckpointPolicy(
+            events=settings.audit.checkpoint.events,
+            interval_s=settings.audit.checkpoint.interval.total_seconds(),
+            publish=settings.audit.checkpoint.publish,
+        ),
+        trusted_keys=settings.audit.trusted_keys,
     )
 
     async def serve_until_stopped() -> None:
