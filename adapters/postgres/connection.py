@@ -118,9 +118,7 @@ _ADVICES: tuple[tuple[type[Exception], str], ...] = (
     (errors.LockNotAvailable, "another node appends, or left a transaction open: try again"),
     (errors.ReadOnlySqlTransaction, "this is a standby: name the primary"),
     (errors.InsufficientPrivilege, "grant this role its own schema, see docs/operate.md"),
-    (errors.InvalidCatalogName, "create the database, or name another"),
-    (errors.InvalidPassword, "check the password; PGPASSFILE or ~/.pgpass can hold it"),
-    (psycopg.OperationalError, "check that the database runs and can be reached from here"),
+    (psycopg.OperationalError, "check that the database runs, and lets this user in from here"),
 )
 
 
