@@ -149,10 +149,14 @@ class PostgresEventLog(RecordedLog):
         self._listener: Listener | None = None
         self._listener_lock = threading.Lock()
         self._wakes: list[Callable[[], None]] = []
-        self.log_id, self.epoch = self._check_meta()
-        self._genesis = genesis(origin_of(self.log_id, self.epoch))
-        self._last = self.head()  # what this process wrote or read last
-        self._edge = self._read_edge()  # of the tree, at a size that was once the log's
+        try:
+            self.log_id, self.epoch = self._check_meta()
+            self._genesis = genesis(origin_of(self.log_id, self.epoch))
+            self._last = self.head()  # what this process wrote or read last
+            self._edge = self._read_edge()  # of the tree, at a size that was once the log's
+        except BaseException:
+            self._reader.close()
+            raise
 
     @property
     def is_shared(self) -> bool:
