@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Self
 
 from eventsourcing.persistence import IntegrityError
 
-from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, continue_streams
+from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, check_head, continue_streams
 from kudurru.adapters.sqlite import schema
 from kudurru.adapters.sqlite.connection import (
     WAL_SIZE_MAX,
@@ -29,6 +29,7 @@ from kudurru.adapters.sqlite.connection import (
     primary_code,
     storage_errors,
 )
+from kudurru.adapters.sqlite.elector import FileElector
 from kudurru.domain.chain import (
     ENTRY_VERSION,
     Sealed,
@@ -149,6 +150,8 @@ class SQLiteEventLog(RecordedLog):
         change_sets: Sequence[ChangeSet],
         now_us: int,
         first: Collection[int],
+        *,
+        head_seq: int | None = None,
         sign: SignTree | None = None,
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
@@ -159,6 +162,7 @@ class SQLiteEventLog(RecordedLog):
         with self._transaction() as db:
             head = self._head(db)
             self._check_head(db, head)
+            check_head(head.seq, head_seq)
 
             def version_of(key: Key) -> int | None:
                 if key in begun:
@@ -367,6 +371,9 @@ class SQLiteEventLog(RecordedLog):
     def newest_checkpoint(self) -> StoredCheckpoint | None:
         found = self._query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
         return StoredCheckpoint(*found[0]) if found else None
+
+    def elector(self, name: str) -> FileElector:
+        return FileElector(self.path.with_name(f"{self.path.name}.{name}.leader"), self._clock)
 
     def check_storage(self) -> None:
         """Hold SQLite's indexes against its tables, which `verify` does not see: an index that
