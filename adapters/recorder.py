@@ -125,6 +125,10 @@ class RecordedLog(ApplicationRecorder):
     @abstractmethod
     def stream_version(self, key: Key) -> int: ...
 
+    def check_storage(self) -> None:
+        """See `EventLog.check_storage`. A store that keeps nothing beside the rows has nothing to
+        check."""
+
     def append(self, change_sets: Sequence[ChangeSet], now_us: int) -> list[Recorded]:
         """See `EventLog.append`."""
         try:

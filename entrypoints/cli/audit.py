@@ -21,6 +21,7 @@ from kudurru.entrypoints.cli.output import (
     print_documents,
     print_jsonl,
 )
+from kudurru.entrypoints.wiring import Node
 
 app = command_app(no_args_is_help=True)
 
@@ -57,7 +58,7 @@ def verify(
         raise typer.BadParameter(f"{level!r} is none of tail, full, state")
     with directory.open_reader(data) as node:
         verified = verify_log(node.log, tail=TAIL_ROWS if level == "tail" else None)  # type: ignore[arg-type]  # the reader's log is verifiable
-        damages = list(verified.damages)
+        damages = list(verified.damages) or _of_storage(node, level)
         if level == "state" and not damages:
             from kudurru.entrypoints.cli.replay import replay_checked
 
@@ -68,6 +69,16 @@ def verify(
     _report(damages, verified, level, output)
     if damages:
         raise typer.Exit(EXIT_CODES[damages[0].kind])
+
+
+def _of_storage(node: Node, level: str) -> list[LogDamaged]:
+    """What only the storage itself can see, once all rows are whole: indexes that lie."""
+    if level != "tail":
+        try:
+            node.log.check_storage()
+        except LogDamaged as damage:
+            return [damage]
+    return []
 
 
 def _report(damages: list[LogDamaged], verified: Verified, level: str, output: Output) -> None:
