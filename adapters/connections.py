@@ -17,7 +17,7 @@ SWEEP_S = 1.0  # how late a deadline may be noticed
 
 class Connection(Protocol):
     deadline_s: float  # in the loop's time
-    network: str  # by `network_of`
+    network: str  # by `network_of`; "" is not counted per network
 
     def expire(self) -> None:
         """The deadline has passed: close."""
@@ -57,25 +57,40 @@ class Connections(Generic[AConnection]):
 
     def add(self, connection: AConnection) -> bool:
         """Whether there is room; if not, it is counted and the caller aborts."""
-        network = connection.network
-        if len(self._open) >= self._limit or self._per_network[network] >= self._limit_per_network:
+        if len(self._open) >= self._limit or not self._has_room(connection.network):
             self.refused += 1
             return False
         self.accepted += 1
         self._open.add(connection)
+        self._per_network[connection.network] += 1
+        return True
+
+    def move(self, connection: AConnection, network: str) -> bool:
+        """Count one that is open under another network, its client's; False as `add`."""
+        if not self._has_room(network):
+            self.refused += 1
+            return False
+        self._leave_network(connection)
+        connection.network = network
         self._per_network[network] += 1
         return True
+
+    def _has_room(self, network: str) -> bool:
+        return not network or self._per_network[network] < self._limit_per_network
 
     def discard(self, connection: AConnection) -> None:
         """Forget one that is closed, or was never added."""
         if connection not in self._open:
             return
         self._open.discard(connection)
+        self._leave_network(connection)
+        if not self._open:
+            self._gone.set()
+
+    def _leave_network(self, connection: AConnection) -> None:
         self._per_network[connection.network] -= 1
         if not self._per_network[connection.network]:
             del self._per_network[connection.network]
-        if not self._open:
-            self._gone.set()
 
     def start(self) -> None:
         """Sweep from now on, on the running loop."""

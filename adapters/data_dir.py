@@ -5,7 +5,7 @@ views.db      projections and snapshots
 querylog.db   queries, which are no part of the log
 secrets.db    secret parts of keys, tokens and users
 lists/        block lists as fetched
-keys/         signing keys, mode 0700
+keys/         signing keys and other secrets of the node, mode 0700
 lock          see `adapters.sqlite.lock`
 kudurru.sock  commands of this machine
 socket        where kudurru.sock is when its path here would be too long
@@ -49,6 +49,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def keys(self) -> Path:
         return self.path / "keys"
+
+    @property
+    def cookie_secret(self) -> Path:
+        return self.keys / "cookies"
 
     @property
     def lock(self) -> Path:

@@ -37,6 +37,9 @@ METRICS: Final = {
     "dns_connections": Declared("gauge", "Open connections", ("proto",)),
     "dns_connections_refused_total": Declared("counter", "Connections over a limit", ("proto",)),
     "dns_connections_timed_out_total": Declared("counter", "Connections cut late", ("proto",)),
+    "ratelimit_verdicts_total": Declared("counter", "Queries over the limit", ("action",)),
+    "ratelimit_buckets": Declared("gauge", "Networks that the limiter remembers"),
+    "dns_handshakes_failed_total": Declared("counter", "TLS handshakes that failed", ("proto",)),
     "event_log_sequence": Declared("gauge", "Position of the newest event"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
@@ -113,12 +116,14 @@ def engine_samples(proto: str, seen: EngineStatistics) -> list[Sample]:
     """What a packet engine shows. The handler counts its own answers by RCODE and its own drops by
     reason; answers from the memo and drops before the handler are counted here only."""
     malformed, full = seen.dropped_malformed, seen.dropped_full
+    unheard = malformed + seen.dropped_proxyproto
     samples = [
         Sample("dns_requests_total", (proto,), seen.received),
         Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits)),
         Sample("dns_dropped_total", ("malformed",), malformed),
         Sample("dns_dropped_total", ("full",), full),
-        Sample("dns_responses_total", ("none",), malformed + seen.unhandled_exceptions),
+        Sample("dns_dropped_total", ("proxyproto",), seen.dropped_proxyproto),
+        Sample("dns_responses_total", ("none",), unheard + seen.unhandled_exceptions),
         Sample("dns_send_errors_total", (proto,), seen.send_errors),
         Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions),
     ]
@@ -132,6 +137,7 @@ def engine_samples(proto: str, seen: EngineStatistics) -> list[Sample]:
             Sample("dns_connections", (proto,), seen.connections),
             Sample("dns_connections_refused_total", (proto,), seen.connections_refused),
             Sample("dns_connections_timed_out_total", (proto,), seen.connections_timed_out),
+            Sample("dns_handshakes_failed_total", (proto,), seen.handshakes_failed),
         ]
     return samples
 

@@ -27,7 +27,7 @@ from eventsourcing.persistence import (
 
 from kudurru.domain.chain import FIRST_VERSIONS
 from kudurru.domain.errors import Conflict, LogDamaged
-from kudurru.domain.events import ChangeSet, Event, Position, Recorded, Who
+from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Position, Recorded, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, LogHead
 
@@ -128,6 +128,22 @@ class RecordedLog(ApplicationRecorder):
     def check_storage(self) -> None:
         """See `EventLog.check_storage`. A store that keeps nothing beside the rows has nothing to
         check."""
+
+    def scopes(self) -> list[str]:
+        """See `EventLog`. A store that has an index of scopes asks that."""
+        return list(dict.fromkeys(event.scope for event in self.read()))
+
+    def births(self, kind: str, upto: int) -> Iterator[Recorded]:
+        """See `EventLog`. A store that finds the events of a kind quicker does."""
+        alive: dict[Key, Recorded] = {}
+        for event in self.read(0, upto):
+            if not event.key.startswith(f"{kind}/"):
+                continue
+            if event.type == OBJECT_DELETED:
+                alive.pop(event.key, None)
+            else:
+                alive.setdefault(event.key, event)
+        return iter(alive.values())
 
     def append(self, change_sets: Sequence[ChangeSet], now_us: int) -> list[Recorded]:
         """See `EventLog.append`."""

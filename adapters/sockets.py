@@ -19,8 +19,16 @@ BACKLOG = 1024  # connections that wait for accept; the system may cut it (net.c
 RECEIVE_BUFFER = 1 << 20  # octets asked for, so that a burst of queries waits instead of falling
 
 
+CARRIERS = {
+    **dict.fromkeys(("tcp", "tls", "https"), "tcp"),
+    **dict.fromkeys(("udp", "quic", "h3"), "udp"),
+}
+"""What a protocol of a listener goes over."""
+
+
 class Listener(msgspec.Struct, frozen=True):
-    """Where to listen: "udp" or "tcp", and "192.0.2.1:53" or "[2001:db8::1]:53"; port 0 is any."""
+    """Where to listen: a protocol of CARRIERS, and "192.0.2.1:53" or "[2001:db8::1]:53"; port 0 is
+    any."""
 
     proto: str
     address: str
@@ -75,17 +83,16 @@ def split_address(address: str) -> tuple[str, int]:
 
 def _bind(listener: Listener, count: int, undo: contextlib.ExitStack) -> Bound:
     host, port = split_address(listener.address)
+    carrier = CARRIERS[listener.proto]
     try:
         with contextlib.ExitStack() as undo_probe:
-            sockets = [_open(listener.proto, host, port, undo_probe, is_shared=False)]
+            sockets = [_open(carrier, host, port, undo_probe, is_shared=False)]
             port = sockets[0].getsockname()[1]
             if count == 1:
                 undo.push(undo_probe.pop_all())
         if count > 1:
-            sockets = [
-                _open(listener.proto, host, port, undo, is_shared=True) for _ in range(count)
-            ]
-        if listener.proto == "tcp":
+            sockets = [_open(carrier, host, port, undo, is_shared=True) for _ in range(count)]
+        if carrier == "tcp":
             for sock in sockets:
                 sock.listen(BACKLOG)
     except OSError as fault:
@@ -97,8 +104,12 @@ def _open(
     proto: str, host: str, port: int, undo: contextlib.ExitStack, *, is_shared: bool
 ) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    kind = socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
-    sock = undo.enter_context(socket.socket(family, kind))
+    # With the protocol named, asyncio switches Nagle's algorithm off: an answer never waits for the
+    # acknowledgement of the one before.
+    kind = (socket.SOCK_DGRAM, socket.IPPROTO_UDP)
+    if proto == "tcp":
+        kind = (socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = undo.enter_context(socket.socket(family, *kind))
     sock.setblocking(False)
     if family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # 0.0.0.0 serves IPv4
@@ -116,7 +127,7 @@ def _open(
 def _explained(fault: OSError, proto: str, host: str, port: int) -> KudurruError:
     where = f"{proto} {join_address(host, port)}"
     if fault.errno == errno.EADDRINUSE:
-        holder = _holder(proto, port) or "another process"
+        holder = _holder(CARRIERS[proto], port) or "another process"
         return Busy(f"{where} is taken by {holder}; stop it, or listen on another port")
     hints = {
         errno.EACCES: "this user may not bind it; ports below 1024 need CAP_NET_BIND_SERVICE",

@@ -3,6 +3,7 @@
     KudurruError
     ├── Invalid        fix the input; every fault is named in `causes`
     ├── NotFound       name something that exists
+    ├── MassChange     more of a zone changes than people mean by accident: look, then allow it
     ├── ManagedBy      another manager owns the object: talk to it, or force
     ├── Conflict       the state moved: read again, decide again
     ├── Busy           a limit is reached or another process holds the place: wait
@@ -72,6 +73,22 @@ class ManagedBy(KudurruError):
         return (
             f"{self.what} is managed by {self.owner!r}; "
             f"change it there, or take it over whole with --force"
+        )
+
+
+class MassChange(KudurruError):
+    """A change would take away or alter a large part of a zone."""
+
+    def __init__(self, zone: str, changed: int, total: int) -> None:
+        self.zone = zone
+        self.changed = changed
+        self.total = total
+        super().__init__(zone, changed, total)
+
+    def __str__(self) -> str:
+        return (
+            f"this would change or remove {self.changed} of the {self.total} records of "
+            f"{self.zone}; if that is meant, give --allow-mass-change"
         )
 
 

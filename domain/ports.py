@@ -90,6 +90,15 @@ class EventLog(Protocol):
         reading all of it. Raises: LogDamaged."""
         ...
 
+    def scopes(self) -> list[str]:
+        """Every scope that an event was ever recorded in."""
+        ...
+
+    def births(self, kind: str, upto: int) -> Iterator[Recorded]:
+        """For each object of a kind that is there at a position, the event that made it: the
+        first of its stream, or the first after its last deletion. In no order."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -118,6 +127,11 @@ class VerifiableLog(EventLog, Protocol):
         ...
 
 
+STREAM_IDLE_S = 10
+"""How long a connection that carries DNS may be idle (RFC 7766 section 6.2.3: some seconds).
+Answers tell it to clients that ask (RFC 7828)."""
+
+
 class Reply(NamedTuple):
     """An answer of the pipeline, ready to send."""
 
@@ -132,7 +146,21 @@ class QueryHandler(Protocol):
         """Answer one DNS message of at least 12 octets.
 
         `client` is the address in text without port, `proto` a listener's protocol ("udp",
-        "tcp"). A reply over UDP has at most 4,096 octets. None: send nothing (a drop).
+        "tcp", "tls", "https", "h3", "quic"). A reply over UDP has at most 4,096 octets. None: send
+        nothing (a drop).
+        """
+        ...
+
+
+class QueryLimiter(Protocol):
+    def admit(
+        self, clients: Sequence[bytes], queries: Sequence[bytes]
+    ) -> Sequence[bytes | None] | None:
+        """Charge queries that arrived together, one or more, before anything else sees them.
+
+        `clients` are addresses of 4 or 16 octets; `queries` are messages without their ID, of any
+        length. None: answer all of them. Else a verdict for each: None, answer it; octets, send
+        those behind its ID; no octets, send nothing.
         """
         ...
 
@@ -144,6 +172,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     answered: int = 0  # answers that the system took
     memo_hits: tuple[int, ...] = (0,) * 16  # answers from the memo, by RCODE
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
+    dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
     dropped_by_handler: int = 0
     send_errors: int = 0
@@ -152,6 +181,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     connections_accepted: int = 0
     connections_refused: int = 0
     connections_timed_out: int = 0
+    handshakes_failed: int = 0
 
 
 class PacketEngine(Protocol):

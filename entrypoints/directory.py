@@ -16,31 +16,40 @@ import msgspec
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
+from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, StorageBroken
+from kudurru.domain import zone_export
+from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, NotFound, StorageBroken
 from kudurru.domain.events import Position, Who
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import VerifiableLog
+from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket
+from kudurru.entrypoints import command_socket, restoring
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
     ChangeRequest,
     Info,
     ListReply,
     ListRequest,
+    MarkRequest,
     Service,
+    because,
     export_zone,
     read_info,
     read_list,
     read_object,
     read_problems,
     to_change,
+    to_mark,
 )
 from kudurru.entrypoints.wiring import Node, Result
+from kudurru.projections import as_of
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
+from kudurru.projections.zones_as_of import ZonesAsOf
 
 LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
@@ -179,13 +188,18 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
 
 def pipeline_of(node: Node, **options: Any) -> Pipeline:
     """The pipeline over a node's zones; `options` as the server sets them."""
+    return _pipeline(node.zones.served, node.clock, **options)
+
+
+def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
     return Pipeline(
-        node.zones.served,
+        zones,
         options.get("is_synced", lambda: True),
-        clock=options.get("clock", node.clock),
+        clock=clock,
         identity=options.get("identity", Identity()),
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
+        cookies=options.get("cookies"),
     )
 
 
@@ -196,12 +210,33 @@ def _raise(error: Exception) -> None:
 def answer(node: Node, packet: bytes) -> bytes:
     """What the node's zones answer, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
     too short to be a query."""
+    return _reply(pipeline_of(node), packet)
+
+
+def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
+    """What the zones answered at a position, read from the log. Time stands still there."""
+    zones = ZonesAsOf(log, upto)
+    return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
+
+
+def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
     if len(packet) < MESSAGE_MIN:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
-    reply = pipeline_of(node).handle(packet, "127.0.0.1", "tcp")
+    reply = pipeline.handle(packet, "127.0.0.1", "tcp")
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]
     return reply.wire
+
+
+def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
+    """Lines of a master file of a zone as its serial named it at a position. Raises NotFound for a
+    zone that was not served."""
+    name = as_of.zone_named(log, zone, upto)
+    zones = ZonesAsOf(log, upto)
+    state = zones.load(name)
+    if state.zone is None or not zones.is_elected(state.apex, name):
+        raise NotFound(f"zone {zone!r} was not served here at position {upto}")
+    return list(zone_export.lines(state.zone))
 
 
 class LocalService:
@@ -231,3 +266,22 @@ class LocalService:
 
     def info(self, *, digests: bool = False) -> Info:
         return read_info(self._node, __version__, digests=digests)
+
+    def restore(self, request: RestoreRequest) -> Carried:
+        who = because(self._who, request.reason)
+        log = self._node.log
+        return self._carry_out(restoring.prepare_restore(log, request, self._node.new_id(), who))
+
+    def undo(self, request: UndoRequest) -> Carried:
+        who = because(self._who, request.reason)
+        log = self._node.log
+        return self._carry_out(restoring.prepare_undo(log, request, self._node.new_id(), who))
+
+    def _carry_out(self, undertaking: restoring.Undertaking) -> Carried:
+        node = self._node
+        document = restoring.describe(node.log, undertaking.plan, node.clock.now_us() // 1_000_000)
+        seqs = [node.commit(change).seq for change in undertaking.changes]
+        return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+    def mark(self, request: MarkRequest) -> int:
+        return self._node.commit(to_mark(request, self._who)).seq

@@ -8,12 +8,14 @@ from kudurru.domain.dns import names
 from kudurru.domain.ports import PacketEngine
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
-from kudurru.projections.pipeline.pipeline import Pipeline
+from kudurru.projections.pipeline.pipeline import NO_REPLY, Pipeline
+from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 
 def metrics_of(
     node: Node,
     pipeline: Pipeline,
+    limiter: RateLimiter,
     engines: Sequence[tuple[str, PacketEngine]],
     writer: Writer,
     is_synced: Callable[[], bool],
@@ -21,6 +23,7 @@ def metrics_of(
     """All metrics of a server. `engines` are (protocol, engine)."""
     metrics = Metrics(__version__)
     metrics.add(lambda: _pipeline_samples(pipeline))
+    metrics.add(lambda: _limiter_samples(limiter))
     for proto, engine in engines:
         metrics.add(lambda proto=proto, engine=engine: engine_samples(proto, engine.statistics()))  # type: ignore[misc]  # bound per turn of the loop
     metrics.add(lambda: _log_samples(node, writer))
@@ -34,6 +37,16 @@ def _pipeline_samples(pipeline: Pipeline) -> Iterable[Sample]:
     yield from (Sample("dns_responses_total", (r,), n) for r, n in seen.responses.items())
     yield from (Sample("dns_dropped_total", (r,), n) for r, n in seen.dropped.items())
     yield Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions)
+
+
+def _limiter_samples(limiter: RateLimiter) -> Iterable[Sample]:
+    seen = limiter.statistics()
+    yield Sample("ratelimit_verdicts_total", ("slip",), seen.slipped)
+    yield Sample("ratelimit_verdicts_total", ("drop",), seen.dropped)
+    yield Sample("ratelimit_buckets", (), seen.buckets)
+    yield Sample("dns_responses_total", ("NOERROR",), seen.slipped)
+    yield Sample("dns_responses_total", (NO_REPLY,), seen.dropped)
+    yield Sample("dns_dropped_total", ("ratelimit",), seen.dropped)
 
 
 def _log_samples(node: Node, writer: Writer) -> Iterable[Sample]:

@@ -20,15 +20,25 @@ from typing import Any, Self
 import msgspec
 
 from kudurru.domain import errors
-from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, ManagedBy, StorageFailed
+from kudurru.domain.errors import (
+    Busy,
+    Cause,
+    Invalid,
+    KudurruError,
+    ManagedBy,
+    MassChange,
+    StorageFailed,
+)
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     ChangeRequest,
     Info,
     ListReply,
     ListRequest,
+    MarkRequest,
     manifest_from_wire,
     manifest_to_wire,
 )
@@ -56,6 +66,7 @@ class ChangeHeader(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     reason: str
     imported_serials: dict[str, int]
+    allow_mass_change: bool = False
 
 
 # --- client -----------------------------------------------------------------------------------
@@ -100,6 +111,7 @@ class RemoteService:
             dry_run=request.dry_run,
             reason=request.reason,
             imported_serials=request.imported_serials,
+            allow_mass_change=request.allow_mass_change,
         )
         self._send(["change", msgspec.to_builtins(header)])
         for part in objects:
@@ -123,6 +135,15 @@ class RemoteService:
 
     def info(self, *, digests: bool = False) -> Info:
         return msgspec.convert(self._call("info", digests), Info)
+
+    def restore(self, request: RestoreRequest) -> Carried:
+        return msgspec.convert(self._call("restore", msgspec.to_builtins(request)), Carried)
+
+    def undo(self, request: UndoRequest) -> Carried:
+        return msgspec.convert(self._call("undo", msgspec.to_builtins(request)), Carried)
+
+    def mark(self, request: MarkRequest) -> int:
+        return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)
 
     def _call(self, method: str, argument: Any) -> Any:
         self._send([method, argument])
@@ -167,6 +188,8 @@ def _encode_error(error: KudurruError) -> dict[str, Any]:
             return {"type": "Invalid", "what": error.what, "causes": causes}
         case ManagedBy():
             return {"type": "ManagedBy", "what": error.what, "owner": error.owner}
+        case MassChange():
+            return {"type": "MassChange", **vars(error)}
         case _:
             return {"type": type(error).__name__, "message": str(error)}
 
@@ -177,6 +200,8 @@ def _decode_error(value: dict[str, Any]) -> KudurruError:
             return Invalid(what, [Cause(field, message) for field, message in causes])
         case {"type": "ManagedBy", "what": str(what), "owner": str(owner)}:
             return ManagedBy(what, owner)
+        case {"type": "MassChange", "zone": str(zone), "changed": int(part), "total": int(total)}:
+            return MassChange(zone, part, total)
         case {"type": str(name), "message": str(message)}:
             kind = getattr(errors, name, None)
             simple = (
@@ -311,6 +336,7 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
         dry_run=header.dry_run,
         reason=header.reason,
         imported_serials=header.imported_serials,
+        allow_mass_change=header.allow_mass_change,
     )
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +26,38 @@ from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
+from kudurru.domain.settings import RatelimitSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket, demo
+from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
 from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     ChangeRequest,
     ListRequest,
+    MarkRequest,
+    because,
     export_zone,
     read_info,
     read_list,
     read_object,
     read_problems,
     to_change,
+    to_mark,
 )
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 log = logging.getLogger("kudurru")
 
@@ -73,6 +82,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     sockets: int = 1
     coalesce_s: float = 0.25
     lameduck_s: float = 5.0
+    ratelimit: RatelimitSettings = RatelimitSettings()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
@@ -103,7 +113,8 @@ class Server:
             )
             node = self._open_node(directory, stack)
             writer = Writer(node)
-            addresses = await self._listen(node, writer, stack)
+            secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
+            addresses = await self._listen(node, writer, Cookies(secret), stack)
             await self._replay(node)
             if self._stopping.is_set():
                 return
@@ -167,7 +178,9 @@ class Server:
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
         node.why_not_writable = damage
 
-    async def _listen(self, node: Node, writer: Writer, stack: AsyncExitStack) -> str:
+    async def _listen(
+        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+    ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
         bound = bind_listeners(options.listeners, options.sockets)
@@ -183,11 +196,17 @@ class Server:
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}"),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
+            cookies=cookies,
         )
+        limiter = RateLimiter(options.ratelimit, SystemClock())
         for one in bound:
-            make = TcpServer if one.listener.proto == "tcp" else PythonEngine
-            self._engines.append((one.listener.proto, make(pipeline, one.sockets)))
-        metrics = metrics_of(node, pipeline, self._engines, writer, lambda: self.is_synced)
+            engine: PacketEngine
+            if one.listener.proto == "tcp":
+                engine = TcpServer(pipeline, one.sockets)
+            else:
+                engine = PythonEngine(pipeline, one.sockets, limiter=limiter)
+            self._engines.append((one.listener.proto, engine))
+        metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         health = health_routes(self.why_not_ready)
         parts: list[HttpServer | PacketEngine] = [
             *(HttpServer(health, one.sockets) for one in web),
@@ -301,10 +320,34 @@ class Server:
                 case "info":
                     info = read_info(node, __version__, digests=bool(argument))
                     return msgspec.to_builtins(info)
+                case "restore":
+                    asked = msgspec.convert(argument, RestoreRequest)
+                    prepare = partial(restoring.prepare_restore, node.log, asked)
+                    carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
+                    return msgspec.to_builtins(carried)
+                case "undo":
+                    unwanted = msgspec.convert(argument, UndoRequest)
+                    prepare = partial(restoring.prepare_undo, node.log, unwanted)
+                    carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
+                    return msgspec.to_builtins(carried)
+                case "mark":
+                    mark = to_mark(msgspec.convert(argument, MarkRequest), who)
+                    return (await writer.submit(mark)).seq
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 
         return handle
+
+
+async def _carry_out(
+    node: Node, writer: Writer, prepare: Callable[[str, Who], Undertaking], who: Who
+) -> Carried:
+    """Plan in a thread, as that reads much of the log, and let the writer decide."""
+    undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
+    now_s = node.clock.now_us() // 1_000_000
+    document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
+    seqs = [(await writer.submit(change)).seq for change in undertaking.changes]
+    return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
 
 def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:

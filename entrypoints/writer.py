@@ -38,7 +38,8 @@ class WriterStatistics(msgspec.Struct, frozen=True):
     changes: int
     groups: int
     refused_full: int
-    failed: int
+    failed: int  # changes that the log did not take
+    stamps_refused: int
 
 
 class Writer:
@@ -51,12 +52,19 @@ class Writer:
         self._is_stamp_due = False
         self._imported: dict[str, int] = {}  # serials that wait for the stamp of their zone
         self._retry: asyncio.TimerHandle | None = None
-        self._changes = self._groups = self._refused = self._failed = 0
+        self._writing = asyncio.Lock()
+        self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
 
     def statistics(self) -> WriterStatistics:
-        return WriterStatistics(self._changes, self._groups, self._refused, self._failed)
+        return WriterStatistics(
+            changes=self._changes,
+            groups=self._groups,
+            refused_full=self._refused,
+            failed=self._failed,
+            stamps_refused=self._stamps_refused,
+        )
 
     async def submit(self, change: Change) -> Result:
         """Raises what `decide` refuses with; Busy when the queue is full; StorageFailed when the
@@ -74,17 +82,24 @@ class Writer:
         self._is_stamp_due = True
         self._wake.set()
 
+    async def let_time_pass(self) -> None:
+        """Let go what has expired, and not while a write is on its way: what is decided for one
+        moment must be applied at that moment, as it is in every replay."""
+        async with self._writing:
+            self._node.advance()
+
     async def run(self) -> NoReturn:
         while True:
             await self._wake.wait()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
             if not self._queue:
                 self._wake.clear()
-            if group:
-                await self._commit(group)
-            if self._is_stamp_due:
-                self._is_stamp_due = False
-                await self._stamp_unstamped(only_new=False)
+            async with self._writing:
+                if group:
+                    await self._commit(group)
+                if self._is_stamp_due:
+                    self._is_stamp_due = False
+                    await self._stamp_unstamped(only_new=False)
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
@@ -137,7 +152,8 @@ class Writer:
     async def _append(self, sets: list[ChangeSet], now_us: int) -> list[Recorded]:
         """The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
         applies until this returns: there is one writer."""
-        recorded = await asyncio.to_thread(self._node.log.append, sets, now_us)
+        at_us = self._node.time_for_events_us(now_us)
+        recorded = await asyncio.to_thread(self._node.log.append, sets, at_us)
         try:
             self._node.take_in(recorded)
         except StorageFailed as error:  # views read older events for what changed
@@ -154,11 +170,17 @@ class Writer:
     async def _stamp_unstamped(self, *, only_new: bool) -> None:
         """Stamp the zones whose content is not what their serial says. What cannot be written is
         tried again later: the changes are recorded, and only the serials are late."""
+        node = self._node
+        now_us = node.clock.now_us()
         try:
-            await self._note_clock(self._node.clock.now_us())
-            await self._stamp(self._node.stamps(self._imported, only_new=only_new))
+            await self._note_clock(now_us)
+            # What expires by the time of the stamp is not in what it says.
+            node.views.follower.advance(now_us // 1_000_000)
+            if commands := node.stamps(self._imported, only_new=only_new):
+                await self._append(self._stamp_sets(commands, now_us), now_us)
             self._imported.clear()
         except Stop as error:
+            self._stamps_refused += 1
             self._stop_writing_if_broken(error)
             if self._node.why_not_writable is None:
                 log.warning("serials wait for %.0f s: %s", STAMP_RETRY_S, error)
@@ -174,15 +196,11 @@ class Writer:
             log.error("nothing is written any more: %s", error)
             self._node.why_not_writable = error
 
-    async def _stamp(self, commands: list[UpdateStatus]) -> None:
-        if not commands:
-            return
-        node = self._node
-        now_us = node.clock.now_us()
+    def _stamp_sets(self, commands: list[UpdateStatus], now_us: int) -> list[ChangeSet]:
         who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
-        decided = node.decide([Change(commands=(c,), who=who) for c in commands], now_us)
-        sets = [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
-        await self._append(sets, now_us)
+        changes = [Change(commands=(command,), who=who) for command in commands]
+        decided = self._node.decide(changes, now_us)
+        return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
 
 
 async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
@@ -190,7 +208,7 @@ async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoRetur
     let records go when their time is over, which is a change too."""
     while True:
         await _changed_or_expired(writer, node)
-        node.advance()
+        await writer.let_time_pass()
         if node.zones.unstamped():
             await asyncio.sleep(coalesce_s)
             writer.request_stamp()

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.events import (
     OBJECT_APPLIED,
     OBJECT_DELETED,
@@ -66,6 +65,8 @@ class ObjectsView:
         self.position = Position(0)
         self._entries: dict[Key, Entry] = {}
         self._gone: dict[Key, int] = {}  # deleted: version of the stream
+        self.facts: dict[Key, int] = {}
+        """Versions of the streams that hold no object, such as marks."""
         self._sorted: dict[str, list[Key]] = {}  # per kind, made when listed
         self._cache: OrderedDict[Key, StoredObject] = OrderedDict()
         self._digest = SetDigest()
@@ -74,6 +75,7 @@ class ObjectsView:
     def apply(self, event: Recorded) -> None:
         self.position = event.seq
         if event.type not in OBJECT_TYPES:
+            self.facts[event.key] = event.ver
             return
         key = event.key
         before = self._entries.get(key)
@@ -118,7 +120,7 @@ class ObjectsView:
 
     def version(self, key: Key) -> int:
         entry = self._entries.get(key)
-        return entry.ver if entry else self._gone.get(key, 0)
+        return entry.ver if entry else self._gone.get(key) or self.facts.get(key, 0)
 
     def entry(self, key: Key) -> Entry | None:
         return self._entries.get(key)
@@ -188,42 +190,3 @@ class ObjectsView:
 
 def _element(key: Key, entry: Entry) -> bytes:
     return f"{key}\0{entry.ver}\0{entry.seq}\0{entry.applied}\0{entry.status}".encode()
-
-
-def parse_selector(text: str) -> Callable[[dict[str, str]], bool]:
-    """A label selector as Kubernetes writes them: `a=b,c!=d,e,!f`. Raises Invalid."""
-    tests: list[tuple[str, str, str]] = []
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        for operator in ("!=", "==", "="):
-            name, found, value = part.partition(operator)
-            if found:
-                tests.append(("!=" if operator == "!=" else "=", name.strip(), value.strip()))
-                break
-        else:
-            tests.append(("!", part[1:].strip(), "") if part[0] == "!" else ("?", part, ""))
-        if not tests[-1][1] or not set(tests[-1][1]) <= _SELECTOR_NAME:
-            raise Invalid(
-                "label selector",
-                [Cause("", f"{part!r} is not NAME=VALUE, NAME!=VALUE, NAME, !NAME")],
-            )
-
-    def matches(labels: dict[str, str]) -> bool:
-        return all(_holds(labels, test) for test in tests)
-
-    return matches
-
-
-_SELECTOR_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
-
-
-def _holds(labels: dict[str, str], test: tuple[str, str, str]) -> bool:
-    operator, name, value = test
-    match operator:
-        case "=":
-            return labels.get(name) == value
-        case "!=":
-            return labels.get(name) != value
-        case "?":
-            return name in labels
-        case _:
-            return name not in labels

@@ -62,13 +62,14 @@ def commit_as_server(node: Node, change: Change) -> None:
     if not decided.events:
         return
     who = msgspec.structs.replace(change.who, wall=now_us)
+    at_us = node.time_for_events_us(now_us)
     if steps := node.clock_steps(now_us):
-        node.take_in(node.log.append(steps, now_us))
-    node.take_in(node.log.append([ChangeSet(tuple(decided.events), who)], now_us))
+        node.take_in(node.log.append(steps, at_us))
+    node.take_in(node.log.append([ChangeSet(tuple(decided.events), who)], at_us))
     stamps = [a_change(command) for command in node.stamps(change.imported_serials)]
     sets = [
         ChangeSet(tuple(stamp.events), who)
         for stamp in node.decide(stamps, now_us)
         if not isinstance(stamp, KudurruError)
     ]
-    node.take_in(node.log.append(sets, now_us))
+    node.take_in(node.log.append(sets, at_us))

@@ -21,6 +21,7 @@ class Answering:
     answered: int = 0
     hits: list[int] = field(default_factory=lambda: [0] * 16)  # by RCODE
     malformed: int = 0
+    proxyproto: int = 0
     full: int = 0
     by_handler: int = 0
     send_errors: int = 0
@@ -63,6 +64,7 @@ class Answering:
             answered=self.answered,
             memo_hits=tuple(self.hits),
             dropped_malformed=self.malformed,
+            dropped_proxyproto=self.proxyproto,
             dropped_full=self.full,
             dropped_by_handler=self.by_handler,
             send_errors=self.send_errors,

@@ -8,24 +8,26 @@ look with its letters lowered, and keeps them.
 
 import asyncio
 import socket
-import sys
 from collections.abc import Sequence
 
 from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.answering import HEADER, Answering
 from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.packet_info import ANCILLARY, ask_for_packet_info, reply_info
+from kudurru.adapters.dns.proxyproto import HEADER_MAX, Malformed, unwrap
+from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
-from kudurru.domain.ports import EngineStatistics, QueryHandler
+from kudurru.domain.ports import EngineStatistics, QueryHandler, QueryLimiter
 
 BATCHES_PER_TURN = 4  # about 2 ms: then TCP, HTTP and writers get their turn
-_IP_PKTINFO = 8  # linux/in.h; the socket module has no name for it before Python 3.14
-_ANCILLARY = 64  # room for one packet info of either family
 
 
 class PythonEngine:
     """A `PacketEngine` over UDP.
 
     `batched` chooses the calls: True needs mmsg.is_available(), None takes the best there is.
+    `proxies` are the peers that must send a PROXY header; with any, datagrams are read one by one.
+    `limiter` is asked of every datagram, before the memo.
     """
 
     def __init__(
@@ -34,11 +36,19 @@ class PythonEngine:
         sockets: Sequence[socket.socket],
         *,
         batched: bool | None = None,
+        proxies: Networks | None = None,
         memo: Memo | None = None,
+        limiter: QueryLimiter | None = None,
     ) -> None:
+        self._limiter = limiter
         self._sockets = tuple(sockets)
         self._answering = Answering(handler, "udp", mmsg.SLOT, memo or Memo())
         self._batched = mmsg.is_available() if batched is None else batched
+        self._proxies = proxies
+        self._size_max = mmsg.SLOT
+        if proxies is not None:
+            self._batched = False
+            self._size_max += HEADER_MAX
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._is_running = False
 
@@ -50,14 +60,13 @@ class PythonEngine:
         loop = asyncio.get_running_loop()
         for sock in self._sockets:
             sock.setblocking(False)
-            has_info = _ask_for_packet_info(sock)
+            has_info = ask_for_packet_info(sock)
             if self._batched:
                 batch = mmsg.Batch(sock, with_packet_info=has_info)
                 loop.add_reader(sock, self._serve_batches, batch)
             else:
-                loop.add_reader(
-                    sock, self._serve_singly, sock, memoryview(bytearray(mmsg.SLOT + 1))
-                )
+                buffer = memoryview(bytearray(self._size_max + 1))
+                loop.add_reader(sock, self._serve_singly, sock, buffer)
         self._is_running = True
 
     async def stop(self) -> None:
@@ -91,11 +100,24 @@ class PythonEngine:
         memo, hits = answering.memo, answering.hits
         octets, view, sizes = batch.octets, batch.view, batch.sizes
         lengths = batch.lengths[:count].tolist()
+        queries = [
+            octets[start + 2 : start + length]
+            for start, length in zip(batch.starts, lengths, strict=False)
+        ]
         answering.received += count
+        limiter = self._limiter
+        verdicts = None if limiter is None else limiter.admit(batch.clients(count), queries)
         first = 0  # of the run that is not sent yet
         recall = memo.young.get
-        for i, start, length in zip(range(count), batch.starts, lengths, strict=False):
-            query = octets[start + 2 : start + length]
+        for i, start, query in zip(range(count), batch.starts, queries, strict=False):
+            if verdicts is not None and (verdict := verdicts[i]) is not None:
+                if verdict:
+                    view[start + 2 : start + 2 + len(verdict)] = verdict
+                    sizes[i] = len(verdict) + 2
+                else:
+                    self._send(batch, first, i - first)
+                    first = i + 1
+                continue
             kept = recall(query)
             if kept is not None:
                 view[start + 2 : start + 2 + len(kept)] = kept
@@ -105,7 +127,7 @@ class PythonEngine:
                 view[start + 2 : start + 12] = kept[:10]  # the name stays as it was asked
                 view[start + 2 + end : start + 2 + len(kept)] = kept[end:]
             else:
-                wire = self._answer_one(octets[start : start + length], batch, i)
+                wire = self._answer_one(octets[start : start + lengths[i]], batch, i)
                 recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
                 if wire is None:
                     self._send(batch, first, i - first)
@@ -137,44 +159,37 @@ class PythonEngine:
         answering = self._answering
         for _ in range(BATCHES_PER_TURN * mmsg.BATCH):
             try:
-                length, control, _, peer = sock.recvmsg_into((buffer,), _ANCILLARY)
+                length, control, _, peer = sock.recvmsg_into((buffer,), ANCILLARY)
             except (BlockingIOError, InterruptedError):
                 return
             answering.received += 1
-            packet = bytes(buffer[:length])
-            if not HEADER <= length <= mmsg.SLOT:
-                answering.malformed += 1
-                continue
-            wire = answering.recall(packet) or answering.ask(packet, peer[0])
+            packet, client = bytes(buffer[:length]), peer[0].partition("%")[0]
+            if self._proxies is not None:
+                try:
+                    packet, client = unwrap(packet, client, is_believed=client in self._proxies)
+                except Malformed:
+                    answering.proxyproto += 1
+                    continue
+            wire = self._answer_single(packet, client)
             if wire is None:
                 continue
             try:
-                sock.sendmsg((wire,), _without_interface(control), 0, peer)
+                sock.sendmsg((wire,), reply_info(control), 0, peer)
                 answering.answered += 1
             except BlockingIOError:
                 answering.full += 1
             except OSError:
                 answering.send_errors += 1
 
-
-def _ask_for_packet_info(sock: socket.socket) -> bool:
-    """Have a socket on all addresses say which one each query was sent to, so that its answer
-    leaves from there: a client drops what comes from elsewhere. Whether it will.
-
-    Known gap: outside Linux only for IPv6.
-    """
-    if sock.getsockname()[0] == "::":
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-        return True
-    if sock.getsockname()[0] == "0.0.0.0" and sys.platform == "linux":  # noqa: S104 compared
-        sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
-        return True
-    return False
-
-
-def _without_interface(control: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
-    """Packet infos without the interface: the way back is the routing table's."""
-    return [
-        (level, kind, data[:16] + bytes(4) if level == socket.IPPROTO_IPV6 else bytes(4) + data[4:])
-        for level, kind, data in control
-    ]
+    def _answer_single(self, packet: bytes, client: str) -> bytes | None:
+        answering = self._answering
+        if self._limiter is not None:
+            family = socket.AF_INET6 if ":" in client else socket.AF_INET
+            address = socket.inet_pton(family, client)
+            verdicts = self._limiter.admit((address,), (packet[2:],))
+            if verdicts is not None and verdicts[0] is not None:
+                return packet[:2] + verdicts[0] if verdicts[0] else None
+        if not HEADER <= len(packet) <= mmsg.SLOT:
+            answering.malformed += 1
+            return None
+        return answering.recall(packet) or answering.ask(packet, client)

@@ -25,6 +25,8 @@ _STRIDE = SLOT + 64
 # Per family: octets of a sockaddr, octets of its packet info, offset of the interface index in it
 # (struct in_pktinfo, RFC 3542 section 6 in6_pktinfo).
 _LAYOUT = {socket.AF_INET: (16, 12, 0), socket.AF_INET6: (28, 20, 16)}
+# Per family: offset and length of the address in a sockaddr.
+_ADDRESS = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}
 
 
 class _Iovec(ctypes.Structure):
@@ -137,10 +139,15 @@ class Batch:
 
     def client(self, i: int) -> str:
         """Address in text that datagram i came from."""
-        at = i * self._address_size
-        if self._family == socket.AF_INET:
-            return socket.inet_ntop(self._family, self._addresses[at + 4 : at + 8])
-        return socket.inet_ntop(self._family, self._addresses[at + 8 : at + 24])
+        at, width = _ADDRESS[self._family]
+        at += i * self._address_size
+        return socket.inet_ntop(self._family, self._addresses[at : at + width])
+
+    def clients(self, count: int) -> list[bytes]:
+        """Addresses that the first `count` datagrams came from, 4 or 16 octets each."""
+        at, width = _ADDRESS[self._family]
+        octets = self._addresses[: count * self._address_size]
+        return [octets[i : i + width] for i in range(at, len(octets), self._address_size)]
 
     def _headers(self, size: int) -> tuple["ctypes.Array[_Mmsghdr]", "ctypes.Array[_Iovec]"]:
         """Headers over the slots, addresses and control data, for `size` octets each."""

@@ -1,4 +1,5 @@
-"""DNS over TCP (RFC 7766): messages with two octets of length before each, pipelined.
+"""DNS over TCP (RFC 7766) and TLS (RFC 7858): messages with two octets of length before each,
+pipelined.
 
 Answers are made in the order of the queries, at once, so what is outstanding on a connection is
 what it has sent and we have not looked at. At most QUERIES_PER_TURN are answered before others get
@@ -6,89 +7,50 @@ their turn, and while a client does not take its answers nothing is read from it
 holds at most one buffer of queries and one of answers, whatever its client does.
 """
 
-import asyncio
 import socket
-from collections.abc import Sequence
-from typing import cast
+import ssl
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from kudurru.adapters.connections import Connections, network_of
-from kudurru.adapters.dns.answering import HEADER, Answering
+from kudurru.adapters.dns.answering import HEADER
 from kudurru.adapters.dns.memo import Memo
-from kudurru.adapters.sockets import address_of
-from kudurru.domain.ports import EngineStatistics, QueryHandler
+from kudurru.adapters.dns.streams import (
+    ANSWERS_HELD_MAX,
+    StreamConnection,
+    StreamLimits,
+    StreamServer,
+)
+from kudurru.adapters.networks import Networks
+from kudurru.domain.ports import QueryHandler
 
-MESSAGE_MAX = 65_535  # what two octets of length can say
 QUERIES_PER_TURN = 100  # below 1 ms when the memo knows them
-READ_MAX = 64 << 10  # octets taken from a connection at a time
-ANSWERS_HELD_MAX = 64 << 10  # octets written that the client has not taken; then we wait for it
 
 
-class TcpLimits(msgspec.Struct, frozen=True, kw_only=True):
-    connections: int = 1000
-    connections_per_network: int = 50  # an IPv4 address or an IPv6 /64
-    idle_s: float = 10  # RFC 7766 section 6.2.3: some seconds
-    request_s: float = 30  # for one message to arrive, or the answers to be taken
-    drain_s: float = 5  # at stop, for answers to leave
-
-
-class TcpServer:
-    """A `PacketEngine` over TCP. Its sockets listen already."""
+class TcpServer(StreamServer):
+    """A `PacketEngine` over TCP, or over TLS where a context is given."""
 
     def __init__(
         self,
         handler: QueryHandler,
         sockets: Sequence[socket.socket],
         *,
-        limits: TcpLimits | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        proxies: Networks | None = None,
+        limits: StreamLimits | None = None,
         memo: Memo | None = None,
     ) -> None:
-        self._sockets = tuple(sockets)
-        self._limits = limits or TcpLimits()
-        self._answering = Answering(handler, "tcp", MESSAGE_MAX, memo or Memo())
-        self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
-        self._servers: list[asyncio.Server] = []
-        # One for all: the loop fills it and hands it over before it serves anything else.
-        self._buffer = memoryview(bytearray(READ_MAX))
-        self.connections: Connections[_Connection] = Connections(
-            self._limits.connections, self._limits.connections_per_network
+        super().__init__(
+            handler,
+            sockets,
+            _Connection,
+            proto="tcp" if tls is None else "tls",
+            tls=tls,
+            proxies=proxies,
+            limits=limits,
+            memo=memo,
         )
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        return self._addresses
 
-    async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            self._servers.append(await loop.create_server(self._connection, sock=sock))
-        self.connections.start()
-
-    async def stop(self) -> None:
-        for server in self._servers:
-            server.close()
-        for sock in self._sockets:
-            sock.close()
-        await self.connections.stop(self._limits.drain_s)
-
-    def invalidate(self) -> None:
-        self._answering.memo.invalidate()
-
-    def statistics(self) -> EngineStatistics:
-        return msgspec.structs.replace(
-            self._answering.statistics(),
-            connections=len(self.connections),
-            connections_accepted=self.connections.accepted,
-            connections_refused=self.connections.refused,
-            connections_timed_out=self.connections.timed_out,
-        )
-
-    def _connection(self) -> "_Connection":
-        return _Connection(self._answering, self._limits, self.connections, self._buffer)
-
-
-class _Connection(asyncio.BufferedProtocol):
+class _Connection(StreamConnection):
     """One client.
 
     Its deadline is `idle_s` ahead while nothing is under way, and `request_s` ahead of the moment
@@ -96,73 +58,26 @@ class _Connection(asyncio.BufferedProtocol):
     not move it.
     """
 
-    def __init__(
-        self,
-        answering: Answering,
-        limits: TcpLimits,
-        connections: "Connections[_Connection]",
-        buffer: memoryview,
-    ) -> None:
-        self._answering = answering
-        self._limits = limits
-        self._connections = connections
-        self._buffer = buffer
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
-        self._client = self.network = ""
+    def __init__(self, server: StreamServer) -> None:
+        super().__init__(server)
         self._arrived = bytearray()  # not looked at yet
-        self._is_waiting_for_client = False
         self._is_waiting_for_turn = False
-        self._has_ended = False  # the client sends no more
-        self.deadline_s = self._loop.time() + limits.idle_s
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")  # None: it is gone already
-        self._client = peer[0] if peer else ""
-        self.network = network_of(self._client)
-        if not peer or not self._connections.add(self):
-            self._transport.abort()
-            return
-        self._transport.set_write_buffer_limits(high=ANSWERS_HELD_MAX)
+    def opened(self) -> None:
+        pass
 
-    def connection_lost(self, _exc: Exception | None) -> None:
-        self._connections.discard(self)
-
-    def get_buffer(self, _sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, size: int) -> None:
+    def received(self, octets: bytes | memoryview) -> None:
         was_under_way = bool(self._arrived)
-        self._arrived += self._buffer[:size]
+        self._arrived += octets
         if self._work() or not was_under_way:
             self._set_deadline()
 
-    def eof_received(self) -> bool:
-        """A client may shut down its side and still read (RFC 7766 section 6.2.4)."""
-        self._has_ended = True
+    def ended(self) -> None:
         self._work()
-        return True
 
-    def pause_writing(self) -> None:
-        self._is_waiting_for_client = True
-
-    def resume_writing(self) -> None:
-        self._is_waiting_for_client = False
+    def client_caught_up(self) -> None:
         self._work()
         self._set_deadline()
-
-    def expire(self) -> None:
-        if self._is_waiting_for_client or self._transport.is_closing():
-            self._transport.abort()
-        else:
-            self._transport.close()
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._transport.abort()
 
     def _take_turn(self) -> None:
         self._is_waiting_for_turn = False
@@ -186,9 +101,9 @@ class _Connection(asyncio.BufferedProtocol):
         if has_more and not self._is_waiting_for_client:
             self._is_waiting_for_turn = True
             self._loop.call_soon(self._take_turn)
-        if self._has_ended:
+        if self.has_ended:
             if not has_more:
-                transport.close()
+                self.close()
         elif has_more or self._is_waiting_for_client:
             transport.pause_reading()
         else:
@@ -222,10 +137,10 @@ class _Connection(asyncio.BufferedProtocol):
                 answers += len(wire).to_bytes(2, "big") + wire
                 count += 1
         if answers:
-            self._transport.write(answers)
+            self.write(answers)
             answering.answered += count
         if is_over:
-            self._transport.close()
+            self.close()
         return used
 
     def _message_size(self, at: int = 0) -> int | None:

@@ -79,6 +79,9 @@ class MemoryEventLog(RecordedLog):
     def position_at(self, ts_us: int) -> Position:
         return Position(bisect_right(self._rows, ts_us, key=lambda row: row.event.ts))
 
+    def scopes(self) -> list[str]:
+        return list(self._scopes)
+
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         last = len(self._rows) if upto is None else min(upto, len(self._rows))
         return (row_of(self._rows[seq - 1]) for seq in range(max(after, 0) + 1, last + 1))

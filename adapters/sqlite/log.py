@@ -78,6 +78,14 @@ _ROWS = """
     FROM log LEFT JOIN streams ON streams.id = log.stream
              LEFT JOIN scopes ON scopes.id = log.scope
     WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
+_SCOPES = "SELECT scope FROM scopes ORDER BY id"
+_BIRTHS = """
+    SELECT seq, entry, body, who FROM streams CROSS JOIN log
+    WHERE streams.key >= ? AND streams.key < ? AND log.stream = streams.id AND log.seq <= ?
+      AND log.ver = 1 + ifnull((
+          SELECT gone.ver FROM log AS gone
+          WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= ?
+          ORDER BY gone.seq DESC LIMIT 1), 0)"""
 _SEQ_MAX = 2**63 - 1
 
 
@@ -292,6 +300,13 @@ class SQLiteEventLog(RecordedLog):
                 if size == 1:
                     raise
                 size //= 2
+
+    def scopes(self) -> list[str]:
+        return [row[0] for row in self._query(_SCOPES)]
+
+    def births(self, kind: str, upto: int) -> Iterator[Recorded]:
+        found = self._query(_BIRTHS, (f"{kind}/", f"{kind}0", upto, upto))  # 0 follows /
+        return (recorded_of(*row) for row in found)
 
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         """See `VerifiableLog`. Raises: LogDamaged at a row that cannot be read at all."""

@@ -51,6 +51,9 @@ CREATE TABLE log (
 
 CREATE INDEX log_scope ON log (scope, seq);
 
+-- Lives of objects: the next version after a deletion begins one.
+CREATE INDEX log_deleted ON log (stream, seq, ver) WHERE type = 'obj.deleted.v1';
+
 CREATE TABLE tiles (
     level  INTEGER NOT NULL,
     idx    INTEGER NOT NULL,

@@ -36,7 +36,8 @@ from kudurru.domain.dns.zone_tree import (
     with_ttl_at_most,
 )
 
-NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, YXDOMAIN, BADVERS = 0, 1, 2, 3, 4, 5, 6, 16
+NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, YXDOMAIN = range(7)
+BADVERS, BADCOOKIE = 16, 23
 RCODE_NAMES = {
     NOERROR: "NOERROR",
     FORMERR: "FORMERR",
@@ -46,7 +47,10 @@ RCODE_NAMES = {
     REFUSED: "REFUSED",
     YXDOMAIN: "YXDOMAIN",
     BADVERS: "BADVERS",
+    BADCOOKIE: "BADCOOKIE",
 }
+NOT_READY, PROHIBITED, NOT_AUTHORITATIVE = 14, 18, 20
+"""Extended errors (RFC 8914 section 4), where the code alone leaves people guessing."""
 
 CHAIN_MAX = 16
 """Aliases followed for one question. Real chains have two or three; a loop ends here at the
@@ -88,9 +92,10 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     """Length of the apex' name, where `negative_parts` is set."""
     is_lasting: bool = True
     """Whether it stays right until served data changes; not so for records that expire."""
+    extended_error: int | None = None
 
 
-NOT_OURS = Answer(REFUSED)
+NOT_OURS = Answer(REFUSED, extended_error=NOT_AUTHORITATIVE)
 
 
 def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:

@@ -11,7 +11,7 @@ from struct import error as LayoutError  # noqa: N812  # the name says what it i
 import msgspec
 
 from kudurru.domain.dns import names, records
-from kudurru.domain.dns.lookup import FORMERR, NOTIMP, Answer, Placed
+from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, Answer, Placed
 from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.record_types import OPT
 from kudurru.domain.dns.zone_tree import QUESTION_POINTER
@@ -27,11 +27,16 @@ QUERY_RECORDS_MAX = 8
 """Records after the question. IXFR has a SOA, then come OPT and TSIG or SIG(0)."""
 
 EDNS_VERSION = 0
+NSID, COOKIE, KEEPALIVE, PADDING, EXTENDED_ERROR = 3, 10, 11, 12, 15
+"""EDNS options (RFC 5001, 7873, 7828, 7830, 8914)."""
+PADDING_BLOCK = 468
+"""Answers to padded queries are as long as a multiple of it (RFC 8467 section 4.1)."""
 
-_QR, _AA, _TC, _RD, _CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0010
+_QR, _AA, _TC, _RD = 0x8000, 0x0400, 0x0200, 0x0100
 _OPCODE_MASK = 0x7800
 _DO = 0x8000
 _POINTER_MAX = 0x3FFF
+_OPTION_HEAD = 4  # code and length
 _RR_HEAD_SIZE = 12  # of a record whose owner is a pointer
 
 _HEADER = Layout("!HHHHHH")
@@ -47,7 +52,8 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     id: int
     flags: int
     question: bytes
-    """Name, type and class as they came; they go back octet for octet."""
+    """Name, type and class as they came; they go back octet for octet. Empty: the message has
+    options and no question (RFC 7873 section 5.4)."""
     qname: Name
     qtype: int
     qclass: int
@@ -75,8 +81,9 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
 
     Dropped: what is too short to have a header, and responses, because answering those could
     make two servers talk for ever. NOTIMP: an opcode but QUERY. FORMERR: other than one question
-    (RFC 9619), records where a query has none, a name or a record that does not parse, two OPT
-    records or one that is not at the root (RFC 6891 section 6.1.1), octets after the last record.
+    (RFC 9619; none is right with a cookie), records where a query has none, a name or a record that
+    does not parse, two OPT records or one that is not at the root (RFC 6891 section 6.1.1), octets
+    after the last record.
     """
     if len(packet) < HEADER_SIZE:
         return DROP
@@ -85,9 +92,11 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
         return DROP
     if flags & _OPCODE_MASK:
         return _unanswerable(packet, NOTIMP)
-    if questions != 1 or answers or authorities + additionals > QUERY_RECORDS_MAX:
+    if questions > 1 or answers or authorities + additionals > QUERY_RECORDS_MAX:
         return _unanswerable(packet, FORMERR)
     try:
+        if not questions:
+            return _cookie_query(packet, authorities, additionals)
         qname, after = _question_name(packet)
         qtype, qclass = _TYPE_AND_CLASS.unpack_from(packet, after)
         after += 4
@@ -99,23 +108,54 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
         return _unanswerable(packet, FORMERR)
     if opt is None:
         return Query(id_, flags, question, qname, qtype, qclass)
+    return Query(id_, flags, question, qname, qtype, qclass, *_edns(opt))
+
+
+def _cookie_query(packet: bytes, authorities: int, additionals: int) -> Query | Unanswerable:
+    """A message without a question, which is one about cookies or none at all."""
+    opt = _find_opt(packet, HEADER_SIZE, authorities, additionals)
+    if opt is None or find_option(opt[2], COOKIE) is None:
+        return _unanswerable(packet, FORMERR)
+    id_, flags = _TYPE_AND_CLASS.unpack_from(packet)
+    return Query(id_, flags, b"", names.ROOT, 0, 0, *_edns(opt))
+
+
+def _edns(opt: tuple[int, int, bytes]) -> tuple[int, int, bool, bytes]:
+    """Version, octets that an answer over UDP may have, DO, options."""
     udp_size, ttl, options = opt
     udp_max = min(max(udp_size, UDP_PLAIN_MAX), UDP_EDNS_MAX)
-    version = ttl >> 16 & 0xFF
-    is_dnssec_ok = bool(ttl & _DO)
-    return Query(
-        id_, flags, question, qname, qtype, qclass, version, udp_max, is_dnssec_ok, options
-    )
+    return ttl >> 16 & 0xFF, udp_max, bool(ttl & _DO), options
 
 
-def compose(query: Query, answer: Answer, limit: int) -> bytes:
+def find_option(options: bytes, code: int) -> bytes | None:
+    """Data of the first EDNS option of a kind. `options` are well formed, as in a Query."""
+    at = 0
+    while at < len(options):
+        found, length = _TYPE_AND_CLASS.unpack_from(options, at)
+        at += 4
+        if found == code:
+            return options[at : at + length]
+        at += length
+    return None
+
+
+def pack_option(code: int, data: bytes) -> bytes:
+    return _TYPE_AND_CLASS.pack(code, len(data)) + data
+
+
+def compose(
+    query: Query, answer: Answer, limit: int, *, options: bytes = b"", block: int = 0
+) -> bytes:
     """The answer as octets, at most `limit` of them.
+
+    `options` go into the OPT record, and with a `block` an answer that has one is padded to a
+    multiple of that many octets (RFC 7830), as far as the limit allows.
 
     Additional records that are not needed are left out, whole RRsets, where they do not fit; when
     the rest does not fit the answer has TC set and no records (RFC 2181 section 9): a client that
     sees TC must not use what else is there, so it asks over TCP at once.
     """
-    opt = _opt(query, answer.rcode)
+    opt = _opt(query, answer.rcode, options)
     counts: tuple[int, int, int] | None
     if answer.negative_parts:
         apex_at = HEADER_SIZE + len(query.qname) - answer.apex_size
@@ -129,14 +169,57 @@ def compose(query: Query, answer: Answer, limit: int) -> bytes:
         writer = _Writer(query)
         counts = writer.sections(answer, limit - len(opt))
         wire = b"".join(writer.parts)
-    if counts is None or HEADER_SIZE + len(query.question) + len(wire) + len(opt) > limit:
-        return truncated(query, answer)
+    size = HEADER_SIZE + len(query.question) + len(wire) + len(opt)
+    if counts is None or size > limit:
+        return truncated(query, answer, options)
+    if block and opt and size + _OPTION_HEAD <= limit:
+        padding = min(-(size + _OPTION_HEAD) % block, limit - size - _OPTION_HEAD)
+        opt = _opt(query, answer.rcode, options + pack_option(PADDING, bytes(padding)))
     return _head(query, answer, counts) + wire + opt
 
 
-def truncated(query: Query, answer: Answer) -> bytes:
+def truncated(query: Query, answer: Answer, options: bytes = b"") -> bytes:
     """An empty answer that tells the client to come back over TCP."""
-    return _head(query, answer, (0, 0, 0), _TC) + _opt(query, answer.rcode)
+    return _head(query, answer, (0, 0, 0), _TC) + _opt(query, answer.rcode, options)
+
+
+def freshness_s(wire: bytes) -> int | None:
+    """For how many seconds an answer of ours may be kept: the smallest TTL of its answer and
+    authority sections (RFC 8484 section 5.1, RFC 2308 section 5). None where it says nothing that
+    lasts: other codes than NOERROR and NXDOMAIN, and answers without records."""
+    _, flags, questions, answers, authorities, _ = _HEADER.unpack_from(wire)
+    if flags & 0xF not in (NOERROR, NXDOMAIN) or flags & _TC:
+        return None
+    at = HEADER_SIZE
+    for _ in range(questions):
+        at = _after_name(wire, at) + 4
+    smallest: int | None = None
+    for _ in range(answers + authorities):
+        at = _after_name(wire, at)
+        _, _, ttl, length = _RR_FIXED.unpack_from(wire, at)
+        at += _RR_FIXED.size + length
+        smallest = ttl if smallest is None else min(smallest, ttl)
+    return smallest
+
+
+def _after_name(wire: bytes, at: int) -> int:
+    while size := wire[at]:
+        if size >= 0xC0:
+            return at + 2
+        at += size + 1
+    return at + 1
+
+
+def truncated_reply(packet: bytes) -> bytes | None:
+    """What sends the asker of a message to TCP, whatever it asked; None where nothing may be
+    sent."""
+    query = parse_query(packet)
+    if isinstance(query, Query):
+        return truncated(query, _NO_RECORDS)
+    if query.reply is None:
+        return None
+    reply = error_reply(packet, NOERROR)
+    return reply[:2] + bytes((reply[2] | _TC >> 8,)) + reply[3:]
 
 
 def error_reply(packet: bytes, rcode: int) -> bytes:
@@ -209,6 +292,7 @@ def _checked_options(options: bytes) -> bytes:
 # Writing
 
 
+_NO_RECORDS = Answer(NOERROR)
 _NOTHING = Placed(None, 0, 0, b"")
 
 
@@ -222,20 +306,23 @@ def _is_plain(answer: Sequence[Placed]) -> bool:
 
 
 def _head(query: Query, answer: Answer, counts: tuple[int, int, int], more_flags: int = 0) -> bytes:
-    flags = _QR | query.flags & (_RD | _CD) | more_flags | answer.rcode & 0xF
+    # CD is not copied: what is answered here is ours (RFC 4035 section 3.1.6).
+    flags = _QR | query.flags & _RD | more_flags | answer.rcode & 0xF
     if answer.is_authoritative:
         flags |= _AA
     opt_count = query.edns_version is not None
     an, ns, ar = counts
-    return _HEADER.pack(query.id, flags, 1, an, ns, ar + opt_count) + query.question
+    head = _HEADER.pack(query.id, flags, bool(query.question), an, ns, ar + opt_count)
+    return head + query.question
 
 
-def _opt(query: Query, rcode: int) -> bytes:
+def _opt(query: Query, rcode: int, options: bytes = b"") -> bytes:
     """Our OPT record, where the query has one (RFC 6891 section 6.1.1)."""
     if query.edns_version is None:
         return b""
     flags = _DO if query.is_dnssec_ok else 0
-    return _OPT.pack(0, OPT, UDP_EDNS_MAX, rcode >> 4, EDNS_VERSION, flags, 0)
+    head = _OPT.pack(0, OPT, UDP_EDNS_MAX, rcode >> 4, EDNS_VERSION, flags, len(options))
+    return head + options
 
 
 class _Writer:

@@ -21,6 +21,7 @@ from kudurru.entrypoints.cli.output import (
     print_documents,
     print_jsonl,
 )
+from kudurru.entrypoints.service import MarkRequest
 from kudurru.entrypoints.wiring import Node
 
 app = command_app(no_args_is_help=True)
@@ -136,3 +137,17 @@ def _print_event(document: dict[str, Any]) -> None:
             f"{document['verb']} {document['object']}{reason}"
         )
     )
+
+
+@app.command()
+def mark(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Later: --at mark:NAME.")],
+    data: common.DataOption = common.DEFAULT_DATA,
+    reason: common.ReasonOption = "",
+    output: common.OutputOption = Output.table,
+) -> None:
+    """Give this moment a name, to be restored to or compared with."""
+    with common.service(data, write=True) as service:
+        position = service.mark(MarkRequest(name=name, reason=reason))
+    if not print_documents(output, [{"name": name, "position": position}], single=True):
+        echo(f"mark:{name} is position {position}")

@@ -49,6 +49,10 @@ ManagerOption = Annotated[
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Take objects over from other managers.")
 ]
+MassChangeOption = Annotated[
+    bool,
+    typer.Option("--allow-mass-change", help="Change or remove more than 30 % of a zone."),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show it, write nothing.")]
 FilesOption = Annotated[
     list[Path],

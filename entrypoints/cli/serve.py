@@ -108,6 +108,7 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
         coalesce_s=settings.zones.coalesce.total_seconds(),
         lameduck_s=settings.health.lameduck.total_seconds(),
+        ratelimit=settings.ratelimit,
         with_demo=with_demo,
         pid_file=pid_file,
         strict=strict,

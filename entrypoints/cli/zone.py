@@ -28,7 +28,6 @@ from kudurru.entrypoints.service import (
     ListRequest,
     Service,
     collect,
-    export_zone,
     manifest_from_wire,
 )
 from kudurru.entrypoints.zone_files import Progress, ZoneFile, read_zone_file, to_manifests
@@ -59,6 +58,7 @@ def import_(
     ] = False,
     manager: common.ManagerOption = DEFAULT_MANAGER,
     force: common.ForceOption = False,
+    allow_mass_change: common.MassChangeOption = False,
     dry_run: common.DryRunOption = False,
     reason: common.ReasonOption = "",
     output: common.OutputOption = Output.table,
@@ -83,6 +83,7 @@ def import_(
                 dry_run=dry_run,
                 reason=reason or f"zone import {file.name}",
                 imported_serials={zone_name: read.soa[2]},
+                allow_mass_change=allow_mass_change,
             )
         )
     counts = Counter(outcome.verb for outcome in result.outcomes)
@@ -109,8 +110,8 @@ def export(
 ) -> None:
     """Print a zone as a master file. Other servers load it; with --at it is as it was."""
     if at is not None:
-        with common.reader(data, at) as node:
-            lines = export_zone(node, zone)
+        with directory.open_reader(data) as node:
+            lines = directory.export_as_of(node.log, common.resolve(at, node.log), zone)
     else:
         with common.service(data) as service:
             lines = service.export(zone)

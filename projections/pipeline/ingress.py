@@ -12,6 +12,9 @@ from kudurru.domain.dns.lookup import (
     BADVERS,
     NOERROR,
     NOT_OURS,
+    NOT_READY,
+    PROHIBITED,
+    REFUSED,
     SERVFAIL,
     Answer,
     Placed,
@@ -22,9 +25,10 @@ from kudurru.domain.dns.zone_tree import CLASS_IN, pack_record
 
 HEALTH_NAME = names.from_text("health.kudurru.internal.")
 
-CLASS_CHAOS = 3
+CLASS_CHAOS, CLASS_ANY = 3, 255
 
-_SERVFAIL = Answer(SERVFAIL, is_lasting=False)
+_NOT_READY = Answer(SERVFAIL, is_lasting=False, extended_error=NOT_READY)
+_NO_TRANSFER = Answer(REFUSED, extended_error=PROHIBITED)
 _BAD_VERSION = Answer(BADVERS, is_lasting=False)
 
 _LOOPBACK = {
@@ -65,20 +69,21 @@ class Ingress:
         if query.edns_version is not None and query.edns_version > EDNS_VERSION:
             return _BAD_VERSION
         if query.qclass != CLASS_IN:
-            return self._other_class(query)
-        if len(query.qname) == len(HEALTH_NAME) and query.qname.lower() == HEALTH_NAME:
+            if query.qclass != CLASS_ANY:
+                return self._other_class(query)
+        elif len(query.qname) == len(HEALTH_NAME) and query.qname.lower() == HEALTH_NAME:
             return self._health(query.qtype)
         if not self._is_synced():
-            return _SERVFAIL
+            return _NOT_READY
         if query.qtype in (AXFR, IXFR):
             # Known gap: transfers are refused until there is an access list for them.
-            return NOT_OURS
+            return _NO_TRANSFER
         return None
 
     def _health(self, qtype: int) -> Answer:
         """Answers 127.0.0.1 and ::1 while clients are welcome. Never remembered."""
         if self._is_lameduck() or not self._is_synced():
-            return _SERVFAIL
+            return _NOT_READY
         found = _LOOPBACK.get(A if qtype == ANY else qtype)
         return Answer(NOERROR, True, (found,) if found else (), is_lasting=False)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.lookup import NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
@@ -20,7 +21,8 @@ from kudurru.domain.dns.messages import (
 )
 from kudurru.domain.dns.zone_tree import ZoneSet
 from kudurru.domain.ports import Clock, Reply
-from kudurru.projections.pipeline.ingress import Identity, Ingress
+from kudurru.projections.pipeline.edns import Edns, extended_error
+from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
 from kudurru.projections.pipeline.zones import Zones
 
 UDP = "udp"
@@ -54,7 +56,9 @@ class Pipeline:
         identity: Identity,
         is_lameduck: Callable[[], bool],
         on_exception: Callable[[Exception], None],
+        cookies: Cookies | None = None,
     ) -> None:
+        self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._zones = Zones(zones)
         self._clock = clock
@@ -63,12 +67,7 @@ class Pipeline:
         self._responses: dict[int | None, int] = defaultdict(int)
         self._unhandled_exceptions = 0
 
-    def handle(
-        self,
-        packet: bytes,
-        client: str,  # noqa: ARG002  # part of the port; access lists and the limiter will ask
-        proto: str,
-    ) -> Reply | None:
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
         """The reply to one message; None: send nothing. Never raises."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
@@ -77,12 +76,20 @@ class Pipeline:
             if isinstance(query, Unanswerable):
                 self._responses[query.rcode] += 1
                 return Reply(query.reply, False) if query.reply is not None else None
-            answer = self._answer(query)
-            wire = compose(query, answer, query.udp_max if proto == UDP else TCP_MAX)
+            now_s = self._clock.now_us() // 1_000_000
+            asked = self._edns.read(query, client, proto, now_s)
+            answer = asked.answer or self._answer(query, now_s)
+            wire = compose(
+                query,
+                answer,
+                query.udp_max if proto == UDP else TCP_MAX,
+                options=asked.options + extended_error(answer),
+                block=asked.block,
+            )
         except Exception as error:
             return self._failed(error, packet, query)
         self._responses[answer.rcode] += 1
-        return Reply(wire, answer.is_lasting)
+        return Reply(wire, answer.is_lasting and not asked.is_personal)
 
     def statistics(self) -> PipelineStatistics:
         responses = {
@@ -96,11 +103,14 @@ class Pipeline:
             unhandled_exceptions=self._unhandled_exceptions,
         )
 
-    def _answer(self, query: Query) -> Answer:
+    def _answer(self, query: Query, now_s: int) -> Answer:
         answer = self._ingress.answer(query)
         if answer is None:
-            answer = self._zones.answer(query, self._clock.now_us() // 1_000_000)
-        return NOT_OURS if answer is None else answer
+            answer = self._zones.answer(query, now_s) or NOT_OURS
+            if query.qclass == CLASS_ANY:
+                # RFC 1035 section 6.2: nobody has the authority over all classes.
+                answer = msgspec.structs.replace(answer, is_authoritative=False)
+        return answer
 
     def _failed(
         self, error: Exception, packet: bytes, query: Query | Unanswerable | None

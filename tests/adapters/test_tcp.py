@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from kudurru.adapters.dns import tcp
-from kudurru.adapters.dns.tcp import TcpLimits, TcpServer
+from kudurru.adapters.dns.streams import ANSWERS_HELD_MAX, READ_MAX, StreamLimits
+from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.ports import Reply
 from tests.packets import ident, query
@@ -23,7 +24,7 @@ class Echo:
 
 
 @contextlib.asynccontextmanager
-async def serving(limits: TcpLimits | None = None) -> AsyncIterator[TcpServer]:
+async def serving(limits: StreamLimits | None = None) -> AsyncIterator[TcpServer]:
     (bound,) = bind_all([Listener("tcp", "127.0.0.1:0")])
     server = TcpServer(Echo(), bound.sockets, limits=limits)
     async with asyncio.timeout(10):
@@ -158,7 +159,7 @@ def test_an_idle_connection_is_closed_after_ten_seconds_and_a_busy_one_is_not() 
 
 def test_octets_that_trickle_do_not_move_the_deadline_of_their_message() -> None:
     async def main() -> None:
-        limits = TcpLimits(idle_s=1000, request_s=30)
+        limits = StreamLimits(idle_s=1000, request_s=30)
         async with serving(limits) as server, client(server) as one:
             one.writer.write(b"\0")
             await until(lambda: bool(under_way(server)))
@@ -191,8 +192,8 @@ def test_a_client_that_takes_no_answers_is_not_read_from_and_then_cut() -> None:
                 await asyncio.sleep(0)
             assert server.statistics().received == received < 1000
             held = connection._transport.get_write_buffer_size()
-            assert held <= tcp.ANSWERS_HELD_MAX + 65_537
-            assert len(connection._arrived) <= tcp.READ_MAX + 65_537
+            assert held <= ANSWERS_HELD_MAX + 65_537
+            assert len(connection._arrived) <= READ_MAX + 65_537
             server.connections.expire(after(29))
             assert len(server.connections) == 1
             server.connections.expire(after(30))
@@ -215,7 +216,7 @@ def test_answers_go_on_when_a_slow_client_reads_again() -> None:
 
 def test_connections_over_a_limit_are_refused_and_room_comes_back() -> None:
     async def main() -> None:
-        limits = TcpLimits(connections=3, connections_per_network=2)
+        limits = StreamLimits(connections=3, connections_per_network=2)
         async with serving(limits) as server:
             async with client(server) as first, client(server) as second, client(server) as third:
                 for one in (first, second):
@@ -234,7 +235,7 @@ def test_connections_over_a_limit_are_refused_and_room_comes_back() -> None:
 
 def test_stopping_lets_answers_leave_and_cuts_who_does_not_take_them() -> None:
     async def main() -> None:
-        async with serving(TcpLimits(drain_s=0.01)) as server, client(server) as one:
+        async with serving(StreamLimits(drain_s=0.01)) as server, client(server) as one:
             one.writer.transport.pause_reading()
             one.send(*[query("large.example")] * 2000)
             await until(lambda: any(c._is_waiting_for_client for c in server.connections))

@@ -18,9 +18,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.sockets import Listener, bind_all
+from kudurru.domain.settings import RatelimitSettings
+from kudurru.projections.pipeline.ratelimit import RateLimiter
 from tests.bench.answers import build_zone, pipeline_of
+
+NOBODY_EXEMPT = RatelimitSettings(ipv4={32: 10**9, 24: 10**9}, exempt=())
+"""Counts every query and limits none."""
 
 ROOT = Path(__file__).parents[2]
 NAMES = 10_000
@@ -32,7 +38,7 @@ BUSY_CASES = (
 )
 
 
-def serve(*, batched: bool, busy: bool, switch_s: float | None) -> None:
+def serve(*, batched: bool, limited: bool, busy: bool, switch_s: float | None) -> None:
     """Serve in this process until it is ended; print the port first."""
     if switch_s is not None:
         sys.setswitchinterval(switch_s)
@@ -42,7 +48,8 @@ def serve(*, batched: bool, busy: bool, switch_s: float | None) -> None:
 
     async def main() -> None:
         (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
-        engine = PythonEngine(pipeline_of(zone), bound.sockets, batched=batched)
+        limiter = RateLimiter(NOBODY_EXEMPT, SystemClock()) if limited else None
+        engine = PythonEngine(pipeline_of(zone), bound.sockets, batched=batched, limiter=limiter)
         await engine.start()
         print(bound.address.rpartition(":")[2], flush=True)
         await asyncio.Event().wait()
@@ -78,7 +85,11 @@ def dnsbench(*arguments: str) -> None:
 
 
 def cpu_per_query(folder: str, seconds: int, rounds: int, peers: Sequence[str]) -> None:
-    with child() as (port, pid), child("--plain") as (plain_port, plain_pid):
+    with (
+        child() as (port, pid),
+        child("--plain") as (plain_port, plain_pid),
+        child("--unlimited") as (free_port, free_pid),
+    ):
         for queries in ("q-plain.txt", "q-mixed.txt"):
             print(f"\n{queries}: CPU per query; first/this: batched beside that server", flush=True)
             dnsbench(
@@ -86,6 +97,7 @@ def cpu_per_query(folder: str, seconds: int, rounds: int, peers: Sequence[str]) 
                 "--seconds", str(seconds), "--rounds", str(rounds),
                 "--server", f"batched:{port}:{pid}",
                 "--server", f"plain calls:{plain_port}:{plain_pid}",
+                "--server", f"no limiter:{free_port}:{free_pid}",
                 *(part for peer in peers for part in ("--peer", peer)),
             )  # fmt: skip
 
@@ -113,11 +125,17 @@ def main() -> None:
     parser.add_argument("--peer", action="append", help="knot, nsd, named, unbound, floor")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--unlimited", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--busy", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--switch", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        serve(batched=not given.plain, busy=given.busy, switch_s=given.switch)
+        serve(
+            batched=not given.plain,
+            limited=not given.unlimited,
+            busy=given.busy,
+            switch_s=given.switch,
+        )
         return
     with tempfile.TemporaryDirectory() as folder:
         dnsbench("zone", folder, "--names", str(NAMES))

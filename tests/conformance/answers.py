@@ -12,6 +12,8 @@ import dns.rdatatype
 import dns.rrset
 
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.dns.messages import COOKIE, EXTENDED_ERROR, KEEPALIVE, NSID
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
@@ -30,6 +32,7 @@ def pipeline_of(*zones: Zone) -> Pipeline:
         identity=Identity(version="test", hostname="node"),
         is_lameduck=lambda: False,
         on_exception=raise_again,
+        cookies=Cookies(bytes(32)),
     )
 
 
@@ -101,8 +104,15 @@ def packet_faults(expected: dict[str, Any], packet: bytes, reply: bytes | None) 
         want = expected["opt"] and {"version": expected["opt"]["version"]}
         if version != want:
             found.append(f"EDNS {version}, want {want}")
-        elif want and (answer.ednsflags & 0x7FFF or answer.options):
-            found.append("EDNS flags or options that mean nothing")
+        elif want and answer.ednsflags & 0x7FFF:
+            found.append("EDNS flags that mean nothing")
+    options = {int(one.otype): one.to_wire() or b"" for one in answer.options}
+    unwanted = {*options} - {NSID, COOKIE, KEEPALIVE, EXTENDED_ERROR}
+    unwanted |= {*options} & {*(expected.get("opt") or {}).get("options_absent", ())}
+    if unwanted:
+        found.append(f"options {unwanted}")
+    if "cookie" in expected and not 16 <= len(options.get(COOKIE, b"")) <= 40:
+        found.append("no cookie")
     if expected.get("question_exact") and reply[12:][: len(packet) - 12] != packet[12:]:
         found.append("the question is not as it came")
     if len(reply) > expected.get("max_size", 65535):

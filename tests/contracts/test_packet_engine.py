@@ -4,16 +4,36 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
+import h11
 import pytest
 
+from kudurru.adapters.certificates import Certificates
+from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.dns.https import ALPN, HttpsServer
+from kudurru.adapters.dns.quic import QuicServer
 from kudurru.adapters.dns.tcp import TcpServer
-from kudurru.adapters.sockets import Listener, bind_all, split_address
-from kudurru.domain.ports import PacketEngine, Reply
+from kudurru.adapters.sockets import CARRIERS, Listener, bind_all, split_address
+from kudurru.domain.ports import PacketEngine, QueryLimiter, Reply
+from tests.certificates import write_pair
+from tests.dns_clients import (
+    Answered,
+    framed,
+    open_doq,
+    open_http1,
+    open_http2,
+    open_http3,
+    open_tls,
+    post,
+    read_message,
+)
 from tests.packets import edns, ident, needs_ipv6, query
 
 DEADLINE_S = 10
@@ -44,16 +64,35 @@ class Rig:
     """One engine that runs, and a client of it."""
 
     def __init__(self, kind: str, handler: Handler, address: str, count: int = 1) -> None:
-        self.proto = "tcp" if kind == "tcp" else "udp"
+        self.kind, self.handler = kind, handler
+        self.proto = PROTOCOLS[kind]
+        self.carrier = CARRIERS[self.proto]
         (bound,) = bind_all([Listener(self.proto, address)], count)
         self.sockets = bound.sockets
-        self.engine: PacketEngine
-        if kind == "tcp":
-            self.engine = TcpServer(handler, bound.sockets)
-        else:
-            self.engine = PythonEngine(handler, bound.sockets, batched=kind == "batched")
+        self.folder = tempfile.TemporaryDirectory()
+        self.engine = self._engine(handler)
         self.target = split_address(bound.address)
         self.faults: list[dict[str, Any]] = []
+
+    def _engine(self, handler: Handler) -> PacketEngine:
+        if self.proto == "udp":
+            return PythonEngine(handler, self.sockets, batched=self.kind == "batched")
+        if self.proto == "tcp":
+            return TcpServer(handler, self.sockets)
+        cert, key = write_pair(Path(self.folder.name))
+        certificates = Certificates(str(cert), str(key), SystemClock())
+        if self.proto == "tls":
+            return TcpServer(handler, self.sockets, tls=certificates.context("dot"))
+        if self.proto == "https":
+            return HttpsServer(handler, self.sockets, tls=certificates.context(*ALPN))
+        return QuicServer(
+            handler, self.sockets, proto=self.proto, certificate=lambda: certificates.current
+        )
+
+    def limit_by(self, limiter: QueryLimiter) -> None:
+        self.engine = PythonEngine(
+            self.handler, self.sockets, batched=self.kind == "batched", limiter=limiter
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Rig"]:
@@ -64,16 +103,48 @@ class Rig:
                 yield self
             finally:
                 await self.engine.stop()
+                self.folder.cleanup()
 
     async def exchange(self, *packets: bytes, answers: int | None = None) -> list[bytes]:
         """Send all, then read as many answers as queries, or `answers`."""
         count = len(packets) if answers is None else answers
-        if self.proto == "tcp":
-            reader, writer = await asyncio.open_connection(*self.target)
-            writer.write(b"".join(len(one).to_bytes(2, "big") + one for one in packets))
-            got = [await read_message(reader) for _ in range(count)]
+        match self.kind:
+            case "tcp":
+                return await self._over_stream(
+                    await asyncio.open_connection(*self.target), packets, count
+                )
+            case "tls":
+                return await self._over_stream(await open_tls(self.target), packets, count)
+            case "http1":
+                async with open_http1(self.target) as one:
+                    return [ok(await one.request(*post(packet))) for packet in packets]
+            case "http2":
+                async with open_http2(self.target) as two:
+                    return [ok(found) for found in await two.all(*map(post, packets))]
+            case "http3":
+                async with open_http3(self.target) as three:
+                    asked = [three.request(*post(packet)) for packet in packets]
+                    return [ok(found) for found in await asyncio.gather(*asked)]
+            case "doq":
+                async with open_doq(self.target) as doq:
+                    return await asyncio.gather(*map(doq.ask, packets))
+            case _:
+                return await self._over_datagrams(packets, count)
+
+    async def _over_stream(
+        self,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        packets: tuple[bytes, ...],
+        count: int,
+    ) -> list[bytes]:
+        reader, writer = streams
+        writer.write(framed(*packets))
+        try:
+            return [await read_message(reader) for _ in range(count)]
+        finally:
             writer.close()
-            return got
+
+    async def _over_datagrams(self, packets: tuple[bytes, ...], count: int) -> list[bytes]:
         loop = asyncio.get_running_loop()
         family = socket.AF_INET6 if ":" in self.target[0] else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -84,11 +155,27 @@ class Rig:
             return [await loop.sock_recv(sock, 65_535) for _ in range(count)]
 
 
-async def read_message(reader: asyncio.StreamReader) -> bytes:
-    return await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
+def ok(found: Answered) -> bytes:
+    if found.is_reset:
+        raise ConnectionResetError
+    assert found.status == 200
+    return found.body
 
 
-KINDS = ["plain", "tcp"] + (["batched"] if mmsg.is_available() else [])
+PROTOCOLS = {
+    "plain": "udp",
+    "batched": "udp",
+    "tcp": "tcp",
+    "tls": "tls",
+    "http1": "https",
+    "http2": "https",
+    "http3": "h3",
+    "doq": "quic",
+}
+BURSTS = {"udp": 200, "h3": 100, "quic": 100}  # queries at once
+KINDS = [kind for kind in PROTOCOLS if kind != "batched" or mmsg.is_available()]
+UDP_KINDS = [kind for kind in KINDS if PROTOCOLS[kind] == "udp"]
+OTHER_KINDS = [kind for kind in KINDS if PROTOCOLS[kind] != "udp"]
 
 
 @pytest.fixture(params=KINDS)
@@ -96,8 +183,13 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "tcp"])
+@pytest.fixture(params=UDP_KINDS)
 def udp_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=OTHER_KINDS)
+def other_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
@@ -147,8 +239,9 @@ def test_ipv6_is_served(kind: str) -> None:
 
 def test_a_thousand_queries_are_answered_each_with_its_id(kind: str) -> None:
     async def scenario(rig: Rig, handler: Handler) -> None:
-        for base in range(0, 1000, 200 if rig.proto == "udp" else 1000):
-            burst = range(base, min(base + (200 if rig.proto == "udp" else 1000), 1000))
+        size = BURSTS.get(rig.proto, 1000)
+        for base in range(0, 1000, size):
+            burst = range(base, base + size)
             sent = [query(f"host{i % 70}.example", ident=i) for i in burst]
             got = await rig.exchange(*sent)
             assert sorted(ident(answer) for answer in got) == list(burst)
@@ -254,6 +347,30 @@ def test_a_drop_sends_nothing(udp_kind: str) -> None:
     serve(udp_kind, scenario)
 
 
+def test_a_drop_gives_no_answer_and_costs_nobody_else_theirs(other_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        with pytest.raises((EOFError, ConnectionResetError)):
+            await rig.exchange(query("drop.example"))
+        assert len(await rig.exchange(query("www.example"))) == 1
+        seen = rig.engine.statistics()
+        assert (seen.received, seen.answered, seen.dropped_by_handler) == (2, 1, 1)
+        assert not rig.faults
+
+    serve(other_kind, scenario)
+
+
+def test_a_fault_of_the_handler_is_no_answer_but_the_listener_lives(other_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        for name in ("boom.example", "huge.example"):
+            with pytest.raises((EOFError, ConnectionResetError)):
+                await rig.exchange(query(name))
+        assert len(await rig.exchange(query("www.example"))) == 1
+        assert rig.engine.statistics().unhandled_exceptions == 2
+        assert len(rig.faults) == 2
+
+    serve(other_kind, scenario)
+
+
 def test_a_fault_of_the_handler_costs_one_query_and_is_shown(udp_kind: str) -> None:
     async def scenario(rig: Rig, handler: Handler) -> None:
         got = await rig.exchange(
@@ -326,7 +443,7 @@ def test_a_group_of_sockets_shares_one_address(kind: str) -> None:
 def test_it_stops_while_queries_flow_and_frees_its_address(kind: str) -> None:
     async def scenario(rig: Rig, handler: Handler) -> None:
         async def flood() -> None:
-            with contextlib.suppress(OSError, EOFError):
+            with contextlib.suppress(OSError, EOFError, h11.ProtocolError):
                 while True:
                     await rig.exchange(*[query("www.example")] * 20)
 
@@ -336,7 +453,7 @@ def test_it_stops_while_queries_flow_and_frees_its_address(kind: str) -> None:
         for task in floods:
             task.cancel()
         await asyncio.gather(*floods, return_exceptions=True)
-        for sock in bind_all([Listener(rig.proto, rig.engine.addresses[0])])[0].sockets:
+        for sock in bind_all([Listener(rig.carrier, rig.engine.addresses[0])])[0].sockets:
             sock.close()
         await rig.engine.stop()
 
@@ -347,3 +464,50 @@ async def until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until it holds; the scenario's deadline bounds it."""
     while not condition():
         await asyncio.sleep(0)
+
+
+class ByName:
+    """A limiter that judges by the first letter of the name."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+
+    def admit(
+        self, clients: Sequence[bytes], queries: Sequence[bytes]
+    ) -> Sequence[bytes | None] | None:
+        self.asked += clients
+        verdicts = {b"s": b"slipped-it", b"d": b""}
+        found = [verdicts.get(query[11:12]) for query in queries]
+        return found if any(verdict is not None for verdict in found) else None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", pytest.param("[::1]:0", marks=needs_ipv6)])
+def test_a_limiter_is_asked_of_every_datagram_also_of_repeats_and_nonsense(
+    udp_kind: str, address: str
+) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        limiter = ByName()
+        rig.limit_by(limiter)
+        good, slips, drops = (query(f"{letter}.example") for letter in "asd")
+        await rig.engine.start()
+        assert len(await rig.exchange(good)) == 1
+        short = b"1234567890"
+        answers = await rig.exchange(good, slips, drops, short, good, slips, good, drops, answers=5)
+        assert b"".join(answer[2:3] for answer in answers) == b"\x81s\x81s\x81"
+        assert answers[1] == slips[:2] + b"slipped-it"
+        assert handler.asked == 1
+        host = address.rpartition(":")[0].strip("[]")
+        assert limiter.asked == [ip_address(host).packed] * 9
+        assert rig.engine.statistics().answered == 6
+        assert rig.engine.statistics().dropped_by_handler == 0
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            handler = Handler()
+            rig = Rig(udp_kind, handler, address)
+            try:
+                await scenario(rig, handler)
+            finally:
+                await rig.engine.stop()
+
+    asyncio.run(main())

@@ -1,0 +1,186 @@
+"""DNS over HTTPS (RFC 8484) without the HTTP: what a request asks and what its response says.
+
+HTTP/1.1, /2 and /3 share it. The DNS answer decides nothing about the status: NXDOMAIN is a 200.
+"""
+
+import binascii
+import re
+import time
+from collections.abc import Iterable
+from email.utils import formatdate
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from kudurru.adapters.dns.answering import HEADER, Answering
+from kudurru.adapters.networks import Networks
+from kudurru.domain.dns.messages import freshness_s
+
+PATH = b"/dns-query"
+MEDIA_TYPE = b"application/dns-message"
+MESSAGE_MAX = 65_535
+TARGET_MAX = 8 << 10  # octets of path and query
+HEADERS_MAX = 32 << 10  # octets of all fields of a request
+
+Headers = list[tuple[bytes, bytes]]
+
+_KEPT = frozenset({b":method", b":path", b"content-type", b"x-forwarded-for"})
+_BASE64URL = re.compile(rb"[A-Za-z0-9_-]+")
+_FORWARDED_MAX = 32  # addresses looked at
+
+
+class Request(NamedTuple):
+    method: bytes
+    target: bytes  # path and query
+    headers: Headers  # names in lower case
+    body: bytes
+
+
+class Response(NamedTuple):
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Doh:
+    """The resource /dns-query. `trusted` are the proxies whose X-Forwarded-For is believed."""
+
+    def __init__(self, answering: Answering, trusted: Networks) -> None:
+        self._answering = answering
+        self._trusted = trusted
+
+    def respond(self, request: Request, peer: str) -> Response | None:
+        """The response; None where nothing is to be sent."""
+        try:
+            packet = _message_of(request)
+        except _Refused as refused:
+            return refused.response
+        answering = self._answering
+        answering.received += 1
+        if len(packet) < HEADER:
+            answering.malformed += 1
+            return refusal(400, "the message has no whole header")
+        wire = answering.recall(packet)
+        if wire is None:
+            wire = answering.ask(packet, self._client_of(request, peer))
+            if wire is None:
+                return None
+        answering.answered += 1
+        seconds = freshness_s(wire)
+        kept = b"no-store" if seconds is None else b"max-age=%d" % seconds
+        return _response(200, MEDIA_TYPE, wire, [(b"cache-control", kept)])
+
+    def _client_of(self, request: Request, peer: str) -> str:
+        """The nearest address that is not one of our proxies'."""
+        if peer not in self._trusted:
+            return peer
+        fields = [value for name, value in request.headers if name == b"x-forwarded-for"]
+        hops = b",".join(fields).decode("ascii", "replace").split(",")
+        for hop in hops[: -_FORWARDED_MAX - 1 : -1]:
+            address = _address_in(hop.strip())
+            if address is None:
+                return peer
+            if address not in self._trusted:
+                return address
+        return peer
+
+
+def kept_fields(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The fields that a request is answered by, none longer than what we look at, so that many
+    requests under way are not much to hold."""
+    return [
+        (bytes(name), bytes(value[: TARGET_MAX + 1])) for name, value in headers if name in _KEPT
+    ]
+
+
+def refusal(status: int, message: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> Response:
+    """A response without a DNS message that says why."""
+    more = [(b"cache-control", b"no-store"), *headers]
+    return _response(status, b"text/plain; charset=utf-8", f"{message}\n".encode(), more)
+
+
+def phrase(status: int) -> bytes:
+    return HTTPStatus(status).phrase.encode()
+
+
+class _Refused(Exception):
+    def __init__(
+        self, status: int, message: str, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
+        self.response = refusal(status, message, headers)
+        super().__init__(message)
+
+
+def _message_of(request: Request) -> bytes:
+    """The DNS message of a request. Raises _Refused."""
+    path, _, parameters = request.target.partition(b"?")
+    if len(request.target) > TARGET_MAX:
+        raise _Refused(414, f"at most {TARGET_MAX} octets of path and query")
+    if path != PATH:
+        raise _Refused(404, "queries go to /dns-query")
+    if request.method == b"POST":
+        return _posted(request)
+    if request.method not in (b"GET", b"HEAD"):
+        raise _Refused(405, "GET and POST", [(b"allow", b"GET, HEAD, POST")])
+    for parameter in parameters.split(b"&"):
+        name, _, value = parameter.partition(b"=")
+        if name == b"dns":
+            return _decoded(unquote_to_bytes(value))
+    raise _Refused(400, "the parameter dns is missing: it is the message in base64url")
+
+
+def _posted(request: Request) -> bytes:
+    kinds = [value for name, value in request.headers if name == b"content-type"]
+    if [kind.partition(b";")[0].strip().lower() for kind in kinds] != [MEDIA_TYPE]:
+        raise _Refused(415, "the body is to be application/dns-message, and said to be")
+    if len(request.body) > MESSAGE_MAX:
+        raise _Refused(413, f"at most {MESSAGE_MAX} octets of message")
+    return request.body
+
+
+def _decoded(text: bytes) -> bytes:
+    """Base64url without padding (RFC 8484 section 6)."""
+    if _BASE64URL.fullmatch(text):
+        plain = text.translate(_TO_BASE64) + b"=" * (-len(text) % 4)
+        try:
+            return binascii.a2b_base64(plain, strict_mode=True)
+        except binascii.Error:
+            pass
+    raise _Refused(400, "dns is no base64url without padding (RFC 8484 section 6)")
+
+
+_TO_BASE64 = bytes.maketrans(b"-_", b"+/")
+
+
+def _response(status: int, media_type: bytes, body: bytes, more: Headers) -> Response:
+    headers = [
+        (b"date", _date()),
+        (b"content-type", media_type),
+        (b"content-length", b"%d" % len(body)),
+        *more,
+    ]
+    return Response(status, headers, body)
+
+
+_dated = 0, b""
+
+
+def _date() -> bytes:
+    global _dated
+    now = int(time.time())
+    if now != _dated[0]:
+        _dated = now, formatdate(now, usegmt=True).encode()
+    return _dated[1]
+
+
+def _address_in(text: str) -> str | None:
+    """Address of 192.0.2.1, 192.0.2.1:80, 2001:db8::1 or [2001:db8::1]:80, None of all else."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return None

@@ -1,0 +1,429 @@
+"""DNS over HTTPS on TCP: HTTP/2 where the client speaks it (ALPN), else HTTP/1.1.
+
+Requests are answered as they become whole, at once. A drop sends no response: HTTP/1.1 closes,
+HTTP/2 resets the stream. Everything a client can make us hold has a bound: requests that are not
+whole by flow control, responses that it does not take by `RESPONSES_HELD_MAX`.
+"""
+
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Protocol
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h2.settings
+import h11
+
+from kudurru.adapters.dns.doh import (
+    HEADERS_MAX,
+    MESSAGE_MAX,
+    Doh,
+    Headers,
+    Request,
+    Response,
+    kept_fields,
+    phrase,
+    refusal,
+)
+from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.streams import StreamConnection, StreamLimits, StreamServer
+from kudurru.adapters.networks import Networks
+from kudurru.domain.ports import QueryHandler
+
+ALPN = ("h2", "http/1.1")
+STREAMS_MAX = 100  # requests under way on a connection
+SLICE = 1 << 10  # octets parsed at a time, since what parses them does not stop in between
+STEPS_PER_TURN = 20  # slices parsed and requests answered, about 5 ms: then others get their turn
+RESETS_MAX = 100  # by the client, of one connection (CVE-2023-44487, rapid reset)
+BODY_WINDOW = MESSAGE_MAX + 1  # a body that is too large is seen to be
+BODIES_WINDOW = 2 * BODY_WINDOW  # of all requests of a connection that are not whole
+RESPONSES_HELD_MAX = 256 << 10  # octets that HTTP/2 flow control keeps back
+
+
+class HttpsServer(StreamServer):
+    """A `PacketEngine` over HTTPS. `trusted` are proxies whose X-Forwarded-For is believed."""
+
+    def __init__(
+        self,
+        handler: QueryHandler,
+        sockets: Sequence[socket.socket],
+        *,
+        tls: Callable[[], ssl.SSLContext],
+        trusted: Networks | None = None,
+        proxies: Networks | None = None,
+        limits: StreamLimits | None = None,
+        memo: Memo | None = None,
+    ) -> None:
+        super().__init__(
+            handler,
+            sockets,
+            _Connection,
+            proto="https",
+            tls=tls,
+            proxies=proxies,
+            limits=limits,
+            memo=memo,
+        )
+        self.trusted = trusted or Networks()
+        self.doh = Doh(self.answering, self.trusted)
+
+
+class _Http(Protocol):
+    """One version of HTTP on a connection."""
+
+    def receive(self, octets: bytes) -> None:
+        """Parse a slice."""
+        ...
+
+    def work(self) -> bool:
+        """Answer one request if there is a whole one; whether there was."""
+        ...
+
+    def started_s(self) -> float | None:
+        """Since when the oldest request has been under way, None when none is."""
+        ...
+
+    def shut_down(self) -> None: ...
+
+
+class _Connection(StreamConnection):
+    """One client. Its deadline is `request_s` behind the start of its oldest request, and `idle_s`
+    behind the last response when there is none."""
+
+    _server: HttpsServer
+
+    def __init__(self, server: HttpsServer) -> None:
+        super().__init__(server)
+        self._http: _Http
+        self._arrived = bytearray()  # not parsed yet
+        self._is_waiting_for_turn = False
+        self._idle_since_s = self.now_s = self._loop.time()
+
+    def _network(self) -> str:
+        return "" if self._client in self._server.trusted else super()._network()
+
+    def opened(self) -> None:
+        assert self._tls is not None
+        self.now_s = self._idle_since_s = self._loop.time()
+        self._http = (_Http2 if self._tls.alpn == "h2" else _Http1)(self)
+
+    def received(self, octets: bytes | memoryview) -> None:
+        self.now_s = self._loop.time()
+        self._arrived += octets
+        self._work()
+
+    def ended(self) -> None:
+        if not self._is_waiting_for_turn and not self._is_waiting_for_client:
+            self.close()
+
+    def client_caught_up(self) -> None:
+        self._work()
+
+    def close(self) -> None:
+        if self._is_open and not self._transport.is_closing():
+            self._http.shut_down()
+        super().close()
+
+    def respond(self, request: Request) -> Response | None:
+        return self._server.doh.respond(request, self._client)
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def cut(self) -> None:
+        """Send what is written, and no more."""
+        super().close()
+
+    def _take_turn(self) -> None:
+        self._is_waiting_for_turn = False
+        self.now_s = self._loop.time()
+        self._work()
+
+    def _work(self) -> None:
+        """Parse and answer for a turn; read on only when all that has arrived is done with."""
+        if self._is_waiting_for_turn:
+            return
+        transport = self._transport
+        for _ in range(STEPS_PER_TURN):
+            if self._is_waiting_for_client or transport.is_closing():
+                break
+            if self._http.work():
+                self._idle_since_s = self.now_s
+            elif self._arrived:
+                self._http.receive(bytes(self._arrived[:SLICE]))
+                del self._arrived[:SLICE]
+            else:
+                break
+        else:
+            self._is_waiting_for_turn = True
+            self._loop.call_soon(self._take_turn)
+        if transport.is_closing():
+            return
+        self._set_deadline()
+        if self._is_waiting_for_turn or self._is_waiting_for_client:
+            transport.pause_reading()
+        elif self.has_ended:
+            self.close()
+        else:
+            transport.resume_reading()
+
+    def _set_deadline(self) -> None:
+        started_s = self._http.started_s()
+        if self._is_waiting_for_client:
+            started_s = self._idle_since_s
+        if started_s is None:
+            self.deadline_s = self._idle_since_s + self._limits.idle_s
+        else:
+            self.deadline_s = started_s + self._limits.request_s
+
+
+class _Http1:
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADERS_MAX)
+        self._request: h11.Request | None = None
+        self._body = bytearray()
+        self._started_s: float | None = None
+
+    def receive(self, octets: bytes) -> None:
+        self._http.receive_data(octets)
+
+    def started_s(self) -> float | None:
+        return self._started_s
+
+    def shut_down(self) -> None:
+        pass
+
+    def work(self) -> bool:
+        try:
+            return self._advance()
+        except h11.RemoteProtocolError as fault:
+            self._send(refusal(fault.error_status_hint, str(fault)), is_last=True)
+            return False
+
+    def _advance(self) -> bool:
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._note_start()
+                return False
+            if isinstance(event, h11.Request):
+                self._request = event
+                self._body.clear()
+                size = len(event.target) + sum(map(len, chain(*event.headers)))
+                if size > HEADERS_MAX:  # h11 holds its limit only against a head that is not whole
+                    self._send(refusal(431, f"at most {HEADERS_MAX} octets"), is_last=True)
+                    return False
+            elif isinstance(event, h11.Data):
+                self._body += event.data
+                if len(self._body) > MESSAGE_MAX:
+                    self._send(refusal(413, f"at most {MESSAGE_MAX} octets"), is_last=True)
+                    return False
+            elif isinstance(event, h11.EndOfMessage):
+                self._answer()
+                return True
+            else:
+                return False
+
+    def _note_start(self) -> None:
+        """What has arrived is part of a request: since when?"""
+        if self._http.they_are_waiting_for_100_continue:
+            go_on = h11.InformationalResponse(status_code=100, headers=[])
+            self._connection.write(self._http.send(go_on) or b"")
+        is_under_way = self._request is not None or bool(self._http.trailing_data[0])
+        if not is_under_way:
+            self._started_s = None
+        elif self._started_s is None:
+            self._started_s = self._connection.now_s
+
+    def _answer(self) -> None:
+        request = self._request
+        assert request is not None
+        self._request = self._started_s = None
+        response = self._connection.respond(
+            Request(request.method, request.target, list(request.headers), bytes(self._body))
+        )
+        if response is None:
+            self._connection.cut()
+            return
+        self._send(response, is_head=request.method == b"HEAD")
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+
+    def _send(self, response: Response, *, is_head: bool = False, is_last: bool = False) -> None:
+        headers = response.headers
+        if is_last:
+            headers = [*headers, (b"connection", b"close")]
+        head = h11.Response(
+            status_code=response.status, reason=phrase(response.status), headers=headers
+        )
+        events: list[h11.Event] = [head]
+        if not is_head:
+            events.append(h11.Data(data=response.body))
+        events.append(h11.EndOfMessage())
+        self._connection.write(b"".join(self._http.send(event) or b"" for event in events))
+        if is_last or self._http.our_state is h11.MUST_CLOSE:
+            self._connection.cut()
+
+
+class _Incoming:
+    """A request that is not whole, or whole and not answered, or answered and not taken."""
+
+    __slots__ = ("body", "headers", "held", "is_whole", "size", "started_s")
+
+    def __init__(self, headers: Headers, started_s: float) -> None:
+        self.headers = headers
+        self.started_s = started_s
+        self.body = bytearray()
+        self.size = 0  # octets to give back to flow control when it is done
+        self.is_whole = False
+        self.held = b""  # of the response
+
+
+class _Http2:
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        config = h2.config.H2Configuration(client_side=False, header_encoding=None)
+        self._http = h2.connection.H2Connection(config=config)
+        codes = h2.settings.SettingCodes
+        self._http.local_settings = h2.settings.Settings(
+            client=False,
+            initial_values={
+                codes.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
+                codes.INITIAL_WINDOW_SIZE: BODY_WINDOW,
+                codes.MAX_HEADER_LIST_SIZE: HEADERS_MAX,
+            },
+        )
+        self._streams: dict[int, _Incoming] = {}  # oldest first
+        self._whole: list[int] = []
+        self._held = 0
+        self._resets = 0
+        self._http.decoder.max_header_list_size = HEADERS_MAX
+        self._http.initiate_connection()
+        self._http.increment_flow_control_window(BODIES_WINDOW - 65_535)
+        self._flush()
+
+    def started_s(self) -> float | None:
+        return next(iter(self._streams.values())).started_s if self._streams else None
+
+    def shut_down(self) -> None:
+        self._http.close_connection()
+        self._flush()
+
+    def receive(self, octets: bytes) -> None:
+        try:
+            events = self._http.receive_data(octets)
+        except h2.exceptions.ProtocolError:
+            self._flush()  # a GOAWAY that says what was wrong
+            self._connection.cut()
+            return
+        for event in events:
+            self._take(event)
+        if self._held:
+            self._send_held()
+        if self._resets > RESETS_MAX or self._held > RESPONSES_HELD_MAX:
+            self._http.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+            self._flush()
+            self._connection.cut()
+        else:
+            self._flush()
+
+    def work(self) -> bool:
+        while self._whole:
+            stream = self._whole.pop(0)
+            if stream in self._streams:
+                self._answer(stream, self._streams[stream])
+                self._flush()
+                return True
+        return False
+
+    def _take(self, event: h2.events.Event) -> None:
+        match event:
+            case h2.events.RequestReceived(stream_id=int(stream)):
+                headers = kept_fields(event.headers)
+                self._streams[stream] = _Incoming(headers, self._connection.now_s)
+            case h2.events.DataReceived(stream_id=int(stream)):
+                self._take_data(stream, event)
+            case h2.events.StreamEnded(stream_id=int(stream)):
+                if (incoming := self._streams.get(stream)) and not incoming.is_whole:
+                    incoming.is_whole = True
+                    self._whole.append(stream)
+            case h2.events.StreamReset(stream_id=int(stream)):
+                self._resets += 1
+                self._forget(stream)
+            case h2.events.ConnectionTerminated():
+                self._connection.cut()
+            case _:
+                pass
+
+    def _take_data(self, stream: int, event: h2.events.DataReceived) -> None:
+        incoming = self._streams.get(stream)
+        size = event.flow_controlled_length or 0
+        if incoming is None or incoming.is_whole:
+            self._http.acknowledge_received_data(size, stream)
+            return
+        incoming.body += event.data or b""
+        incoming.size += size
+        if len(incoming.body) > MESSAGE_MAX:
+            incoming.is_whole = True
+            self._whole.append(stream)
+
+    def _answer(self, stream: int, incoming: _Incoming) -> None:
+        fields = dict(incoming.headers)
+        response = self._connection.respond(
+            Request(
+                fields.get(b":method", b""),
+                fields.get(b":path", b""),
+                incoming.headers,
+                bytes(incoming.body),
+            )
+        )
+        incoming.body.clear()
+        if response is None:
+            self._http.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
+            self._forget(stream)
+            return
+        is_head = fields.get(b":method") == b"HEAD" or not response.body
+        status = (b":status", b"%d" % response.status)
+        self._http.send_headers(stream, [status, *response.headers], end_stream=is_head)
+        if is_head:
+            self._forget(stream)
+        else:
+            incoming.held = response.body
+            self._held += len(response.body)
+            self._send_body(stream, incoming)
+
+    def _send_body(self, stream: int, incoming: _Incoming) -> None:
+        """Send as much as flow control allows."""
+        while incoming.held:
+            room = min(
+                self._http.local_flow_control_window(stream), self._http.max_outbound_frame_size
+            )
+            if room <= 0:
+                return
+            part, incoming.held = incoming.held[:room], incoming.held[room:]
+            self._held -= len(part)
+            self._http.send_data(stream, part, end_stream=not incoming.held)
+        self._forget(stream)
+
+    def _send_held(self) -> None:
+        for stream, incoming in list(self._streams.items()):
+            if incoming.held:
+                self._send_body(stream, incoming)
+
+    def _forget(self, stream: int) -> None:
+        incoming = self._streams.pop(stream, None)
+        if incoming is not None:
+            self._held -= len(incoming.held)
+            if incoming.size:
+                self._http.acknowledge_received_data(incoming.size, stream)
+
+    def _flush(self) -> None:
+        if octets := self._http.data_to_send():
+            self._connection.write(octets)

@@ -1,0 +1,43 @@
+"""Secrets of this node that are one random value each, in files of `keys/`."""
+
+import os
+from pathlib import Path
+
+from kudurru.adapters.data_dir import sync_folder
+from kudurru.domain.errors import StorageFailed
+from kudurru.domain.ports import Entropy
+
+
+def secret_in(path: Path, size: int, entropy: Entropy) -> bytes:
+    """The secret of `size` octets in a file, as hexadecimal digits; made, with mode 0600, where
+    there is none. Durable when it returns.
+
+    Raises: StorageFailed when the file cannot be read or written, or holds something else.
+    """
+    try:
+        try:
+            text = path.read_text("ascii")
+        except FileNotFoundError:
+            return _make(path, entropy.token(size))
+        secret = bytes.fromhex(text)
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error.strerror}; mend its rights or its disk") from error
+    except ValueError:
+        secret = b""
+    if len(secret) != size:
+        raise StorageFailed(f"{path} is damaged: remove it, and the next start makes a new secret")
+    return secret
+
+
+def _make(path: Path, secret: bytes) -> bytes:
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.unlink(missing_ok=True)  # of a start that was cut short
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(descriptor, f"{secret.hex()}\n".encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    unfinished.rename(path)
+    sync_folder(path.parent)
+    return secret
