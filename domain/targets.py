@@ -38,8 +38,8 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     """The position that a target means. Raises Invalid for a text that is no target, a time that
     is to come, or one that the clock showed twice; NotFound for what is not in the log."""
     text = text.strip()
-    if _POSITION.match(text):
-        return _position(int(text), log)
+    if (position := position_in(text)) is not None:
+        return _position(position, log)
     if text.startswith("mark:"):
         return _marked(text.removeprefix("mark:"), log)
     if text.startswith("checkpoint:"):
@@ -51,6 +51,11 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     if position == 0:
         raise NotFound(f"{text!r} is before the first event of the log")
     return position
+
+
+def position_in(text: str) -> int | None:
+    """The position that a text writes out, None where it is another kind of target."""
+    return int(text) if _POSITION.match(text) else None
 
 
 def _position(seq: int, log: EventLog) -> Position:

@@ -9,7 +9,6 @@ objects, so that a zone of a million records needs no frame of a gigabyte. The s
 import asyncio
 import logging
 import os
-import pwd
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -30,8 +29,10 @@ from kudurru.domain.errors import (
     StorageFailed,
 )
 from kudurru.domain.events import Who
+from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
+from kudurru.entrypoints.actors import actor_of
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -136,6 +137,12 @@ class RemoteService:
     def info(self, *, digests: bool = False) -> Info:
         return msgspec.convert(self._call("info", digests), Info)
 
+    def checkpoint(self) -> str:
+        return self._call("checkpoint", None)  # type: ignore[no-any-return]  # as the server sent it
+
+    def rotate_key(self, reason: str) -> str:
+        return self._call("rotate-key", reason)  # type: ignore[no-any-return]  # as the server sent it
+
     def restore(self, request: RestoreRequest) -> Carried:
         return msgspec.convert(self._call("restore", msgspec.to_builtins(request)), Carried)
 
@@ -150,7 +157,10 @@ class RemoteService:
         return self._receive()
 
     def _send(self, value: Any) -> None:
-        data = msgspec.msgpack.encode(value)
+        try:
+            data = msgspec.msgpack.encode(value)
+        except UnicodeEncodeError:
+            raise Invalid("request", [Cause("", f"a text holds {NOT_UNICODE}")]) from None
         try:
             self._stream.sendall(_LENGTH.pack(len(data)) + data)
         except OSError:
@@ -361,10 +371,6 @@ def _peer(writer: asyncio.StreamWriter) -> str:
     stream = writer.get_extra_info("socket")
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
-        return f"user:{os.getuid()}"  # the folder is 0700: it can only be our own user
+        return actor_of(os.getuid())  # the folder is 0700: it can only be our own user
     raw = stream.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
-    uid = _CREDENTIALS.unpack(raw)[1]
-    try:
-        return f"user:{pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"user:{uid}"
+    return actor_of(_CREDENTIALS.unpack(raw)[1])

@@ -11,9 +11,9 @@ import msgspec
 from kudurru.domain import targets, zone_export
 from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
-from kudurru.domain.errors import Invalid, NotFound
+from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Who
-from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
+from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
@@ -90,6 +90,15 @@ class Service(Protocol):
 
     def info(self, *, digests: bool = False) -> Info: ...
 
+    def checkpoint(self) -> str:
+        """The signed checkpoint of the whole log, made when there is none. Raises: NotFound when
+        there is no key to sign with."""
+        ...
+
+    def rotate_key(self, reason: str) -> str:
+        """The first checkpoint of a new key. Raises: NotFound when the key before is missing."""
+        ...
+
     def restore(self, request: RestoreRequest) -> Carried:
         """Raises Conflict when the plan is stale; what the changes are refused with."""
         ...
@@ -130,6 +139,9 @@ def to_mark(request: MarkRequest, who: Who) -> Change:
 
 
 def because(who: Who, reason: str) -> Who:
+    """Raises Invalid for a reason that cannot be written down."""
+    if not is_unicode(reason):
+        raise Invalid("request", [Cause("reason", NOT_UNICODE)])
     return msgspec.structs.replace(who, reason=reason[:REASON_MAX])
 
 

@@ -252,21 +252,18 @@ class _Http1:
         if response is None:
             self._connection.cut()
             return
-        self._send(response, is_head=request.method == b"HEAD")
+        self._send(response)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
 
-    def _send(self, response: Response, *, is_head: bool = False, is_last: bool = False) -> None:
+    def _send(self, response: Response, *, is_last: bool = False) -> None:
         headers = response.headers
         if is_last:
             headers = [*headers, (b"connection", b"close")]
         head = h11.Response(
             status_code=response.status, reason=phrase(response.status), headers=headers
         )
-        events: list[h11.Event] = [head]
-        if not is_head:
-            events.append(h11.Data(data=response.body))
-        events.append(h11.EndOfMessage())
+        events = [head, h11.Data(data=response.body), h11.EndOfMessage()]
         self._connection.write(b"".join(self._http.send(event) or b"" for event in events))
         if is_last or self._http.our_state is h11.MUST_CLOSE:
             self._connection.cut()
@@ -389,10 +386,10 @@ class _Http2:
             self._http.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
             self._forget(stream)
             return
-        is_head = fields.get(b":method") == b"HEAD" or not response.body
         status = (b":status", b"%d" % response.status)
-        self._http.send_headers(stream, [status, *response.headers], end_stream=is_head)
-        if is_head:
+        is_all = not response.body
+        self._http.send_headers(stream, [status, *response.headers], end_stream=is_all)
+        if is_all:
             self._forget(stream)
         else:
             incoming.held = response.body

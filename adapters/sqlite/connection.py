@@ -39,7 +39,7 @@ def connect(path: Path) -> sqlite3.Connection:
     with a lock where several threads use it. Raises: StorageFailed."""
     with storage_errors(path):
         return sqlite3.connect(
-            f"file:{quote(str(path))}?mode=rw",
+            f"file:{quote(os.fsencode(path))}?mode=rw",
             uri=True,
             timeout=BUSY_TIMEOUT_S,
             isolation_level=None,

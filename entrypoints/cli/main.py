@@ -3,6 +3,7 @@ not pay for a DNS server."""
 
 import gc
 import importlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -87,6 +88,9 @@ def run() -> NoReturn:
         if getattr(sys, name) is None:  # closed by who started us
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # until the end
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")  # a locale may have few characters
     sys.exit(main(sys.argv[1:]))
 
 
