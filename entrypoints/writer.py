@@ -406,7 +406,9 @@ async def _changed_or_expired(writer: Writer, node: Node) -> None:
     if expiry_s is not None:
         patience = max(0.0, expiry_s - node.clock.now_us() / 1_000_000)
     try:
-        await asyncio.wait_for(writer.on_applied.wait(), patience)
+        # Not wait_for: in Python 3.11 that loses a cancellation that comes with the event.
+        async with asyncio.timeout(patience):
+            await writer.on_applied.wait()
     except TimeoutError:
         return
     writer.on_applied.clear()
