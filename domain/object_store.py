@@ -5,7 +5,7 @@ returns no event when nothing would change, because an apply every minute must n
 `evolve` never raises and never looks at a clock: what was accepted once replays for ever.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, Protocol, assert_never
 
@@ -231,7 +231,9 @@ class Batch:
         written = _Written(
             spec=msgspec.Raw(codec.canonical(manifest.spec)),
             labels=manifest.meta.labels,
-            annotations=_annotations(manifest, stored),
+            annotations=annotations_after(
+                manifest.meta.annotations, stored.body.annotations if stored else {}
+            ),
             manager=command.manager,
             created=self._now,
         )
@@ -408,15 +410,15 @@ def _check_expected(key: Key, expected: str | None, stored: StoredObject | None)
         )
 
 
-def _annotations(manifest: Manifest, stored: StoredObject | None) -> dict[str, str]:
-    given = manifest.meta.annotations
-    before = stored.body.annotations if stored else {}
+def annotations_after(given: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """What an Apply that gives annotations makes of those that are there: what belongs to people
+    stays unless it is given, what the store sets is never taken from a caller."""
     if not given and not before:
         return {}
     kept = {name: before[name] for name in PEOPLES_ANNOTATIONS if name in before}
     return {
         name: value
-        for name, value in (kept | given).items()
+        for name, value in {**kept, **given}.items()
         if name not in (MANAGED_BY, LAST_APPLIED)
     }
 

@@ -502,6 +502,8 @@ def _prepare(
     db.execute(f"PRAGMA cache_spill = {SPILL_PAGES}")
     db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
     db.execute(f"PRAGMA journal_size_limit = {WAL_SIZE_MAX}")
+    if not create:
+        return  # who only reads does not wait for who writes
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_empty:
@@ -509,10 +511,9 @@ def _prepare(
         # Changes nothing, and shows here, not at the first append, whether we may write.
         db.execute("DELETE FROM tracking WHERE 0")
         db.execute("COMMIT")
-        if create:
-            # After an fsync that failed, the system may show pages that never reached the disk
-            # and not write them again. What is read here as recorded is made so.
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        # After an fsync that failed, the system may show pages that never reached the disk and not
+        # write them again. What is read here as recorded is made so.
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
     except BaseException:
         _roll_back(db)
         raise
