@@ -407,7 +407,12 @@ async def _carry_out(
     undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
     now_s = node.clock.now_us() // 1_000_000
     document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
-    seqs = [(await writer.submit(change)).seq for change in undertaking.changes]
+    seqs: list[int] = []
+    for change in undertaking.changes:
+        try:
+            seqs.append((await writer.submit(change)).seq)
+        except KudurruError as error:
+            raise restoring.cut_off(undertaking, len(seqs), error) from error
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
 
