@@ -111,8 +111,12 @@ def sync_folder(path: Path) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """A new directory of mode 0700, whatever the umask."""
-    path.mkdir(mode=0o700, parents=True)
+    """A new directory of mode 0700, whatever the umask, with the folders above it that are
+    missing. Each new name is durable: a power cut could take the log with any of them."""
+    for folder in reversed([parent for parent in path.parents if not parent.exists()]):
+        folder.mkdir(exist_ok=True)  # another process may have been faster
+        sync_folder(folder.parent)
+    path.mkdir(mode=0o700)
     path.chmod(0o700)
     sync_folder(path.parent)
 

@@ -44,6 +44,8 @@ METRICS: Final = {
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
     "changes_refused_total": Declared("counter", "Changes refused because the queue was full"),
+    "changes_failed_total": Declared("counter", "Changes that the storage refused"),
+    "log_writable": Declared("gauge", "0 when nothing is written until a person acts"),
     "projection_lag_events": Declared("gauge", "Events a view has not taken in", ("projection",)),
     "zone_records": Declared("gauge", "Records and names served", ("zone", "kind")),
     "zone_serial": Declared("gauge", "Serial of the stamped version", ("zone",)),

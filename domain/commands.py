@@ -32,4 +32,27 @@ class Delete(msgspec.Struct, frozen=True, kw_only=True):
     expected: str | None = None
 
 
-Command = Apply | UpdateStatus | Delete
+class Revert(msgspec.Struct, frozen=True, kw_only=True):
+    """Give an object a state that it had before: this spec, these labels and annotations and no
+    others. For restore and undo; whether its owner agrees is theirs to ask."""
+
+    key: Key
+    spec: msgspec.Raw  # canonical JSON, as it was recorded
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    manager: str  # owner that the object has from then on
+    created: str  # creationTimestamp where the object has to be made again
+
+
+class RecordFact(msgspec.Struct, frozen=True, kw_only=True):
+    """Record a fact that changes no object, such as a mark."""
+
+    type: str
+    key: Key  # its stream
+    ver: int  # version that it has there
+    scope: str
+    manager: str
+    body: bytes  # canonical JSON
+
+
+Command = Apply | UpdateStatus | Delete | Revert | RecordFact

@@ -141,6 +141,12 @@ def quoting_hint(text: str) -> str:
     return f'without quotes {text} is {_kind_of(text)}: write "{text}"'
 
 
+def needs_quotes(text: str) -> bool:
+    """Whether YAML must quote a text, or we read something else, or refuse it. Other writers do not
+    quote all of these: `1e3` and `08` are text to them."""
+    return text in _NULLS or text in _BOOLEANS or _number(text) is not None
+
+
 def _format_of(what: str) -> Format:
     if what.endswith(".json"):
         return "json"

@@ -3,6 +3,7 @@
     KudurruError
     ├── Invalid        fix the input; every fault is named in `causes`
     ├── NotFound       name something that exists
+    ├── MassChange     more of a zone changes than people mean by accident: look, then allow it
     ├── ManagedBy      another manager owns the object: talk to it, or force
     ├── Conflict       the state moved: read again, decide again
     ├── Busy           a limit is reached or another process holds the place: wait
@@ -10,6 +11,7 @@
         ├── LogDamaged     what is stored does not verify
         ├── LogNewer       written by a newer kudurru
         └── StorageFailed  the disk or the database refuses
+            └── StorageBroken  so that only a restart can tell what is recorded
 
 Each message says what is wrong, where, and what to do. Texts that came from outside are escaped
 where they are shown, not here.
@@ -74,6 +76,22 @@ class ManagedBy(KudurruError):
         )
 
 
+class MassChange(KudurruError):
+    """A change would take away or alter a large part of a zone."""
+
+    def __init__(self, zone: str, changed: int, total: int) -> None:
+        self.zone = zone
+        self.changed = changed
+        self.total = total
+        super().__init__(zone, changed, total)
+
+    def __str__(self) -> str:
+        return (
+            f"this would change or remove {self.changed} of the {self.total} records of "
+            f"{self.zone}; if that is meant, give --allow-mass-change"
+        )
+
+
 class Conflict(KudurruError):
     """The state moved since the caller read it."""
 
@@ -84,6 +102,10 @@ class Busy(KudurruError):
 
 class Stop(KudurruError):
     """Nothing can be written here until a person acts."""
+
+
+ADVICE = "keep this log as evidence and go back to a backup that verifies"
+"""What to do about a damage, whatever its kind."""
 
 
 class LogDamaged(Stop):
@@ -106,3 +128,8 @@ class LogNewer(Stop):
 
 class StorageFailed(Stop):
     """The disk or the database refuses; the message names the file and what to do."""
+
+
+class StorageBroken(StorageFailed):
+    """The file is damaged, or a commit failed half-way, so that it is open whether the change is
+    durable. Nothing is written any more; the next start reads back what is there."""

@@ -5,14 +5,21 @@ returns no event when nothing would change, because an apply every minute must n
 `evolve` never raises and never looks at a clock: what was accepted once replays for ever.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, Protocol, assert_never
 
 import msgspec
 
 from kudurru.domain import codec
-from kudurru.domain.commands import Apply, Command, Delete, UpdateStatus
+from kudurru.domain.commands import (
+    Apply,
+    Command,
+    Delete,
+    RecordFact,
+    Revert,
+    UpdateStatus,
+)
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, NotFound
 from kudurru.domain.events import (
@@ -28,15 +35,16 @@ from kudurru.domain.kinds.meta import (
     MANAGED_BY,
     NOT_UNICODE,
     PEOPLES_ANNOTATIONS,
+    ObjectMeta,
     is_unicode,
 )
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
-from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.objects import Key, key_of, ref_of
 
-Verb = Literal["created", "configured", "unchanged", "deleted"]
+Verb = Literal["created", "configured", "unchanged", "deleted", "recorded"]
 
 DEFAULT_MANAGER = "kudurru"
 CONTROLLER = "kudurru-controller"
@@ -139,6 +147,16 @@ def decode_status(body: bytes) -> dict[str, Any]:
     return _decode_status.decode(body).status
 
 
+class _Written(msgspec.Struct, frozen=True, kw_only=True):
+    """What an object is to hold."""
+
+    spec: msgspec.Raw  # canonical JSON
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    manager: str
+    created: str
+
+
 # --- deciding -------------------------------------------------------------------------------
 
 
@@ -189,6 +207,10 @@ class Batch:
                 events, outcome = self._update_status(command)
             case Delete():
                 events, outcome = self._delete(command)
+            case Revert():
+                events, outcome = self._revert(command)
+            case RecordFact():
+                events, outcome = self._record(command)
             case _:
                 assert_never(command)
         if events:
@@ -206,37 +228,77 @@ class Batch:
             raise ManagedBy(str(ref_of(key)), stored.manager)
         _check_expected(key, command.expected, stored)
         self._check_zone_rules(manifest, stored)
-        annotations = _annotations(manifest, stored)
+        written = _Written(
+            spec=msgspec.Raw(codec.canonical(manifest.spec)),
+            labels=manifest.meta.labels,
+            annotations=annotations_after(
+                manifest.meta.annotations, stored.body.annotations if stored else {}
+            ),
+            manager=command.manager,
+            created=self._now,
+        )
+        return self._write(manifest, stored, written)
+
+    def _revert(self, command: Revert) -> tuple[list[Event], Outcome]:
+        """What was in the log may come back, also where an Apply of it would be refused: a record
+        set whose zone has become another shows as a problem, as it did then."""
+        manifest = manifest_of(command.key, command.spec, command.labels, command.annotations)
+        stored = self.find(command.key)
+        self._check_zone_name(manifest, stored)
+        written = _Written(
+            spec=command.spec,
+            labels=command.labels,
+            annotations=command.annotations,
+            manager=command.manager,
+            created=command.created,
+        )
+        return self._write(manifest, stored, written)
+
+    def _write(
+        self, manifest: Manifest, stored: StoredObject | None, written: "_Written"
+    ) -> tuple[list[Event], Outcome]:
+        """Events that give the object this content and owner; none where it has them."""
+        key = manifest.key
         scope = scope_of(manifest)
         body = AppliedBody(
             uid=stored.body.uid if stored else self._new_uid(),
             generation=stored.body.generation if stored else 1,
-            creation_timestamp=stored.body.creation_timestamp if stored else self._now,
-            labels=manifest.meta.labels,
-            annotations=annotations,
-            spec=manifest.spec,
+            creation_timestamp=stored.body.creation_timestamp if stored else written.created,
+            labels=written.labels,
+            annotations=written.annotations,
+            spec=written.spec,
         )
         if stored is None:
-            return [self._event(OBJECT_APPLIED, key, scope, command.manager, body)], Outcome(
+            return [self._event(OBJECT_APPLIED, key, scope, written.manager, body)], Outcome(
                 "created", key
             )
-        if codec.canonical(manifest.spec) != bytes(stored.body.spec):
+        if bytes(written.spec) != bytes(stored.body.spec):
             body = msgspec.structs.replace(body, generation=body.generation + 1)
         elif (
-            stored.manager == command.manager
-            and stored.body.labels == manifest.meta.labels
-            and stored.body.annotations == annotations
+            stored.manager == written.manager
+            and stored.body.labels == written.labels
+            and stored.body.annotations == written.annotations
         ):
             return [], Outcome("unchanged", key, stored.resource_version)
         events = []
         if scope != stored.scope:
             events.append(
-                self._event(OBJECT_MOVED, key, stored.scope, command.manager, MovedBody(scope))
+                self._event(OBJECT_MOVED, key, stored.scope, written.manager, MovedBody(scope))
             )
         events.append(
-            self._event(OBJECT_APPLIED, key, scope, command.manager, body, after=len(events))
+            self._event(OBJECT_APPLIED, key, scope, written.manager, body, after=len(events))
         )
         return events, Outcome("configured", key)
+
+    def _record(self, command: RecordFact) -> tuple[list[Event], Outcome]:
+        before = self.version(command.key)
+        if command.ver != before + 1:
+            there = "is there already" if command.ver == 1 else f"is at version {before}"
+            raise Conflict(f"{ref_of(command.key)} {there}")
+        event = Event(
+            command.type, command.key, command.ver, command.scope, command.manager, command.body
+        )
+        return [event], Outcome("recorded", command.key)
 
     def _update_status(self, command: UpdateStatus) -> tuple[list[Event], Outcome]:
         stored = self.find(command.key)
@@ -276,6 +338,11 @@ class Batch:
         )
 
     def _check_zone_rules(self, manifest: Manifest, stored: StoredObject | None) -> None:
+        self._check_zone_name(manifest, stored)
+        if isinstance(manifest.spec, DNSRecordSetSpec):
+            self._check_inside(manifest, manifest.spec)
+
+    def _check_zone_name(self, manifest: Manifest, stored: StoredObject | None) -> None:
         spec = manifest.spec
         if isinstance(spec, DNSZoneSpec) and stored is not None:
             before = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
@@ -288,8 +355,6 @@ class Batch:
                         "make a new DNSZone and delete this one",
                     ),
                 )
-        if isinstance(spec, DNSRecordSetSpec):
-            self._check_inside(manifest, spec)
 
     def _check_inside(self, manifest: Manifest, spec: DNSRecordSetSpec) -> None:
         """Records outside their zone are refused while the zone is known. A record set may come
@@ -345,17 +410,36 @@ def _check_expected(key: Key, expected: str | None, stored: StoredObject | None)
         )
 
 
-def _annotations(manifest: Manifest, stored: StoredObject | None) -> dict[str, str]:
-    given = manifest.meta.annotations
-    before = stored.body.annotations if stored else {}
+def annotations_after(given: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """What an Apply that gives annotations makes of those that are there: what belongs to people
+    stays unless it is given, what the store sets is never taken from a caller."""
     if not given and not before:
         return {}
     kept = {name: before[name] for name in PEOPLES_ANNOTATIONS if name in before}
     return {
         name: value
-        for name, value in (kept | given).items()
+        for name, value in {**kept, **given}.items()
         if name not in (MANAGED_BY, LAST_APPLIED)
     }
+
+
+def manifest_of(
+    key: Key, spec: msgspec.Raw, labels: dict[str, str], annotations: dict[str, str]
+) -> Manifest:
+    """The manifest of what was recorded. Raises Invalid where this version does not allow it: the
+    rules of the version that recorded it may have been laxer."""
+    ref = ref_of(key)
+    kind = KINDS[ref.kind]
+    meta = ObjectMeta(
+        name=ref.name, namespace=ref.namespace, labels=labels, annotations=annotations
+    )
+    try:
+        decoded = msgspec.json.decode(spec, type=kind.spec)
+    except msgspec.ValidationError as error:
+        raise Invalid(str(ref), [Cause("spec", str(error))]) from None
+    if causes := list(kind.faults(decoded)):
+        raise Invalid(str(ref), causes)
+    return Manifest(kind=kind, meta=meta, spec=decoded)
 
 
 def scope_of(manifest: Manifest) -> str:

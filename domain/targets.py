@@ -4,10 +4,25 @@ Each resolves to one position, which is printed, so that nobody has to guess wha
 """
 
 import re
+from bisect import bisect_right
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+
+from kudurru.domain.codec import canonical
+from kudurru.domain.commands import RecordFact
 from kudurru.domain.errors import Cause, Invalid, NotFound
-from kudurru.domain.events import Position
+from kudurru.domain.events import (
+    AUDIT_MARKED,
+    CLOCK_STEPPED,
+    SYSTEM_KEY,
+    Position,
+    Recorded,
+    Who,
+)
+from kudurru.domain.object_store import DEFAULT_MANAGER
+from kudurru.domain.objects import Key
 from kudurru.domain.ports import EventLog
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -15,29 +30,143 @@ _POSITION = re.compile(r"\d{1,18}\Z", re.ASCII)
 _RELATIVE = re.compile(
     r"(\d{1,6})\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)(\s+ago)?\Z", re.I
 )
+_MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z", re.ASCII)
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def resolve(text: str, log: EventLog, now_us: int) -> Position:
-    """The position that a target means. Raises Invalid for a text that is no target, NotFound for
-    a position that is not in the log."""
+    """The position that a target means. Raises Invalid for a text that is no target, a time that
+    is to come, or one that the clock showed twice; NotFound for what is not in the log."""
     text = text.strip()
-    if _POSITION.match(text):
-        return _position(int(text), log)
-    if text.startswith(("checkpoint:", "mark:")):
+    if (position := position_in(text)) is not None:
+        return _position(position, log)
+    if text.startswith("mark:"):
+        return _marked(text.removeprefix("mark:"), log)
+    if text.startswith("checkpoint:"):
         raise NotFound(f"{text!r}: the log has none of that name")
     moment = moment_us(text, now_us)
-    position = log.position_at(moment)
+    if moment > now_us:
+        raise Invalid("target", [Cause("", f"{text!r} is still to come")])
+    position = _position_at(moment, text, log, now_us)
     if position == 0:
         raise NotFound(f"{text!r} is before the first event of the log")
     return position
 
 
+def position_in(text: str) -> int | None:
+    """The position that a text writes out, None where it is another kind of target."""
+    return int(text) if _POSITION.match(text) else None
+
+
 def _position(seq: int, log: EventLog) -> Position:
+    event = log.get(seq)
+    if event is not None:
+        return event.seq
     newest = log.head().seq
-    if not 0 < seq <= newest:
-        raise NotFound(f"position {seq} is not in the log, which ends at {newest}")
-    return Position(seq)
+    if 0 < seq <= newest:
+        raise NotFound(f"position {seq} is no longer in the log: what was so early was pruned")
+    raise NotFound(f"position {seq} is not in the log, which ends at {newest}")
+
+
+def whole_change(position: int, log: EventLog) -> Position:
+    """The last position of the change set that a position stands in: a change is restored whole
+    or not at all."""
+    event = log.get(position)
+    return Position(event.txn + event.n - 1 if event else position)
+
+
+def before_change(position: int, log: EventLog) -> Position:
+    """The position before the change set that a position stands in. Raises NotFound."""
+    event = log.get(_position(position, log))
+    before = event.txn - 1 if event else 0
+    if log.get(before) is None:
+        raise NotFound(f"the log has nothing before position {position}")
+    return Position(before)
+
+
+# --- marks ----------------------------------------------------------------------------------
+
+
+def mark_command(name: str) -> RecordFact:
+    """Order that names the moment of its event. Raises Invalid for a text that is no name; where
+    the name is taken the order is refused with Conflict."""
+    if not _MARK.match(name):
+        fault = f"{name!r} is no name: letters, digits, '.', '_' and '-', at most 63 characters"
+        raise Invalid("mark", [Cause("", fault)])
+    return RecordFact(
+        type=AUDIT_MARKED,
+        key=_mark_key(name),
+        ver=1,
+        scope="/",
+        manager=DEFAULT_MANAGER,
+        body=canonical({"name": name}),
+    )
+
+
+def _mark_key(name: str) -> Key:
+    return Key(f"Mark//{name}")
+
+
+def _marked(name: str, log: EventLog) -> Position:
+    event = next(iter(log.read(key=_mark_key(name))), None)
+    if event is None:
+        raise NotFound(f"there is no mark {name!r}: make one with `kudurru audit mark {name}`")
+    return event.seq
+
+
+# --- times ----------------------------------------------------------------------------------
+
+
+def _position_at(moment: int, text: str, log: EventLog, now_us: int) -> Position:
+    """The last event at or before a moment. A clock that stepped opened a span of its own, in
+    which the times are those that it showed."""
+    steps = [e.seq for e in log.read(key=SYSTEM_KEY) if e.type == CLOCK_STEPPED]
+    if not steps:
+        return log.position_at(moment)
+    inside: list[Position] = []
+    nearest = (0, Position(0))  # wall time and position of the last event of an earlier span
+    for first, last, wall_us in _spans(log, steps, now_us):
+        if moment < wall_of(first):
+            continue
+        if moment <= wall_us:
+            inside.append(_bisect(log, first.seq, last.seq, moment))
+        else:
+            nearest = max(nearest, (wall_us, last.seq))
+    if len(inside) > 1:
+        shown = " or ".join(map(str, inside))
+        fault = f"the clock stepped, and showed {text!r} more than once: give the position, {shown}"
+        raise Invalid("target", [Cause("", fault)])
+    return inside[0] if inside else nearest[1]
+
+
+def _spans(
+    log: EventLog, steps: list[Position], now_us: int
+) -> Iterator[tuple[Recorded, Recorded, int]]:
+    """First and last event of each span, and the wall time until which it went on."""
+    newest = log.head().seq
+    begun = next(iter(log.read()), None)
+    starts = [begun.seq if begun else 1, *(seq for seq in steps if begun and seq > begun.seq)]
+    for start, following in zip(starts, [*starts[1:], newest + 1], strict=True):
+        first, last = log.get(start), log.get(following - 1)
+        if first is not None and last is not None:
+            yield first, last, max(now_us, wall_of(last)) if last.seq == newest else wall_of(last)
+
+
+def _bisect(log: EventLog, first: int, last: int, moment: int) -> Position:
+    """Within a span the clock falls back by less than a second, which nobody tells apart."""
+
+    def wall_at(seq: int) -> int:
+        event = log.get(seq)
+        return wall_of(event) if event else 0
+
+    return Position(first - 1 + bisect_right(range(first, last + 1), moment, key=wall_at))
+
+
+def wall_of(event: Recorded) -> int:
+    """What the clock showed, microseconds UTC; where that was erased, the time of the log."""
+    if event.who is None:
+        return event.ts
+    return msgspec.json.decode(event.who, type=Who).wall or event.ts
 
 
 def moment_us(text: str, now_us: int) -> int:

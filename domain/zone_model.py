@@ -14,6 +14,7 @@ import msgspec
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.zone_tree import RRset, Soa
+from kudurru.domain.kinds.meta import Reason
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem, expiry_s
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.objects import Key
@@ -110,7 +111,7 @@ def resolve_owner(
     return Resolved(owner, rrsets, problems, min(expiries, default=None))
 
 
-def _problem(parsed: Parsed, reason: str, message: str) -> EndpointProblem:
+def _problem(parsed: Parsed, reason: Reason, message: str) -> EndpointProblem:
     return EndpointProblem(
         dns_name=names.to_text(parsed.owner),
         record_type=record_types.type_to_text(parsed.rtype),
@@ -128,7 +129,7 @@ def _fault(
     owner_key: Name,
     apex_key: Name,
     served: dict[int, Key],
-) -> tuple[str, str] | None:
+) -> tuple[Reason, str] | None:
     """Reason and message of what is wrong with an endpoint. One that is off or expired (not
     `is_on`) holds its identity and is in nobody's way otherwise."""
     if not names.is_within(owner_key, apex_key):

@@ -8,7 +8,7 @@ $XDG_RUNTIME_DIR, or below /run, and `DIR/socket` says where.
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -23,7 +23,10 @@ PATH_MAX = 100
 def placed(directory: DataDir) -> Iterator[Path]:
     """The path for a server of the directory to listen on; the caller holds the directory's lock.
     Raises: StorageFailed when the folder for it cannot be made, or others can write to it."""
-    directory.socket_place.unlink(missing_ok=True)
+    try:
+        directory.socket_place.unlink(missing_ok=True)
+    except OSError as error:
+        raise _not_written(directory.socket_place, error) from None
     path = _real(directory.socket)
     if _fits(path):
         yield path
@@ -36,11 +39,12 @@ def placed(directory: DataDir) -> Iterator[Path]:
     try:
         directory.socket_place.write_text(f"{path}\n")
     except OSError as error:
-        raise StorageFailed(f"{directory.socket_place}: {error.strerror}") from None
+        raise _not_written(directory.socket_place, error) from None
     try:
         yield path
     finally:
-        directory.socket_place.unlink(missing_ok=True)
+        with suppress(OSError):  # whoever finds it finds that nobody listens there
+            directory.socket_place.unlink(missing_ok=True)
 
 
 def find(directory: DataDir) -> Path:
@@ -79,6 +83,12 @@ def _make_private(folder: Path) -> None:
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     if not is_ours or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise _unusable(folder, "it must be a folder of this user, with mode 0700")
+
+
+def _not_written(path: Path, error: OSError) -> StorageFailed:
+    return StorageFailed(
+        f"{path}: {error.strerror} - free space on that disk, or mend the rights of that folder"
+    )
 
 
 def _unusable(folder: Path, why: str) -> StorageFailed:

@@ -6,7 +6,7 @@ command takes the lock for itself, or only reads.
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,31 +16,46 @@ import msgspec
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
+from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged
-from kudurru.domain.events import Position, Who
+from kudurru.domain import zone_export
+from kudurru.domain.chain import origin_of
+from kudurru.domain.checkpoint import Checkpoint, parse_adoption
+from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, NotFound, StorageBroken
+from kudurru.domain.events import SIGNING_KEY, Position, Who
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import VerifiableLog
+from kudurru.domain.ports import Clock, EventLog, VerifiableLog
+from kudurru.domain.signed_note import VerifierKey, parse_key
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket
+from kudurru.domain.verify_tree import Trust
+from kudurru.entrypoints import command_socket, restoring
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
     ChangeRequest,
     Info,
     ListReply,
     ListRequest,
+    MarkRequest,
     Service,
+    because,
     export_zone,
     read_info,
     read_list,
     read_object,
     read_problems,
     to_change,
+    to_mark,
 )
 from kudurru.entrypoints.wiring import Node, Result
+from kudurru.projections import as_of
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
+from kudurru.projections.zones_as_of import ZonesAsOf
 
 LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
@@ -49,7 +64,14 @@ its socket instead."""
 MESSAGE_MIN = 12
 """Octets of the header of a DNS message (RFC 1035 section 4.1.1)."""
 
-UNREADABLE = (AssertionError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+UNREADABLE = (
+    AssertionError,
+    LookupError,
+    TypeError,
+    ValueError,
+    StorageBroken,
+    msgspec.MsgspecError,
+)
 """What reading a log that was tampered with may end in: views take for granted what the chain
 promises, so the chain is asked then (`refuse_damaged`)."""
 
@@ -80,7 +102,37 @@ def open_service(
         log = stack.enter_context(open_log(directory, create=True))
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
-        yield LocalService(node, who)
+        checkpointer = open_checkpointer(directory, node)
+        yield LocalService(node, who, checkpointer)
+        checkpointer.take_if_active()
+
+
+def open_checkpointer(
+    directory: DataDir, node: Node, policy: CheckpointPolicy | None = None
+) -> Checkpointer:
+    """Of a directory whose lock the caller holds. Raises: StorageFailed."""
+    origin = origin_of(node.log.log_id, node.log.epoch)
+    keys = KeyFolder(directory.keys, origin, SystemEntropy())
+    return Checkpointer(node, keys, policy or CheckpointPolicy())
+
+
+def adopted_keys(data: Path, node: Node) -> list[VerifierKey]:
+    """Keys of a log, oldest first; the one in `keys/` while the log names none."""
+    found = [
+        parse_adoption(event.seq, event.body).key
+        for event in node.log.read(0, key=SIGNING_KEY)
+        if event.body is not None
+    ]
+    if found:
+        return found
+    origin = origin_of(node.log.log_id, node.log.epoch)
+    key = KeyFolder(open_data_dir(data).keys, origin, SystemEntropy()).read()
+    return [key.verifier] if key else []
+
+
+def trust_of(keys: Sequence[str] = (), checkpoint: Checkpoint | None = None) -> Trust:
+    """What signatures are held against. Raises: Invalid for a text that is no key."""
+    return Trust(check_signature, tuple(map(parse_key, keys)), checkpoint)
 
 
 def _acquire(directory: DataDir) -> DirectoryLock | RemoteService:
@@ -105,7 +157,7 @@ def open_log(directory: DataDir, *, create: bool) -> Iterator[SQLiteEventLog]:
         directory.log, entropy=SystemEntropy(), clock=SystemClock(), create=create
     )
     try:
-        damages = verify(log, tail=TAIL_ROWS).damages
+        damages = verify(log, tail=TAIL_ROWS, trust=trust_of()).damages
         if damages:
             raise damages[0]
         yield log
@@ -172,10 +224,14 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
 
 def pipeline_of(node: Node, **options: Any) -> Pipeline:
     """The pipeline over a node's zones; `options` as the server sets them."""
+    return _pipeline(node.zones.served, node.clock, **options)
+
+
+def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
     return Pipeline(
-        node.zones.served,
+        zones,
         options.get("is_synced", lambda: True),
-        clock=options.get("clock", node.clock),
+        clock=clock,
         identity=options.get("identity", Identity()),
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
@@ -190,20 +246,42 @@ def _raise(error: Exception) -> None:
 def answer(node: Node, packet: bytes) -> bytes:
     """What the node's zones answer, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
     too short to be a query."""
+    return _reply(pipeline_of(node), packet)
+
+
+def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
+    """What the zones answered at a position, read from the log. Time stands still there."""
+    zones = ZonesAsOf(log, upto)
+    return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
+
+
+def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
     if len(packet) < MESSAGE_MIN:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
-    reply = pipeline_of(node).handle(packet, "127.0.0.1", "tcp")
+    reply = pipeline.handle(packet, "127.0.0.1", "tcp")
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]
     return reply.wire
 
 
+def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
+    """Lines of a master file of a zone as its serial named it at a position. Raises NotFound for a
+    zone that was not served."""
+    name = as_of.zone_named(log, zone, upto)
+    zones = ZonesAsOf(log, upto)
+    state = zones.load(name)
+    if state.zone is None or not zones.is_elected(state.apex, name):
+        raise NotFound(f"zone {zone!r} was not served here at position {upto}")
+    return list(zone_export.lines(state.zone))
+
+
 class LocalService:
     """A `Service` in this process."""
 
-    def __init__(self, node: Node, who: Who) -> None:
+    def __init__(self, node: Node, who: Who, checkpointer: Checkpointer | None = None) -> None:
         self._node = node
         self._who = who
+        self._checkpointer = checkpointer
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -223,5 +301,38 @@ class LocalService:
     def export(self, zone: str) -> list[str]:
         return export_zone(self._node, zone)
 
+    def checkpoint(self) -> str:
+        checkpointer = self._signer()
+        found = checkpointer.current() or checkpointer.take(checkpointer.plan)
+        return found.note
+
+    def rotate_key(self, reason: str) -> str:
+        checkpointer = self._signer()
+        who = msgspec.structs.replace(self._who, reason=reason)
+        return checkpointer.take(lambda now_us: checkpointer.rotation(who, now_us)).note
+
+    def _signer(self) -> Checkpointer:
+        assert self._checkpointer is not None, "opened to read, and asked to write"
+        return self._checkpointer
+
     def info(self, *, digests: bool = False) -> Info:
         return read_info(self._node, __version__, digests=digests)
+
+    def restore(self, request: RestoreRequest) -> Carried:
+        who = because(self._who, request.reason)
+        log = self._node.log
+        return self._carry_out(restoring.prepare_restore(log, request, self._node.new_id(), who))
+
+    def undo(self, request: UndoRequest) -> Carried:
+        who = because(self._who, request.reason)
+        log = self._node.log
+        return self._carry_out(restoring.prepare_undo(log, request, self._node.new_id(), who))
+
+    def _carry_out(self, undertaking: restoring.Undertaking) -> Carried:
+        node = self._node
+        document = restoring.describe(node.log, undertaking.plan, node.clock.now_us() // 1_000_000)
+        seqs = [node.commit(change).seq for change in undertaking.changes]
+        return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+    def mark(self, request: MarkRequest) -> int:
+        return self._node.commit(to_mark(request, self._who)).seq

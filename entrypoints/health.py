@@ -55,6 +55,8 @@ def _log_samples(node: Node, writer: Writer) -> Iterable[Sample]:
     yield Sample("changes_total", (), seen.changes)
     yield Sample("change_groups_total", (), seen.groups)
     yield Sample("changes_refused_total", (), seen.refused_full)
+    yield Sample("changes_failed_total", (), seen.failed)
+    yield Sample("log_writable", (), node.why_not_writable is None)
     for projection in node.views.follower.projections:
         lag = node.log.head().seq - projection.position
         yield Sample("projection_lag_events", (projection.name,), lag)

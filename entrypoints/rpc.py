@@ -9,25 +9,37 @@ objects, so that a zone of a million records needs no frame of a gigabyte. The s
 import asyncio
 import logging
 import os
-import pwd
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
 from kudurru.domain import errors
-from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, ManagedBy, StorageFailed
+from kudurru.domain.errors import (
+    Busy,
+    Cause,
+    Invalid,
+    KudurruError,
+    ManagedBy,
+    MassChange,
+    StorageFailed,
+)
 from kudurru.domain.events import Who
+from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
+from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     ChangeRequest,
     Info,
     ListReply,
     ListRequest,
+    MarkRequest,
     manifest_from_wire,
     manifest_to_wire,
 )
@@ -55,6 +67,7 @@ class ChangeHeader(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     reason: str
     imported_serials: dict[str, int]
+    allow_mass_change: bool = False
 
 
 # --- client -----------------------------------------------------------------------------------
@@ -99,6 +112,7 @@ class RemoteService:
             dry_run=request.dry_run,
             reason=request.reason,
             imported_serials=request.imported_serials,
+            allow_mass_change=request.allow_mass_change,
         )
         self._send(["change", msgspec.to_builtins(header)])
         for part in objects:
@@ -123,12 +137,30 @@ class RemoteService:
     def info(self, *, digests: bool = False) -> Info:
         return msgspec.convert(self._call("info", digests), Info)
 
+    def checkpoint(self) -> str:
+        return self._call("checkpoint", None)  # type: ignore[no-any-return]  # as the server sent it
+
+    def rotate_key(self, reason: str) -> str:
+        return self._call("rotate-key", reason)  # type: ignore[no-any-return]  # as the server sent it
+
+    def restore(self, request: RestoreRequest) -> Carried:
+        return msgspec.convert(self._call("restore", msgspec.to_builtins(request)), Carried)
+
+    def undo(self, request: UndoRequest) -> Carried:
+        return msgspec.convert(self._call("undo", msgspec.to_builtins(request)), Carried)
+
+    def mark(self, request: MarkRequest) -> int:
+        return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)
+
     def _call(self, method: str, argument: Any) -> Any:
         self._send([method, argument])
         return self._receive()
 
     def _send(self, value: Any) -> None:
-        data = msgspec.msgpack.encode(value)
+        try:
+            data = msgspec.msgpack.encode(value)
+        except UnicodeEncodeError:
+            raise Invalid("request", [Cause("", f"a text holds {NOT_UNICODE}")]) from None
         try:
             self._stream.sendall(_LENGTH.pack(len(data)) + data)
         except OSError:
@@ -166,6 +198,8 @@ def _encode_error(error: KudurruError) -> dict[str, Any]:
             return {"type": "Invalid", "what": error.what, "causes": causes}
         case ManagedBy():
             return {"type": "ManagedBy", "what": error.what, "owner": error.owner}
+        case MassChange():
+            return {"type": "MassChange", **vars(error)}
         case _:
             return {"type": type(error).__name__, "message": str(error)}
 
@@ -176,9 +210,17 @@ def _decode_error(value: dict[str, Any]) -> KudurruError:
             return Invalid(what, [Cause(field, message) for field, message in causes])
         case {"type": "ManagedBy", "what": str(what), "owner": str(owner)}:
             return ManagedBy(what, owner)
+        case {"type": "MassChange", "zone": str(zone), "changed": int(part), "total": int(total)}:
+            return MassChange(zone, part, total)
         case {"type": str(name), "message": str(message)}:
             kind = getattr(errors, name, None)
-            simple = (errors.NotFound, errors.Conflict, errors.Busy, errors.StorageFailed)
+            simple = (
+                errors.NotFound,
+                errors.Conflict,
+                errors.Busy,
+                errors.StorageFailed,
+                errors.StorageBroken,
+            )
             return kind(message) if kind in simple else KudurruError(message)
         case _:
             return KudurruError("the server sent an error that this version does not know")
@@ -219,7 +261,8 @@ class RpcServer:
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # a stale socket does no harm: see `start`
+            self._path.unlink(missing_ok=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -303,6 +346,7 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
         dry_run=header.dry_run,
         reason=header.reason,
         imported_serials=header.imported_serials,
+        allow_mass_change=header.allow_mass_change,
     )
 
 
@@ -327,10 +371,6 @@ def _peer(writer: asyncio.StreamWriter) -> str:
     stream = writer.get_extra_info("socket")
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
-        return f"user:{os.getuid()}"  # the folder is 0700: it can only be our own user
+        return actor_of(os.getuid())  # the folder is 0700: it can only be our own user
     raw = stream.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
-    uid = _CREDENTIALS.unpack(raw)[1]
-    try:
-        return f"user:{pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"user:{uid}"
+    return actor_of(_CREDENTIALS.unpack(raw)[1])

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,16 @@ from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.settings import RatelimitSettings, TlsSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket, demo
-from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
+from kudurru.entrypoints import command_socket, demo, restoring
+from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.directory import (
+    UNREADABLE,
+    answer,
+    open_checkpointer,
+    pipeline_of,
+    trust_of,
+)
 from kudurru.entrypoints.health import metrics_of
 from kudurru.entrypoints.listeners import (
     bind_listeners,
@@ -45,16 +54,21 @@ from kudurru.entrypoints.listeners import (
     engines_of,
     keep_fresh,
 )
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
+    REASON_MAX,
     ChangeRequest,
     ListRequest,
+    MarkRequest,
+    because,
     export_zone,
     read_info,
     read_list,
     read_object,
     read_problems,
     to_change,
+    to_mark,
 )
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
@@ -89,6 +103,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
+    checkpoints: CheckpointPolicy = CheckpointPolicy()
+    trusted_keys: tuple[str, ...] = ()
 
 
 class Server:
@@ -100,7 +116,7 @@ class Server:
         self._is_hurried = False
         self.is_synced = False
         self.is_lameduck = False
-        self.why_not_writable: KudurruError | None = None
+        self._node: Node | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
@@ -116,10 +132,11 @@ class Server:
                 DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
             )
             node = self._open_node(directory, stack)
-            writer = Writer(node)
+            checkpointer = self._open_checkpointer(directory, node)
+            writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
             addresses = await self._listen(node, writer, Cookies(secret), stack)
-            await self._replay(node)
+            await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             path = stack.enter_context(command_socket.placed(directory))
@@ -132,6 +149,9 @@ class Server:
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
                         ),
                     ]
+                    if checkpointer is not None and checkpointer.key is not None:
+                        keeping = keep_checkpoints(writer, checkpointer, node.clock)
+                        running.append(tasks.create_task(keeping, name="checkpoints"))
                     if self._certificates is not None:
                         watch = keep_fresh(self._certificates)
                         running.append(tasks.create_task(watch, name="certificates"))
@@ -146,10 +166,15 @@ class Server:
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
+                    await self._sign_last(writer, checkpointer)
                     for task in running:
                         task.cancel()
             except ExceptionGroup as group:
                 raise _first_of(group) from group
+
+    @property
+    def why_not_writable(self) -> KudurruError | None:
+        return self._node.why_not_writable if self._node is not None else None
 
     def stop(self) -> None:
         """Stop in order; asked twice, without waiting for balancers to notice."""
@@ -168,17 +193,34 @@ class Server:
         )
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
-        damages = verify(event_log, tail=TAIL_ROWS).damages
+        trust = trust_of(self._options.trusted_keys)
+        self._node = node
+        damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
         if damages:
             self._stop_writing(node, damages[0])
         return node
+
+    def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
+        """None for a damaged log: nobody signs that."""
+        if self.why_not_writable is not None:
+            return None
+        checkpointer = open_checkpointer(directory, node, self._options.checkpoints)
+        if checkpointer.why_not:
+            log.error("checkpoints are not signed: %s", checkpointer.why_not)
+        elif checkpointer.is_new_key:
+            log.info(
+                "this log is signed by the new key %s: keep it where this machine cannot change "
+                "it, and give it to audit verify --key",
+                checkpointer.key,
+            )
+        return checkpointer
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
         """What cannot be trusted stops writing, not answering."""
         if self._options.strict:
             raise damage
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
-        self.why_not_writable = node.why_not_writable = damage
+        node.why_not_writable = damage
 
     async def _listen(
         self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
@@ -238,11 +280,11 @@ class Server:
             return []
         return [f"Certificate: {self._certificates.problem}"]
 
-    async def _replay(self, node: Node) -> None:
+    async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
         try:
             await self._replay_undamaged(node)
-        except UNREADABLE:
+        except (LogDamaged, *UNREADABLE):
             # A damage older than what is verified at every start.
             damages = verify(node.log).damages  # type: ignore[arg-type]  # as _open_node made it
             if not damages:
@@ -251,6 +293,8 @@ class Server:
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
+        if checkpointer is not None:
+            checkpointer.recount()
 
     async def _replay_undamaged(self, node: Node) -> None:
         upto = None
@@ -306,6 +350,15 @@ class Server:
         while not self._is_hurried and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
 
+    async def _sign_last(self, writer: Writer, checkpointer: Checkpointer | None) -> None:
+        """Nothing of this run stays unsigned, if it can be helped."""
+        if checkpointer is None or checkpointer.key is None or not checkpointer.activity:
+            return
+        try:
+            await writer.checkpoint()
+        except KudurruError as error:
+            log.warning("the newest changes are not signed: %s", error)
+
     def _handler(self, node: Node, writer: Writer) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             match method:
@@ -326,10 +379,40 @@ class Server:
                 case "info":
                     info = read_info(node, __version__, digests=bool(argument))
                     return msgspec.to_builtins(info)
+                case "checkpoint":
+                    return (await writer.checkpoint()).note
+                case "rotate-key":
+                    reason = msgspec.convert(argument, str)[:REASON_MAX]
+                    who = msgspec.structs.replace(who, reason=reason)
+                    return (await writer.rotate_key(who)).note
+                case "restore":
+                    asked = msgspec.convert(argument, RestoreRequest)
+                    prepare = partial(restoring.prepare_restore, node.log, asked)
+                    carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
+                    return msgspec.to_builtins(carried)
+                case "undo":
+                    unwanted = msgspec.convert(argument, UndoRequest)
+                    prepare = partial(restoring.prepare_undo, node.log, unwanted)
+                    carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
+                    return msgspec.to_builtins(carried)
+                case "mark":
+                    mark = to_mark(msgspec.convert(argument, MarkRequest), who)
+                    return (await writer.submit(mark)).seq
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 
         return handle
+
+
+async def _carry_out(
+    node: Node, writer: Writer, prepare: Callable[[str, Who], Undertaking], who: Who
+) -> Carried:
+    """Plan in a thread, as that reads much of the log, and let the writer decide."""
+    undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
+    now_s = node.clock.now_us() // 1_000_000
+    document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
+    seqs = [(await writer.submit(change)).seq for change in undertaking.changes]
+    return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
 
 def _shown(bound: Sequence[Bound]) -> dict[str, str]:

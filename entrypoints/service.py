@@ -8,18 +8,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from kudurru.domain import zone_export
+from kudurru.domain import targets, zone_export
 from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
-from kudurru.domain.errors import Invalid, NotFound
+from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Who
-from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
+from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.selectors import parse_selector
+from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
-from kudurru.projections.objects_view import parse_selector
 
 PAGE_MAX = 500
 REASON_MAX = 1024
@@ -35,6 +36,7 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     reason: str = ""
     imported_serials: dict[str, int] = {}
+    allow_mass_change: bool = False
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +45,11 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
     selector: str = ""
     limit: int = PAGE_MAX
     start: str = ""  # key where the page begins
+
+
+class MarkRequest(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    reason: str = ""
 
 
 class ListReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,13 +90,33 @@ class Service(Protocol):
 
     def info(self, *, digests: bool = False) -> Info: ...
 
+    def checkpoint(self) -> str:
+        """The signed checkpoint of the whole log, made when there is none. Raises: NotFound when
+        there is no key to sign with."""
+        ...
+
+    def rotate_key(self, reason: str) -> str:
+        """The first checkpoint of a new key. Raises: NotFound when the key before is missing."""
+        ...
+
+    def restore(self, request: RestoreRequest) -> Carried:
+        """Raises Conflict when the plan is stale; what the changes are refused with."""
+        ...
+
+    def undo(self, request: UndoRequest) -> Carried:
+        """Raises Conflict when objects changed since; what the changes are refused with."""
+        ...
+
+    def mark(self, request: MarkRequest) -> int:
+        """Position of the mark. Raises Conflict when the name is taken."""
+        ...
+
 
 def to_change(request: ChangeRequest, who: Who) -> Change:
     """The commands of a request. Raises Invalid for a manager or reason that may not be."""
     causes = list(manager_faults(request.manager))
     if causes:
         raise Invalid("manager", causes)
-    reason = request.reason[:REASON_MAX]
     commands: list[Command] = [
         Apply(manifest=manifest, manager=request.manager, force=request.force)
         # Zones first: record sets are held against them, wherever they stand in a file.
@@ -100,10 +127,22 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
     ]
     return Change(
         commands=tuple(commands),
-        who=msgspec.structs.replace(who, reason=reason),
+        who=because(who, request.reason),
         dry_run=request.dry_run,
         imported_serials=request.imported_serials,
+        allow_mass_change=request.allow_mass_change,
     )
+
+
+def to_mark(request: MarkRequest, who: Who) -> Change:
+    return Change(commands=(targets.mark_command(request.name),), who=because(who, request.reason))
+
+
+def because(who: Who, reason: str) -> Who:
+    """Raises Invalid for a reason that cannot be written down."""
+    if not is_unicode(reason):
+        raise Invalid("request", [Cause("reason", NOT_UNICODE)])
+    return msgspec.structs.replace(who, reason=reason[:REASON_MAX])
 
 
 def manifest_to_wire(manifest: Manifest) -> dict[str, Any]:

@@ -5,7 +5,7 @@ memory log, and the server drives it from its one writer.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from kudurru.domain.clock_steps import Reading, step
 from kudurru.domain.commands import Command, UpdateStatus
 from kudurru.domain.dns.names import Name
-from kudurru.domain.errors import KudurruError, LogNewer
+from kudurru.domain.errors import Conflict, KudurruError, LogNewer
 from kudurru.domain.events import (
     CLOCK_STEPPED,
     SYSTEM_KEY,
@@ -24,15 +24,26 @@ from kudurru.domain.events import (
     Who,
 )
 from kudurru.domain.object_store import CONTROLLER, Batch, Outcome, resource_version
-from kudurru.domain.objects import Key
+from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Entropy, EventLog
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
+from kudurru.domain.restore import Scope
+from kudurru.projections import as_of, mass_change
 from kudurru.projections.clock_view import ClockView
 from kudurru.projections.follow import Follower
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_view import ZoneState, ZoneView
 
 log = logging.getLogger("kudurru")
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """A change was decided from a scope as it was at a position: it is refused with Conflict when
+    the scope has moved since, other than by events of this cause."""
+
+    scope: Scope
+    base: int
+    cause: str
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +54,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     imported_serials: dict[str, int] = {}
     """Serials that zones had in the files they came from, by name of the DNSZone."""
+    allow_mass_change: bool = True
+    guard: Guard | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -123,11 +136,13 @@ class Node:
 
     def decide(self, changes: Sequence[Change], now_us: int) -> list[_Decided | KudurruError]:
         """Decide changes in order, each seeing the earlier ones. A refused change is its error."""
-        self._check_writable()
+        self.check_writable()
         outer = self._batch(now_us)
         decided: list[_Decided | KudurruError] = []
         for change in changes:
             try:
+                if change.guard is not None:
+                    self._check_unmoved(change.guard, decided)
                 decided.append(self._decide_one(outer, change))
             except KudurruError as error:
                 decided.append(error)
@@ -139,7 +154,22 @@ class Node:
                 decided.append(KudurruError(f"the change could not be decided, by {fault}"))
         return decided
 
-    def _check_writable(self) -> None:
+    def _check_unmoved(self, guard: Guard, earlier: Iterable[_Decided | KudurruError]) -> None:
+        """Against the log, and changes of the same group that it does not hold yet."""
+        moved: Event | Recorded | None = as_of.moved_since(
+            self.log, guard.scope, guard.base, but_by=guard.cause
+        )
+        for one in earlier:
+            if isinstance(one, _Decided) and one.change.who.cause != guard.cause:
+                moved = moved or next(filter(guard.scope.moved_by, one.events), None)
+        if moved is not None:
+            raise Conflict(
+                f"{ref_of(moved.key)} changed after the plan was made, at position {guard.base}; "
+                "plan again"
+            )
+
+    def check_writable(self) -> None:
+        """Raises what stops writing, when something does."""
         if self.why_not_writable is not None:
             raise self.why_not_writable
         stopped = self.views.follower.stopped_at
@@ -157,6 +187,8 @@ class Node:
             led_to, outcome = batch.decide(command)
             events += led_to
             outcomes.append(outcome)
+        if not change.allow_mass_change:
+            mass_change.check(outer, batch, {event.key for event in events}, self.zones)
         if change.dry_run:
             return _Decided(change, [], outcomes)
         outer.absorb(batch)
@@ -164,6 +196,10 @@ class Node:
 
     def _batch(self, now_us: int) -> Batch:
         return Batch(self.objects, now_us=now_us, epoch=self.log.epoch, new_uid=self._new_uid)
+
+    def new_id(self) -> str:
+        """A short name that nothing has yet, to be typed by people."""
+        return f"r-{self._entropy.token(5).hex()}"
 
     def _new_uid(self) -> str:
         raw = bytearray(self._entropy.token(16))
@@ -191,19 +227,25 @@ class Node:
             raise decided
         if not decided.events:
             return Result(decided.outcomes, Position(0))
+        at_us = self.time_for_events_us(now_us)
         if steps := self.clock_steps(now_us):
-            self.take_in(self.log.append(steps, now_us))
-        with self._ahead_of_log(now_us) as record:
+            self.take_in(self.log.append(steps, at_us))
+        with self._ahead_of_log(at_us) as record:
             record(decided.events)
             for command in self.stamps(change.imported_serials):
                 stamp, _ = self._batch(now_us).decide(command)
                 record(stamp)
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
-            recorded = self.log.append([ChangeSet(tuple(decided.events), who)], now_us)
+            recorded = self.log.append([ChangeSet(tuple(decided.events), who)], at_us)
         result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)
         return result
+
+    def time_for_events_us(self, now_us: int) -> int:
+        """What to append events with. Where the clock went back after records were let expire,
+        the log must not say that the events came before: views built again would keep them."""
+        return max(now_us, self.zones.now_s * 1_000_000)
 
     def clock_steps(self, now_us: int) -> list[ChangeSet]:
         """What to record before the next events, and before serials are asked for, when the clock
@@ -228,11 +270,11 @@ class Node:
         return Reading(who.wall if who and who.wall else newest.ts, None)
 
     @contextmanager
-    def _ahead_of_log(self, now_us: int) -> Iterator[Callable[[Sequence[Event]], None]]:
+    def _ahead_of_log(self, at_us: int) -> Iterator[Callable[[Sequence[Event]], None]]:
         """Let the views see events before the log has them. When the log then refuses, the views
         are worthless and are built again."""
         head = self.log.head()
-        ts = max(head.ts, now_us)
+        ts = max(head.ts, at_us)
         first = head.seq + 1
 
         def record(events: Sequence[Event]) -> None:

@@ -13,10 +13,11 @@ import msgspec
 from kudurru.domain import zone_model
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.serials import is_serial
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
-from kudurru.domain.kinds.zone import DNSZoneSpec, DNSZoneStatus
+from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.set_digest import SetDigest
@@ -66,6 +67,10 @@ class ZoneState:
             self.sources.pop(owner, None)
         else:
             self.sources[owner] = left[0] if len(left) == 1 else left
+
+    def record_sets(self) -> set[Key]:
+        """Keys of the record sets that take part in the zone."""
+        return {key for owner in self.sources for key in self.sources_of(owner)}
 
     def allows(self, namespace: str) -> bool:
         allowed = self.spec.allowed_namespaces
@@ -281,10 +286,7 @@ class ZoneView:
         self._on_change()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
-        keys = set(state.unselected)
-        for owner in state.sources:
-            keys.update(state.sources_of(owner))
-        return keys
+        return state.unselected | state.record_sets()
 
     def _clear_sources(self, state: ZoneState, zone: Zone) -> None:
         for key in self._keys_of(state):
@@ -303,11 +305,12 @@ class ZoneView:
                 self._include(state, zone, key, *loaded)
 
     def _stamp(self, state: ZoneState, event: Recorded, body: bytes) -> None:
-        status = msgspec.convert(decode_status(body), DNSZoneStatus, strict=False)
+        # Only the serial is looked at: whatever else a status holds, the zone is served.
+        serial = decode_status(body).get("serial")
         zone = state.zone
-        if zone is None or status.serial is None or status.serial == zone.serial:
+        if zone is None or not is_serial(serial) or serial == zone.serial:
             return
-        delta = zone.stamp(status.serial)
+        delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
         self._on_change()
 

@@ -17,14 +17,18 @@ TESTER = Who(actor="user:1000", source="test")
 
 
 class BrittleLog(MemoryEventLog):
-    """A log whose next append fails when it is told so, and nothing is recorded then."""
+    """A log whose next append, or the one after `passes` more, fails when it is told so; nothing
+    is recorded then."""
 
     fails_next = False
+    passes = 0
+    error: KudurruError = StorageFailed("no space left on device; free some")
 
     def append(self, change_sets: Sequence[ChangeSet], now_us: int) -> list[Recorded]:
-        if self.fails_next:
+        if self.fails_next and not self.passes:
             self.fails_next = False
-            raise StorageFailed("no space left on device; free some")
+            raise self.error
+        self.passes = max(0, self.passes - 1)
         return super().append(change_sets, now_us)
 
 
@@ -58,13 +62,14 @@ def commit_as_server(node: Node, change: Change) -> None:
     if not decided.events:
         return
     who = msgspec.structs.replace(change.who, wall=now_us)
+    at_us = node.time_for_events_us(now_us)
     if steps := node.clock_steps(now_us):
-        node.take_in(node.log.append(steps, now_us))
-    node.take_in(node.log.append([ChangeSet(tuple(decided.events), who)], now_us))
+        node.take_in(node.log.append(steps, at_us))
+    node.take_in(node.log.append([ChangeSet(tuple(decided.events), who)], at_us))
     stamps = [a_change(command) for command in node.stamps(change.imported_serials)]
     sets = [
         ChangeSet(tuple(stamp.events), who)
         for stamp in node.decide(stamps, now_us)
         if not isinstance(stamp, KudurruError)
     ]
-    node.take_in(node.log.append(sets, now_us))
+    node.take_in(node.log.append(sets, at_us))

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from kudurru.adapters.data_dir import sync_folder
-from kudurru.domain.errors import StorageFailed
+from kudurru.domain.errors import StorageBroken, StorageFailed
 
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for another process that writes the same file."""
@@ -38,7 +38,7 @@ def connect(path: Path) -> sqlite3.Connection:
     with a lock where several threads use it. Raises: StorageFailed."""
     with storage_errors(path):
         return sqlite3.connect(
-            f"file:{quote(str(path))}?mode=rw",
+            f"file:{quote(os.fsencode(path))}?mode=rw",
             uri=True,
             timeout=BUSY_TIMEOUT_S,
             isolation_level=None,
@@ -48,13 +48,16 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Raise what SQLite or the system raises as StorageFailed, with the place and what to do."""
+    """Raise what SQLite or the system raises as StorageFailed, with the place and what to do;
+    StorageBroken where the file is damaged."""
     try:
         yield
     except sqlite3.Error as error:
         if isinstance(error, sqlite3.ProgrammingError):
             raise  # a mistake of ours, or use after close
-        raise StorageFailed(f"{path}: {error} - {_advice(error, path)}") from error
+        is_damaged = primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        kind = StorageBroken if is_damaged else StorageFailed
+        raise kind(f"{path}: {error} - {_advice(error, path)}") from error
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror} - check the path and its rights") from error
 

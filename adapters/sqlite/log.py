@@ -14,6 +14,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -29,7 +30,6 @@ from kudurru.adapters.sqlite.connection import (
     storage_errors,
 )
 from kudurru.domain.chain import (
-    ADVICE,
     ENTRY_VERSION,
     Sealed,
     entry_version,
@@ -39,10 +39,18 @@ from kudurru.domain.chain import (
     salts_size,
     seal,
 )
-from kudurru.domain.errors import LogDamaged, LogNewer, NotFound, StorageFailed
+from kudurru.domain.errors import (
+    ADVICE,
+    LogDamaged,
+    LogNewer,
+    NotFound,
+    StorageBroken,
+    StorageFailed,
+)
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow
+from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow, SignTree, StoredCheckpoint
+from kudurru.domain.tree import HASH_SIZE, TILE_WIDTH, Edge
 
 BATCH_FIRST = 32
 BATCH_MAX = 1_000
@@ -71,6 +79,18 @@ _ROWS = """
     FROM log LEFT JOIN streams ON streams.id = log.stream
              LEFT JOIN scopes ON scopes.id = log.scope
     WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
+_INSERT_TILE = """
+    INSERT INTO tiles (level, idx, width, hashes) VALUES (?, ?, ?, ?)
+    ON CONFLICT (level, idx) DO UPDATE SET width = excluded.width, hashes = excluded.hashes"""
+_CHECKPOINTS = "SELECT size, note, frontier, state FROM checkpoints"
+_SCOPES = "SELECT scope FROM scopes ORDER BY id"
+_BIRTHS = """
+    SELECT seq, entry, body, who FROM streams CROSS JOIN log
+    WHERE streams.key >= ? AND streams.key < ? AND log.stream = streams.id AND log.seq <= ?
+      AND log.ver = 1 + ifnull((
+          SELECT gone.ver FROM log AS gone
+          WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= ?
+          ORDER BY gone.seq DESC LIMIT 1), 0)"""
 _SEQ_MAX = 2**63 - 1
 
 
@@ -108,6 +128,7 @@ class SQLiteEventLog(RecordedLog):
         self._writer = writer
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
+        self._edge: Edge | None = None  # of the tree as this process appended to it last
         self._refusal = ""  # why nothing may be appended any more
         with storage_errors(path):
             self.log_id, self.epoch = _check_meta(writer, path)
@@ -124,7 +145,11 @@ class SQLiteEventLog(RecordedLog):
             self._writer.close()  # the last one out takes the -wal file in
 
     def insert(
-        self, change_sets: Sequence[ChangeSet], now_us: int, first: Collection[int]
+        self,
+        change_sets: Sequence[ChangeSet],
+        now_us: int,
+        first: Collection[int],
+        sign: SignTree | None = None,
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
         ids: dict[Key, int] = {}
@@ -150,10 +175,30 @@ class SQLiteEventLog(RecordedLog):
                 _insert(db, sealed, ids)
             except sqlite3.IntegrityError as error:
                 raise IntegrityError(str(error)) from error
+            edge = self._grow_tree(db, head, [row.leaf for row in sealed])
+            if sign is not None:
+                _insert_checkpoint(db, sign(edge, sealed[-1].event.body or b""))
         if sealed:
             newest = sealed[-1]
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
+        self._edge = edge
         return [row.event for row in sealed]
+
+    def _grow_tree(self, db: sqlite3.Connection, head: LogHead, leaves: list[bytes]) -> Edge:
+        """The edge of the tree with these leaves after `head`, tiles stored. Where another process
+        has appended, or the stored tiles are behind, the rest of the leaves is read."""
+        edge = self._edge
+        if edge is None or edge.size != head.seq:
+            edge = Edge.read(_tiled_size(db, head.seq), partial(_stored_hashes, db))
+            sql = "SELECT leaf FROM log WHERE seq > ? AND seq <= ? ORDER BY seq"
+            found = [row[0] for row in db.execute(sql, (edge.size, head.seq))]
+            leaves = found + leaves
+        edge, tiles = edge.extended(leaves)
+        if tiles:
+            db.executemany(
+                _INSERT_TILE, ((t.level, t.index, len(t.hashes), b"".join(t.hashes)) for t in tiles)
+            )
+        return edge
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -162,10 +207,10 @@ class SQLiteEventLog(RecordedLog):
         two that tried, 65 to 92 % of appends failed)."""
         with self._write_lock, storage_errors(self.path):
             if self._refusal:
-                raise StorageFailed(self._refusal)
+                raise StorageBroken(self._refusal)
             db = self._writer
-            db.execute("BEGIN IMMEDIATE")
             try:
+                db.execute("BEGIN IMMEDIATE")
                 yield db
             except BaseException:
                 _roll_back(db)
@@ -178,13 +223,19 @@ class SQLiteEventLog(RecordedLog):
 
     def _commit_failed(self, error: BaseException) -> None:
         """A full disk writes no commit mark, so nothing was recorded. After anything else nobody
-        knows what is durable: appending stops, and opening the log again reads what is."""
-        if primary_code(error) not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
-            self._refusal = (
-                f"{self.path}: a commit ended in {error!r}, so it is open whether the last change "
-                "is durable - restart kudurru, it reads back what is"
-            )
+        knows what is durable: appending stops, and opening the log again reads what is.
+        Raises: StorageBroken."""
         _roll_back(self._writer)
+        if primary_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+            return
+        why = str(error) or type(error).__name__
+        self._refusal = (
+            f"{self.path}: a commit failed ({why}), so it is open whether the last change is "
+            "durable - look at the kernel's messages and at the disk's health, then restart "
+            "kudurru: it reads back what is"
+        )
+        if isinstance(error, sqlite3.Error):
+            raise StorageBroken(self._refusal) from error
 
     def _head(self, db: sqlite3.Connection) -> LogHead:
         found = db.execute(_HEAD).fetchone()
@@ -257,13 +308,23 @@ class SQLiteEventLog(RecordedLog):
         for size in _batch_sizes():
             batch = self._query(sql, (low, high, *names, size))
             for row in batch:
+                seq = row[0]
+                if not low < seq <= high:
+                    raise _goes_back(self.path, low, seq)
                 yield recorded_of(*row)
+                if newest_first:
+                    high = seq - 1
+                else:
+                    low = seq
             if len(batch) < size:
                 return
-            if newest_first:
-                high = batch[-1][0] - 1
-            else:
-                low = batch[-1][0]
+
+    def scopes(self) -> list[str]:
+        return [row[0] for row in self._query(_SCOPES)]
+
+    def births(self, kind: str, upto: int) -> Iterator[Recorded]:
+        found = self._query(_BIRTHS, (f"{kind}/", f"{kind}0", upto, upto))  # 0 follows /
+        return (recorded_of(*row) for row in found)
 
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         """See `VerifiableLog`. Raises: LogDamaged at a row that cannot be read at all."""
@@ -272,6 +333,8 @@ class SQLiteEventLog(RecordedLog):
         for size in _batch_sizes():
             batch = self._query_rows(seq, high, size)
             for row in batch:
+                if row[0] <= seq:
+                    raise _goes_back(self.path, seq, row[0])
                 yield LogRow(*row)
                 seq = row[0]
             if not batch:
@@ -284,8 +347,26 @@ class SQLiteEventLog(RecordedLog):
             if primary_code(error.__cause__ or error) != sqlite3.SQLITE_CORRUPT:
                 raise
             if size > 1:
-                return self._query_rows(after, upto, 1)
+                return self._query_rows(after, upto, size // 2)
             raise LogDamaged("gap", after + 1, f"the row cannot be read: {error}") from error
+
+    def hashes(self, level: int, first: int, last: int) -> Sequence[bytes]:
+        with self._read_lock, storage_errors(self.path):
+            return _stored_hashes(self._reader, level, first, last)
+
+    def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
+        sql = f"{_CHECKPOINTS} WHERE size > ? ORDER BY size LIMIT ?"
+        for size in _batch_sizes():
+            batch = self._query(sql, (after, size))
+            for row in batch:
+                yield StoredCheckpoint(*row)
+                after = row[0]
+            if len(batch) < size:
+                return
+
+    def newest_checkpoint(self) -> StoredCheckpoint | None:
+        found = self._query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
+        return StoredCheckpoint(*found[0]) if found else None
 
     def check_storage(self) -> None:
         """Hold SQLite's indexes against its tables, which `verify` does not see: an index that
@@ -301,6 +382,44 @@ class SQLiteEventLog(RecordedLog):
             found = str(error)
         if found != "ok":
             raise LogDamaged("entry", 0, f"{self.path} is inconsistent: {found}; {ADVICE}")
+
+
+def _tiled_size(db: sqlite3.Connection, size: int) -> int:
+    """How many of the first `size` leaves lie in full stored tiles."""
+    found = db.execute("SELECT max(idx) FROM tiles WHERE level = 0").fetchone()[0]
+    tiles = 0 if found is None else found + 1
+    return int(min(tiles, size // TILE_WIDTH)) * TILE_WIDTH
+
+
+def _stored_hashes(db: sqlite3.Connection, level: int, first: int, last: int) -> list[bytes]:
+    """See `domain.tree.ReadHashes`. Fewer where some are missing."""
+    index, at = divmod(first, TILE_WIDTH)
+    sql = "SELECT hashes FROM tiles WHERE level = ? AND idx = ?"
+    found = db.execute(sql, (level, index)).fetchone()
+    if found is not None:
+        octets = found[0]
+        return [octets[i : i + HASH_SIZE] for i in _offsets(at, at + last - first, len(octets))]
+    if level:
+        return []
+    sql = "SELECT leaf FROM log WHERE seq > ? AND seq <= ? ORDER BY seq"
+    return [row[0] for row in db.execute(sql, (first, last))]
+
+
+def _offsets(first: int, last: int, octets: int) -> range:
+    return range(first * HASH_SIZE, min(last * HASH_SIZE, octets), HASH_SIZE)
+
+
+def _insert_checkpoint(db: sqlite3.Connection, found: StoredCheckpoint) -> None:
+    db.execute(
+        "INSERT INTO checkpoints (size, note, frontier, state) VALUES (?, ?, ?, ?)",
+        (found.size, found.note, found.frontier, found.state),
+    )
+
+
+def _goes_back(path: Path, after: int, found: int) -> LogDamaged:
+    """Pages of a damaged file may lead in a circle, and a reader would never come to an end."""
+    message = f"row {found} of {path} comes after row {after}: its pages are damaged; {ADVICE}"
+    return LogDamaged("gap", after + 1, message)
 
 
 def _batch_sizes() -> Iterator[int]:
@@ -383,6 +502,8 @@ def _prepare(
     db.execute(f"PRAGMA cache_spill = {SPILL_PAGES}")
     db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
     db.execute(f"PRAGMA journal_size_limit = {WAL_SIZE_MAX}")
+    if not create:
+        return  # who only reads does not wait for who writes
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_empty:
@@ -390,6 +511,9 @@ def _prepare(
         # Changes nothing, and shows here, not at the first append, whether we may write.
         db.execute("DELETE FROM tracking WHERE 0")
         db.execute("COMMIT")
+        # After an fsync that failed, the system may show pages that never reached the disk and not
+        # write them again. What is read here as recorded is made so.
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
     except BaseException:
         _roll_back(db)
         raise

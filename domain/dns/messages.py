@@ -32,7 +32,7 @@ NSID, COOKIE, KEEPALIVE, PADDING, EXTENDED_ERROR = 3, 10, 11, 12, 15
 PADDING_BLOCK = 468
 """Answers to padded queries are as long as a multiple of it (RFC 8467 section 4.1)."""
 
-_QR, _AA, _TC, _RD, _CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0010
+_QR, _AA, _TC, _RD = 0x8000, 0x0400, 0x0200, 0x0100
 _OPCODE_MASK = 0x7800
 _DO = 0x8000
 _POINTER_MAX = 0x3FFF
@@ -306,7 +306,8 @@ def _is_plain(answer: Sequence[Placed]) -> bool:
 
 
 def _head(query: Query, answer: Answer, counts: tuple[int, int, int], more_flags: int = 0) -> bytes:
-    flags = _QR | query.flags & (_RD | _CD) | more_flags | answer.rcode & 0xF
+    # CD is not copied: what is answered here is ours (RFC 4035 section 3.1.6).
+    flags = _QR | query.flags & _RD | more_flags | answer.rcode & 0xF
     if answer.is_authoritative:
         flags |= _AA
     opt_count = query.edns_version is not None

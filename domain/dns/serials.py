@@ -3,11 +3,18 @@
 Every function takes `bits`, so that a test can try the whole space of a small one.
 """
 
+from typing import Any, TypeGuard
+
 SERIAL_BITS = 32
 
 CLOCK_LEAP_MAX_S = 86_400
 """A clock further ahead of the last stamp than this is not believed: one wrong clock would use up
 half of the serial space."""
+
+
+def is_serial(value: Any) -> TypeGuard[int]:
+    """Whether a value may be a serial of ours: 32 bits, and not 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << SERIAL_BITS
 
 
 def add(serial: int, increment: int, bits: int = SERIAL_BITS) -> int:

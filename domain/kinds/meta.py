@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -77,9 +77,16 @@ class ObjectMeta(StrictSpec, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
 
 
+Reason = Literal[
+    "AsExpected", "ZoneNotFound", "NotSelected", "MissingReference", "Unsupported", "Duplicated",
+    "OutsideZone", "Invalid", "Disabled", "ServingFromSnapshot",
+]  # fmt: skip
+"""Why an object, or a part of it, is as it is: of conditions and of problems."""
+
+
 class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     type: str
-    status: str  # True, False, Unknown
+    status: Literal["True", "False", "Unknown"]  # Unknown: it cannot be told yet
     reason: str
     message: str = ""
     observed_generation: int = 0

@@ -10,7 +10,15 @@ from msgspec import Meta
 
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.errors import Cause
-from kudurru.domain.kinds.meta import Condition, Spec, StrictSpec, Text, Ttl, is_dns_subdomain
+from kudurru.domain.kinds.meta import (
+    Condition,
+    Reason,
+    Spec,
+    StrictSpec,
+    Text,
+    Ttl,
+    is_dns_subdomain,
+)
 
 TARGET_MAX = 262_144
 """Characters of one target: 65,535 octets of a TXT take at most four each, as \\DDD, and each
@@ -50,7 +58,7 @@ class EndpointProblem(Spec, frozen=True, kw_only=True):
     dns_name: str
     record_type: str
     set_identifier: str = ""
-    reason: str
+    reason: Reason
     message: str
 
 

@@ -22,6 +22,7 @@ def apply(
     namespace: common.NamespaceOption = "default",
     manager: common.ManagerOption = DEFAULT_MANAGER,
     force: common.ForceOption = False,
+    allow_mass_change: common.MassChangeOption = False,
     dry_run: common.DryRunOption = False,
     reason: common.ReasonOption = "",
     output: common.OutputOption = Output.table,
@@ -29,7 +30,12 @@ def apply(
     """Create or change objects from files, folders or standard input, all or nothing."""
     loaded = common.load_manifests(files, namespace)
     request = ChangeRequest(
-        apply=loaded.manifests, manager=manager, force=force, dry_run=dry_run, reason=reason
+        apply=loaded.manifests,
+        manager=manager,
+        force=force,
+        dry_run=dry_run,
+        reason=reason,
+        allow_mass_change=allow_mass_change,
     )
     with common.service(data, write=True) as service:
         with loaded.located():

@@ -1,6 +1,5 @@
 """What most commands share: options, the way to a node, manifests from files."""
 
-import getpass
 import os
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
+from kudurru.entrypoints.actors import actor_of
 from kudurru.entrypoints.cli.output import Output
 from kudurru.entrypoints.service import Service
 from kudurru.entrypoints.wiring import Node
@@ -49,6 +49,10 @@ ManagerOption = Annotated[
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Take objects over from other managers.")
 ]
+MassChangeOption = Annotated[
+    bool,
+    typer.Option("--allow-mass-change", help="Change or remove more than 30 % of a zone."),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show it, write nothing.")]
 FilesOption = Annotated[
     list[Path],
@@ -58,16 +62,16 @@ AtOption = Annotated[
     str | None,
     typer.Option("--at", metavar="T", help="As of a position, a time, or for example '2h ago'."),
 ]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE|DIR", help="Settings, see `kudurru config`."),
+]
 DEFAULT_DATA = Path("kudurru-data")
 
 
 def me(source: str = "cli") -> Who:
     """The person at the keyboard, as the operating system knows them."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = str(os.getuid())
-    return Who(actor=f"user:{name}", source=source)
+    return Who(actor=actor_of(os.getuid()), source=source)
 
 
 @contextmanager

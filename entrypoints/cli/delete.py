@@ -22,6 +22,7 @@ def delete(
     namespace: common.NamespaceOption = "default",
     manager: common.ManagerOption = DEFAULT_MANAGER,
     force: common.ForceOption = False,
+    allow_mass_change: common.MassChangeOption = False,
     dry_run: common.DryRunOption = False,
     reason: common.ReasonOption = "",
     output: common.OutputOption = Output.table,
@@ -29,7 +30,12 @@ def delete(
     """Delete objects, all of them or none."""
     keys = [common.key_from(kind, name, namespace)[1] for name in dict.fromkeys(objects)]
     request = ChangeRequest(
-        delete=keys, manager=manager, force=force, dry_run=dry_run, reason=reason
+        delete=keys,
+        manager=manager,
+        force=force,
+        dry_run=dry_run,
+        reason=reason,
+        allow_mass_change=allow_mass_change,
     )
     with common.service(data, write=True) as service:
         result = service.change(request)

@@ -6,15 +6,20 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from kudurru.domain.differences import differences
 from kudurru.domain.errors import Cause, Invalid, NotFound
+from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.validation import Manifest
+from kudurru.domain.object_store import annotations_after
 from kudurru.domain.objects import ref_of
+from kudurru.domain.restore import Scope, content
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.history import differences, print_change
+from kudurru.entrypoints.cli.history import print_change
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
 from kudurru.entrypoints.service import Service
+from kudurru.projections import as_of
 
 app = command_app()
 
@@ -62,14 +67,13 @@ def _of_manifest(service: Service, manifest: Manifest) -> dict[str, Any] | None:
         document = service.get(manifest.key)
     except NotFound:
         document = {}
-    after = _content(
-        {
-            "metadata": msgspec.to_builtins(manifest.meta),
-            "spec": msgspec.to_builtins(manifest.spec),
-        }
-    )
+    before = _content(document)
+    meta = manifest.meta
+    annotations = annotations_after(meta.annotations, before.get("annotations", {}))
+    metadata = {"labels": meta.labels, "annotations": annotations}
+    after = _content({"metadata": metadata, "spec": msgspec.to_builtins(manifest.spec)})
     verb = "would change" if document else "would be created"
-    return _difference(manifest.key, _content(document), after, verb)
+    return _difference(manifest.key, before, after, verb)
 
 
 def _content(document: dict[str, Any]) -> dict[str, Any]:
@@ -78,9 +82,7 @@ def _content(document: dict[str, Any]) -> dict[str, Any]:
         return {}
     meta = document["metadata"]
     annotations = {
-        name: value
-        for name, value in meta.get("annotations", {}).items()
-        if name != "kudurru.io/managed-by"
+        name: value for name, value in meta.get("annotations", {}).items() if name != MANAGED_BY
     }
     parts = {"spec": document["spec"], "labels": meta.get("labels"), "annotations": annotations}
     return {name: part for name, part in parts.items() if part}
@@ -97,31 +99,19 @@ def _difference(key: Any, before: Any, after: Any, verb: str) -> dict[str, Any] 
 
 def _between(data: Any, from_: str, to: str | None, zone: str | None) -> list[dict[str, Any]]:
     """Objects that differ between two positions."""
-    from kudurru.domain.object_store import to_document
-
     with directory.open_reader(data) as node:
         first = common.resolve(from_, node.log)
         last = common.resolve(to, node.log) if to else node.log.head().seq
         if last < first:
             raise Invalid("diff", [Cause("", f"--to {last} is before --from {first}")])
-        directory.replay(node, first, zones=False)
-        touched = {
-            event.key: event
-            for event in node.log.read(first, last)
-            if zone is None or event.scope.partition("/")[2] == zone.rstrip(".")
-        }
-        before = {key: node.objects.find(key) for key in touched}
-        directory.replay(node, last, zones=False)
-        found = []
-        for key, old in before.items():
-            new = node.objects.find(key)
+        scope = Scope(everything=True)
+        if zone is not None:
+            scope = Scope(zone=as_of.zone_named(node.log, zone, last, first))
+        found = as_of.between(node.log, scope, first, last)
+        differing = []
+        for key in sorted(found.then.keys() | found.now.keys()):
+            old, new = found.then.get(key), found.now.get(key)
             verb = "created" if old is None else "deleted" if new is None else "changed"
-            difference = _difference(
-                key,
-                _content(to_document(old)) if old else {},
-                _content(to_document(new)) if new else {},
-                verb,
-            )
-            if difference:
-                found.append(difference)
-        return found
+            if difference := _difference(key, content(old), content(new), verb):
+                differing.append(difference)
+        return differing

@@ -9,13 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
+from kudurru.domain.errors import NotFound
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind, kind_by_word
-from kudurru.domain.objects import Key
+from kudurru.domain.object_store import to_document
+from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.ports import EventLog
+from kudurru.domain.restore import Scope
+from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, age, note, print_documents, print_table
 from kudurru.entrypoints.cli.watch import watch as follow
-from kudurru.entrypoints.service import ListRequest, collect, read_list, read_object
+from kudurru.entrypoints.service import ListRequest, collect
+from kudurru.projections import as_of
 
 app = command_app()
 
@@ -66,23 +72,25 @@ def _read(
 ) -> list[dict[str, Any]]:
     """The object of a key, or all that a request lists."""
     if at is not None:
-        with common.reader(data, at, zones=False) as node:
-            if key is not None:
-                return [read_object(node, key)]
-            reply = read_list(node, request)
-            items = reply.items
-            while reply.next_key is not None:
-                reply = read_list(node, _next(request, reply.next_key))
-                items += reply.items
-            return items
+        with directory.open_reader(data) as node:
+            return _read_as_of(node.log, common.resolve(at, node.log), request, key)
     with common.service(data) as service:
         return [service.get(key)] if key is not None else collect(service, request)
 
 
-def _next(request: ListRequest, start: str) -> ListRequest:
-    import msgspec
-
-    return msgspec.structs.replace(request, start=start)
+def _read_as_of(
+    log: EventLog, upto: int, request: ListRequest, key: Key | None
+) -> list[dict[str, Any]]:
+    scope = Scope(
+        namespace=request.namespace or "",
+        kind=request.kind,
+        selector=request.selector,
+        keys=(key,) if key is not None else (),
+    )
+    found = as_of.objects(log, scope, upto)
+    if key is not None and key not in found:
+        raise NotFound(f"{ref_of(key)} did not exist at position {upto}")
+    return [to_document(stored) for stored in found.values()]
 
 
 def _table(

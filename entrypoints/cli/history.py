@@ -1,17 +1,22 @@
 """kudurru history: who changed what, when and why."""
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from kudurru.domain import targets
+from kudurru.domain.differences import differences
 from kudurru.domain.events import (
+    AUDIT_MARKED,
+    CHECKPOINT_STATE,
+    KEY_ADOPTED,
     OBJECT_APPLIED,
     OBJECT_DELETED,
     OBJECT_MOVED,
     OBJECT_STATUS,
+    RESTORE_BEGUN,
+    RESTORE_DONE,
     Recorded,
     Who,
 )
@@ -24,7 +29,13 @@ from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_doc
 
 app = command_app()
 
-_VERBS = {OBJECT_STATUS: "status", OBJECT_DELETED: "deleted", OBJECT_MOVED: "moved"}
+_VERBS = {
+    OBJECT_STATUS: "status",
+    OBJECT_DELETED: "deleted",
+    OBJECT_MOVED: "moved",
+    AUDIT_MARKED: "marked",
+    RESTORE_DONE: "ended",
+}
 LIMIT = 50
 
 
@@ -45,10 +56,10 @@ def history(
     with directory.open_reader(data) as node:
         log = node.log
         now_us = node.clock.now_us()
-        after = _first(since, log, now_us) - 1 if since else 0
+        after = first_position(since, log, now_us) - 1 if since else 0
         upto = targets.resolve(until, log, now_us) if until else None
         events = log.read(after, upto, key=key, newest_first=True)
-        wanted = (e for e in events if _matches(e, zone, actor))
+        wanted = (e for e in events if matches(e, zone, actor))
         with_changes = output is not Output.table
         documents = []
         for event in wanted:
@@ -66,21 +77,25 @@ def history(
         print_table(
             ["SEQ", "TIME", "ACTOR", "MANAGER", "WHAT", "OBJECT", "REASON"],
             [
-                [d["seq"], d["time"], d["actor"], d["manager"], d["verb"], d["object"], d["reason"]]
+                [d["seq"], d["time"], d["actor"], d["manager"], d["verb"], d["object"],
+                 d["reason"] or d.get("cause", "")]
                 for d in documents
             ],
-        )
+        )  # fmt: skip
 
 
-def _first(since: str, log: EventLog, now_us: int) -> int:
+def first_position(since: str, log: EventLog, now_us: int) -> int:
     """The first position that is not before a target."""
     text = since.strip()
-    if text.isascii() and text.isdigit():
-        return int(text)
+    if (position := targets.position_in(text)) is not None:
+        return position
     return log.position_at(targets.moment_us(text, now_us) - 1) + 1
 
 
-def _matches(event: Recorded, zone: str | None, actor: str | None) -> bool:
+def matches(event: Recorded, zone: str | None, actor: str | None) -> bool:
+    """Whether a change is asked for. Checkpoints change nothing: `audit tail` shows them."""
+    if event.type in (CHECKPOINT_STATE, KEY_ADOPTED):
+        return False
     if zone is not None and event.scope.partition("/")[2] != zone.rstrip("."):
         return False
     return actor is None or actor in (who_of(event).actor, who_of(event).actor.partition(":")[2])
@@ -111,6 +126,8 @@ def describe_event(event: Recorded, log: EventLog, *, with_changes: bool = False
     }
     if who.cause:
         document["cause"] = who.cause
+    if event.type in (RESTORE_BEGUN, RESTORE_DONE) and event.body is not None:
+        document["restore"] = msgspec.json.decode(event.body)
     if event.body is None:
         document["redacted"] = True
     elif with_changes:
@@ -124,6 +141,8 @@ def _verb(event: Recorded, log: EventLog) -> str:
         before = _before(event, log)
         is_new = before is None or before.type == OBJECT_DELETED
         return "created" if is_new else "changed"
+    if event.type == RESTORE_BEGUN:
+        return "begun" if log.stream_version(event.key) > 1 else "unfinished"
     return _VERBS.get(event.type, event.type)
 
 
@@ -151,24 +170,6 @@ def _previous(event: Recorded, log: EventLog) -> dict[str, Any]:
     return {}
 
 
-def differences(before: Any, after: Any, path: str = "") -> Iterator[dict[str, Any]]:
-    """Leaves that differ: {field, from, to}, either left out where there is none."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for name in sorted(before.keys() | after.keys()):
-            inner = f"{path}.{name}" if path else name
-            if name not in after:
-                yield {"field": inner, "from": before[name]}
-            elif name not in before:
-                yield {"field": inner, "to": after[name]}
-            else:
-                yield from differences(before[name], after[name], inner)
-    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for i, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from differences(old, new, f"{path}[{i}]")
-    elif before != after:
-        yield {"field": path, "from": before, "to": after}
-
-
 def _print_wide(document: dict[str, Any]) -> None:
     who = f"{document['actor']} ({document['source']}) as {document['manager']}"
     echo(
@@ -179,6 +180,8 @@ def _print_wide(document: dict[str, Any]) -> None:
     )
     if document["reason"]:
         echo(escape(f"    reason: {document['reason']}"))
+    if document.get("cause"):
+        echo(escape(f"    cause: {document['cause']}"))
     for change in document.get("changes", ()):
         print_change(change, "    ")
 

@@ -3,6 +3,7 @@ not pay for a DNS server."""
 
 import gc
 import importlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -24,6 +25,9 @@ COMMANDS = {
     "delete": ("delete", "Delete objects."),
     "diff": ("diff", "Show what applying files would change."),
     "history": ("history", "Show who changed what, when and why."),
+    "blame": ("blame", "Show who last changed each record of a zone."),
+    "undo": ("undo", "Take one change back."),
+    "restore": ("restore", "Bring objects back to a moment, plan first."),
     "replay": ("replay", "Rebuild every view from the log."),
     "audit": ("audit", "Verify and follow the log."),
     "query": ("query", "Ask what a name answers, now or back then."),
@@ -84,6 +88,9 @@ def run() -> NoReturn:
         if getattr(sys, name) is None:  # closed by who started us
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # until the end
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")  # a locale may have few characters
     sys.exit(main(sys.argv[1:]))
 
 

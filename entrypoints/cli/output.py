@@ -4,6 +4,7 @@ What came from outside (names, TXT, reasons) is escaped here, where it is shown:
 as \\xNN, and rich's markup is off.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -44,21 +45,49 @@ def note(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One document with stable keys. JSON escapes control characters itself."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    """One document with stable keys."""
+    echo(_shown(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def print_jsonl(values: Iterable[Any]) -> None:
     for value in values:
-        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+        echo(_shown(msgspec.json.encode(value).decode()))
+
+
+def _shown(json: str) -> str:
+    """JSON in plain ASCII: some of the rest can move a cursor, and a locale may lack it."""
+    return json if json.isascii() and "\x7f" not in json else _NOT_PLAIN.sub(_json_escape, json)
+
+
+_NOT_PLAIN = re.compile(r"[^\n -~]")
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def print_yaml(*documents: Any) -> None:
+    """YAML that `apply` reads back as it was."""
     import yaml
 
+    from kudurru.domain.documents import needs_quotes
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = "'" if needs_quotes(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+    Dumper.add_representer(str, text)
     texts = [
-        yaml.safe_dump(
-            msgspec.to_builtins(document), sort_keys=False, allow_unicode=False, width=4096
+        yaml.dump(
+            msgspec.to_builtins(document),
+            Dumper=Dumper,
+            sort_keys=False,
+            allow_unicode=False,
+            width=4096,
         )
         for document in documents
     ]

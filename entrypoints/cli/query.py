@@ -6,6 +6,7 @@ import typer
 
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.errors import Cause, Invalid
+from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
@@ -25,10 +26,8 @@ def query(
     """Ask what a name answers, now or as of a moment. Prints as dig does."""
     packet = _packet(name, rtype, dnssec)
     if at is not None:
-        from kudurru.entrypoints.directory import answer
-
-        with common.reader(data, at) as node:
-            wire = answer(node, packet)
+        with directory.open_reader(data) as node:
+            wire = directory.answer_as_of(node.log, common.resolve(at, node.log), packet)
     else:
         with common.service(data) as service:
             wire = service.query(packet)

@@ -96,6 +96,7 @@ def _addresses(texts: list[str]) -> list[str]:
 
 def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
     from kudurru.entrypoints import logs
+    from kudurru.entrypoints.checkpoints import CheckpointPolicy
     from kudurru.entrypoints.server import ServeOptions, Server
 
     logs.start(settings.log.level, settings.log.format)
@@ -113,6 +114,12 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         with_demo=with_demo,
         pid_file=pid_file,
         strict=strict,
+        checkpoints=CheckpointPolicy(
+            events=settings.audit.checkpoint.events,
+            interval_s=settings.audit.checkpoint.interval.total_seconds(),
+            publish=settings.audit.checkpoint.publish,
+        ),
+        trusted_keys=settings.audit.trusted_keys,
     )
 
     async def serve_until_stopped() -> None:

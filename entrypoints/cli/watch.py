@@ -10,11 +10,11 @@ import msgspec
 
 from kudurru.domain.object_store import to_document
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_jsonl, print_yaml
 from kudurru.entrypoints.service import ListRequest
 from kudurru.entrypoints.wiring import Node
-from kudurru.projections.objects_view import parse_selector
 
 INTERVAL_S = 0.5
 """How often the log is asked for news: another process may write it, so nothing wakes us."""

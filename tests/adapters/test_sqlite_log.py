@@ -19,6 +19,7 @@ from kudurru.domain.errors import (
     LogDamaged,
     LogNewer,
     NotFound,
+    StorageBroken,
     StorageFailed,
 )
 from kudurru.domain.verify import verify
@@ -339,6 +340,25 @@ def test_a_page_that_cannot_be_read_is_a_gap_where_it_begins(path: Path) -> None
             log.check_storage()
 
 
+def test_pages_that_lead_in_a_circle_are_a_gap_and_no_endless_read(path: Path) -> None:
+    with closing(sqlite_log(path)) as log:
+        log.append([change(applied(f"host{n}")) for n in range(1, 201)], NOON_US)
+    with closing(sqlite3.connect(path)) as db:
+        sql = "SELECT rootpage FROM sqlite_schema WHERE name = 'log'"
+        root = (db.execute(sql).fetchone()[0] - 1) * 4096
+    file = bytearray(path.read_bytes())
+    cells = [int.from_bytes(file[at : at + 2]) for at in range(root + 12, root + 20, 2)]
+    # The third page below the root is the first once more.
+    file[root + cells[2] : root + cells[2] + 4] = file[root + cells[0] : root + cells[0] + 4]
+    path.write_bytes(file)
+    with closing(sqlite_log(path, create=False)) as log:
+        assert (verify(log).damages[0].kind, verify(log, tail=200).is_whole) == ("gap", False)
+        with pytest.raises(LogDamaged, match=r"row 1 of .* its pages are damaged"):
+            list(log.read())
+        with pytest.raises(LogDamaged, match="its pages are damaged"):
+            list(log.read(newest_first=True))
+
+
 def test_an_append_sees_that_the_log_was_changed_under_it(log: SQLiteEventLog, path: Path) -> None:
     recorded_history(log)
     edit(path, "UPDATE log SET head = zeroblob(32) WHERE seq = 10")
@@ -399,10 +419,10 @@ def test_after_a_commit_of_unknown_outcome_nothing_is_appended_until_reopened(
     recorded_history(log)
     real = log._writer
     log._writer = Faulty(real, sqlite3.SQLITE_IOERR_FSYNC, after=after)  # type: ignore[assignment]
-    with pytest.raises(StorageFailed, match="disk I/O error - the disk failed"):
+    with pytest.raises(StorageBroken, match=r"disk I/O error\), so it is open whether"):
         log.append([change(applied("x"))], NOON_US)
     log._writer = real
-    with pytest.raises(StorageFailed, match="open whether the last change is durable"):
+    with pytest.raises(StorageBroken, match="open whether the last change is durable"):
         log.append([change(applied("y"))], NOON_US)
     assert len(list(log.read())) >= 10  # reading goes on
     log.close()
@@ -431,6 +451,17 @@ def test_a_log_that_is_locked_by_another_program_says_so(log: SQLiteEventLog, pa
             log.append([change(applied("x"))], NOON_US)
         other.execute("ROLLBACK")
     assert log.append([change(applied("x"))], NOON_US)[0].seq == 1
+
+
+def test_a_log_is_opened_for_reading_while_another_process_writes_it(
+    log: SQLiteEventLog, path: Path
+) -> None:
+    recorded_history(log)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with closing(sqlite_log(path, create=False)) as reader:
+            assert len(list(reader.read())) == 10
+        other.execute("ROLLBACK")
 
 
 def test_a_log_that_may_not_be_written_is_refused_at_once(

@@ -77,6 +77,12 @@ def test_the_first_change_makes_a_private_directory(node: Path) -> None:
     assert stat.S_IMODE((node / "log.db").stat().st_mode) == 0o600
 
 
+def test_a_directory_whose_name_is_no_utf8_holds_a_log_too(tmp_path: Path, manifest: Path) -> None:
+    data = tmp_path / os.fsdecode(b"d\xff")
+    assert command("apply", "-f", manifest, "--data", data).code == 0
+    assert command("audit", "verify", "--data", data).code == 0
+
+
 def test_a_file_is_no_data_directory(tmp_path: Path, manifest: Path) -> None:
     for args in (("get", "zone"), ("apply", "-f", str(manifest)), SERVE):
         done = command(*args, "--data", manifest)

@@ -224,3 +224,25 @@ def test_output_that_nobody_can_take_is_no_crash(
         check=False,
     )
     assert (done.returncode, done.stderr) == (code, message)
+
+
+def test_a_terminal_with_few_characters_gets_the_others_as_escapes(
+    node: Path, server: Serving, tmp_path: Path
+) -> None:
+    document = records("few", "demo.example", ("few.demo.example", "A", "192.0.2.1"))
+    document["metadata"]["annotations"] = {"kudurru.io/comment": "grün"}
+    file = write_json(tmp_path / "few.json", document)
+    assert command("apply", "-f", file, "--data", node).code == 0
+    for args, shown in (
+        (("get", "rs", "few", "-o", "json"), "gr\\u00fcn"),
+        (("describe", "rs", "few"), "gr\\xfcn"),
+    ):
+        done = subprocess.run(
+            command_line(*args, "--data", node),
+            capture_output=True,
+            env=environment(PYTHONIOENCODING="ascii"),
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert shown in done.stdout.decode("ascii")

@@ -93,14 +93,11 @@ def test_each_day_has_its_own_secret_and_cookies_live_through_midnight() -> None
     midnight_s = NOON_S + 43_200
     before = fresh(now_s=midnight_s - 10)
     assert Cookies(SECRET).judge(before, HERE, midnight_s + 10) == Verdict(before, True)
-    stolen = server_cookie(
-        Cookies(SECRET)._key(midnight_s - 10), CLIENT, before[8:16], b"\xc0\0\2\1"
-    )
-    assert CLIENT + stolen == before
-    later = b"\1\0\0\0" + (midnight_s + 10).to_bytes(4, "big")
-    forged = CLIENT + server_cookie(
-        Cookies(SECRET)._key(midnight_s - 10), CLIENT, later, b"\xc0\0\2\1"
-    )
+    yesterday = Cookies(SECRET)._key(midnight_s - 10)
+    here = ip_address(HERE).packed
+    assert CLIENT + server_cookie(yesterday, CLIENT, before[8:16], here) == before
+    today = b"\1\0\0\0" + (midnight_s + 10).to_bytes(4, "big")
+    forged = CLIENT + server_cookie(yesterday, CLIENT, today, here)
     assert not Cookies(SECRET).judge(forged, HERE, midnight_s + 10).is_proven
 
 

@@ -1,6 +1,6 @@
 """Bounds and rules of every kind, and how a manifest that breaks them is refused."""
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from kudurru.domain.dns import records
 from kudurru.domain.dns.record_types import TXT
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.durations import duration_us
-from kudurru.domain.kinds.meta import API_VERSION, Condition, is_enabled
+from kudurru.domain.kinds.meta import API_VERSION, Condition, Reason, is_enabled
 from kudurru.domain.kinds.recordset import TARGET_MAX, expiry_s
 from kudurru.domain.kinds.registry import KINDS, kind_by_word
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
@@ -804,6 +804,20 @@ def test_a_condition_has_the_shape_of_kubernetes() -> None:
     assert list(shown) == [
         "type", "status", "reason", "message", "observedGeneration", "lastTransitionTime",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("status", ["True", "False", "Unknown"])
+def test_the_status_of_a_condition_is_one_of_three(status: str) -> None:
+    value = {"type": "Ready", "status": status, "reason": "AsExpected"}
+    assert msgspec.convert(value, Condition).status == status
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(value | {"status": status.lower()}, Condition)
+
+
+def test_the_reasons_that_controllers_give_are_shared() -> None:
+    wanted = {"AsExpected", "ZoneNotFound", "NotSelected", "MissingReference", "Unsupported",
+              "Duplicated", "OutsideZone", "Invalid"}  # fmt: skip
+    assert wanted <= set(get_args(Reason))
 
 
 def test_every_list_of_every_spec_has_a_bound() -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -434,10 +435,21 @@ class History(RuleBasedStateMachine):
             assert found == reasons
 
 
-TestHistory: Callable[..., Any] = History.TestCase
-History.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+class LongHistory(History):
+    """The same, longer and more often."""
+
+
+def as_tests(machine: type[History], *, examples: int, steps: int) -> Any:
+    machine.TestCase.settings = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    return machine.TestCase
+
+
+TestHistory = as_tests(History, examples=40, steps=25)
+TestLongHistory = pytest.mark.slow(
+    pytest.mark.timeout(900)(as_tests(LongHistory, examples=600, steps=40))
 )

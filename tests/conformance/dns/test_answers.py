@@ -4,12 +4,15 @@ The suites under `data/` are our own; the others are read from where they are an
 A case that is answered otherwise on purpose stands in `differs.toml` with its reason.
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 
 import pytest
 
-from kudurru.domain.dns import serials
+from kudurru.domain.dns import master_file, names, serials
+from kudurru.domain.dns.zone_rules import check_zone
+from kudurru.domain.errors import Invalid
 from tests.conformance.answers import ask, faults, packet_faults, pipeline_of
 from tests.conformance.cases import DATA, Row, rows
 from tests.vectors import vectors
@@ -43,10 +46,17 @@ def test_zones_of_the_coredns_file_plugin_answer_as_it_does(report) -> None:
     report("coredns-file", results)
 
 
-def test_generated_zones_answer_as_four_servers_agree(report) -> None:
+WHOLE = pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["smoke", "all"]
+)
+"""A part of a large suite each time, all of it with the slow ones."""
+
+
+@WHOLE
+def test_generated_zones_answer_as_four_servers_agree(report, whole: bool) -> None:
     results = {}
     for row in rows(vectors("ferret/valid.jsonl.gz")):
-        if not row.get("smoke"):
+        if not whole and not row.get("smoke"):
             continue
         pipeline = pipeline_of(zone_from_text("\n".join(row["zone"]), row["origin"]))
         answer = ask(pipeline, row["qname"], row["qtype"], bufsize=4096)
@@ -56,6 +66,52 @@ def test_generated_zones_answer_as_four_servers_agree(report) -> None:
             found = faults({"rcode_in": ["NOERROR", "SERVFAIL"], "answer_max": 40}, answer)
         results[str(row["id"])] = found
     report("ferret", results)
+
+
+@WHOLE
+def test_zones_that_break_a_rule_are_refused_or_answered_without_harm(report, whole: bool) -> None:
+    """What breaks a rule that lookup rests on is refused; what BIND and NSD both take is served,
+    and names in it get answers that parse and have no record twice."""
+    results = {}
+    for row in rows(vectors("ferret/invalid.jsonl.gz")):
+        if not whole and row["id"] % 10 != 8:
+            continue
+        origin = names.from_text(row["origin"] or ".")
+        text = "\n".join(row["zone"]) + "\n"
+        found = []
+        try:
+            records = master_file.read(text, file="z", origin=origin, default_ttl=3600).records
+            is_refused = bool(check_zone(records, origin).faults)
+        except Invalid:
+            is_refused = True
+        servers = set(row["accepted_local"].values())
+        want = row["cond"] in REFUSED_RULES if len(servers) > 1 else servers == {False}
+        if is_refused != want:
+            found.append(f"refused: {is_refused}, want {want} ({row['rule']})")
+        if not is_refused:
+            pipeline = pipeline_of(zone_from_text(with_ttls(row["zone"]), row["origin"]))
+            for name, rtype in itertools.product(row["names"][:5], ("A", "NS", "DNAME")):
+                found += faults({}, ask(pipeline, name, rtype, bufsize=4096))
+        results[f"{row['cond']}-{row['id']}"] = found
+    report("ferret-invalid", results)
+
+
+REFUSED_RULES = {2, 3, 4, 5, 7}
+"""More than one SOA, owners outside, CNAME with other data, two DNAMEs, data below a DNAME."""
+
+
+def with_ttls(lines: list[str]) -> str:
+    return "$TTL 3600\n" + "\n".join(lines)
+
+
+def test_the_suite_of_powerdns_as_dnsimple_gives_it_passes_without_its_dnssec_part(report) -> None:
+    folder = vectors("dnsimple-dnstest")
+    zones = [
+        zone_from_text((folder / "zones" / origin).read_text(), f"{origin}.")
+        for origin in ("example.com", "test.com", "wtest.com", "minimal-dnssec.com")
+    ]
+    cases = [row for row in rows(folder / "cases.jsonl") if not row["dnssec"]]
+    report("dnsimple-dnstest", dict(results_of(pipeline_of(*zones), cases)))
 
 
 def test_the_dname_table_of_rfc_6672_holds(report) -> None:

@@ -1,0 +1,54 @@
+"""The guard against losing much of a zone by accident.
+
+Counted are resource records without SOA and apex NS. A record that goes, or whose rdata or TTL
+changes, counts once; records that come count nothing, because nobody loses an answer by them.
+"""
+
+from collections.abc import Iterable
+
+from kudurru.domain import zone_model
+from kudurru.domain.dns import records
+from kudurru.domain.dns.names import Name
+from kudurru.domain.errors import MassChange
+from kudurru.domain.kinds.recordset import DNSRecordSetSpec
+
+PERCENT_MAX = 30
+RECORDS_MIN = 10
+"""In a zone with fewer records everything is a large part of it."""
+
+Records = dict[tuple[Name, int], dict[bytes, int]]
+"""(owner, type) -> rdata in canonical form -> TTL."""
+
+
+def records_of(specs: Iterable[DNSRecordSetSpec], default_ttl: int) -> Records:
+    """Records that are switched on, as they are served when nothing contests them."""
+    found: Records = {}
+    for spec in specs:
+        for owner, endpoints in zone_model.parse_endpoints(spec).items():
+            for endpoint in endpoints:
+                if endpoint.disabled:
+                    continue
+                ttl = default_ttl if endpoint.ttl is None else endpoint.ttl
+                rdatas = found.setdefault((owner, endpoint.rtype), {})
+                for rdata in endpoint.rdatas:
+                    rdatas[records.canonical_rdata(endpoint.rtype, rdata)] = ttl
+    return found
+
+
+def changed(before: Records, after: Records) -> int:
+    """How many records go, or are not what they were."""
+    return sum(
+        after.get(identity, {}).get(rdata) != ttl
+        for identity, rdatas in before.items()
+        for rdata, ttl in rdatas.items()
+    )
+
+
+def is_much(changed: int, total: int) -> bool:
+    return total >= RECORDS_MIN and changed * 100 > PERCENT_MAX * total
+
+
+def check(zone: str, changed: int, total: int) -> None:
+    """Raises MassChange."""
+    if is_much(changed, total):
+        raise MassChange(zone, changed, total)

@@ -1,0 +1,131 @@
+"""kudurru restore: bring objects back to a moment, plan first."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kudurru.domain import targets
+from kudurru.domain.kinds.registry import kind_by_word
+from kudurru.domain.ports import EventLog
+from kudurru.domain.restore import Scope
+from kudurru.entrypoints import directory, restoring
+from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.app import command_app
+from kudurru.entrypoints.cli.output import Output, note
+from kudurru.entrypoints.cli.plans import print_carried, print_plan
+from kudurru.entrypoints.restoring import RestoreRequest
+from kudurru.projections import as_of
+
+app = command_app()
+
+
+@app.command()
+def restore(
+    references: Annotated[list[str] | None, typer.Argument(metavar="KIND/NAME...")] = None,
+    at: common.AtOption = None,
+    before_event: Annotated[
+        int | None,
+        typer.Option("--before-event", metavar="SEQ", help="To before the change of a position."),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="ID", help="Go on with one that was cut off.")
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option("--zone", metavar="Z", help="A zone with its record sets.")
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("-n", "--namespace", metavar="NS", help="A namespace, or that of the names."),
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="A kind.")] = None,
+    selector: Annotated[
+        str, typer.Option("-l", "--selector", metavar="SELECTOR", help="By labels: a=b,c!=d.")
+    ] = "",
+    everything: Annotated[bool, typer.Option("--all", help="The whole store.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Carry out the plan of --plan-digest.")
+    ] = False,
+    plan_digest: Annotated[
+        str, typer.Option("--plan-digest", metavar="H", help="The plan that was agreed to.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Plan and carry out in one step.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also objects that another manager owns since; any amount."),
+    ] = False,
+    allow_mass_change: common.MassChangeOption = False,
+    reason: common.ReasonOption = "",
+    data: common.DataOption = common.DEFAULT_DATA,
+    output: common.OutputOption = Output.table,
+) -> None:
+    """Bring a zone, a namespace, objects or everything back to a moment. Shows the plan; --apply
+    with its digest carries it out, and --yes does both."""
+    if apply and not plan_digest:
+        raise typer.BadParameter("--apply needs the --plan-digest that the plan shows; or --yes")
+    if [at is not None, before_event is not None, resume is not None].count(True) != 1:
+        raise typer.BadParameter("give one of --at T, --before-event SEQ and --resume ID")
+    request = RestoreRequest(
+        resume=resume or "",
+        plan_digest=plan_digest,
+        force=force,
+        allow_mass_change=allow_mass_change,
+        reason=reason,
+    )
+    if resume is None:
+        keys = [
+            common.split_reference(text, namespace or "default")[1] for text in references or ()
+        ]
+        scope = Scope(
+            namespace="" if keys else namespace or "",
+            kind=kind_by_word(kind).name if kind else "",
+            selector=selector,
+            keys=tuple(dict.fromkeys(keys)),
+            everything=everything,
+        )
+        request = _planned(data, request, scope, zone, at, before_event, output, apply or yes)
+    if apply or yes or resume is not None:
+        with common.service(data, write=True) as service:
+            print_carried(service.restore(request), output)
+
+
+def _planned(
+    data: Path,
+    request: RestoreRequest,
+    scope: Scope,
+    zone: str | None,
+    at: str | None,
+    before_event: int | None,
+    output: Output,
+    goes_on: bool,
+) -> RestoreRequest:
+    """The request with its target and scope found in the log; the plan is shown when that is all
+    that was asked for."""
+    import msgspec
+
+    with directory.open_reader(data) as node:
+        target = _target(node.log, at, before_event)
+        if zone is not None:
+            name = as_of.zone_named(node.log, zone, target, node.log.head().seq)
+            scope = msgspec.structs.replace(scope, zone=name)
+        scope.check()
+        request = msgspec.structs.replace(request, target=target, scope=scope)
+        if not goes_on:
+            plan = restoring.plan_restore(node.log, request)
+            now_s = node.clock.now_us() // 1_000_000
+            print_plan(restoring.describe(node.log, plan, now_s), output)
+            if plan.steps:
+                note(f"to carry it out, say the same with --apply --plan-digest {plan.digest()}")
+    return request
+
+
+def _target(log: EventLog, at: str | None, before_event: int | None) -> int:
+    if before_event is not None:
+        target = targets.before_change(before_event, log)
+        note(f"at position {target}")
+        return target
+    named = common.resolve(at or "", log)
+    target = targets.whole_change(named, log)
+    if target != named:
+        note(f"position {named} is inside a change that ends at position {target}: to there")
+    return target

@@ -1,0 +1,324 @@
+"""Restore and undo on a log: plans are read from it, and carried out as changes.
+
+A plan needs the log only, so it is made by whoever can read it, while a server writes. Carrying it
+out makes the plan again and compares digests: the plan that a person saw is the one that happens,
+or nothing is.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from kudurru.domain import mass_change, restore
+from kudurru.domain.commands import Command
+from kudurru.domain.dns import names
+from kudurru.domain.errors import Cause, Conflict, Invalid, NotFound
+from kudurru.domain.events import Recorded, Who
+from kudurru.domain.kinds.recordset import DNSRecordSetSpec
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
+from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S, DNSZoneSpec
+from kudurru.domain.object_store import StoredObject
+from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.ports import EventLog
+from kudurru.domain.reconcile.zones import next_serial
+from kudurru.domain.restore import Begun, Plan, Scope, Step
+from kudurru.entrypoints.wiring import Change, Guard
+from kudurru.projections import as_of
+
+CONFLICTS_SHOWN = 10
+
+
+class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Bring a scope back to a position, or go on with a restore that was cut off (`resume`)."""
+
+    target: int = 0
+    scope: Scope = Scope()
+    resume: str = ""
+    plan_digest: str = ""  # of the plan that was agreed to; empty: any
+    force: bool = False
+    allow_mass_change: bool = False
+    reason: str = ""
+
+
+class UndoRequest(msgspec.Struct, frozen=True, kw_only=True):
+    what: str  # a position of a change set, or the id of a restore
+    skip_conflicts: bool = False
+    allow_mass_change: bool = False
+    reason: str = ""
+
+
+class Undertaking(msgspec.Struct, frozen=True):
+    """A plan, and the changes that carry it out, in order; none when there is nothing to do."""
+
+    plan: Plan
+    id: str  # of the restore, empty for a plain undo
+    changes: tuple[Change, ...]
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an undertaking. `seq` is the position of its last change set, 0 when there
+    was nothing to do."""
+
+    id: str
+    seq: int
+    plan: dict[str, Any]
+
+
+# --- planning -------------------------------------------------------------------------------
+
+
+def plan_restore(log: EventLog, request: RestoreRequest) -> Plan:
+    """Raises Invalid for a scope that is none."""
+    request.scope.check()
+    base = log.head().seq
+    found = as_of.between(log, request.scope, request.target, base)
+    return restore.plan_restore(
+        target=request.target,
+        base=base,
+        scope=request.scope,
+        then=found.then,
+        now=found.now,
+        unknown=found.unknown,
+        force=request.force,
+    )
+
+
+def plan_undo(log: EventLog, what: str) -> Plan:
+    """Raises NotFound for a position or a restore that is not in the log, Invalid for a position
+    where no object was changed."""
+    base = log.head().seq
+    name, events = _what_to_undo(log, what.strip())
+    done = list(as_of.done_by(log, events, base))
+    if not done:
+        fault = f"nothing to undo at {what}: no object was changed there"
+        raise Invalid("undo", [Cause("", fault)])
+    return restore.plan_undo(what=name, base=base, done=done)
+
+
+def _what_to_undo(log: EventLog, what: str) -> tuple[str, Iterator[Recorded]]:
+    if what.isascii() and what.isdigit():
+        event = log.get(int(what))
+        if event is None:
+            raise NotFound(f"position {what} is not in the log, which ends at {log.head().seq}")
+        return str(event.txn), log.read(event.txn - 1, event.txn + event.n - 1)
+    found = _restore(log, what)
+    cause = f"restore:{what}"
+    events = log.read(found.begun_at - 1, found.done_at or None)
+    return what, (event for event in events if as_of.cause_of(event) == cause)
+
+
+class _Found(msgspec.Struct, frozen=True):
+    begun: Begun
+    begun_at: int
+    done_at: int  # 0: not yet
+
+
+def _restore(log: EventLog, id_: str) -> _Found:
+    events = list(log.read(key=restore.restore_key(id_)))
+    if not events or events[0].body is None:
+        raise NotFound(f"there is no restore {id_!r}: `kudurru history` shows their ids")
+    begun = msgspec.json.decode(events[0].body, type=Begun)
+    return _Found(begun, events[0].seq, events[1].seq if len(events) > 1 else 0)
+
+
+# --- carrying out ---------------------------------------------------------------------------
+
+
+def prepare_restore(log: EventLog, request: RestoreRequest, new_id: str, who: Who) -> Undertaking:
+    """Raises Conflict when the plan is not the one that was agreed to."""
+    if request.resume:
+        return _prepare_resume(log, request, who)
+    plan = plan_restore(log, request)
+    if request.plan_digest and plan.digest() != request.plan_digest:
+        raise Conflict("the plan is stale: the objects of its scope have changed since; plan again")
+    allows = request.force or request.allow_mass_change
+    return _undertaking(plan, new_id, who, force=request.force, allows=allows)
+
+
+def _prepare_resume(log: EventLog, request: RestoreRequest, who: Who) -> Undertaking:
+    """The rest of a restore. What others have changed since it began is left as it is."""
+    id_ = request.resume
+    found = _unfinished(log, id_)
+    cause = f"restore:{id_}"
+    if found.begun.verb == "undo":
+        plan = plan_undo(log, found.begun.target)
+    else:
+        again = msgspec.structs.replace(
+            request,
+            target=int(found.begun.target),
+            scope=found.begun.scope,
+            force=found.begun.force or request.force,
+        )
+        plan = plan_restore(log, again)
+        if not request.force:
+            plan = _without(plan, _changed_by_others(log, found, cause))
+    parts: list[list[Command]] = [restore.commands(part) for part in plan.parts()]
+    parts.append([restore.end(id_, plan.scope, objects=found.begun.objects)])
+    allows = found.begun.force or request.force or request.allow_mass_change
+    return Undertaking(plan, id_, _changes(plan, parts, cause, who, allows=allows))
+
+
+def _unfinished(log: EventLog, id_: str) -> _Found:
+    found = _restore(log, id_)
+    if found.done_at:
+        raise Conflict(f"restore {id_} is finished, since position {found.done_at}")
+    return found
+
+
+def unfinished(facts: Mapping[Key, int]) -> list[str]:
+    """Ids of restores that began and are not over, by the versions of streams."""
+    prefix = restore.restore_key("")
+    return [
+        key.removeprefix(prefix)
+        for key, version in facts.items()
+        if version == 1 and key.startswith(prefix)
+    ]
+
+
+def _changed_by_others(log: EventLog, found: _Found, cause: str) -> set[Key]:
+    return {
+        event.key
+        for event in log.read(found.begun_at)
+        if found.begun.scope.moved_by(event) and as_of.cause_of(event) != cause
+    }
+
+
+def _without(plan: Plan, keys: set[Key]) -> Plan:
+    left = [step.key for step in plan.steps if step.key in keys]
+    reason = "changed since the restore began; --force overwrites it"
+    return msgspec.structs.replace(
+        plan,
+        steps=tuple(step for step in plan.steps if step.key not in keys),
+        skipped=(*plan.skipped, *(restore.Skipped(key, reason) for key in left)),
+    )
+
+
+def prepare_undo(log: EventLog, request: UndoRequest, new_id: str, who: Who) -> Undertaking:
+    """Raises Conflict, with what stands in the way, when objects changed since and are not to be
+    skipped."""
+    plan = plan_undo(log, request.what)
+    if plan.skipped and not request.skip_conflicts:
+        shown = "".join(
+            f"\n  {ref_of(one.key)}: {one.reason}" for one in plan.skipped[:CONFLICTS_SHOWN]
+        )
+        more = len(plan.skipped) - CONFLICTS_SHOWN
+        raise Conflict(
+            f"{plan.target} cannot be undone whole:{shown}"
+            + (f"\n  and {more} more" if more > 0 else "")
+            + "\n--skip-conflicts undoes the rest"
+        )
+    allows = request.allow_mass_change
+    if not plan.target.isdigit() and not (found := _restore(log, plan.target)).done_at:
+        return _end_by_undo(plan, found, who, allows=allows)
+    return _undertaking(plan, new_id, who, force=False, allows=allows)
+
+
+def _end_by_undo(plan: Plan, found: _Found, who: Who, *, allows: bool) -> Undertaking:
+    """What an unfinished restore has done is reverted, and the restore is over by that."""
+    id_ = found.begun.id
+    ended = restore.end(id_, found.begun.scope, objects=found.begun.objects, undone=True)
+    parts: list[list[Command]] = [restore.commands(part) for part in plan.parts()]
+    parts = [*parts[:-1], [*(parts[-1] if parts else ()), ended]]
+    return Undertaking(plan, "", _changes(plan, parts, f"undo:{id_}", who, allows=allows))
+
+
+def _undertaking(plan: Plan, new_id: str, who: Who, *, force: bool, allows: bool) -> Undertaking:
+    if not plan.steps:
+        return Undertaking(plan, "", ())
+    parts: list[list[Command]] = [restore.commands(part) for part in plan.parts()]
+    if plan.verb == "undo" and len(parts) == 1:
+        cause = f"undo:{plan.target}"
+        return Undertaking(plan, "", _changes(plan, parts, cause, who, allows=allows))
+    begun = restore.begin(plan, new_id, force=force)
+    ended = restore.end(new_id, plan.scope, objects=len(plan.steps))
+    parts = [[begun, *parts[0], ended]] if len(parts) == 1 else [[begun], *parts, [ended]]
+    changes = _changes(plan, parts, f"restore:{new_id}", who, allows=allows)
+    return Undertaking(plan, new_id, changes)
+
+
+def _changes(
+    plan: Plan, parts: list[list[Command]], cause: str, who: Who, *, allows: bool
+) -> tuple[Change, ...]:
+    who = msgspec.structs.replace(who, cause=cause)
+    guard = Guard(plan.scope, plan.base, cause) if plan.steps else None
+    return tuple(
+        Change(commands=tuple(part), who=who, allow_mass_change=allows, guard=guard)
+        for part in parts
+    )
+
+
+# --- showing --------------------------------------------------------------------------------
+
+
+def describe(log: EventLog, plan: Plan, now_s: int) -> dict[str, Any]:
+    """A plan as people and programs see it."""
+    return {
+        "verb": plan.verb,
+        "target": int(plan.target) if plan.target.isdigit() else plan.target,
+        "base": plan.base,
+        "scope": str(plan.scope) if plan.verb == "restore" else "",
+        "digest": plan.digest(),
+        "steps": [_step(step) for step in plan.steps],
+        "skipped": [{"object": short_name(one.key), "reason": one.reason} for one in plan.skipped],
+        "zones": [_zone(log, name, steps, now_s) for name, steps in _by_zone(plan.steps)],
+    }
+
+
+def short_name(key: Key) -> str:
+    ref = ref_of(key)
+    where = f"{ref.namespace}/" if ref.namespace else ""
+    return f"{ref.kind.lower()}/{where}{ref.name}"
+
+
+def _step(step: Step) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "object": short_name(step.key),
+        "action": step.action,
+        "owner": step.owner,
+    }
+    if step.now is not None and step.now.manager != step.owner:
+        document["ownerNow"] = step.now.manager
+    if step.then is not None and step.then.manager != step.owner:
+        document["ownerThen"] = step.then.manager
+    document["changes"] = list(step.changes())
+    return document
+
+
+def _by_zone(steps: tuple[Step, ...]) -> list[tuple[str, list[Step]]]:
+    """Steps by the zones whose records they change, an object that moves under both."""
+    found: dict[str, list[Step]] = {}
+    for step in steps:
+        if ref_of(step.key).kind in (DNS_ZONE.name, DNS_RECORD_SET.name):
+            for name in {s.scope.partition("/")[2] for s in (step.then, step.now) if s}:
+                found.setdefault(name, []).append(step)
+    return sorted(found.items())
+
+
+def _zone(log: EventLog, name: str, steps: list[Step], now_s: int) -> dict[str, Any]:
+    key = key_of(DNS_ZONE.name, "", name)
+    serial = as_of.last_serial(log, key)
+    following = next_serial(stamped=serial, highest_published=serial, imported=None, now_s=now_s)
+    known = as_of.find(log, key, log.head().seq, with_status=False)
+    stored = known.stored(log.epoch) if known and not known.erased else None
+    stored = stored or next((step.then for step in steps if step.key == key), None)
+    zone = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec) if stored else None
+    ttl = zone.default_ttl if zone else ZONE_DEFAULT_TTL_S
+    before = _records([step.now for step in steps], name, ttl)
+    after = _records([step.then for step in steps], name, ttl)
+    return {
+        "zone": names.to_text(names.from_text(zone.zone_name)) if zone else name,
+        "recordsChanged": mass_change.changed(before, after),
+        "recordsAdded": mass_change.changed(after, before),
+        "serial": serial,
+        "nextSerial": following,
+    }
+
+
+def _records(stored: list[StoredObject | None], zone: str, ttl: int) -> mass_change.Records:
+    specs = [
+        msgspec.json.decode(one.body.spec, type=DNSRecordSetSpec)
+        for one in stored
+        if one is not None and ref_of(one.key).kind == DNS_RECORD_SET.name
+    ]
+    return mass_change.records_of((s for s in specs if s.zone_ref.name == zone), ttl)

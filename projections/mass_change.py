@@ -1,0 +1,80 @@
+"""How much of each zone a change takes away or alters: what the mass-change guard asks."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kudurru.domain import mass_change
+from kudurru.domain.dns import names
+from kudurru.domain.kinds.recordset import DNSRecordSetSpec
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
+from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.object_store import ObjectState, StoredObject
+from kudurru.domain.objects import Key, ref_of
+from kudurru.projections.zone_view import ZoneView
+
+
+def check(before: ObjectState, after: ObjectState, touched: Iterable[Key], zones: ZoneView) -> None:
+    """Refuse a change of the `touched` objects that is too much for one of the zones. Raises
+    MassChange."""
+    for name, keys in _by_zone(before, touched).items():
+        state = zones.state(name)
+        if state is None or state.zone is None:
+            continue
+        total = state.zone.record_count - len(set(state.spec.nameservers))
+        zone_after = _zone_spec(after.find(state.key))
+        if _reaches_all(state.spec, zone_after):
+            keys = keys | state.record_sets()
+        specs = {key: _set_spec(before.find(key)) for key in keys}
+        # Most changes are small, and seen to be without parsing a record.
+        if not mass_change.is_much(sum(map(_size, specs.values())), total):
+            continue
+        old = mass_change.records_of(filter(None, specs.values()), state.spec.default_ttl)
+        new: mass_change.Records = {}
+        if zone_after is not None:
+            kept = (_set_spec(after.find(key)) for key in keys if _allows(zone_after, key))
+            own = (spec for spec in kept if spec is not None and spec.zone_ref.name == name)
+            new = mass_change.records_of(own, zone_after.default_ttl)
+        apex = names.to_text(state.apex)
+        mass_change.check(apex, mass_change.changed(old, new), total)
+
+
+def _by_zone(before: ObjectState, touched: Iterable[Key]) -> dict[str, set[Key]]:
+    """Record sets that there were, by the zone they were in; zones without any are given too."""
+    found: dict[str, set[Key]] = {}
+    for key in touched:
+        ref = ref_of(key)
+        if ref.kind == DNS_ZONE.name:
+            found.setdefault(ref.name, set())
+        elif ref.kind == DNS_RECORD_SET.name and (stored := before.find(key)) is not None:
+            found.setdefault(stored.scope.partition("/")[2], set()).add(key)
+    return found
+
+
+def _reaches_all(before: DNSZoneSpec, after: DNSZoneSpec | None) -> bool:
+    """Whether every record of a zone may be another by a change of its DNSZone."""
+    return after is None or (before.default_ttl, before.allowed_namespaces) != (
+        after.default_ttl,
+        after.allowed_namespaces,
+    )
+
+
+def _zone_spec(stored: StoredObject | None) -> DNSZoneSpec | None:
+    """The zone as it serves records; None when it does not."""
+    if stored is None:
+        return None
+    spec = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
+    return spec if spec.type == "Primary" else None
+
+
+def _set_spec(stored: StoredObject | None) -> DNSRecordSetSpec | None:
+    return msgspec.json.decode(stored.body.spec, type=DNSRecordSetSpec) if stored else None
+
+
+def _allows(zone: DNSZoneSpec, key: Key) -> bool:
+    allowed = zone.allowed_namespaces
+    return allowed is None or ref_of(key).namespace in allowed
+
+
+def _size(spec: DNSRecordSetSpec | None) -> int:
+    return sum(len(endpoint.targets) for endpoint in spec.endpoints) if spec else 0

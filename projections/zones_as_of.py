@@ -1,0 +1,116 @@
+"""Zones as they were served at a position, each read from its own events when it is asked for.
+
+Which zones there were takes one look at every DNSZone's first event; everything else of one zone
+is found through the index of scopes. So what a name answered is told without replaying the log.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from kudurru.domain.dns import names
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.events import (
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_MOVED,
+    OBJECT_STATUS,
+    Recorded,
+)
+from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.object_store import decode_body, decode_status
+from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.ports import EventLog
+from kudurru.projections import as_of
+from kudurru.projections.objects_view import ObjectsView
+from kudurru.projections.zone_view import ZoneState, ZoneView
+
+
+class ZonesAsOf(ZoneSet):
+    """Zones served at a position. Time stands at the moment of its event."""
+
+    def __init__(self, log: EventLog, upto: int) -> None:
+        super().__init__()
+        self._log = log
+        self._upto = upto
+        event = log.get(upto)
+        self.now_s = event.ts // 1_000_000 if event else 0
+        self._elected = _elected(log.births(DNS_ZONE.name, upto))
+        self._unread = set(self._elected)
+
+    def get(self, apex_key: bytes) -> Zone | None:
+        if apex_key in self._unread:
+            self._unread.discard(apex_key)
+            zone = self.load(self._elected[apex_key]).zone
+            if zone is not None:
+                self.add(zone)
+        return super().get(apex_key)
+
+    def find(self, key: bytes) -> Zone | None:
+        while (zone := self.get(key)) is None:
+            if key == names.ROOT:
+                return None
+            key = key[key[0] + 1 :]
+        return zone
+
+    def is_elected(self, apex_key: bytes, name: str) -> bool:
+        """Whether a DNSZone is the one of those with its zone name that has it."""
+        return self._elected.get(apex_key) == name
+
+    def load(self, name: str) -> ZoneState:
+        """The state of a DNSZone that is there. Its zone is None when it is no primary."""
+        key = key_of(DNS_ZONE.name, "", name)
+        events = list(as_of.events_of(self._log, name, upto=self._upto))
+        fed: dict[int, Recorded] = {event.seq: event for event in _essence(events, key)}
+        objects = ObjectsView(fed.get, self._log.epoch)
+        view = ZoneView(objects, fed.get)
+        for event in fed.values():
+            view.apply(event)
+            objects.apply(event)
+        view.advance(self.now_s)
+        state = view.state(name)
+        assert state is not None, f"{name} was born and is not there"
+        return state
+
+
+def _elected(births: Iterable[Recorded]) -> dict[bytes, str]:
+    """Name of the DNSZone that has each apex: the earliest, as `ZoneView` elects."""
+    found: dict[Name, tuple[str, str]] = {}
+    for born in births:
+        apex = as_of.apex_of(born)
+        if apex is None or born.body is None:
+            continue
+        one = (decode_body(born.body).creation_timestamp, ref_of(born.key).name)
+        found[apex] = min(one, found.get(apex, one))
+    return {apex: name for apex, (_, name) in found.items()}
+
+
+def _essence(events: list[Recorded], zone: Key) -> Iterator[Recorded]:
+    """The events that make the newest and the stamped version: of each object the last before the
+    last stamp, the stamp, and what came after it."""
+    stamp = next((i for i in range(len(events) - 1, -1, -1) if _is_stamp(events[i], zone)), None)
+    before = events[:stamp] if stamp is not None else []
+    last: dict[Key, Recorded] = {}
+    for event in before:
+        if event.type == OBJECT_APPLIED:
+            last[event.key] = event
+        elif event.type in (OBJECT_DELETED, OBJECT_MOVED):
+            last.pop(event.key, None)
+    # The zone first: its record sets need not wait for it then.
+    yield from sorted(last.values(), key=lambda event: (event.key != zone, event.seq))
+    for event in events[len(before) :]:
+        if event.type == OBJECT_MOVED:
+            # It left. Where it went is another zone's matter.
+            yield msgspec.structs.replace(event, type=OBJECT_DELETED)
+        elif event.type != OBJECT_STATUS or event.key == zone:
+            yield event
+
+
+def _is_stamp(event: Recorded, zone: Key) -> bool:
+    return (
+        event.type == OBJECT_STATUS
+        and event.key == zone
+        and event.body is not None
+        and decode_status(event.body).get("serial") is not None
+    )

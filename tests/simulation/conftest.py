@@ -1,0 +1,26 @@
+"""What tests of bad days share: a seed that is printed, and a folder that costs no time."""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> int:
+    seed = int(os.environ.get("KUDURRU_SEED") or secrets.randbits(32))
+    with capsys.disabled():
+        print(f"\nseed {seed}: {request.node.name}")
+    return seed
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: the images are the disks here, what holds them need
+    not be one."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as name:
+        yield Path(name)

@@ -1,0 +1,145 @@
+"""A node that works on a directory as a server does, without its sockets: the lock, the log with
+its tail verified, the one writer, and callers that change things by chance."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.data_dir import open_data_dir
+from kudurru.adapters.sqlite.lock import DirectoryLock
+from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain.commands import Apply, Command, Delete
+from kudurru.domain.errors import NotFound
+from kudurru.domain.events import Who
+from kudurru.domain.objects import key_of
+from kudurru.domain.ports import LogRow
+from kudurru.domain.verify import verify
+from kudurru.entrypoints.directory import open_log, replay
+from kudurru.entrypoints.wiring import Change, Node
+from kudurru.entrypoints.writer import Writer, keep_stamped
+from tests.objects import endpoint, record_set, zone
+
+ZONE = "cut.example"
+NAMES = 40
+BATCH_MAX = 30
+WHO = Who(actor="user:0", source="test", reason="by chance")
+
+Acknowledge = Callable[[int], None]
+"""Called with the position of a change set that the writer says is durable."""
+
+
+@contextmanager
+def log_at(data: Path) -> Iterator[SQLiteEventLog]:
+    directory = open_data_dir(data, create=True)
+    with (
+        DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us()),
+        open_log(directory, create=True) as log,
+    ):
+        yield log
+
+
+def node_on(log: SQLiteEventLog) -> Node:
+    node = Node(log, SystemClock(), SystemEntropy())
+    replay(node)
+    return node
+
+
+@asynccontextmanager
+async def writer_of(node: Node, coalesce_s: float = 0.001) -> AsyncIterator[Writer]:
+    """The writer and the stamps of a node, running. What ends them ends the block too."""
+    writer = Writer(node)
+    async with asyncio.TaskGroup() as tasks:
+        running = [
+            tasks.create_task(writer.run()),
+            tasks.create_task(keep_stamped(writer, node, coalesce_s)),
+        ]
+        writer.request_stamp()
+        yield writer
+        for task in running:
+            task.cancel()
+
+
+async def change_things(
+    node: Node, rng: random.Random, *, callers: int, each: int, acknowledge: Acknowledge
+) -> None:
+    """`callers` at a time, each of them `each` changes, one after the other."""
+
+    async def caller(rng: random.Random) -> None:
+        for _ in range(each):
+            with suppress(NotFound):  # what is deleted may not be there
+                result = await writer.submit(a_change(rng))
+                if result.seq:
+                    acknowledge(result.seq)
+
+    async with writer_of(node) as writer:
+        result = await writer.submit(change(Apply(manifest=zone(ZONE), manager="kudurru")))
+        if result.seq:
+            acknowledge(result.seq)
+        seeds = [random.Random(rng.random()) for _ in range(callers)]
+        await asyncio.gather(*map(caller, seeds))
+
+
+def change(*commands: Command) -> Change:
+    return Change(commands=commands, who=WHO)
+
+
+def a_change(rng: random.Random) -> Change:
+    """One record set, a batch of them, a long text, or a deletion."""
+    chance = rng.random()
+    if chance < 0.1:
+        return change(Delete(key=key_of("DNSRecordSet", "default", _name(rng))))
+    if chance < 0.2:
+        chosen = rng.sample(range(NAMES), rng.randrange(2, BATCH_MAX))
+        return change(*(an_apply(f"r{number}", rng) for number in chosen))
+    text = "x" * rng.randrange(4_000) if chance < 0.4 else ""
+    return change(an_apply(_name(rng), rng, text))
+
+
+def _name(rng: random.Random) -> str:
+    return f"r{rng.randrange(NAMES)}"
+
+
+def an_apply(name: str, rng: random.Random, text: str = "") -> Apply:
+    """Of a record set that is most likely not what it was."""
+    address = f"10.{rng.randrange(256)}.{rng.randrange(256)}.{rng.randrange(256)}"
+    endpoints = [endpoint(f"{name}.{ZONE}", "A", address)]
+    if text:
+        endpoints.append(endpoint(f"{name}.{ZONE}", "TXT", text))
+    return Apply(manifest=record_set(name, *endpoints, zone=ZONE), manager="kudurru", force=True)
+
+
+def check_start(data: Path, *, acknowledged: int, history: list[LogRow] | None = None) -> int:
+    """Start on what a crash left: everything up to position `acknowledged` is there, whole and in
+    order, and the next changes work. How many rows there were.
+
+    `history` is what was going to be recorded: the log must be a beginning of it.
+    """
+    with log_at(data) as log:
+        rows = list(log.rows())
+        newest = len(rows)
+        assert [row.seq for row in rows] == list(range(1, newest + 1)), "a gap"
+        assert newest >= acknowledged, f"{acknowledged} was acknowledged, and {newest} is the last"
+        if history is not None:
+            assert rows == history[:newest], "other events than were recorded"
+        assert_whole(log)
+        node = node_on(log)
+        assert node.log.head().seq == newest
+        rng = random.Random(newest)
+        for command in (
+            Apply(manifest=zone(ZONE), manager="kudurru"),
+            an_apply("after", rng),
+            an_apply("after", rng),
+        ):
+            node.commit(change(command))
+        assert log.head().seq > newest
+        assert_whole(log)
+    return newest
+
+
+def assert_whole(log: SQLiteEventLog) -> None:
+    found = verify(log)
+    assert found.is_whole, found.damages
+    log.check_storage()

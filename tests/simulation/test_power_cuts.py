@@ -1,0 +1,93 @@
+"""Power cuts, which kill -9 cannot show: what was not synced may be lost, in any order.
+
+A run of a node is recorded at the system calls, the disk is rebuilt as it may be after a cut at any
+step, and a node is started on it. The seed is printed; KUDURRU_SEED repeats a run, as far as its
+threads take turns alike.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kudurru.domain.ports import LogRow
+from tests.simulation import recording
+from tests.simulation.disk import Disk, Image, Step
+from tests.simulation.running import check_start, log_at
+from tests.simulation.workload import DATA
+
+IMAGES_EACH_CUT = 4
+
+
+def recorded(folder: Path, seed: int, *settings: str) -> tuple[list[Step], list[LogRow]]:
+    """The steps of a run, and what it recorded."""
+    if not recording.is_available():
+        if "CI" in os.environ:
+            pytest.fail("strace is missing or may not trace: CI needs it")
+        pytest.skip("strace is missing or may not trace: install it, Debian's package has the name")
+    root = folder / "recorded"
+    root.mkdir()
+    steps = recording.record("tests.simulation.workload", root, str(seed), *settings)
+    with log_at(root / DATA) as log:
+        return steps, list(log.rows())
+
+
+def images(steps: list[Step], rng: random.Random, count: int) -> Iterator[Image]:
+    """Disks after a cut: some at every one of the steps that were drawn."""
+    drawn = sorted(rng.choices(range(len(steps)), k=count // IMAGES_EACH_CUT))
+    disk = Disk()
+    taken = 0
+    for number in drawn:
+        for step in steps[taken:number]:
+            disk.take(step)
+        taken = number
+        for _ in range(IMAGES_EACH_CUT):
+            yield disk.cut(rng)
+
+
+def start_on(image: Image, folder: Path, history: list[LogRow]) -> None:
+    root = folder / "image"
+    root.mkdir()
+    try:
+        image.lay_out(root)
+        check_start(root / DATA, acknowledged=image.acknowledged, history=history)
+    except Exception as error:
+        error.add_note(f"{image.story}: {sorted((n, len(c)) for n, c in image.files.items())}")
+        raise
+    finally:
+        shutil.rmtree(root)
+
+
+def test_a_node_starts_after_any_of_50_power_cuts(fast: Path, seed: int) -> None:
+    steps, history = recorded(fast, seed)
+    for image in images(steps, random.Random(seed), 50):
+        start_on(image, fast, history)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(5))
+def test_a_node_starts_after_any_of_1000_power_cuts(fast: Path, seed: int, part: int) -> None:
+    steps, history = recorded(fast, seed)
+    for image in images(steps, random.Random(seed), 200):
+        start_on(image, fast, history)
+
+
+@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
+def test_a_log_that_does_not_sync_its_commits_loses_what_it_acknowledged(
+    fast: Path, seed: int, synchronous: str
+) -> None:
+    """The test of the test: it must notice what kill -9 does not."""
+    steps, history = recorded(fast, seed, synchronous)
+    lost = 0
+    for image in images(steps, random.Random(seed), 40):
+        try:
+            start_on(image, fast, history)
+        except AssertionError as error:
+            lost += "was acknowledged" in str(error)
+        except Exception:  # a database that was not synced may be damaged in any way
+            lost += synchronous == "OFF"
+    assert lost

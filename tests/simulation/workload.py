@@ -1,0 +1,47 @@
+"""What is recorded: a directory from nothing, three runs of a node on it, changes all the time.
+
+`python -m tests.simulation.workload ROOT SEED [SYNCHRONOUS]` prints each position that the writer
+acknowledges. Limits of the log are small and drawn by chance, so that a short run takes the -wal
+file in many times, spills, and cuts files. The numbers that a limit has change when things happen,
+never what is synced before what.
+"""
+
+import asyncio
+import os
+import random
+import sys
+from pathlib import Path
+
+import kudurru.adapters.sqlite.log as sqlite_log
+from tests.simulation.running import change_things, log_at, node_on
+
+DATA = "var/lib/kudurru"
+"""Below the root: several folders have to be made for it, and each is a name to lose."""
+
+RUNS = 3
+CALLERS = 6
+EACH = 12
+
+
+def acknowledge(seq: int) -> None:
+    os.write(1, b"%d\n" % seq)
+
+
+def main() -> None:
+    root, seed = Path(sys.argv[1]), int(sys.argv[2])
+    rng = random.Random(seed)
+    for _ in range(RUNS):
+        sqlite_log.WAL_PAGES = rng.choice([30, 100, 4_096])
+        sqlite_log.SPILL_PAGES = rng.choice([10, 100, 4_096])
+        sqlite_log.WAL_SIZE_MAX = rng.choice([0, 100_000, 64 * 1024 * 1024])
+        with log_at(root / DATA) as log:
+            if len(sys.argv) > 3:
+                log._writer.execute(f"PRAGMA synchronous = {sys.argv[3]}")
+            node = node_on(log)
+            asyncio.run(
+                change_things(node, rng, callers=CALLERS, each=EACH, acknowledge=acknowledge)
+            )
+
+
+if __name__ == "__main__":
+    main()
