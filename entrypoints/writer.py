@@ -27,6 +27,7 @@ from kudurru.domain.errors import (
 from kudurru.domain.events import ChangeSet, Recorded, Who
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
+from kudurru.entrypoints.steps import unhurried
 from kudurru.entrypoints.wiring import Change, Node, Result
 
 log = logging.getLogger("kudurru")
@@ -69,6 +70,9 @@ class Writer:
         self._retry: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
+        self.applying = asyncio.Lock()
+        """Held while events are taken in, which has breaks: who reads objects waits for its end,
+        and never sees a part of a change. DNS does not wait: it sees zones as they were before."""
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
         self.on_recorded = asyncio.Event()
@@ -210,7 +214,7 @@ class Writer:
     async def _write(self, changes: list[Change]) -> list[Result | KudurruError]:
         node = self._node
         now_us = node.clock.now_us()
-        decided = node.decide(changes, now_us)
+        decided = await unhurried(node.decide_steps(changes, now_us))
         sets = [
             ChangeSet(tuple(d.events), msgspec.structs.replace(d.change.who, wall=now_us))
             for d in decided
@@ -238,7 +242,8 @@ class Writer:
         at_us = self._node.time_for_events_us(now_us)
         recorded = await asyncio.to_thread(self._node.log.append, sets, at_us)
         try:
-            self._node.take_in(recorded)
+            async with self.applying:
+                await unhurried(self._node.take_in_steps(recorded))
         except StorageFailed as error:  # views read older events for what changed
             raise StorageBroken(
                 f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
