@@ -200,7 +200,8 @@ class Node:
             events += led_to
             outcomes.append(outcome)
         if not change.allow_mass_change:
-            mass_change.check(outer, batch, {event.key for event in events}, self.zones)
+            touched = {event.key for event in events}
+            yield from mass_change.check_steps(outer, batch, touched, self.zones)
         if change.dry_run:
             return _Decided(change, [], outcomes)
         outer.absorb(batch)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NoReturn
 
 import msgspec
@@ -27,8 +28,8 @@ from kudurru.domain.errors import (
 from kudurru.domain.events import ChangeSet, Recorded, Who
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
-from kudurru.entrypoints.steps import unhurried
-from kudurru.entrypoints.wiring import Change, Node, Result
+from kudurru.entrypoints.steps import no_collections, unhurried
+from kudurru.entrypoints.wiring import STEPPED_MIN, Change, Node, Result
 
 log = logging.getLogger("kudurru")
 
@@ -187,7 +188,10 @@ class Writer:
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
-            results = await self._write([change for change, _ in group])
+            changes = [change for change, _ in group]
+            is_large = sum(len(change.commands) for change in changes) >= STEPPED_MIN
+            with no_collections() if is_large else nullcontext():
+                results = await self._write(changes)
         except KudurruError as error:
             results = [error] * len(group)
             if isinstance(error, Stop):
