@@ -357,6 +357,8 @@ class Server:
 
     def _handler(self, node: Node, writer: Writer) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
+            async with writer.applying:
+                pass  # what is read next is no part of a change
             match method:
                 case "change":
                     change: Change = to_change(argument, who)

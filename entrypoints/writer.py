@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NoReturn
 
 import msgspec
@@ -28,7 +29,16 @@ from kudurru.domain.errors import (
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
-from kudurru.entrypoints.wiring import ATTEMPTS_MAX, BUSY, Change, Node, Overtaken, Result
+from kudurru.entrypoints.steps import no_collections, unhurried
+from kudurru.entrypoints.wiring import (
+    ATTEMPTS_MAX,
+    BUSY,
+    STEPPED_MIN,
+    Change,
+    Node,
+    Overtaken,
+    Result,
+)
 
 log = logging.getLogger("kudurru")
 
@@ -76,6 +86,9 @@ class Writer:
         self._writing = asyncio.Lock()
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
         self._catch_ups_failed = 0
+        self.applying = asyncio.Lock()
+        """Held while events are taken in, which has breaks: who reads objects waits for its end,
+        and never sees a part of a change. DNS does not wait: it sees zones as they were before."""
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
         self.on_recorded = asyncio.Event()
@@ -229,7 +242,10 @@ class Writer:
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
-            results = await self._write([change for change, _ in group])
+            changes = [change for change, _ in group]
+            is_large = sum(len(change.commands) for change in changes) >= STEPPED_MIN
+            with no_collections() if is_large else nullcontext():
+                results = await self._write(changes)
         except KudurruError as error:
             results = [error] * len(group)
             if isinstance(error, Stop):
@@ -265,7 +281,7 @@ class Writer:
         node = self._node
         now_us = node.clock.now_us()
         decided_at = node.position
-        decided = node.decide(changes, now_us)
+        decided = await unhurried(node.decide_steps(changes, now_us))
         written = [d for d in decided if not isinstance(d, KudurruError) and d.events]
         if not written:
             return node.results(decided, [])
@@ -301,7 +317,8 @@ class Writer:
             await self._catch_up()  # others were there before, and ours come with theirs
             return recorded
         try:
-            node.take_in(recorded)
+            async with self.applying:
+                await unhurried(node.take_in_steps(recorded))
         except StorageFailed as error:  # views read older events for what changed
             raise StorageBroken(
                 f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
