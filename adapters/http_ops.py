@@ -66,8 +66,11 @@ def failure(code: int, message: str, causes: Iterable[Cause] = ()) -> Response:
     return Response(code, msgspec.json.encode(status))
 
 
-def health_routes(reasons: Callable[[], Sequence[str]]) -> dict[str, Route]:
-    """Live while the loop turns; ready when `reasons()`, why not to send queries here, is empty."""
+def health_routes(
+    reasons: Callable[[], Sequence[str]], warnings: Callable[[], Sequence[str]] = tuple
+) -> dict[str, Route]:
+    """Live while the loop turns; ready when `reasons()`, why not to send queries here, is empty.
+    `warnings()` are shown beside that, and change nothing."""
     fine = Response(200, b'{"status":"ok"}')
 
     def live() -> Response:
@@ -76,6 +79,8 @@ def health_routes(reasons: Callable[[], Sequence[str]]) -> dict[str, Route]:
     def ready() -> Response:
         if causes := [Cause("", reason) for reason in reasons()]:
             return failure(503, "not ready", causes)
+        if found := warnings():
+            return Response(200, msgspec.json.encode({"status": "ok", "warnings": found}))
         return fine
 
     return {

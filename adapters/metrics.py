@@ -49,6 +49,8 @@ METRICS: Final = {
     "projection_lag_events": Declared("gauge", "Events a view has not taken in", ("projection",)),
     "zone_records": Declared("gauge", "Records and names served", ("zone", "kind")),
     "zone_serial": Declared("gauge", "Serial of the stamped version", ("zone",)),
+    "tls_certificate_expiry_timestamp_seconds": Declared("gauge", "When the one served expires"),
+    "tls_certificate_reloads_total": Declared("counter", "Changed files looked at", ("result",)),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
 }
 

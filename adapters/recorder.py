@@ -29,7 +29,7 @@ from kudurru.domain.chain import FIRST_VERSIONS
 from kudurru.domain.errors import Conflict, LogDamaged
 from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Position, Recorded, Who
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, LogHead
+from kudurru.domain.ports import Clock, LogHead, SignTree
 
 OURS_BEGIN_AT = (1,)
 
@@ -103,10 +103,15 @@ class RecordedLog(ApplicationRecorder):
 
     @abstractmethod
     def insert(
-        self, change_sets: Sequence[ChangeSet], now_us: int, first: Collection[int]
+        self,
+        change_sets: Sequence[ChangeSet],
+        now_us: int,
+        first: Collection[int],
+        sign: SignTree | None = None,
     ) -> list[Recorded]:
         """Seal and store, all or nothing; durable when it returns. A new stream begins at one of
-        `first`. Raises: IntegrityError when a stream has moved; what `append` raises."""
+        `first`. Tiles that the new leaves fill are stored with them, and the checkpoint that
+        `sign` makes. Raises: IntegrityError when a stream has moved; what `append` raises."""
 
     @abstractmethod
     def read(
@@ -143,8 +148,19 @@ class RecordedLog(ApplicationRecorder):
 
     def append(self, change_sets: Sequence[ChangeSet], now_us: int) -> list[Recorded]:
         """See `EventLog.append`."""
+        return self._append(change_sets, now_us, None)
+
+    def append_signed(
+        self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree
+    ) -> list[Recorded]:
+        """See `VerifiableLog.append_signed`."""
+        return self._append(change_sets, now_us, sign)
+
+    def _append(
+        self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree | None
+    ) -> list[Recorded]:
         try:
-            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT)
+            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT, sign)
         except IntegrityError as error:
             raise self._why_refused(change_sets, error) from error
         self._notify()

@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from kudurru.domain.codec import canonical
-from kudurru.domain.errors import LogDamaged
+from kudurru.domain.errors import ADVICE, LogDamaged
 from kudurru.domain.events import ChangeSet, Event, Position, Recorded
 from kudurru.domain.ports import LogHead, LogRow
 
@@ -30,9 +30,6 @@ SALT_SIZE = 16
 FIRST_VERSIONS = (0, 1)
 """A stream of ours begins at 1. Streams that came through the eventsourcing library's own
 interface may begin at 0, as its aggregates may."""
-
-ADVICE = "keep this log as evidence and go back to a backup that verifies"
-"""What to do about a damage, whatever its kind."""
 
 
 def origin_of(log_id: str, epoch: int) -> str:

@@ -104,6 +104,10 @@ class Stop(KudurruError):
     """Nothing can be written here until a person acts."""
 
 
+ADVICE = "keep this log as evidence and go back to a backup that verifies"
+"""What to do about a damage, whatever its kind."""
+
+
 class LogDamaged(Stop):
     """What is stored does not verify. `position` is the first bad seq, `kind` what is bad there:
     gap, payload, entry, chain, tree, signature, truncation or state."""

@@ -25,6 +25,11 @@ PAYLOAD_REDACTED = "payload.redacted.v1"
 """Names a payload that was erased in the same transaction. The verifier reads it already; it is
 no known type before something writes it."""
 
+CHECKPOINT_STATE = "checkpoint.state.v1"
+"""Says what the log means up to here; the signed checkpoint covers it as its last leaf."""
+KEY_ADOPTED = "key.adopted.v1"
+"""Names the key that signs checkpoints from here on, see `domain.checkpoint`."""
+
 AUDIT_MARKED = "audit.marked.v1"
 RESTORE_BEGUN = "restore.begun.v1"
 RESTORE_DONE = "restore.done.v1"
@@ -32,10 +37,19 @@ RESTORE_DONE = "restore.done.v1"
 OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
 CONTENT_TYPES = OBJECT_TYPES - {OBJECT_STATUS}
 """Types that change what people wrote, or where it stands."""
-KNOWN_TYPES = OBJECT_TYPES | {CLOCK_STEPPED, AUDIT_MARKED, RESTORE_BEGUN, RESTORE_DONE}
+KNOWN_TYPES = OBJECT_TYPES | {
+    CLOCK_STEPPED,
+    CHECKPOINT_STATE,
+    KEY_ADOPTED,
+    AUDIT_MARKED,
+    RESTORE_BEGUN,
+    RESTORE_DONE,
+}
 
 SYSTEM_KEY = Key("System//log")
 """Stream of facts about the log itself."""
+CHECKPOINT_KEY = Key("System//checkpoint")
+SIGNING_KEY = Key("System//key")
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):

@@ -1,13 +1,14 @@
 """What the domain needs from outside, as Protocols. Adapters implement them; one contract suite
 per port (tests/contracts) runs on every adapter."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
+from kudurru.domain.tree import Edge
 
 
 class Clock(Protocol):
@@ -116,10 +117,42 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
     head: bytes
 
 
+class StoredCheckpoint(msgspec.Struct, frozen=True):
+    """A signed checkpoint as it is kept beside the log."""
+
+    size: int  # events that it covers
+    note: str  # C2SP signed note
+    frontier: bytes  # roots of the full subtrees of the tree, 32 octets each, the largest first
+    state: bytes | None = None  # SHA-256 of the body of its checkpoint.state.v1
+
+
+SignTree = Callable[[Edge, bytes], StoredCheckpoint]
+"""(tree after an append, body of its last event) to the checkpoint that is stored with it."""
+
+
 class VerifiableLog(EventLog, Protocol):
+    """A log whose rows, tree and checkpoints can be read as they are stored."""
+
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         """Raw rows in order of seq, streamed, nothing checked."""
         ...
+
+    def append_signed(
+        self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree
+    ) -> list[Recorded]:
+        """`append`, and in the same transaction the checkpoint that `sign` makes of the tree."""
+        ...
+
+    def hashes(self, level: int, first: int, last: int) -> Sequence[bytes]:
+        """Stored hashes of one tile, see `domain.tree.ReadHashes`. Fewer where some are
+        missing."""
+        ...
+
+    def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
+        """In order of size, those of more than `after` events."""
+        ...
+
+    def newest_checkpoint(self) -> StoredCheckpoint | None: ...
 
 
 STREAM_IDLE_S = 10

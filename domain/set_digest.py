@@ -24,10 +24,19 @@ class SetDigest:
         self._sum = 0
 
     def add(self, element: bytes) -> None:
-        self._sum = (self._sum + _number(element)) & _MODULUS_MASK
+        self.shift(number_of(element))
 
     def remove(self, element: bytes) -> None:
-        self._sum = (self._sum - _number(element)) & _MODULUS_MASK
+        self.shift(-number_of(element))
+
+    def shift(self, number: int) -> None:
+        """Add the number of an element, or take it away: for an element of several sets, as its
+        number is what costs."""
+        self._sum = (self._sum + number) & _MODULUS_MASK
+
+    def __bool__(self) -> bool:
+        """False for the empty set."""
+        return self._sum != 0
 
     def hexdigest(self) -> str:
         """SHA-256 over the sum as 256 octets, most significant first."""
@@ -47,5 +56,5 @@ class SetDigest:
         return f"SetDigest({self.hexdigest()})"
 
 
-def _number(element: bytes) -> int:
+def number_of(element: bytes) -> int:
     return int.from_bytes(shake_256(element).digest(_SUM_OCTETS), "big")

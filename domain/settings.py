@@ -79,6 +79,10 @@ class NodeSettings(Section, frozen=True):
     )
 
 
+ENCRYPTED = frozenset({"tls", "https", "h3", "quic"})
+"""Protocols of listeners that want a certificate."""
+
+
 class Listener(msgspec.Struct, frozen=True, kw_only=True, rename=camel):
     """A socket that answers DNS."""
 

@@ -17,7 +17,7 @@ import msgspec
 from kudurru.domain.documents import FAULTS_MAX, Document, read_documents
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.notation import duration_text
-from kudurru.domain.settings import KEYS, SECTIONS, Key, Section, Settings, key_path
+from kudurru.domain.settings import ENCRYPTED, KEYS, SECTIONS, Key, Section, Settings, key_path
 from kudurru.domain.settings_values import Given, LayerName, Origin, kind_of, read_value, shown
 
 _S = TypeVar("_S", bound=Section)
@@ -110,9 +110,17 @@ def _broken_rules(settings: Settings) -> Iterator[tuple[Sequence[str], str]]:
         yield [*keys, "listeners.internal"], message
     taken = set()
     for i, listener in enumerate(settings.listeners.all):
-        if listener.proto in ("tls", "https", "h3", "quic") and not tls.cert:
+        if listener.proto in ENCRYPTED and not tls.cert:
             message = f"{listener.proto} wants tls.cert and tls.key: give both"
             yield (f"listeners[{i}].proto",), message
+        if listener.proxy_protocol and listener.proto in ("h3", "quic"):
+            message = f"{listener.proto} takes no PROXY header: leave it out"
+            yield (f"listeners[{i}].proxyProtocol",), message
+        if listener.trusted_proxies and listener.proto not in ("https", "h3"):
+            message = (
+                f"{listener.proto} has no X-Forwarded-For: give proxyProtocol, or leave it out"
+            )
+            yield (f"listeners[{i}].trustedProxies",), message
         transport = "udp" if listener.proto in ("udp", "h3", "quic") else "tcp"
         place = (transport, listener.address)
         if listener.address.port and place in taken:

@@ -1,8 +1,8 @@
 """Verification: reads the rows of a log back and names every damage.
 
 The other half of `domain.chain`. Pure: rows come from a `VerifiableLog`, whatever it is kept in.
-What the rows alone cannot show is a tail that was cut off cleanly; for that a checkpoint must
-have gone out.
+What the file alone cannot show is a tail that was cut off cleanly, its checkpoint with it; for that
+a checkpoint must have gone out.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from kudurru.domain.chain import (
-    ADVICE,
     ENTRY_VERSION,
     FIRST_VERSIONS,
     SALT_SIZE,
@@ -26,9 +25,11 @@ from kudurru.domain.chain import (
     leaf_of,
     origin_of,
 )
-from kudurru.domain.errors import LogDamaged, LogNewer
+from kudurru.domain.errors import ADVICE, LogDamaged, LogNewer
 from kudurru.domain.events import PAYLOAD_REDACTED, Position
 from kudurru.domain.ports import LogHead, LogRow, VerifiableLog
+from kudurru.domain.tree import TILE_WIDTH, Edge
+from kudurru.domain.verify_tree import Signed, TreeVerifier, Trust
 
 TAIL_ROWS = 10_000
 """What is verified at every start: a tenth of a second of work."""
@@ -47,6 +48,7 @@ class Verified(msgspec.Struct, frozen=True):
     newest: int  # seq of the last of them, 0 when there is none
     damages: tuple[LogDamaged, ...]  # by position, at most about DAMAGES_MAX
     damage_count: int
+    signed: Signed = Signed()
 
     @property
     def is_whole(self) -> bool:
@@ -56,33 +58,46 @@ class Verified(msgspec.Struct, frozen=True):
 def verify(
     log: VerifiableLog,
     *,
+    after: int = 0,
     tail: int | None = None,
+    trust: Trust | None = None,
     seen: Callable[[LogRow], None] | None = None,
 ) -> Verified:
-    """Verify a log from its first row, or the newest `tail` rows from the stored head before
-    them. `seen` is called after each row, for progress.
+    """Verify a log from its first row, after a position, or the newest `tail` rows; then from the
+    stored head and the stored tree there, which the newest checkpoint is held against. Without
+    `trust` neither tree nor signatures are looked at. `seen` is called after each row, for
+    progress.
 
     Raises: LogNewer at a row written by a newer kudurru; StorageFailed.
     """
-    origin = origin_of(log.log_id, log.epoch)
-    verifier = Verifier(origin, _anchor(log, tail) if tail is not None else None)
+    anchor = _anchor(log, log.head().seq - tail if tail is not None else after)
+    verifier = Verifier(origin_of(log.log_id, log.epoch), anchor)
     first = verifier.seq
+    tree = TreeVerifier(log, first, trust, verifier.damaged) if trust is not None else None
     try:
         for row in log.rows(first):
             verifier.feed(row)
+            if tree is not None and not verifier.damage_count:
+                tree.feed(row)
             if seen is not None:
                 seen(row)
     except LogDamaged as damage:  # rows that the storage cannot even read
         verifier.damaged(damage)
+    signed = tree.finish(verifier.seq) if tree is not None else Signed()
     damages = verifier.finish()
-    return Verified(verifier.seq - first, verifier.seq, damages, verifier.damage_count)
+    return Verified(verifier.seq - first, verifier.seq, damages, verifier.damage_count, signed)
 
 
-def _anchor(log: VerifiableLog, tail: int) -> LogHead | None:
-    """The stored head before the newest `tail` rows. None (verify everything) when it is before
-    the first row or is missing: a log that looks wrong is read whole."""
-    before = log.head().seq - tail
+def _anchor(log: VerifiableLog, before: int) -> LogHead | None:
+    """The stored head after about `before` rows, at the edge of a tile. None (verify everything)
+    when it is before the first row, or head or tree are missing: a log that looks wrong is read
+    whole."""
+    before -= before % TILE_WIDTH
     if before <= 0:
+        return None
+    try:
+        Edge.read(before, log.hashes)
+    except LogDamaged:
         return None
     return next(
         (LogHead(Position(row.seq), row.ts, row.head) for row in log.rows(before - 1, before)),

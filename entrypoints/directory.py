@@ -6,7 +6,7 @@ command takes the lock for itself, or only reads.
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,22 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import zone_export
+from kudurru.domain.chain import origin_of
+from kudurru.domain.checkpoint import Checkpoint, parse_adoption
 from kudurru.domain.dns.zone_tree import ZoneSet
 from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, NotFound, StorageBroken
-from kudurru.domain.events import Position, Who
+from kudurru.domain.events import SIGNING_KEY, Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
+from kudurru.domain.signed_note import VerifierKey, parse_key
 from kudurru.domain.verify import TAIL_ROWS, verify
+from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket, restoring
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
@@ -96,7 +102,37 @@ def open_service(
         log = stack.enter_context(open_log(directory, create=True))
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
-        yield LocalService(node, who)
+        checkpointer = open_checkpointer(directory, node)
+        yield LocalService(node, who, checkpointer)
+        checkpointer.take_if_active()
+
+
+def open_checkpointer(
+    directory: DataDir, node: Node, policy: CheckpointPolicy | None = None
+) -> Checkpointer:
+    """Of a directory whose lock the caller holds. Raises: StorageFailed."""
+    origin = origin_of(node.log.log_id, node.log.epoch)
+    keys = KeyFolder(directory.keys, origin, SystemEntropy())
+    return Checkpointer(node, keys, policy or CheckpointPolicy())
+
+
+def adopted_keys(data: Path, node: Node) -> list[VerifierKey]:
+    """Keys of a log, oldest first; the one in `keys/` while the log names none."""
+    found = [
+        parse_adoption(event.seq, event.body).key
+        for event in node.log.read(0, key=SIGNING_KEY)
+        if event.body is not None
+    ]
+    if found:
+        return found
+    origin = origin_of(node.log.log_id, node.log.epoch)
+    key = KeyFolder(open_data_dir(data).keys, origin, SystemEntropy()).read()
+    return [key.verifier] if key else []
+
+
+def trust_of(keys: Sequence[str] = (), checkpoint: Checkpoint | None = None) -> Trust:
+    """What signatures are held against. Raises: Invalid for a text that is no key."""
+    return Trust(check_signature, tuple(map(parse_key, keys)), checkpoint)
 
 
 def _acquire(directory: DataDir) -> DirectoryLock | RemoteService:
@@ -121,7 +157,7 @@ def open_log(directory: DataDir, *, create: bool) -> Iterator[SQLiteEventLog]:
         directory.log, entropy=SystemEntropy(), clock=SystemClock(), create=create
     )
     try:
-        damages = verify(log, tail=TAIL_ROWS).damages
+        damages = verify(log, tail=TAIL_ROWS, trust=trust_of()).damages
         if damages:
             raise damages[0]
         yield log
@@ -242,9 +278,10 @@ def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
 class LocalService:
     """A `Service` in this process."""
 
-    def __init__(self, node: Node, who: Who) -> None:
+    def __init__(self, node: Node, who: Who, checkpointer: Checkpointer | None = None) -> None:
         self._node = node
         self._who = who
+        self._checkpointer = checkpointer
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -263,6 +300,20 @@ class LocalService:
 
     def export(self, zone: str) -> list[str]:
         return export_zone(self._node, zone)
+
+    def checkpoint(self) -> str:
+        checkpointer = self._signer()
+        found = checkpointer.current() or checkpointer.take(checkpointer.plan)
+        return found.note
+
+    def rotate_key(self, reason: str) -> str:
+        checkpointer = self._signer()
+        who = msgspec.structs.replace(self._who, reason=reason)
+        return checkpointer.take(lambda now_us: checkpointer.rotation(who, now_us)).note
+
+    def _signer(self) -> Checkpointer:
+        assert self._checkpointer is not None, "opened to read, and asked to write"
+        return self._checkpointer
 
     def info(self, *, digests: bool = False) -> Info:
         return read_info(self._node, __version__, digests=digests)

@@ -299,7 +299,7 @@ def _zone(log: EventLog, name: str, steps: list[Step], now_s: int) -> dict[str, 
     key = key_of(DNS_ZONE.name, "", name)
     serial = as_of.last_serial(log, key)
     following = next_serial(stamped=serial, highest_published=serial, imported=None, now_s=now_s)
-    known = as_of.find(log, key, log.head().seq)
+    known = as_of.find(log, key, log.head().seq, with_status=False)
     stored = known.stored(log.epoch) if known and not known.erased else None
     stored = stored or next((step.then for step in steps if step.key == key), None)
     zone = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec) if stored else None

@@ -137,6 +137,12 @@ class RemoteService:
     def info(self, *, digests: bool = False) -> Info:
         return msgspec.convert(self._call("info", digests), Info)
 
+    def checkpoint(self) -> str:
+        return self._call("checkpoint", None)  # type: ignore[no-any-return]  # as the server sent it
+
+    def rotate_key(self, reason: str) -> str:
+        return self._call("rotate-key", reason)  # type: ignore[no-any-return]  # as the server sent it
+
     def restore(self, request: RestoreRequest) -> Carried:
         return msgspec.convert(self._call("restore", msgspec.to_builtins(request)), Carried)
 

@@ -22,8 +22,6 @@ import msgspec
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
-from kudurru.adapters.dns.engine_python import PythonEngine
-from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.secret_files import secret_in
@@ -31,17 +29,35 @@ from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
-from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
-from kudurru.domain.settings import RatelimitSettings
+from kudurru.domain.settings import Listener as Configured
+from kudurru.domain.settings import RatelimitSettings, TlsSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
-from kudurru.entrypoints.directory import UNREADABLE, answer, pipeline_of
+from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.directory import (
+    UNREADABLE,
+    answer,
+    open_checkpointer,
+    pipeline_of,
+    trust_of,
+)
 from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.listeners import (
+    bind_listeners,
+    certificate_samples,
+    certificates_of,
+    close,
+    engines_of,
+    keep_fresh,
+)
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
+    REASON_MAX,
     ChangeRequest,
     ListRequest,
     MarkRequest,
@@ -75,7 +91,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `serve` needs of the settings."""
 
     data: Path
-    listeners: tuple[tuple[str, str], ...]  # (protocol, address)
+    listeners: tuple[Configured, ...]
+    tls: TlsSettings = TlsSettings()
     http: str = "127.0.0.1:8080"
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
@@ -86,6 +103,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
+    checkpoints: CheckpointPolicy = CheckpointPolicy()
+    trusted_keys: tuple[str, ...] = ()
 
 
 class Server:
@@ -98,6 +117,7 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self._node: Node | None = None
+        self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -112,10 +132,11 @@ class Server:
                 DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
             )
             node = self._open_node(directory, stack)
-            writer = Writer(node)
+            checkpointer = self._open_checkpointer(directory, node)
+            writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
             addresses = await self._listen(node, writer, Cookies(secret), stack)
-            await self._replay(node)
+            await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             path = stack.enter_context(command_socket.placed(directory))
@@ -128,6 +149,12 @@ class Server:
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
                         ),
                     ]
+                    if checkpointer is not None and checkpointer.key is not None:
+                        keeping = keep_checkpoints(writer, checkpointer, node.clock)
+                        running.append(tasks.create_task(keeping, name="checkpoints"))
+                    if self._certificates is not None:
+                        watch = keep_fresh(self._certificates)
+                        running.append(tasks.create_task(watch, name="certificates"))
                     await rpc.start()
                     stack.push_async_callback(rpc.stop)
                     if options.with_demo and self.why_not_writable is None:
@@ -139,6 +166,7 @@ class Server:
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
+                    await self._sign_last(writer, checkpointer)
                     for task in running:
                         task.cancel()
             except ExceptionGroup as group:
@@ -165,11 +193,27 @@ class Server:
         )
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        trust = trust_of(self._options.trusted_keys)
         self._node = node
-        damages = verify(event_log, tail=TAIL_ROWS).damages
+        damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
         if damages:
             self._stop_writing(node, damages[0])
         return node
+
+    def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
+        """None for a damaged log: nobody signs that."""
+        if self.why_not_writable is not None:
+            return None
+        checkpointer = open_checkpointer(directory, node, self._options.checkpoints)
+        if checkpointer.why_not:
+            log.error("checkpoints are not signed: %s", checkpointer.why_not)
+        elif checkpointer.is_new_key:
+            log.info(
+                "this log is signed by the new key %s: keep it where this machine cannot change "
+                "it, and give it to audit verify --key",
+                checkpointer.key,
+            )
+        return checkpointer
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
         """What cannot be trusted stops writing, not answering."""
@@ -183,13 +227,14 @@ class Server:
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
-        bound = bind_listeners(options.listeners, options.sockets)
+        pairs = [(one.proto, str(one.address)) for one in options.listeners]
+        bound = bind_listeners(pairs, options.sockets)
         for one in bound:
-            stack.callback(_close, one)
+            stack.callback(close, one)
         web = [bind_all([Listener("tcp", a)])[0] for a in (options.http, options.ops)]
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
-            stack.callback(_close, one)
+            stack.callback(close, one)
         pipeline = pipeline_of(
             node,
             is_synced=lambda: self.is_synced,
@@ -199,15 +244,12 @@ class Server:
             cookies=cookies,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
-        for one in bound:
-            engine: PacketEngine
-            if one.listener.proto == "tcp":
-                engine = TcpServer(pipeline, one.sockets)
-            else:
-                engine = PythonEngine(pipeline, one.sockets, limiter=limiter)
-            self._engines.append((one.listener.proto, engine))
+        self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
-        health = health_routes(self.why_not_ready)
+        if self._certificates is not None:
+            certificates = self._certificates
+            metrics.add(lambda: certificate_samples(certificates))
+        health = health_routes(self.why_not_ready, self.warnings)
         parts: list[HttpServer | PacketEngine] = [
             *(HttpServer(health, one.sockets) for one in web),
             HttpServer(metrics_routes(metrics), scraped.sockets),
@@ -216,9 +258,9 @@ class Server:
         for part in parts:
             stack.push_async_callback(part.stop)
             await part.start()
-        dns = ",".join(dict.fromkeys(one.address for one in bound))
         http, ops = (one.address for one in web)
-        return f"ready dns={dns} http={http} ops={ops} metrics={scraped.address}"
+        shown = _shown(bound) | {"http": http, "ops": ops, "metrics": scraped.address}
+        return "ready " + " ".join(f"{name}={address}" for name, address in shown.items())
 
     def why_not_ready(self) -> list[str]:
         """Reasons not to send queries here; none when it is ready."""
@@ -232,7 +274,13 @@ class Server:
             reasons.append(f"{kind}: {self.why_not_writable}")
         return reasons
 
-    async def _replay(self, node: Node) -> None:
+    def warnings(self) -> list[str]:
+        """What an operator should see to, though queries are answered."""
+        if self._certificates is None or not self._certificates.problem:
+            return []
+        return [f"Certificate: {self._certificates.problem}"]
+
+    async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
         try:
             await self._replay_undamaged(node)
@@ -245,6 +293,8 @@ class Server:
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
+        if checkpointer is not None:
+            checkpointer.recount()
 
     async def _replay_undamaged(self, node: Node) -> None:
         upto = None
@@ -300,6 +350,15 @@ class Server:
         while not self._is_hurried and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
 
+    async def _sign_last(self, writer: Writer, checkpointer: Checkpointer | None) -> None:
+        """Nothing of this run stays unsigned, if it can be helped."""
+        if checkpointer is None or checkpointer.key is None or not checkpointer.activity:
+            return
+        try:
+            await writer.checkpoint()
+        except KudurruError as error:
+            log.warning("the newest changes are not signed: %s", error)
+
     def _handler(self, node: Node, writer: Writer) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             match method:
@@ -320,6 +379,12 @@ class Server:
                 case "info":
                     info = read_info(node, __version__, digests=bool(argument))
                     return msgspec.to_builtins(info)
+                case "checkpoint":
+                    return (await writer.checkpoint()).note
+                case "rotate-key":
+                    reason = msgspec.convert(argument, str)[:REASON_MAX]
+                    who = msgspec.structs.replace(who, reason=reason)
+                    return (await writer.rotate_key(who)).note
                 case "restore":
                     asked = msgspec.convert(argument, RestoreRequest)
                     prepare = partial(restoring.prepare_restore, node.log, asked)
@@ -350,43 +415,13 @@ async def _carry_out(
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
 
-def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
-    """All sockets of all listeners, or none. Listeners that name one address with port 0 get one
-    port between them, whatever it turns out to be. Raises what binding raises; Invalid for a
-    protocol that this version does not speak."""
-    unknown = sorted({proto for proto, _ in listeners} - {"udp", "tcp"})
-    if unknown:
-        fault = f"this version serves udp and tcp, not {', '.join(unknown)}"
-        raise Invalid("listeners", [Cause("", fault)])
-    for _ in range(PORT_TRIES):
-        try:
-            return _bind_once(listeners, sockets)
-        except Busy:
-            # A port that was free for UDP may be taken for TCP, by anybody's connection: the
-            # system is asked for another one, where it was asked for any.
-            if not any(address.endswith(":0") for _, address in listeners):
-                raise
-    return _bind_once(listeners, sockets)
-
-
-def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
-    bound: list[Bound] = []
-    chosen: dict[str, str] = {}  # address as given -> address as bound
-    try:
-        for proto, address in listeners:
-            one = bind_all([Listener(proto, chosen.get(address, address))], sockets)[0]
-            chosen.setdefault(address, one.address)
-            bound.append(one)
-    except KudurruError:
-        for one in bound:
-            _close(one)
-        raise
-    return bound
-
-
-def _close(bound: Bound) -> None:
-    for sock in bound.sockets:
-        sock.close()
+def _shown(bound: Sequence[Bound]) -> dict[str, str]:
+    """Addresses for the ready line: "dns" for UDP and TCP, else by protocol."""
+    shown: dict[str, dict[str, None]] = {}
+    for one in bound:
+        name = "dns" if one.listener.proto in ("udp", "tcp") else one.listener.proto
+        shown.setdefault(name, {})[one.address] = None
+    return {name: ",".join(addresses) for name, addresses in shown.items()}
 
 
 def _first_of(group: ExceptionGroup[Exception]) -> Exception:

@@ -90,6 +90,15 @@ class Service(Protocol):
 
     def info(self, *, digests: bool = False) -> Info: ...
 
+    def checkpoint(self) -> str:
+        """The signed checkpoint of the whole log, made when there is none. Raises: NotFound when
+        there is no key to sign with."""
+        ...
+
+    def rotate_key(self, reason: str) -> str:
+        """The first checkpoint of a new key. Raises: NotFound when the key before is missing."""
+        ...
+
     def restore(self, request: RestoreRequest) -> Carried:
         """Raises Conflict when the plan is stale; what the changes are refused with."""
         ...

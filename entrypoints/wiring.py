@@ -136,7 +136,7 @@ class Node:
 
     def decide(self, changes: Sequence[Change], now_us: int) -> list[_Decided | KudurruError]:
         """Decide changes in order, each seeing the earlier ones. A refused change is its error."""
-        self._check_writable()
+        self.check_writable()
         outer = self._batch(now_us)
         decided: list[_Decided | KudurruError] = []
         for change in changes:
@@ -168,7 +168,8 @@ class Node:
                 "plan again"
             )
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raises what stops writing, when something does."""
         if self.why_not_writable is not None:
             raise self.why_not_writable
         stopped = self.views.follower.stopped_at

@@ -8,20 +8,25 @@ dropped from the answers that depended on it.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 
+from kudurru.domain.checkpoint import SOURCE
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.errors import (
     Busy,
     KudurruError,
     LogDamaged,
+    NotFound,
     Stop,
     StorageBroken,
     StorageFailed,
 )
 from kudurru.domain.events import ChangeSet, Recorded, Who
+from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
+from kudurru.entrypoints.checkpoints import Checkpointer, Plan
 from kudurru.entrypoints.wiring import Change, Node, Result
 
 log = logging.getLogger("kudurru")
@@ -32,6 +37,13 @@ GROUP_MAX = 512
 
 STAMP_RETRY_S = 5.0
 """After a stamp that could not be written: a full disk stays full for a while."""
+
+
+SIGNINGS_MAX = 64
+"""Checkpoints that are waited for: more than there are connections to ask for one."""
+
+Make = Callable[[int], Plan | None]
+"""(now, microseconds UTC) to what is to be signed; None when it is already."""
 
 
 class WriterStatistics(msgspec.Struct, frozen=True):
@@ -45,8 +57,11 @@ class WriterStatistics(msgspec.Struct, frozen=True):
 class Writer:
     """Runs as one task; `submit` from any other."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, checkpointer: Checkpointer | None = None) -> None:
+        """Without a checkpointer nothing is signed: the log is damaged, or kept in memory."""
         self._node = node
+        self._checkpointer = checkpointer
+        self._signings: deque[tuple[Make, asyncio.Future[StoredCheckpoint]]] = deque()
         self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
         self._wake = asyncio.Event()
         self._is_stamp_due = False
@@ -56,6 +71,8 @@ class Writer:
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
+        self.on_recorded = asyncio.Event()
+        """Set after each append, that of a stamp too."""
 
     def statistics(self) -> WriterStatistics:
         return WriterStatistics(
@@ -82,6 +99,35 @@ class Writer:
         self._is_stamp_due = True
         self._wake.set()
 
+    async def checkpoint(self) -> StoredCheckpoint:
+        """The checkpoint of the whole log; a new one when there is none. Raises: NotFound without
+        a key; what `submit` raises."""
+        signer = self._signer()
+
+        def make(now_us: int) -> Plan | None:
+            return None if signer.current() else signer.plan(now_us)
+
+        return await self._sign_soon(make)
+
+    async def rotate_key(self, who: Who) -> StoredCheckpoint:
+        """A new key signs from here on. Raises as `checkpoint` does."""
+        signer = self._signer()
+        return await self._sign_soon(lambda now_us: signer.rotation(who, now_us))
+
+    def _signer(self) -> Checkpointer:
+        if self._checkpointer is None:
+            self._node.check_writable()
+            raise NotFound("this log has no key: it is not kept in a data directory")
+        return self._checkpointer
+
+    async def _sign_soon(self, make: Make) -> StoredCheckpoint:
+        if len(self._signings) >= SIGNINGS_MAX:
+            raise Busy(f"{SIGNINGS_MAX} checkpoints are being made; try again")
+        future: asyncio.Future[StoredCheckpoint] = asyncio.get_running_loop().create_future()
+        self._signings.append((make, future))
+        self._wake.set()
+        return await future
+
     async def let_time_pass(self) -> None:
         """Let go what has expired, and not while a write is on its way: what is decided for one
         moment must be applied at that moment, as it is in every replay."""
@@ -100,6 +146,40 @@ class Writer:
                 if self._is_stamp_due:
                     self._is_stamp_due = False
                     await self._stamp_unstamped(only_new=False)
+                while self._signings:
+                    await self._sign(*self._signings.popleft())
+
+    async def _sign(self, make: Make, future: asyncio.Future[StoredCheckpoint]) -> None:
+        try:
+            found = await self._append_signed(make)
+        except KudurruError as error:
+            if isinstance(error, Stop):
+                self._stop_writing_if_broken(error)
+            if not future.done():
+                future.set_exception(error)
+        except BaseException as error:
+            if not future.done():
+                future.set_exception(StorageFailed(f"the write failed ({error})"))
+            raise
+        else:
+            if not future.done():
+                future.set_result(found)
+
+    async def _append_signed(self, make: Make) -> StoredCheckpoint:
+        node, signer = self._node, self._signer()
+        now_us = node.clock.now_us()
+        await self._note_clock(now_us)
+        plan = make(now_us)
+        if plan is None:
+            found = signer.current()
+            assert found is not None
+            return found
+        log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
+        at_us = node.time_for_events_us(now_us)
+        recorded = await asyncio.to_thread(log.append_signed, plan.change_sets, at_us, plan.sign)
+        node.take_in(recorded)
+        plan.done()
+        return await asyncio.to_thread(signer.taken)
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
@@ -146,6 +226,9 @@ class Writer:
         # before the change is acknowledged. A crash in between leaves a zone unstamped; the next
         # start stamps it.
         await self._stamp_unstamped(only_new=not self._imported)
+        if any(change.who.source == SOURCE for change in changes):
+            # Before anything else happens: what a publication leads to asks for no checkpoint.
+            await self._stamp_unstamped(only_new=False, source=SOURCE)
         self.on_applied.set()
         return node.results(decided, recorded)
 
@@ -160,6 +243,9 @@ class Writer:
             raise StorageBroken(
                 f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
             ) from error
+        if self._checkpointer is not None:
+            self._checkpointer.count(recorded)
+        self.on_recorded.set()
         return recorded
 
     async def _note_clock(self, now_us: int) -> None:
@@ -167,7 +253,7 @@ class Writer:
         if steps := self._node.clock_steps(now_us):
             await self._append(steps, now_us)
 
-    async def _stamp_unstamped(self, *, only_new: bool) -> None:
+    async def _stamp_unstamped(self, *, only_new: bool, source: str = "stamp") -> None:
         """Stamp the zones whose content is not what their serial says. What cannot be written is
         tried again later: the changes are recorded, and only the serials are late."""
         node = self._node
@@ -177,7 +263,7 @@ class Writer:
             # What expires by the time of the stamp is not in what it says.
             node.views.follower.advance(now_us // 1_000_000)
             if commands := node.stamps(self._imported, only_new=only_new):
-                await self._append(self._stamp_sets(commands, now_us), now_us)
+                await self._append(self._stamp_sets(commands, source, now_us), now_us)
             self._imported.clear()
         except Stop as error:
             self._stamps_refused += 1
@@ -196,8 +282,10 @@ class Writer:
             log.error("nothing is written any more: %s", error)
             self._node.why_not_writable = error
 
-    def _stamp_sets(self, commands: list[UpdateStatus], now_us: int) -> list[ChangeSet]:
-        who = Who(actor="system", source="stamp", reason="content changed", wall=now_us)
+    def _stamp_sets(
+        self, commands: list[UpdateStatus], source: str, now_us: int
+    ) -> list[ChangeSet]:
+        who = Who(actor="system", source=source, reason="content changed", wall=now_us)
         changes = [Change(commands=(command,), who=who) for command in commands]
         decided = self._node.decide(changes, now_us)
         return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]

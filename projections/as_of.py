@@ -20,7 +20,6 @@ from kudurru.domain.events import (
     OBJECT_MOVED,
     OBJECT_STATUS,
     OBJECT_TYPES,
-    Position,
     Recorded,
 )
 from kudurru.domain.kinds.registry import DNS_ZONE
@@ -74,18 +73,21 @@ class Between(msgspec.Struct, frozen=True):
     unknown: dict[Key, str]
 
 
-def find(log: EventLog, key: Key, upto: int) -> Known | None:
-    """One object, None when it was not there."""
-    newest = status = None
+def find(log: EventLog, key: Key, upto: int, *, with_status: bool = True) -> Known | None:
+    """One object, None when it was not there. Its status may be much older than its content, and
+    takes longer to find."""
+    newest = applied = status = None
     for event in log.read(0, upto, key=key, newest_first=True):
         newest = newest or event
         if event.type == OBJECT_APPLIED:
-            return Known(event, newest, status)
-        if event.type == OBJECT_DELETED:
-            return None
-        if event.type == OBJECT_STATUS:
+            applied = applied or event
+        elif event.type == OBJECT_STATUS:
             status = status or event
-    return None
+        elif event.type == OBJECT_DELETED:
+            break
+        if applied is not None and (status is not None or not with_status):
+            break
+    return Known(applied, newest, status) if applied and newest else None
 
 
 def objects(log: EventLog, scope: Scope, upto: int) -> dict[Key, StoredObject]:
@@ -106,9 +108,9 @@ def between(log: EventLog, scope: Scope, first: int, last: int) -> Between:
     if not fold.is_whole:
         for key in now.keys() - then.keys():
             if key in fold.noted_elsewhere or fold.first_version[key] > 1:
-                _add(then, key, find(log, key, first))
+                _add(then, key, find(log, key, first, with_status=False))
         for key in then.keys() - now.keys():
-            _add(now, key, find(log, key, last))
+            _add(now, key, find(log, key, last, with_status=False))
     unknown = {key: known.erased for key, known in then.items() if known.erased}
     found = Between(
         {key: k.stored(log.epoch) for key, k in then.items() if key not in unknown},
@@ -285,9 +287,9 @@ def done_by(log: EventLog, events: Iterator[Recorded], base: int) -> Iterator[Do
             spans.setdefault(event.key, []).append(event)
     for key, own in spans.items():
         first, last = own[0].seq, own[-1].seq
-        before = find(log, key, Position(first - 1))
-        after = find(log, key, last)
-        now = find(log, key, base)
+        before, after, now = (
+            find(log, key, upto, with_status=False) for upto in (first - 1, last, base)
+        )
         yield Done(
             key=key,
             before=before.stored(log.epoch) if before and not before.erased else None,

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from kudurru.domain.checkpoint import StateBody
 from kudurru.domain.events import (
+    CHECKPOINT_STATE,
     OBJECT_APPLIED,
     OBJECT_DELETED,
     OBJECT_MOVED,
@@ -28,7 +30,7 @@ from kudurru.domain.object_store import (
     resource_version,
 )
 from kudurru.domain.objects import Key
-from kudurru.domain.set_digest import SetDigest
+from kudurru.domain.set_digest import SetDigest, number_of
 
 CACHE_MAX = 4096
 """Decoded objects kept: enough that a burst on the same objects reads the log once."""
@@ -70,17 +72,23 @@ class ObjectsView:
         self._sorted: dict[str, list[Key]] = {}  # per kind, made when listed
         self._cache: OrderedDict[Key, StoredObject] = OrderedDict()
         self._digest = SetDigest()
+        self._groups: dict[str, SetDigest] = {}  # parts of it, see `_group`
+        self._changed: set[str] = set()  # groups, since the last checkpoint
+        self._moving: dict[Key, str] = {}  # scope that an object leaves in this change set
         self._counts = dict.fromkeys(KINDS, 0)
 
     def apply(self, event: Recorded) -> None:
         self.position = event.seq
         if event.type not in OBJECT_TYPES:
+            if event.type == CHECKPOINT_STATE:
+                self._changed.clear()
             self.facts[event.key] = event.ver
             return
         key = event.key
         before = self._entries.get(key)
         if before is not None:
-            self._digest.remove(_element(key, before))
+            scope = self._moving.pop(key, event.scope) if self._moving else event.scope
+            self._shift(scope, key, -number_of(_element(key, before)))
             self._cache.pop(key, None)
         entry: Entry | None = None
         match event.type:
@@ -89,6 +97,7 @@ class ObjectsView:
             case t if t == OBJECT_STATUS and before is not None:
                 entry = Entry(event.ver, event.seq, before.applied, event.seq)
             case t if t == OBJECT_MOVED and before is not None:
+                self._moving[key] = event.scope
                 entry = Entry(event.ver, event.seq, before.applied, before.status)
             case t if t == OBJECT_DELETED:
                 pass
@@ -102,13 +111,37 @@ class ObjectsView:
         else:
             self._entries[key] = entry
             self._gone.pop(key, None)
-            self._digest.add(_element(key, entry))
+            self._shift(event.scope, key, number_of(_element(key, entry)))
+
+    def _shift(self, scope: str, key: Key, number: int) -> None:
+        """Count an object in or out."""
+        name = _group(scope, key)
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = SetDigest()
+        group.shift(number)
+        self._digest.shift(number)
+        self._changed.add(name)
 
     def advance(self, now_s: int) -> None:
         """Objects do not expire; only what they say does."""
 
     def digest(self) -> str:
         return self._digest.hexdigest()
+
+    def state(self) -> StateBody:
+        """What a checkpoint says of the state here: see `domain.checkpoint`."""
+        return StateBody(self.digest(), {name: self._group_digest(name) for name in self._changed})
+
+    def state_differences(self, said: StateBody) -> list[str]:
+        """Groups that a checkpoint here has otherwise; "all" for one that it leaves out."""
+        found = {name: self._group_digest(name) for name in said.groups.keys() | self._changed}
+        different = [n for n, digest in found.items() if said.groups.get(n, "") != digest]
+        return sorted(different) or ([] if said.all == self.digest() else ["all"])
+
+    def _group_digest(self, name: str) -> str:
+        group = self._groups.get(name)
+        return group.hexdigest() if group else ""
 
     # --- reading ------------------------------------------------------------------------
 
@@ -186,6 +219,12 @@ class ObjectsView:
             if stored is not None and (selector is None or selector(stored.body.labels)):
                 found.append(stored)
         return Page(found, None)
+
+
+def _group(scope: str, key: Key) -> str:
+    """Where an object counts in a checkpoint: with its zone, else with its kind."""
+    zone = scope.partition("/")[2]
+    return f"zone/{zone}" if zone else f"kind/{key.partition('/')[0]}"
 
 
 def _element(key: Key, entry: Entry) -> bytes:

@@ -52,6 +52,13 @@ class Doh:
 
     def respond(self, request: Request, peer: str) -> Response | None:
         """The response; None where nothing is to be sent."""
+        response = self._respond(request, peer)
+        if response is None or request.method != b"HEAD":
+            return response
+        headers = [field for field in response.headers if field[0] != b"content-length"]
+        return Response(response.status, headers, b"")
+
+    def _respond(self, request: Request, peer: str) -> Response | None:
         try:
             packet = _message_of(request)
         except _Refused as refused:

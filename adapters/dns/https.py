@@ -8,7 +8,6 @@ whole by flow control, responses that it does not take by `RESPONSES_HELD_MAX`.
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Protocol
 
 import h2.config
@@ -216,10 +215,6 @@ class _Http1:
             if isinstance(event, h11.Request):
                 self._request = event
                 self._body.clear()
-                size = len(event.target) + sum(map(len, chain(*event.headers)))
-                if size > HEADERS_MAX:  # h11 holds its limit only against a head that is not whole
-                    self._send(refusal(431, f"at most {HEADERS_MAX} octets"), is_last=True)
-                    return False
             elif isinstance(event, h11.Data):
                 self._body += event.data
                 if len(self._body) > MESSAGE_MAX:
@@ -252,21 +247,18 @@ class _Http1:
         if response is None:
             self._connection.cut()
             return
-        self._send(response, is_head=request.method == b"HEAD")
+        self._send(response)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
 
-    def _send(self, response: Response, *, is_head: bool = False, is_last: bool = False) -> None:
+    def _send(self, response: Response, *, is_last: bool = False) -> None:
         headers = response.headers
         if is_last:
             headers = [*headers, (b"connection", b"close")]
         head = h11.Response(
             status_code=response.status, reason=phrase(response.status), headers=headers
         )
-        events: list[h11.Event] = [head]
-        if not is_head:
-            events.append(h11.Data(data=response.body))
-        events.append(h11.EndOfMessage())
+        events = [head, h11.Data(data=response.body), h11.EndOfMessage()]
         self._connection.write(b"".join(self._http.send(event) or b"" for event in events))
         if is_last or self._http.our_state is h11.MUST_CLOSE:
             self._connection.cut()
@@ -327,21 +319,24 @@ class _Http2:
             self._take(event)
         if self._held:
             self._send_held()
-        if self._resets > RESETS_MAX or self._held > RESPONSES_HELD_MAX:
-            self._http.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
-            self._flush()
-            self._connection.cut()
-        else:
-            self._flush()
+        self._finish_step()
 
     def work(self) -> bool:
         while self._whole:
             stream = self._whole.pop(0)
             if stream in self._streams:
                 self._answer(stream, self._streams[stream])
-                self._flush()
+                self._finish_step()
                 return True
         return False
+
+    def _finish_step(self) -> None:
+        is_over = self._resets > RESETS_MAX or self._held > RESPONSES_HELD_MAX
+        if is_over:
+            self._http.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+        self._flush()
+        if is_over:
+            self._connection.cut()
 
     def _take(self, event: h2.events.Event) -> None:
         match event:
@@ -389,10 +384,10 @@ class _Http2:
             self._http.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
             self._forget(stream)
             return
-        is_head = fields.get(b":method") == b"HEAD" or not response.body
         status = (b":status", b"%d" % response.status)
-        self._http.send_headers(stream, [status, *response.headers], end_stream=is_head)
-        if is_head:
+        is_all = not response.body
+        self._http.send_headers(stream, [status, *response.headers], end_stream=is_all)
+        if is_all:
             self._forget(stream)
         else:
             incoming.held = response.body

@@ -159,20 +159,25 @@ class H3:
         if not is_whole and len(incoming.body) <= MESSAGE_MAX:
             return
         fields = dict(incoming.headers)
-        method = fields.get(b":method", b"")
-        request = Request(method, fields.get(b":path", b""), incoming.headers, bytes(incoming.body))
+        request = Request(
+            fields.get(b":method", b""),
+            fields.get(b":path", b""),
+            incoming.headers,
+            bytes(incoming.body),
+        )
         response = self._connection.doh.respond(request, self._connection.client)
         if not is_whole:
             self._connection.stop_reading(stream, ErrorCode.H3_NO_ERROR)
         if response is None:
             self._connection.drop(stream, ErrorCode.H3_REQUEST_CANCELLED)
         else:
-            self._send(stream, response, is_head=method == b"HEAD")
+            self._send(stream, response)
 
-    def _send(self, stream: int, response: Response, *, is_head: bool) -> None:
+    def _send(self, stream: int, response: Response) -> None:
         status = (b":status", b"%d" % response.status)
-        self._http.send_headers(stream, [status, *response.headers], end_stream=is_head)
-        if not is_head:
+        is_all = not response.body
+        self._http.send_headers(stream, [status, *response.headers], end_stream=is_all)
+        if not is_all:
             self._http.send_data(stream, response.body, end_stream=True)
         self._connection.answered(stream, len(response.body))
 

@@ -11,7 +11,8 @@ from kudurru.adapters.recorder import RecordedLog, continue_streams
 from kudurru.domain.chain import Sealed, genesis, origin_of, row_of, salts_size, seal
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow
+from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow, SignTree, StoredCheckpoint
+from kudurru.domain.tree import TILE_WIDTH, Edge
 
 
 class MemoryEventLog(RecordedLog):
@@ -25,14 +26,26 @@ class MemoryEventLog(RecordedLog):
         self._streams: dict[Key, list[int]] = {}  # key to the seqs of its events
         self._scopes: dict[str, list[int]] = {}
         self._genesis = genesis(origin_of(self.log_id, epoch))
+        self._edge = Edge()
+        self._tiles: dict[tuple[int, int], tuple[bytes, ...]] = {}
+        self._checkpoints: list[StoredCheckpoint] = []
 
     def insert(
-        self, change_sets: Sequence[ChangeSet], now_us: int, first: Collection[int]
+        self,
+        change_sets: Sequence[ChangeSet],
+        now_us: int,
+        first: Collection[int],
+        sign: SignTree | None = None,
     ) -> list[Recorded]:
         with self._lock:
             continue_streams(change_sets, self._version, first)
             salts = self._entropy.token(salts_size(change_sets))
             sealed = seal(change_sets, self.head(), now_us, salts)
+            edge, tiles = self._edge.extended([row.leaf for row in sealed])
+            if sign is not None:
+                self._checkpoints.append(sign(edge, sealed[-1].event.body or b""))
+            self._edge = edge
+            self._tiles.update({(tile.level, tile.index): tile.hashes for tile in tiles})
             for row in sealed:
                 event = row.event
                 self._streams.setdefault(event.key, []).append(event.seq)
@@ -85,6 +98,18 @@ class MemoryEventLog(RecordedLog):
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         last = len(self._rows) if upto is None else min(upto, len(self._rows))
         return (row_of(self._rows[seq - 1]) for seq in range(max(after, 0) + 1, last + 1))
+
+    def hashes(self, level: int, first: int, last: int) -> Sequence[bytes]:
+        if level == 0:
+            return [row.leaf for row in self._rows[first:last]]
+        index, at = divmod(first, TILE_WIDTH)
+        return self._tiles.get((level, index), ())[at : at + last - first]
+
+    def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
+        return (found for found in tuple(self._checkpoints) if found.size > after)
+
+    def newest_checkpoint(self) -> StoredCheckpoint | None:
+        return self._checkpoints[-1] if self._checkpoints else None
 
     def close(self) -> None:
         """Nothing is held but memory."""

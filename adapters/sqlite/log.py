@@ -14,6 +14,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -29,7 +30,6 @@ from kudurru.adapters.sqlite.connection import (
     storage_errors,
 )
 from kudurru.domain.chain import (
-    ADVICE,
     ENTRY_VERSION,
     Sealed,
     entry_version,
@@ -40,6 +40,7 @@ from kudurru.domain.chain import (
     seal,
 )
 from kudurru.domain.errors import (
+    ADVICE,
     LogDamaged,
     LogNewer,
     NotFound,
@@ -48,7 +49,8 @@ from kudurru.domain.errors import (
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow
+from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow, SignTree, StoredCheckpoint
+from kudurru.domain.tree import HASH_SIZE, TILE_WIDTH, Edge
 
 BATCH_FIRST = 32
 BATCH_MAX = 1_000
@@ -77,6 +79,10 @@ _ROWS = """
     FROM log LEFT JOIN streams ON streams.id = log.stream
              LEFT JOIN scopes ON scopes.id = log.scope
     WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
+_INSERT_TILE = """
+    INSERT INTO tiles (level, idx, width, hashes) VALUES (?, ?, ?, ?)
+    ON CONFLICT (level, idx) DO UPDATE SET width = excluded.width, hashes = excluded.hashes"""
+_CHECKPOINTS = "SELECT size, note, frontier, state FROM checkpoints"
 _SCOPES = "SELECT scope FROM scopes ORDER BY id"
 _BIRTHS = """
     SELECT seq, entry, body, who FROM streams CROSS JOIN log
@@ -122,6 +128,7 @@ class SQLiteEventLog(RecordedLog):
         self._writer = writer
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
+        self._edge: Edge | None = None  # of the tree as this process appended to it last
         self._refusal = ""  # why nothing may be appended any more
         with storage_errors(path):
             self.log_id, self.epoch = _check_meta(writer, path)
@@ -138,7 +145,11 @@ class SQLiteEventLog(RecordedLog):
             self._writer.close()  # the last one out takes the -wal file in
 
     def insert(
-        self, change_sets: Sequence[ChangeSet], now_us: int, first: Collection[int]
+        self,
+        change_sets: Sequence[ChangeSet],
+        now_us: int,
+        first: Collection[int],
+        sign: SignTree | None = None,
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
         ids: dict[Key, int] = {}
@@ -164,10 +175,30 @@ class SQLiteEventLog(RecordedLog):
                 _insert(db, sealed, ids)
             except sqlite3.IntegrityError as error:
                 raise IntegrityError(str(error)) from error
+            edge = self._grow_tree(db, head, [row.leaf for row in sealed])
+            if sign is not None:
+                _insert_checkpoint(db, sign(edge, sealed[-1].event.body or b""))
         if sealed:
             newest = sealed[-1]
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
+        self._edge = edge
         return [row.event for row in sealed]
+
+    def _grow_tree(self, db: sqlite3.Connection, head: LogHead, leaves: list[bytes]) -> Edge:
+        """The edge of the tree with these leaves after `head`, tiles stored. Where another process
+        has appended, or the stored tiles are behind, the rest of the leaves is read."""
+        edge = self._edge
+        if edge is None or edge.size != head.seq:
+            edge = Edge.read(_tiled_size(db, head.seq), partial(_stored_hashes, db))
+            sql = "SELECT leaf FROM log WHERE seq > ? AND seq <= ? ORDER BY seq"
+            found = [row[0] for row in db.execute(sql, (edge.size, head.seq))]
+            leaves = found + leaves
+        edge, tiles = edge.extended(leaves)
+        if tiles:
+            db.executemany(
+                _INSERT_TILE, ((t.level, t.index, len(t.hashes), b"".join(t.hashes)) for t in tiles)
+            )
+        return edge
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -319,6 +350,24 @@ class SQLiteEventLog(RecordedLog):
                 return self._query_rows(after, upto, size // 2)
             raise LogDamaged("gap", after + 1, f"the row cannot be read: {error}") from error
 
+    def hashes(self, level: int, first: int, last: int) -> Sequence[bytes]:
+        with self._read_lock, storage_errors(self.path):
+            return _stored_hashes(self._reader, level, first, last)
+
+    def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
+        sql = f"{_CHECKPOINTS} WHERE size > ? ORDER BY size LIMIT ?"
+        for size in _batch_sizes():
+            batch = self._query(sql, (after, size))
+            for row in batch:
+                yield StoredCheckpoint(*row)
+                after = row[0]
+            if len(batch) < size:
+                return
+
+    def newest_checkpoint(self) -> StoredCheckpoint | None:
+        found = self._query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
+        return StoredCheckpoint(*found[0]) if found else None
+
     def check_storage(self) -> None:
         """Hold SQLite's indexes against its tables, which `verify` does not see: an index that
         lies answers reads of one object or one zone wrongly. As slow as reading the whole file.
@@ -333,6 +382,38 @@ class SQLiteEventLog(RecordedLog):
             found = str(error)
         if found != "ok":
             raise LogDamaged("entry", 0, f"{self.path} is inconsistent: {found}; {ADVICE}")
+
+
+def _tiled_size(db: sqlite3.Connection, size: int) -> int:
+    """How many of the first `size` leaves lie in full stored tiles."""
+    found = db.execute("SELECT max(idx) FROM tiles WHERE level = 0").fetchone()[0]
+    tiles = 0 if found is None else found + 1
+    return int(min(tiles, size // TILE_WIDTH)) * TILE_WIDTH
+
+
+def _stored_hashes(db: sqlite3.Connection, level: int, first: int, last: int) -> list[bytes]:
+    """See `domain.tree.ReadHashes`. Fewer where some are missing."""
+    index, at = divmod(first, TILE_WIDTH)
+    sql = "SELECT hashes FROM tiles WHERE level = ? AND idx = ?"
+    found = db.execute(sql, (level, index)).fetchone()
+    if found is not None:
+        octets = found[0]
+        return [octets[i : i + HASH_SIZE] for i in _offsets(at, at + last - first, len(octets))]
+    if level:
+        return []
+    sql = "SELECT leaf FROM log WHERE seq > ? AND seq <= ? ORDER BY seq"
+    return [row[0] for row in db.execute(sql, (first, last))]
+
+
+def _offsets(first: int, last: int, octets: int) -> range:
+    return range(first * HASH_SIZE, min(last * HASH_SIZE, octets), HASH_SIZE)
+
+
+def _insert_checkpoint(db: sqlite3.Connection, found: StoredCheckpoint) -> None:
+    db.execute(
+        "INSERT INTO checkpoints (size, note, frontier, state) VALUES (?, ?, ?, ?)",
+        (found.size, found.note, found.frontier, found.state),
+    )
 
 
 def _goes_back(path: Path, after: int, found: int) -> LogDamaged:

@@ -5,8 +5,9 @@ no protection against who owns the file, the chain is. What they allow: the next
 payload together with its salt; deleting rows up to an anchor in `checkpoints` (the newest row
 stays: that of the pruning itself, so the next seq is always known).
 
-`tiles`, `checkpoints` and `tracking` are laid out for the tree, for signed checkpoints and for
-views that keep their position here; nothing writes them yet.
+`tiles` has the tree of the leaves as `domain.tree` lays it out: of level 0 full tiles only, as
+`log.leaf` has the rest. `tracking` is laid out for views that keep their position here; nothing
+writes it yet.
 """
 
 APPLICATION_ID = 0x6B756475  # "kudu", tells a log from any other SQLite file
@@ -111,6 +112,21 @@ BEGIN SELECT raise(ABORT, 'scopes are not changed'); END;
 CREATE TRIGGER scopes_are_kept BEFORE DELETE ON scopes
 WHEN EXISTS (SELECT 1 FROM log WHERE scope = OLD.id)
 BEGIN SELECT raise(ABORT, 'scopes are kept as long as the log names them'); END;
+
+CREATE TRIGGER tiles_only_grow BEFORE UPDATE ON tiles
+WHEN NEW.level IS NOT OLD.level OR NEW.idx IS NOT OLD.idx OR NEW.width < OLD.width
+    OR substr(NEW.hashes, 1, length(OLD.hashes)) IS NOT OLD.hashes
+BEGIN SELECT raise(ABORT, 'tiles only grow'); END;
+
+CREATE TRIGGER tiles_are_kept BEFORE DELETE ON tiles
+BEGIN SELECT raise(ABORT, 'tiles are kept'); END;
+
+CREATE TRIGGER checkpoints_are_not_changed BEFORE UPDATE ON checkpoints
+WHEN NEW.size IS NOT OLD.size OR NEW.note IS NOT OLD.note OR NEW.frontier IS NOT OLD.frontier
+BEGIN SELECT raise(ABORT, 'checkpoints are not changed: one can become an anchor'); END;
+
+CREATE TRIGGER checkpoints_are_kept BEFORE DELETE ON checkpoints
+BEGIN SELECT raise(ABORT, 'checkpoints are kept'); END;
 
 CREATE TRIGGER meta_is_one_row BEFORE DELETE ON meta
 BEGIN SELECT raise(ABORT, 'a log keeps its name'); END;

@@ -1,16 +1,19 @@
-"""kudurru audit: verify the log and follow it."""
+"""kudurru audit: verify the log, prove it to others, follow it."""
 
 import sys
 import time
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from kudurru.domain.errors import LogDamaged
+from kudurru.domain.ports import LogRow, VerifiableLog
 from kudurru.domain.verify import TAIL_ROWS, Verified
 from kudurru.domain.verify import verify as verify_log
+from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import audit_export, audit_prove, common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.history import describe_event
 from kudurru.entrypoints.cli.output import (
@@ -21,6 +24,7 @@ from kudurru.entrypoints.cli.output import (
     print_documents,
     print_jsonl,
 )
+from kudurru.entrypoints.cli.progress import EVERY, progress
 from kudurru.entrypoints.service import MarkRequest
 
 app = command_app(no_args_is_help=True)
@@ -41,29 +45,62 @@ SHOWN_MAX = 20
 
 @app.callback()
 def audit() -> None:
-    """Verify and follow the log."""
+    """Verify, prove, export and follow the log."""
+
+
+app.command()(audit_prove.checkpoint)
+app.command()(audit_prove.prove)
+app.command()(audit_prove.key)
+app.command()(audit_export.export)
+
+
+class Level(StrEnum):
+    tail = "tail"
+    since = "since"
+    full = "full"
+    state = "state"
 
 
 @app.command()
 def verify(
     data: common.DataOption = common.DEFAULT_DATA,
     level: Annotated[
-        str, typer.Option("--level", help="tail, full, or state (full and a replay).")
-    ] = "full",
+        Level | None,
+        typer.Option(
+            "--level",
+            help="tail, full, or state (full and a replay). Default: full, since with --since.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="CHECKPOINT",
+            help="A checkpoint that was kept elsewhere (a file, or - for standard input), or the "
+            "size of one in the log: it is held against the log, and what came after is verified.",
+        ),
+    ] = None,
+    keys: audit_prove.KeysOption = None,
+    config: common.ConfigOption = None,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Verify the log. Every row, commitment and link of the chain; the exit code names what is
-    bad: 10 gap, 11 payload, 12 entry, 13 chain, 17 state."""
-    if level not in ("tail", "full", "state"):
-        raise typer.BadParameter(f"{level!r} is none of tail, full, state")
+    """Verify the log: every row, commitment and link of the chain, the tree, and the signatures of
+    its checkpoints. The exit code names what is bad: 10 gap, 11 payload, 12 entry, 13 chain,
+    14 tree, 15 signature, 16 truncation, 17 state."""
+    level = level or (Level.since if since else Level.full)
+    if level is Level.since and not since:
+        raise typer.BadParameter("level since needs --since CHECKPOINT")
     with directory.open_reader(data) as node:
-        verified = verify_log(node.log, tail=TAIL_ROWS if level == "tail" else None)  # type: ignore[arg-type]  # the reader's log is verifiable
+        log: VerifiableLog = node.log  # type: ignore[assignment]  # as open_reader made it
+        checkpoint = audit_prove.read_checkpoint(since, log) if since else None
+        trust = directory.trust_of(audit_prove.trusted_keys(keys, config), checkpoint)
+        verified = _verify(log, level, trust)
         damages = list(verified.damages)
-        if level == "state" and not damages:
-            from kudurru.entrypoints.cli.replay import replay_checked
+        if level is Level.state and not damages:
+            from kudurru.entrypoints.cli.replay import replay_compared
 
             try:
-                replay_checked(node, None)
+                replay_compared(node, None)
             except LogDamaged as error:
                 damages.append(error)
     _report(damages, verified, level, output)
@@ -71,12 +108,29 @@ def verify(
         raise typer.Exit(EXIT_CODES[damages[0].kind])
 
 
-def _report(damages: list[LogDamaged], verified: Verified, level: str, output: Output) -> None:
+def _verify(log: VerifiableLog, level: Level, trust: Trust) -> Verified:
+    total = log.head().seq
+    after = min(trust.checkpoint.size, total) if trust.checkpoint and level is Level.since else 0
+    tail = TAIL_ROWS if level is Level.tail else None
+    with progress("verifying") as move:
+
+        def seen(row: LogRow) -> None:
+            if move is not None and row.seq % EVERY == 0:
+                move(row.seq, total)
+
+        return verify_log(log, after=after, tail=tail, trust=trust, seen=seen if move else None)
+
+
+def _report(damages: list[LogDamaged], verified: Verified, level: Level, output: Output) -> None:
+    signed = verified.signed
     document = {
-        "level": level,
+        "level": level.value,
         "rows": verified.rows,
         "newest": verified.newest,
         "ok": not damages,
+        "signed": signed.size,
+        "key": signed.key,
+        "trusted": signed.is_trusted,
         "damages": [
             {"kind": d.kind, "position": d.position, "message": d.message} for d in damages
         ],
@@ -85,6 +139,7 @@ def _report(damages: list[LogDamaged], verified: Verified, level: str, output: O
         return
     if not damages:
         echo(f"ok: {verified.rows} events verified, the newest is at position {verified.newest}")
+        echo(escape(_signatures(verified)))
         return
     for damage in damages[:SHOWN_MAX]:
         echo(escape(f"{damage.kind}: {damage}"))
@@ -92,6 +147,18 @@ def _report(damages: list[LogDamaged], verified: Verified, level: str, output: O
     if count > SHOWN_MAX:
         echo(f"and {count - SHOWN_MAX} more")
     note(f"the log is damaged: the first bad position is {damages[0].position}")
+
+
+def _signatures(verified: Verified) -> str:
+    """What the signatures say, and what nobody has signed yet."""
+    signed = verified.signed
+    if not signed.size:
+        return "consistent; no checkpoint is signed: run `kudurru audit checkpoint`"
+    rest = verified.newest - signed.size
+    after = f"; the newest {rest} events are not signed yet" if rest else ""
+    if signed.is_trusted:
+        return f"signed by {signed.key}, which is trusted{after}"
+    return f"consistent; signed by {signed.key}, which was not checked against anything{after}"
 
 
 @app.command()

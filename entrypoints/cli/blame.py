@@ -49,7 +49,7 @@ def blame(
 
 
 def _default_ttl(log: EventLog, zone: str, upto: int) -> int:
-    known = as_of.find(log, key_of(DNS_ZONE.name, "", zone), upto)
+    known = as_of.find(log, key_of(DNS_ZONE.name, "", zone), upto, with_status=False)
     assert known is not None, f"{zone} was found and is not there"
     if known.erased:
         return 0

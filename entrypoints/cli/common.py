@@ -62,6 +62,10 @@ AtOption = Annotated[
     str | None,
     typer.Option("--at", metavar="T", help="As of a position, a time, or for example '2h ago'."),
 ]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE|DIR", help="Settings, see `kudurru config`."),
+]
 DEFAULT_DATA = Path("kudurru-data")
 
 

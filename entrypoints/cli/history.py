@@ -9,6 +9,8 @@ from kudurru.domain import targets
 from kudurru.domain.differences import differences
 from kudurru.domain.events import (
     AUDIT_MARKED,
+    CHECKPOINT_STATE,
+    KEY_ADOPTED,
     OBJECT_APPLIED,
     OBJECT_DELETED,
     OBJECT_MOVED,
@@ -54,10 +56,10 @@ def history(
     with directory.open_reader(data) as node:
         log = node.log
         now_us = node.clock.now_us()
-        after = _first(since, log, now_us) - 1 if since else 0
+        after = first_position(since, log, now_us) - 1 if since else 0
         upto = targets.resolve(until, log, now_us) if until else None
         events = log.read(after, upto, key=key, newest_first=True)
-        wanted = (e for e in events if _matches(e, zone, actor))
+        wanted = (e for e in events if matches(e, zone, actor))
         with_changes = output is not Output.table
         documents = []
         for event in wanted:
@@ -82,7 +84,7 @@ def history(
         )  # fmt: skip
 
 
-def _first(since: str, log: EventLog, now_us: int) -> int:
+def first_position(since: str, log: EventLog, now_us: int) -> int:
     """The first position that is not before a target."""
     text = since.strip()
     if (position := targets.position_in(text)) is not None:
@@ -90,7 +92,10 @@ def _first(since: str, log: EventLog, now_us: int) -> int:
     return log.position_at(targets.moment_us(text, now_us) - 1) + 1
 
 
-def _matches(event: Recorded, zone: str | None, actor: str | None) -> bool:
+def matches(event: Recorded, zone: str | None, actor: str | None) -> bool:
+    """Whether a change is asked for. Checkpoints change nothing: `audit tail` shows them."""
+    if event.type in (CHECKPOINT_STATE, KEY_ADOPTED):
+        return False
     if zone is not None and event.scope.partition("/")[2] != zone.rstrip("."):
         return False
     return actor is None or actor in (who_of(event).actor, who_of(event).actor.partition(":")[2])

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from kudurru.domain.checkpoint import decode_state
 from kudurru.domain.dns import names
-from kudurru.domain.errors import Cause, Invalid, LogDamaged
-from kudurru.domain.events import OBJECT_STATUS
+from kudurru.domain.errors import ADVICE, Cause, Invalid, LogDamaged
+from kudurru.domain.events import CHECKPOINT_STATE, OBJECT_STATUS, Recorded
 from kudurru.domain.object_store import decode_status
 from kudurru.domain.objects import ref_of
 from kudurru.domain.verify import verify
@@ -19,6 +20,8 @@ from kudurru.entrypoints.cli.output import Output, echo, note, print_documents, 
 from kudurru.entrypoints.wiring import Node
 
 app = command_app()
+
+DIFFERENT_SHOWN_MAX = 10
 
 
 @app.command()
@@ -80,14 +83,22 @@ def _replay(node: Node, upto: Any) -> int:
 
 
 def replay_checked(node: Node, upto: Any) -> int:
-    """Replay, comparing at every stamp in the log what it says with the zone as it is rebuilt: log
-    to state to what was served. Raises LogDamaged at the first difference."""
-    damages = verify(node.log).damages  # type: ignore[arg-type]  # the reader's log is verifiable
+    """Verify the log, then `replay_compared`. Raises LogDamaged at the first fault of either."""
+    damages = verify(node.log, trust=directory.trust_of()).damages  # type: ignore[arg-type]  # as open_reader made it
     if damages:
         raise damages[0]
+    return replay_compared(node, upto)
+
+
+def replay_compared(node: Node, upto: Any) -> int:
+    """Replay, comparing at every stamp and every checkpoint in the log what it says with the state
+    as it is rebuilt: log to state to what was served. The number of stamps. Raises LogDamaged at
+    the first difference."""
     stamps = 0
     follower = node.views.follower
     for event in node.log.read(0, upto):
+        if event.type == CHECKPOINT_STATE:
+            _compare_state(node, event)
         follower.apply(event)
         if event.type != OBJECT_STATUS or not event.key.startswith("DNSZone/"):
             continue
@@ -107,6 +118,15 @@ def replay_checked(node: Node, upto: Any) -> int:
     if upto is None:
         node.advance()
     return stamps
+
+
+def _compare_state(node: Node, event: Recorded) -> None:
+    if event.body is None:
+        return
+    different = node.objects.state_differences(decode_state(event.body))
+    if different:
+        names_ = ", ".join(different[:DIFFERENT_SHOWN_MAX])
+        raise LogDamaged("state", event.seq, f"a checkpoint says otherwise of {names_}; {ADVICE}")
 
 
 def _compare_live(data: Any, node: Node, digests: dict[str, str]) -> str | None:

@@ -96,12 +96,14 @@ def _addresses(texts: list[str]) -> list[str]:
 
 def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
     from kudurru.entrypoints import logs
+    from kudurru.entrypoints.checkpoints import CheckpointPolicy
     from kudurru.entrypoints.server import ServeOptions, Server
 
     logs.start(settings.log.level, settings.log.format)
     options = ServeOptions(
         data=Path(settings.node.data_dir),
-        listeners=tuple((one.proto, str(one.address)) for one in settings.listeners.all),
+        listeners=settings.listeners.all,
+        tls=settings.tls,
         http=str(settings.api.address),
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
@@ -112,6 +114,12 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         with_demo=with_demo,
         pid_file=pid_file,
         strict=strict,
+        checkpoints=CheckpointPolicy(
+            events=settings.audit.checkpoint.events,
+            interval_s=settings.audit.checkpoint.interval.total_seconds(),
+            publish=settings.audit.checkpoint.publish,
+        ),
+        trusted_keys=settings.audit.trusted_keys,
     )
 
     async def serve_until_stopped() -> None:

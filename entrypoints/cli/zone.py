@@ -23,6 +23,7 @@ from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
+from kudurru.entrypoints.cli.progress import progress
 from kudurru.entrypoints.service import (
     ChangeRequest,
     ListRequest,
@@ -30,7 +31,7 @@ from kudurru.entrypoints.service import (
     collect,
     manifest_from_wire,
 )
-from kudurru.entrypoints.zone_files import Progress, ZoneFile, read_zone_file, to_manifests
+from kudurru.entrypoints.zone_files import ZoneFile, read_zone_file, to_manifests
 
 app = command_app(no_args_is_help=True)
 
@@ -66,7 +67,7 @@ def import_(
     """Import a master file as one change. It becomes one DNSZone and one DNSRecordSet per owner
     name; what is there already and equal is left alone."""
     named = _zone_name_of(data, zone) if zone else None
-    with _progress(f"reading {file}") as on_progress:
+    with progress(f"reading {file}") as on_progress:
         read = read_zone_file(file, zone=named or zone, on_progress=on_progress)
     _warn(read)
     with common.service(data, write=True) as service, _waiting("recording"):
@@ -237,22 +238,6 @@ def _warn(read: ZoneFile) -> None:
         note(escape(f"warning: {warning}"))
     if len(read.warnings) > WARNINGS_SHOWN:
         note(f"and {len(read.warnings) - WARNINGS_SHOWN} more warnings: kudurru zone check")
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Progress | None]:
-    """A bar on a terminal, for files that take a moment."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(escape(what), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

@@ -212,7 +212,7 @@ FAILING = [
     (("get", "zone", "--at", "yesterday"), "write for example 1042"),
     (("get", "zone", "--at", "2020-01-01T00:00:00"), "has no offset from UTC"),
     (("get", "zone", "--at", "2020-01-01T00:00:00Z"), "is before the first event"),
-    (("get", "zone", "--at", "mark:x"), "the log has none of that name"),
+    (("get", "zone", "--at", "mark:x"), "there is no mark 'x'"),
     (("describe", "zone", "nope"), "does not exist"),
     (("delete", "rs", "www.home.arpa", "nope"), "DNSRecordSet default/nope does not exist"),
     (("delete", "rs", "www.home.arpa", "--manager", "x"), "is managed by 'kudurru'"),

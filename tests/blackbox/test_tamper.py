@@ -14,8 +14,11 @@ from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import codec
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, ChangeSet, Event, Who
+from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
 from kudurru.domain.verify import TAIL_ROWS
+from kudurru.entrypoints import directory
+from kudurru.entrypoints.service import ChangeRequest, Service
 from tests.blackbox.program import (
     ANY_PORT,
     Done,
@@ -64,35 +67,37 @@ READS = [
 ]
 
 
-EVENTS = 9
+EVENTS = 11
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped node with nine events: zone, two record sets, stamp; www changed, stamp; b
-    deleted, stamp; another zone."""
-    folder = tmp_path_factory.mktemp("tamper")
-    data = folder / "data"
-    for number, objects in enumerate(
-        [
-            (
-                zone("home.arpa"),
-                records("www", "home.arpa", ("www.home.arpa", "A", "192.0.2.1")),
-                records("b", "home.arpa", ("b.home.arpa", "A", "192.0.2.2")),
-            ),
-            (records("www", "home.arpa", ("www.home.arpa", "A", "192.0.2.3")),),
-        ]
-    ):
-        file = write_json(folder / f"{number}.json", *objects)
-        assert command("apply", "-f", file, "--data", data, "--reason", f"r{number}").code == 0
-    assert command("delete", "rs", "b", "--data", data).code == 0
-    file = write_json(
-        folder / "other.json",
-        zone("other.example", type="Forward", forward={"upstreams": ["192.0.2.9"]}),
-    )
-    assert command("apply", "-f", file, "--data", data).code == 0
+    """A stopped node of one session with eleven events: zone, two record sets, stamp; www changed,
+    stamp; b deleted, stamp; another zone; the key and the checkpoint at the end."""
+    data = tmp_path_factory.mktemp("tamper") / "data"
+    who = Who(actor="user:test")
+    with directory.open_service(data, who=who, write=True, on_damage=print) as service:
+        for number, objects in enumerate(
+            [
+                (
+                    zone("home.arpa"),
+                    records("www", "home.arpa", ("www.home.arpa", "A", "192.0.2.1")),
+                    records("b", "home.arpa", ("b.home.arpa", "A", "192.0.2.2")),
+                ),
+                (records("www", "home.arpa", ("www.home.arpa", "A", "192.0.2.3")),),
+            ]
+        ):
+            apply(service, *objects, reason=f"r{number}")
+        service.change(ChangeRequest(delete=[key_of("DNSRecordSet", "default", "b")]))
+        forward = {"upstreams": ["192.0.2.9"]}
+        apply(service, zone("other.example", type="Forward", forward=forward))
     assert verify(data).json()["newest"] == EVENTS
     return data
+
+
+def apply(service: Service, *objects: dict[str, Any], reason: str = "") -> None:
+    parsed = [parse_manifest(o, what="test", default_namespace="default") for o in objects]
+    service.change(ChangeRequest(apply=parsed, reason=reason))
 
 
 @pytest.fixture
@@ -283,7 +288,7 @@ def test_a_damage_older_than_what_is_verified_at_a_start_is_found_by_the_replay(
     node: Path,
 ) -> None:
     file = node.parent / "long.zone"
-    count = TAIL_ROWS + 10
+    count = TAIL_ROWS + 300  # the tail begins at the edge of a tile
     file.write_text(
         "$ORIGIN long.example.\n@ 5 SOA ns h 1 2 3 4 5\n@ 5 NS ns.example.net.\n"
         f"$GENERATE 1-{count} h$ 5 A 192.0.2.1\n"

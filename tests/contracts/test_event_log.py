@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kudurru.domain.chain import genesis, origin_of
 from kudurru.domain.errors import Conflict
-from kudurru.domain.events import ChangeSet, Recorded
+from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Recorded
+from kudurru.domain.objects import Key
 from kudurru.domain.ports import VerifiableLog
 from kudurru.domain.verify import verify
 from tests.logs import (
@@ -241,3 +243,24 @@ def test_the_same_events_make_the_same_chain_in_every_adapter(tmp_path: Path) ->
         heads.add(log.head())
         log.close()
     assert len(heads) == 1
+
+
+def test_every_scope_that_was_ever_used_is_known(log: VerifiableLog) -> None:
+    assert log.scopes() == []
+    recorded_history(log)
+    assert sorted(log.scopes()) == ["", "default/example.org", "team/internal.test"]
+
+
+def test_births_are_the_first_events_of_the_lives_that_last(log: VerifiableLog) -> None:
+    def deleted(name: str, ver: int) -> Event:
+        return msgspec.structs.replace(applied(name, ver), type=OBJECT_DELETED)
+
+    sets = [[applied("a"), applied("b")], [applied("a", 2), deleted("b", 2)], [applied("b", 3)],
+            [applied("b", 4), deleted("a", 3)]]  # fmt: skip
+    other = msgspec.structs.replace(applied("x"), key=Key("DNSRecordSetting//x"))
+    for events in [*sets, [other]]:
+        log.append([change(*events)], NOON_US)
+    births = [sorted(event.seq for event in log.births("DNSRecordSet", upto)) for upto in range(9)]
+    assert births == [[], [1], [1, 2], [1, 2], [1], [1, 5], [1, 5], [5], [5]]
+    assert [log.get(5)] == list(log.births("DNSRecordSet", 8))
+    assert list(log.births("DNSZone", 8)) == []

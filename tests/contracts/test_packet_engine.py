@@ -69,7 +69,6 @@ class Rig:
         self.carrier = CARRIERS[self.proto]
         (bound,) = bind_all([Listener(self.proto, address)], count)
         self.sockets = bound.sockets
-        self.folder = tempfile.TemporaryDirectory()
         self.engine = self._engine(handler)
         self.target = split_address(bound.address)
         self.faults: list[dict[str, Any]] = []
@@ -79,12 +78,14 @@ class Rig:
             return PythonEngine(handler, self.sockets, batched=self.kind == "batched")
         if self.proto == "tcp":
             return TcpServer(handler, self.sockets)
-        cert, key = write_pair(Path(self.folder.name))
-        certificates = Certificates(str(cert), str(key), SystemClock())
+        with tempfile.TemporaryDirectory() as folder:
+            cert, key = write_pair(Path(folder))
+            certificates = Certificates(str(cert), str(key), SystemClock())
+            tls, https = certificates.context("dot"), certificates.context(*ALPN)
         if self.proto == "tls":
-            return TcpServer(handler, self.sockets, tls=certificates.context("dot"))
+            return TcpServer(handler, self.sockets, tls=tls)
         if self.proto == "https":
-            return HttpsServer(handler, self.sockets, tls=certificates.context(*ALPN))
+            return HttpsServer(handler, self.sockets, tls=https)
         return QuicServer(
             handler, self.sockets, proto=self.proto, certificate=lambda: certificates.current
         )
@@ -103,7 +104,6 @@ class Rig:
                 yield self
             finally:
                 await self.engine.stop()
-                self.folder.cleanup()
 
     async def exchange(self, *packets: bytes, answers: int | None = None) -> list[bytes]:
         """Send all, then read as many answers as queries, or `answers`."""

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kudurru.domain.clock_steps import Reading, step
 from kudurru.domain.errors import Invalid, NotFound
-from kudurru.domain.targets import moment_us, resolve
-from tests.logs import NOON_US, memory_log, recorded_history
+from kudurru.domain.events import CLOCK_STEPPED, SYSTEM_KEY, ChangeSet, Event, Who
+from kudurru.domain.targets import (
+    before_change,
+    mark_command,
+    moment_us,
+    resolve,
+    whole_change,
+)
+from tests.logs import NOON_US, applied, change, memory_log, recorded_history
 
 SECOND = 1_000_000
 NOW_US = NOON_US + 3600 * SECOND
@@ -41,7 +49,7 @@ def test_a_position_that_is_not_in_the_log_is_not_found(log, text: str) -> None:
 @pytest.mark.parametrize(
     ("after_us", "seq"),
     [(0, 3), (1, 3), (SECOND - 1, 3), (SECOND, 4), (3 * SECOND, 9), (4 * SECOND, 10),
-     (10**12, 10)],
+     (3600 * SECOND, 10)],
 )  # fmt: skip
 def test_a_time_means_the_last_event_at_or_before_it(log, after_us: int, seq: int) -> None:
     assert resolve(rfc3339(NOON_US + after_us), log, NOW_US) == seq
@@ -63,10 +71,88 @@ def test_a_time_before_the_first_event_is_not_found(log, text: str) -> None:
         resolve(text, log, NOW_US)
 
 
-@pytest.mark.parametrize("text", ["checkpoint:5", "mark:before-the-move"])
-def test_a_checkpoint_or_mark_that_there_is_not_is_not_found(log, text: str) -> None:
+def test_a_time_that_is_still_to_come_is_refused(log) -> None:
+    with pytest.raises(Invalid, match="still to come"):
+        resolve(rfc3339(NOW_US + 1), log, NOW_US)
+
+
+def test_a_checkpoint_that_there_is_not_is_not_found(log) -> None:
     with pytest.raises(NotFound, match="none of that name"):
-        resolve(text, log, NOW_US)
+        resolve("checkpoint:5", log, NOW_US)
+
+
+def test_a_change_is_meant_whole(log) -> None:
+    """Change sets end at 3, 4, 5, 9 and 10."""
+    assert [whole_change(seq, log) for seq in range(1, 11)] == [3, 3, 3, 4, 5, 9, 9, 9, 9, 10]
+    assert [before_change(seq, log) for seq in range(4, 11)] == [3, 4, 5, 5, 5, 5, 9]
+    for seq in (1, 3):
+        with pytest.raises(NotFound, match=f"nothing before position {seq}"):
+            before_change(seq, log)
+    with pytest.raises(NotFound, match="which ends at 10"):
+        before_change(11, log)
+
+
+# --- marks ------------------------------------------------------------------------------------
+
+
+def test_a_mark_names_the_moment_of_its_event(log) -> None:
+    with pytest.raises(NotFound, match="kudurru audit mark before-the-move"):
+        resolve("mark:before-the-move", log, NOW_US)
+    order = mark_command("before-the-move")
+    event = Event(order.type, order.key, order.ver, order.scope, order.manager, order.body)
+    log.append([change(event)], NOW_US)
+    log.append([change(applied("late"))], NOW_US)
+    assert resolve("mark:before-the-move", log, NOW_US) == 11
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a/b", "a b", "ä", "x" * 64, "a\n"])
+def test_what_is_no_name_of_a_mark_is_refused(name: str) -> None:
+    with pytest.raises(Invalid, match="is no name"):
+        mark_command(name)
+
+
+# --- clocks that stepped ----------------------------------------------------------------------
+
+
+def stepped_log(*walls_s: int):
+    """One event at each wall time, a `clock.stepped` before those that jump as the clock did."""
+    log = memory_log()
+    last = None
+    for ver, wall_s in enumerate(walls_s, start=1):
+        now = Reading(NOON_US + wall_s * SECOND, 0)  # no time passes but by steps
+        who = Who(actor="test", wall=now.wall_us)
+        if last is not None and (jumped := step(last, now)):
+            version = log.stream_version(SYSTEM_KEY) + 1
+            event = Event(CLOCK_STEPPED, SYSTEM_KEY, version, "/", "system", jumped.encode())
+            log.append([ChangeSet((event,), who)], now.wall_us)
+        log.append([ChangeSet((applied("www", ver),), who)], now.wall_us)
+        last = now
+    return log
+
+
+YEAR_S = 365 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("at_s", "seq"), [(0, 1), (9, 1), (10, 2), (15, 2), (20, 7), (25, 7), (30, 8), (31, 8)]
+)
+def test_a_clock_that_was_a_year_ahead_does_not_hide_the_time_after_it(at_s: int, seq: int) -> None:
+    # 1 and 2, a step and 4 and 5 a year ahead, a step back, and 7 and 8.
+    log = stepped_log(0, 10, YEAR_S, YEAR_S + 5, 20, 30)
+    assert log.position_at(NOON_US + 25 * SECOND) == 2
+    assert resolve(rfc3339(NOON_US + at_s * SECOND), log, NOON_US + 31 * SECOND) == seq
+    with pytest.raises(Invalid, match="still to come"):
+        resolve(rfc3339(NOON_US + YEAR_S * SECOND), log, NOON_US + 31 * SECOND)
+
+
+def test_a_time_that_the_clock_showed_twice_is_ambiguous() -> None:
+    log = stepped_log(0, 100, 50, 120)  # positions 1, 2, a step, 4, 5
+    now_us = NOON_US + 130 * SECOND
+    with pytest.raises(Invalid, match="more than once: give the position, 1 or 4"):
+        resolve(rfc3339(NOON_US + 60 * SECOND), log, now_us)
+    assert resolve(rfc3339(NOON_US + 40 * SECOND), log, now_us) == 1
+    assert resolve(rfc3339(NOON_US + 110 * SECOND), log, now_us) == 4
+    assert resolve("0s ago", log, now_us) == 5
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from kudurru.domain.commands import Delete
 from kudurru.domain.errors import Busy, Invalid, KudurruError
 from kudurru.domain.events import Who
 from kudurru.domain.objects import Key
-from kudurru.entrypoints import server
-from kudurru.entrypoints.server import bind_listeners
+from kudurru.entrypoints import listeners as listeners_module
+from kudurru.entrypoints.listeners import bind_listeners
 from kudurru.entrypoints.wiring import Change, Node
 
 PAIR = [("udp", "127.0.0.1:0"), ("tcp", "127.0.0.1:0")]
@@ -41,7 +41,7 @@ def test_another_port_is_tried_where_any_would_do(monkeypatch: pytest.MonkeyPatc
             raise Busy("taken")
         return bind_all(listeners, per_listener)
 
-    monkeypatch.setattr(server, "bind_all", bind)
+    monkeypatch.setattr(listeners_module, "bind_all", bind)
     bound = bind_listeners(PAIR, 1)
     try:
         assert len(refused) == 3

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from kudurru.domain.errors import Invalid
 from kudurru.domain.objects import ref_of
+from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import objects_view
-from kudurru.domain.selectors import parse_selector
 from tests.nodes import a_change, memory_node, rebuilt
 from tests.objects import WWW_KEY, drop, manifest, put, record_set, www, zone
 

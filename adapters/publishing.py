@@ -1,0 +1,44 @@
+"""Checkpoints to files and folders outside of the data directory, where whoever edits the log does
+not reach them: another machine's mount, a folder that is backed up or synced.
+
+A file has the newest checkpoint. A folder gets one file a log and day, with the newest of that day,
+so that it keeps a trace of years and stays small.
+"""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kudurru.adapters.data_dir import sync_folder
+from kudurru.domain.errors import StorageFailed
+
+
+def publish(target: str, note: str, origin: str, now_us: int) -> Path:
+    """Write a checkpoint to a file, or into a folder: one that exists, or a name that ends in /.
+    Whoever reads it finds the one before or this one, whole. Raises: StorageFailed."""
+    path = Path(target)
+    try:
+        if target.endswith("/") or path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            day = datetime.fromtimestamp(now_us / 1_000_000, UTC)
+            path /= f"{day:%F}.{origin.replace('/', '.')}.checkpoint"
+        _replace(path, note.encode())
+    except OSError as error:
+        raise StorageFailed(
+            f"checkpoints cannot be published to {target}: {error.strerror} - check the path and "
+            "its rights, or take it out of audit.checkpoint.publish"
+        ) from error
+    return path
+
+
+def _replace(path: Path, content: bytes) -> None:
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        sync_folder(path.parent)
+    finally:
+        new.unlink(missing_ok=True)

@@ -1,0 +1,250 @@
+"""Verification of the tree: leaves against stored tiles, and roots against signed checkpoints.
+
+The chain shows an edit to whoever has the head from elsewhere; who owns the file can compute it
+anew. What they cannot compute is the signature, so it is here that a rewritten log is found.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from kudurru.domain.chain import origin_of
+from kudurru.domain.checkpoint import Checkpoint, KeyChain, parse_checkpoint
+from kudurru.domain.errors import ADVICE, Invalid, LogDamaged
+from kudurru.domain.events import CHECKPOINT_STATE, KEY_ADOPTED, SIGNING_KEY
+from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
+from kudurru.domain.signed_note import CheckSignature, VerifierKey
+from kudurru.domain.tree import TILE_WIDTH, Edge, Tile
+
+Report = Callable[[LogDamaged], None]
+
+
+class Trust(msgspec.Struct, frozen=True):
+    """How signatures are checked, and which keys the auditor holds from elsewhere."""
+
+    check: CheckSignature
+    keys: tuple[VerifierKey, ...] = ()
+    checkpoint: Checkpoint | None = None  # one that was kept elsewhere
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """What the signatures of a log say."""
+
+    size: int = 0  # events under the newest checkpoint that is right; 0: none is
+    key: str = ""  # that signed it
+    is_trusted: bool = False  # it is one of the auditor's, or follows from one
+
+
+class TreeVerifier:
+    """Follows the rows that are verified, from a place whose tree is stored.
+
+    Kinds of damage: `tree`, a tile or a signed root is not that of the leaves; `signature`, a
+    checkpoint is not signed as it should be, or was taken away; `truncation`, a checkpoint or a
+    tile knows of more rows than there are. After the first the rest of the tree says nothing.
+    """
+
+    def __init__(self, log: VerifiableLog, first: int, trust: Trust, report: Report) -> None:
+        """Begin after `first` leaves, a multiple of TILE_WIDTH."""
+        self._log = log
+        self._report = report
+        self._trust = trust
+        self._keys = KeyChain(origin_of(log.log_id, log.epoch), trust.check, trust.keys)
+        self._edge = Edge.read(first, log.hashes)
+        self._leaves: list[bytes] = []
+        self._size = first
+        self._good = 0  # leaves under the last signed root that was right
+        self._is_damaged = False
+        self.signed = Signed()
+        for event in log.read(0, first, key=SIGNING_KEY):
+            self._adopt(event.seq, event.body)
+        self._stored = log.checkpoints(first)
+        self._next = next(self._stored, None)
+        if trust.checkpoint is not None:
+            self._check_outside(trust.checkpoint)
+
+    def feed(self, row: LogRow) -> None:
+        """The next row, in which nothing was wrong."""
+        if self._is_damaged:
+            return
+        self._leaves.append(row.leaf)
+        self._size = row.seq
+        if row.type == KEY_ADOPTED:
+            self._adopt(row.seq, row.body)
+        is_due = self._next is not None and self._next.size == row.seq
+        outside = self._trust.checkpoint
+        is_outside = outside is not None and outside.size == row.seq
+        if is_due or is_outside or row.seq % TILE_WIDTH == 0:
+            self._grow()
+        if is_outside and outside is not None:
+            self._check_root(outside, "the checkpoint that was kept elsewhere")
+        if is_due:
+            assert self._next is not None
+            self._check_stored(self._next)
+            self._next = next(self._stored, None)
+        elif row.type == CHECKPOINT_STATE:
+            self._damage("signature", row.seq, f"the checkpoint of {row.seq} events is missing")
+
+    def finish(self, newest: int) -> Signed:
+        """What is left once the last row, `newest`, was read, damaged or not."""
+        if self._next is not None and self._next.size > newest:
+            more = f"a checkpoint of {self._next.size} events is stored"
+            self._damage("truncation", newest + 1, f"the log ends at {newest} and {more}")
+        if self._is_damaged or self._size != newest:
+            return self.signed  # rows were damaged: the tree could say nothing more
+        self._grow()
+        self._check_end(newest)
+        if not self.signed.size and not self._is_damaged:
+            self._check_newest()
+        if self._keys.is_checked and not self.signed.is_trusted and not self._is_damaged:
+            signer = self.signed.key or "no key"
+            self._damage(
+                "signature",
+                newest,
+                f"the log is signed by {signer}, which is none of the trusted keys and was not "
+                "adopted under one",
+            )
+        return self.signed
+
+    def _damage(self, kind: str, position: int, message: str) -> None:
+        if not self._is_damaged:
+            self._is_damaged = True
+            self._report(LogDamaged(kind, position, f"{message}; {ADVICE}"))
+
+    def _adopt(self, seq: int, body: bytes | None) -> None:
+        fault = self._keys.adopt(seq, body)
+        if fault:
+            self._damage("signature", seq, fault)
+
+    # --- tiles --------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        self._edge, tiles = self._edge.extended(self._leaves)
+        self._leaves = []
+        for tile in tiles:
+            if len(tile.hashes) == TILE_WIDTH:
+                self._check_tile(tile)
+
+    def _check_tile(self, tile: Tile) -> None:
+        first = tile.index * TILE_WIDTH
+        stored = self._log.hashes(tile.level, first, first + TILE_WIDTH)
+        if tuple(stored) != tile.hashes:
+            leaf, last = _first_difference(tile, stored)
+            where = "" if leaf == last else f" (one of positions {leaf} to {last})"
+            what = f"tile {tile.index} of level {tile.level} is not that of the rows"
+            self._damage("tree", leaf, f"{what}{where}")
+
+    def _check_end(self, newest: int) -> None:
+        """Tiles that are not full, and none beyond them."""
+        for tile in self._edge.partial_tiles():
+            first = tile.index * TILE_WIDTH
+            stored = tuple(self._log.hashes(tile.level, first, first + TILE_WIDTH))
+            if len(stored) > len(tile.hashes) and stored[: len(tile.hashes)] == tile.hashes:
+                self._truncated(newest)
+            elif stored != tile.hashes:
+                leaf, _ = _first_difference(tile, stored)
+                self._damage("tree", leaf, f"the last tile of level {tile.level} is not its own")
+        first = newest - newest % TILE_WIDTH
+        if len(self._log.hashes(0, first, first + TILE_WIDTH)) > newest - first:
+            self._truncated(newest)
+
+    def _truncated(self, newest: int) -> None:
+        self._damage("truncation", newest + 1, f"the log ends at {newest} and its tree does not")
+
+    # --- checkpoints --------------------------------------------------------------------
+
+    def _check_outside(self, given: Checkpoint) -> None:
+        origin = self._keys.origin
+        newest = self._log.head().seq
+        if given.origin != origin:
+            self._damage(
+                "signature",
+                given.size,
+                f"the checkpoint given is of {given.origin}, and this log is {origin}: give one of "
+                "this log and epoch",
+            )
+        elif given.size > newest:
+            self._damage(
+                "truncation",
+                newest + 1,
+                f"the log ends at {newest} and the checkpoint given covers {given.size} events",
+            )
+        elif given.size == self._size:
+            self._check_root(given, "the checkpoint that was kept elsewhere")
+
+    def _check_newest(self) -> None:
+        """The newest checkpoint, where none lies in the rows that were read."""
+        stored = self._log.newest_checkpoint()
+        if stored is None:
+            return
+        checkpoint = self._readable(stored)
+        if checkpoint is None or checkpoint.size > self._size:
+            return
+        try:
+            edge = Edge.read(checkpoint.size, self._log.hashes)
+        except LogDamaged as damage:
+            self._damage(damage.kind, damage.position, "the tree has holes")
+        else:
+            self._check_note(checkpoint, edge, "the newest checkpoint")
+
+    def _check_stored(self, stored: StoredCheckpoint) -> None:
+        checkpoint = self._readable(stored)
+        if checkpoint is None:
+            return
+        self._check_note(checkpoint, self._edge, "the checkpoint")
+        if not self._is_damaged and stored.frontier != b"".join(self._edge.frontier()):
+            message = f"the frontier beside the checkpoint of {stored.size} events is another"
+            self._damage("tree", stored.size, message)
+
+    def _readable(self, stored: StoredCheckpoint) -> Checkpoint | None:
+        try:
+            checkpoint = parse_checkpoint(stored.note)
+        except Invalid as error:
+            self._damage("signature", stored.size, f"the checkpoint cannot be read: {error}")
+            return None
+        if (checkpoint.origin, checkpoint.size) != (self._keys.origin, stored.size):
+            self._damage(
+                "signature",
+                stored.size,
+                f"the checkpoint of {stored.size} events is one of {checkpoint.size} events of "
+                f"{checkpoint.origin}",
+            )
+            return None
+        return checkpoint
+
+    def _check_root(self, checkpoint: Checkpoint, what: str) -> None:
+        """Of a checkpoint from elsewhere: this log may have been given another row of keys."""
+        if self._keys.is_signed_by_trusted(checkpoint) and not self._keys.is_signed(checkpoint):
+            self._compare(checkpoint, self._edge, what)
+        else:
+            self._check_note(checkpoint, self._edge, what)
+
+    def _check_note(self, checkpoint: Checkpoint, edge: Edge, what: str) -> None:
+        size, key = checkpoint.size, self._keys.key_at(checkpoint.size)
+        if not self._keys.is_signed(checkpoint):
+            signer = f"by {key}" if key else "by a key that the log had adopted"
+            self._damage("signature", size, f"{what} of {size} events is not signed {signer}")
+            return
+        if self._compare(checkpoint, edge, what):
+            self._good = size
+            self.signed = Signed(size, str(key), self._keys.trusts(size))
+
+    def _compare(self, checkpoint: Checkpoint, edge: Edge, what: str) -> bool:
+        if edge.root() == checkpoint.root:
+            return True
+        self._damage(
+            "tree",
+            self._good + 1,
+            f"{what} of {checkpoint.size} events has another root: a row of positions "
+            f"{self._good + 1} to {checkpoint.size} is not the one that was signed",
+        )
+        return False
+
+
+def _first_difference(tile: Tile, stored: Sequence[bytes]) -> tuple[int, int]:
+    """First and last position under the first hash of a tile that is stored otherwise."""
+    pairs: Iterable[tuple[bytes, bytes]] = zip(tile.hashes, stored, strict=False)
+    differing: Iterator[int] = (i for i, (ours, theirs) in enumerate(pairs) if ours != theirs)
+    at = next(differing, min(len(tile.hashes), len(stored)))
+    width = TILE_WIDTH**tile.level
+    first = (tile.index * TILE_WIDTH + at) * width + 1
+    return first, first + width - 1

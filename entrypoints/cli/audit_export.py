@@ -1,0 +1,195 @@
+"""kudurru audit export: the log in the formats of others, and in one that proves itself."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import msgspec
+import typer
+
+from kudurru.domain import export as formats
+from kudurru.domain.chain import origin_of, recorded_of
+from kudurru.domain.checkpoint import AdoptionBody
+from kudurru.domain.errors import Cause, Invalid, StorageFailed
+from kudurru.domain.events import SIGNING_KEY, Recorded
+from kudurru.domain.kinds.registry import kind_by_word
+from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
+from kudurru.domain.tree import Tree
+from kudurru.entrypoints import directory
+from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli.audit_prove import covering
+from kudurru.entrypoints.cli.history import first_position, matches
+from kudurru.entrypoints.cli.output import note
+from kudurru.entrypoints.cli.progress import EVERY, progress
+
+Move = Callable[[int, int], None] | None
+
+
+class Format(StrEnum):
+    jsonl = "jsonl"
+    k8s = "k8s"
+    cloudevents = "cloudevents"
+    ocsf = "ocsf"
+    csv = "csv"
+    sqlite = "sqlite"
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which events are wanted."""
+
+    after: int
+    upto: int
+    kind: str
+    zone: str | None
+    actor: str | None
+    said: formats.Filter  # as the person wrote it
+
+    def has(self, event: Recorded) -> bool:
+        is_kind = not self.kind or event.key.startswith(self.kind + "/")
+        return is_kind and matches(event, self.zone, self.actor)
+
+
+def export(
+    data: common.DataOption = common.DEFAULT_DATA,
+    format_: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="jsonl proves itself, see kudurru-verify. The others cannot be verified: "
+            "k8s (audit.k8s.io/v1), cloudevents (1.0), ocsf (API Activity), csv, sqlite.",
+        ),
+    ] = Format.jsonl,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="F", help="Default: standard output.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="T", help="Not before.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="T", help="Not after.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Of one kind.")] = None,
+    zone: Annotated[str | None, typer.Option("--zone", metavar="Z", help="Of one zone.")] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="A", help="By whom.")] = None,
+) -> None:
+    """Write the log, or a selection of it.
+
+    jsonl ends with the newest checkpoint, and with the last event under it. With filters each event
+    carries the proof that it is in the log; that none is left out between them cannot be proven.
+    """
+    if format_ is Format.sqlite and output is None:
+        raise typer.BadParameter("--format sqlite needs --output F")
+    with directory.open_reader(data) as node:
+        log: VerifiableLog = node.log  # type: ignore[assignment]  # as open_reader made it
+        now_us = node.clock.now_us()
+        said = {"since": since, "until": until, "kind": kind, "zone": zone, "actor": actor}
+        selection = Selection(
+            after=first_position(since, log, now_us) - 1 if since else 0,
+            upto=common.resolve(until, log) if until else log.head().seq,
+            kind=kind_by_word(kind).name if kind else "",
+            zone=zone,
+            actor=actor,
+            said={name: text for name, text in said.items() if text is not None},
+        )
+        with progress("exporting") as move:
+            count = _write(log, selection, format_, output, move)
+    if output is not None:
+        note(f"{count} events written to {output}")
+
+
+def _write(
+    log: VerifiableLog, selection: Selection, format_: Format, output: Path | None, move: Move
+) -> int:
+    if format_ is Format.sqlite:
+        assert output is not None
+        return _write_sqlite(log, selection, output, move)
+    if format_ is Format.jsonl:
+        lines = _jsonl(log, selection, move)
+    else:
+        lines = _lines(log, selection, format_, move)
+    count = -1 if format_ is Format.csv else 0
+    with _target(output) as file:
+        for line in lines:
+            file.write(line)
+            count += 1
+        file.flush()
+    return count - 2 if format_ is Format.jsonl else count
+
+
+@contextmanager
+def _target(output: Path | None) -> Iterator[BinaryIO]:
+    """Where lines go. A file has its name once it is whole."""
+    if output is None:
+        yield sys.stdout.buffer
+        return
+    partial = output.with_name(f"{output.name}.part")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(output)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StorageFailed(f"{output}: {error.strerror} - check the path and the disk") from None
+
+
+def _rows(
+    log: VerifiableLog, selection: Selection, upto: int, move: Move
+) -> Iterator[tuple[LogRow, Recorded]]:
+    last = min(selection.upto, upto)
+    for row in log.rows(selection.after, last):
+        if move is not None and row.seq % EVERY == 0:
+            move(row.seq - selection.after, last - selection.after)
+        event = recorded_of(row.seq, row.entry, row.body, row.who)
+        if not selection.said or selection.has(event):
+            yield row, event
+
+
+def _jsonl(log: VerifiableLog, selection: Selection, move: Move) -> Iterator[bytes]:
+    checkpoint = covering(log, 1)
+    unsigned = log.head().seq - checkpoint.size
+    if unsigned and selection.upto > checkpoint.size:
+        note(
+            f"the newest {unsigned} events are under no checkpoint yet and left out; "
+            "`kudurru audit checkpoint` signs them"
+        )
+    origin = origin_of(log.log_id, log.epoch)
+    yield formats.first_line(origin, checkpoint.size, selection.said, _adoptions(log, checkpoint))
+    tree = Tree(checkpoint.size, log.hashes) if selection.said else None
+    count = 0
+    for row, _ in _rows(log, selection, checkpoint.size, move):
+        yield formats.event_line(row, tree.inclusion_proof(row.seq - 1) if tree else None)
+        count += 1
+    yield formats.last_line(checkpoint, count)
+
+
+def _adoptions(log: VerifiableLog, checkpoint: StoredCheckpoint) -> Iterable[tuple[int, str]]:
+    for event in log.read(0, checkpoint.size, key=SIGNING_KEY):
+        if event.body is not None:
+            yield event.seq, msgspec.json.decode(event.body, type=AdoptionBody).note
+
+
+def _lines(
+    log: VerifiableLog, selection: Selection, format_: Format, move: Move
+) -> Iterator[bytes]:
+    origin = origin_of(log.log_id, log.epoch)
+    rows = _rows(log, selection, selection.upto, move)
+    if format_ is Format.csv:
+        yield formats.csv_line(formats.COLUMNS)
+        for _, event in rows:
+            yield formats.csv_line(formats.to_row(origin, formats.exported(event)).values())
+        return
+    convert = formats.JSON_FORMATS[format_.value]
+    for _, event in rows:
+        yield msgspec.json.encode(convert(origin, formats.exported(event))) + b"\n"
+
+
+def _write_sqlite(log: VerifiableLog, selection: Selection, output: Path, move: Move) -> int:
+    from kudurru.adapters.sqlite.export import write_events
+
+    if output.exists():
+        raise Invalid("--output", [Cause("", f"{output} is there already: name a new file")])
+    origin = origin_of(log.log_id, log.epoch)
+    rows = (
+        formats.to_row(origin, formats.exported(event))
+        for _, event in _rows(log, selection, selection.upto, move)
+    )
+    return write_events(output, rows)

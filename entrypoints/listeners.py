@@ -1,0 +1,157 @@
+"""The DNS listeners that the settings name: their sockets, their certificate, their engines.
+
+What encrypted listeners need is imported when there is one: a plain server does without.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.metrics import Sample
+from kudurru.adapters.networks import Networks
+from kudurru.adapters.sockets import CARRIERS, Bound, Listener, bind_all
+from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
+from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, QueryLimiter
+from kudurru.domain.settings import ENCRYPTED, TlsSettings
+from kudurru.domain.settings import Listener as Configured
+
+if TYPE_CHECKING:
+    from kudurru.adapters.certificates import Certificates
+
+PORT_TRIES = 10
+"""Ports asked for before a listener on any port gives up."""
+
+PARTNERS = {"udp": "tcp", "tcp": "udp", "tls": "quic", "quic": "tls", "https": "h3", "h3": "https"}
+"""Protocols that clients expect on one port, over TCP and over UDP."""
+
+
+def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
+    """All sockets of all listeners (protocol and address), or none; UDP and TCP open `sockets`
+    each. Partners that name one address with port 0 get one port between them, whatever it turns
+    out to be. Raises what binding raises; Invalid for a protocol that is not spoken."""
+    unknown = sorted({proto for proto, _ in listeners} - CARRIERS.keys())
+    if unknown:
+        fault = f"this version serves {', '.join(CARRIERS)}, not {', '.join(unknown)}"
+        raise Invalid("listeners", [Cause("", fault)])
+    for _ in range(PORT_TRIES):
+        try:
+            return _bind_once(listeners, sockets)
+        except Busy:
+            # A port that was free for UDP may be taken for TCP, by anybody's connection: the
+            # system is asked for another one, where it was asked for any.
+            if not any(address.endswith(":0") for _, address in listeners):
+                raise
+    return _bind_once(listeners, sockets)
+
+
+def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
+    bound: list[Bound] = []
+    chosen: dict[tuple[str, str], str] = {}  # protocol and address as given -> address as bound
+    try:
+        for proto, address in listeners:
+            listener = Listener(proto, chosen.pop((proto, address), address))
+            one = bind_all([listener], sockets if proto in ("udp", "tcp") else 1)[0]
+            chosen.setdefault((PARTNERS[proto], address), one.address)
+            bound.append(one)
+    except KudurruError:
+        for one in bound:
+            close(one)
+        raise
+    return bound
+
+
+def close(bound: Bound) -> None:
+    for sock in bound.sockets:
+        sock.close()
+
+
+def certificates_of(
+    listeners: Iterable[Configured], tls: TlsSettings, clock: Clock
+) -> "Certificates | None":
+    """The certificate, when a listener wants one. Raises Invalid when it cannot be served."""
+    if not any(one.proto in ENCRYPTED for one in listeners):
+        return None
+    from kudurru.adapters.certificates import Certificates
+
+    return Certificates(tls.cert, tls.key, clock)
+
+
+async def keep_fresh(certificates: "Certificates") -> NoReturn:
+    """Take over renewed certificates, until cancelled."""
+    from kudurru.adapters.certificates import CHECK_S
+
+    while True:
+        await asyncio.sleep(CHECK_S)
+        certificates.check()
+
+
+def certificate_samples(certificates: "Certificates") -> Iterable[Sample]:
+    seen = certificates.statistics()
+    yield Sample("tls_certificate_expiry_timestamp_seconds", (), seen.expires_at_s)
+    yield Sample("tls_certificate_reloads_total", ("done",), seen.reloads)
+    yield Sample("tls_certificate_reloads_total", ("failed",), seen.failures)
+
+
+def engines_of(
+    listeners: Iterable[Configured],
+    bound: Iterable[Bound],
+    handler: QueryHandler,
+    limiter: QueryLimiter,
+    certificates: "Certificates | None",
+) -> list[tuple[str, PacketEngine]]:
+    """An engine for each listener, on its sockets, with its protocol."""
+    engines: list[tuple[str, PacketEngine]] = []
+    for listener, one in zip(listeners, bound, strict=True):
+        if listener.proto in ENCRYPTED:
+            assert certificates is not None
+            engine = _encrypted(listener, one, handler, certificates)
+        else:
+            engine = _plain(listener, one, handler, limiter)
+        engines.append((listener.proto, engine))
+    return engines
+
+
+def _plain(
+    listener: Configured, bound: Bound, handler: QueryHandler, limiter: QueryLimiter
+) -> PacketEngine:
+    proxies = _networks(listener)
+    if listener.proto == "tcp":
+        return TcpServer(handler, bound.sockets, proxies=proxies)
+    return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
+
+
+def _encrypted(
+    listener: Configured, bound: Bound, handler: QueryHandler, certificates: "Certificates"
+) -> PacketEngine:
+    trusted = Networks(listener.trusted_proxies)
+    if listener.proto == "tls":
+        context = certificates.context("dot")
+        return TcpServer(handler, bound.sockets, tls=context, proxies=_networks(listener))
+    if listener.proto == "https":
+        from kudurru.adapters.dns.https import ALPN, HttpsServer
+
+        return HttpsServer(
+            handler,
+            bound.sockets,
+            tls=certificates.context(*ALPN),
+            trusted=trusted,
+            proxies=_networks(listener),
+        )
+    try:
+        from kudurru.adapters.dns.quic import QuicServer
+    except ImportError as fault:
+        hint = f"{listener.proto} wants the extra quic: pip install 'kudurru[quic]' ({fault})"
+        raise Invalid("listeners", [Cause("", hint)]) from None
+    return QuicServer(
+        handler,
+        bound.sockets,
+        proto=listener.proto,
+        certificate=lambda: certificates.current,
+        trusted=trusted,
+    )
+
+
+def _networks(listener: Configured) -> Networks | None:
+    return Networks(listener.proxy_protocol) if listener.proxy_protocol else None
