@@ -167,6 +167,7 @@ class Writer:
 
     async def _append_signed(self, make: Make) -> StoredCheckpoint:
         node, signer = self._node, self._signer()
+        node.check_writable()
         now_us = node.clock.now_us()
         await self._note_clock(now_us)
         plan = make(now_us)
@@ -259,6 +260,7 @@ class Writer:
         node = self._node
         now_us = node.clock.now_us()
         try:
+            node.check_writable()  # before the clock is noted, which writes too
             await self._note_clock(now_us)
             # What expires by the time of the stamp is not in what it says.
             node.views.follower.advance(now_us // 1_000_000)

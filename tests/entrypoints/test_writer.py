@@ -10,11 +10,11 @@ import pytest
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.dns.serials import CLOCK_LEAP_MAX_S
 from kudurru.domain.errors import Busy, LogDamaged, ManagedBy, StorageFailed
-from kudurru.domain.events import CLOCK_STEPPED, OBJECT_STATUS
+from kudurru.domain.events import CLOCK_STEPPED, OBJECT_STATUS, ChangeSet, Event
 from kudurru.entrypoints import writer as module
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.entrypoints.writer import Writer, keep_stamped
-from tests.nodes import BrittleLog, a_change, memory_node, rebuilt
+from tests.nodes import TESTER, BrittleLog, a_change, memory_node, rebuilt
 from tests.objects import WWW_KEY, ZONE_KEY, endpoint, put, record_set, www, zone
 
 SECOND = 1_000_000
@@ -202,6 +202,37 @@ def test_a_node_that_may_not_write_serves_on_when_a_record_expires() -> None:
         await until(lambda: writer.statistics().stamps_refused == 1)
         (served,) = node.zones.served
         assert served.record_count == 0
+
+    run(use)
+
+
+def unknown_event(node: Node) -> None:
+    """What a newer version has written."""
+    event = Event(
+        "obj.renamed.v1", ZONE_KEY, node.log.stream_version(ZONE_KEY) + 1, "/", "m", b"{}"
+    )
+    node.log.append([ChangeSet((event,), TESTER)], node.clock.now_us())
+    node.catch_up()
+
+
+def damage(node: Node) -> None:
+    node.why_not_writable = LogDamaged("payload", 1, "the payload of position 1 was changed")
+
+
+@pytest.mark.parametrize("what", [unknown_event, damage])
+def test_a_log_that_may_not_be_written_gets_no_event_of_the_clock_either(
+    what: Callable[[Node], None],
+) -> None:
+    async def use(node: Node, writer: Writer) -> None:
+        await writer.submit(a_change(put(zone())))
+        what(node)
+        head = node.log.head()
+        assert isinstance(node.clock, ManualClock)
+        node.clock.step_wall(3600 * SECOND)
+        writer.request_stamp()
+        await until(lambda: writer.statistics().stamps_refused == 1)
+        assert node.log.head() == head
+        assert node.why_not_writable is not None
 
     run(use)
 
