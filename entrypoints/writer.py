@@ -65,6 +65,7 @@ class Writer:
         self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
         self._wake = asyncio.Event()
         self._is_stamp_due = False
+        self._is_stopping = False
         self._imported: dict[str, int] = {}  # serials that wait for the stamp of their zone
         self._retry: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
@@ -84,8 +85,10 @@ class Writer:
         )
 
     async def submit(self, change: Change) -> Result:
-        """Raises what `decide` refuses with; Busy when the queue is full; StorageFailed when the
-        log cannot be written, and then nothing was; StorageBroken when that is not known."""
+        """Raises what `decide` refuses with; Busy when the queue is full or the writer stops;
+        StorageFailed when the log cannot be written, and then nothing was; StorageBroken when
+        that is not known."""
+        self._check_not_stopping()
         if len(self._queue) >= QUEUE_MAX:
             self._refused += 1
             raise Busy(f"{QUEUE_MAX} changes wait to be written; try again")
@@ -121,6 +124,7 @@ class Writer:
         return self._checkpointer
 
     async def _sign_soon(self, make: Make) -> StoredCheckpoint:
+        self._check_not_stopping()
         if len(self._signings) >= SIGNINGS_MAX:
             raise Busy(f"{SIGNINGS_MAX} checkpoints are being made; try again")
         future: asyncio.Future[StoredCheckpoint] = asyncio.get_running_loop().create_future()
@@ -134,8 +138,18 @@ class Writer:
         async with self._writing:
             self._node.advance()
 
-    async def run(self) -> NoReturn:
-        while True:
+    def stop(self) -> None:
+        """Take nothing more; `run` ends when everybody who waits has an answer."""
+        self._is_stopping = True
+        self._wake.set()
+
+    def _check_not_stopping(self) -> None:
+        if self._is_stopping:
+            raise Busy("the server is stopping: nothing was changed; try again when it is back")
+
+    async def run(self) -> None:
+        """Write until `stop`."""
+        while self._queue or self._signings or not self._is_stopping:
             await self._wake.wait()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
             if not self._queue:
@@ -159,7 +173,7 @@ class Writer:
                 future.set_exception(error)
         except BaseException as error:
             if not future.done():
-                future.set_exception(StorageFailed(f"the write failed ({error})"))
+                future.set_exception(_in_doubt(error))
             raise
         else:
             if not future.done():
@@ -194,9 +208,7 @@ class Writer:
             # What is durable is not known: no caller is told that it is, and the server stops.
             for _, future in group:
                 if not future.done():
-                    future.set_exception(
-                        StorageFailed(f"the write failed ({error}); look at the server's log")
-                    )
+                    future.set_exception(_in_doubt(error))
             raise
         self._groups += 1
         self._changes += len(group)
@@ -221,8 +233,9 @@ class Writer:
             return node.results(decided, [])
         await self._note_clock(now_us)
         recorded = await self._append(sets, now_us)
-        for change in changes:
-            self._imported |= change.imported_serials
+        for one in decided:
+            if not isinstance(one, KudurruError) and one.events:
+                self._imported |= one.change.imported_serials
         # Zones that never had a serial get their first, and imported ones that of their file,
         # before the change is acknowledged. A crash in between leaves a zone unstamped; the next
         # start stamps it.
@@ -291,6 +304,13 @@ class Writer:
         changes = [Change(commands=(command,), who=who) for command in commands]
         decided = self._node.decide(changes, now_us)
         return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
+
+
+def _in_doubt(error: BaseException) -> StorageBroken:
+    return StorageBroken(
+        f"the write ended in {type(error).__name__} ({error}), so it is open whether the change is "
+        "there: look at the server's log, and at `kudurru history` when it is back"
+    )
 
 
 async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:

@@ -9,7 +9,7 @@ import pytest
 
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.dns.serials import CLOCK_LEAP_MAX_S
-from kudurru.domain.errors import Busy, LogDamaged, ManagedBy, StorageFailed
+from kudurru.domain.errors import Busy, LogDamaged, ManagedBy, StorageBroken, StorageFailed
 from kudurru.domain.events import CLOCK_STEPPED, OBJECT_STATUS, ChangeSet, Event
 from kudurru.entrypoints import writer as module
 from kudurru.entrypoints.wiring import Node, Result
@@ -329,3 +329,63 @@ def test_a_caller_that_went_away_gets_its_change_all_the_same() -> None:
         assert node.objects.version(WWW_KEY) == 1
 
     run(use)
+
+
+def test_a_serial_of_a_dry_run_or_a_refused_import_is_not_given() -> None:
+    async def use(node: Node, writer: Writer) -> None:
+        await writer.submit(a_change(put(zone())))
+        before = serial(node)
+        imported = {"example.org": before + 1_000_000}
+        await asyncio.gather(
+            writer.submit(a_change(put(zone()), dry_run=True, imported_serials=imported)),
+            writer.submit(a_change(put(zone(), "other"), imported_serials=imported)),
+            writer.submit(a_change(put(www()))),
+            return_exceptions=True,
+        )
+        writer.request_stamp()
+        await until(lambda: not node.zones.unstamped())
+        assert before < serial(node) < imported["example.org"]
+
+    run(use)
+
+
+def test_a_writer_that_stops_answers_whoever_waits_and_takes_nothing_more() -> None:
+    async def scene() -> None:
+        node = memory_node()
+        writer = Writer(node)
+        running = asyncio.create_task(writer.run())
+        node.log.__class__ = GatedLog
+        log = node.log
+        assert isinstance(log, GatedLog)
+        log.gate = threading.Event()
+        first = asyncio.create_task(writer.submit(a_change(put(zone()))))
+        await until(lambda: log.waiting == 1)
+        second = asyncio.create_task(writer.submit(a_change(put(www()))))
+        await asyncio.sleep(0)
+        writer.stop()
+        with pytest.raises(Busy, match="nothing was changed"):
+            await writer.submit(a_change(host(1)))
+        log.gate.set()
+        await asyncio.wait_for(running, 20)
+        assert [first.result().seq, second.result().seq] == [1, 3]
+
+    asyncio.run(scene())
+
+
+def test_a_caller_in_the_middle_of_a_write_that_is_cut_off_is_told_that_it_is_open() -> None:
+    async def scene() -> None:
+        node = memory_node()
+        writer = Writer(node)
+        running = asyncio.create_task(writer.run())
+        node.log.__class__ = GatedLog
+        log = node.log
+        assert isinstance(log, GatedLog)
+        log.gate = threading.Event()
+        caller = asyncio.create_task(writer.submit(a_change(put(zone()))))
+        await until(lambda: log.waiting == 1)
+        running.cancel()
+        with pytest.raises(StorageBroken, match="open whether the change is there"):
+            await caller
+        log.gate.set()
+
+    asyncio.run(scene())
