@@ -145,11 +145,11 @@ class Server:
             rpc = RpcServer(path, self._handler(node, writer))
             try:
                 async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(writer.run(), name="writer")
                     running = [
-                        tasks.create_task(writer.run(), name="writer"),
                         tasks.create_task(
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        ),
+                        )
                     ]
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
@@ -171,6 +171,7 @@ class Server:
                     await self._stopping.wait()
                     await self._lameduck()
                     await self._sign_last(writer, checkpointer)
+                    writer.stop()
                     for task in running:
                         task.cancel()
             except ExceptionGroup as group:

@@ -146,7 +146,7 @@ class Node:
         self._entropy = entropy
         self._pending: dict[int, Recorded] = {}
         self.observer: Observer | None = None
-        self.why_not_writable: KudurruError | None = None
+        self._why_not_writable: KudurruError | None = None
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
         self._reading: Reading | None = None
         self.views = Views(self._read_event, log.epoch, on_change, hold_bodies=log.is_shared)
@@ -225,16 +225,26 @@ class Node:
                 "plan again"
             )
 
-    def check_writable(self) -> None:
-        """Raises what stops writing, when something does."""
-        if self.why_not_writable is not None:
-            raise self.why_not_writable
+    @property
+    def why_not_writable(self) -> KudurruError | None:
+        """What stops writing, when something does: what was found, or an event that this version
+        does not know."""
         stopped = self.views.follower.stopped_at
-        if stopped is not None:
-            raise LogNewer(
-                f"position {stopped.seq} holds an event of type {stopped.type!r} that this "
-                "version does not know; upgrade kudurru to write here"
-            )
+        if self._why_not_writable is not None or stopped is None:
+            return self._why_not_writable
+        return LogNewer(
+            f"position {stopped.seq} holds an event of type {stopped.type!r} that this "
+            "version does not know; upgrade kudurru to write here"
+        )
+
+    @why_not_writable.setter
+    def why_not_writable(self, error: KudurruError) -> None:
+        self._why_not_writable = error
+
+    def check_writable(self) -> None:
+        """Raises what stops writing."""
+        if (error := self.why_not_writable) is not None:
+            raise error
 
     def _decide_one(self, outer: Batch, change: Change) -> Steps[_Decided]:
         batch = outer.nested()
