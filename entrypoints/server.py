@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -416,6 +416,9 @@ async def _carry_out(
             seqs.append((await writer.submit(change)).seq)
         except KudurruError as error:
             raise restoring.cut_off(undertaking, len(seqs), error) from error
+    if seqs:
+        with suppress(KudurruError):  # without a key; or it is made with the next change
+            await writer.checkpoint()
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
 
