@@ -1,9 +1,9 @@
 """What is recorded: a directory from nothing, three runs of a node on it, changes all the time.
 
-`python -m tests.simulation.workload ROOT SEED CHANGES [SYNCHRONOUS]` prints each position that the writer
-acknowledges; CHANGES are those of each caller. Limits of the log are small and drawn by chance, so that a short run takes the -wal
-file in many times, spills, and cuts files. The numbers that a limit has change when things happen,
-never what is synced before what.
+`python -m tests.simulation.workload ROOT SEED CHANGES [SYNCHRONOUS]` prints each position that is
+acknowledged; CHANGES are those of each caller. Limits of the log are small and drawn by chance, so
+that a short run takes the -wal file in many times, spills, and cuts files. They change when things
+happen, never what is synced before what.
 """
 
 import asyncio
