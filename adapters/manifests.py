@@ -14,12 +14,13 @@ FILE_BYTES_MAX = 64 << 20
 
 def read_manifest_files(files: Sequence[Path], stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:
     """(name, octets) of each file; `-` is standard input, a folder is its manifests in order of
-    name, folders below it included. Raises Invalid for what cannot be read."""
+    name, folders below it included, hidden ones not: a mounted ConfigMap has each file there again.
+    Raises Invalid for what cannot be read."""
     for path in files:
         if str(path) == "-":
             yield "stdin", _bounded("stdin", stdin.read(FILE_BYTES_MAX + 1))
         elif path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
+            found = sorted(_manifests_in(path))
             if not found:
                 _refuse(path, f"no manifests in this folder ({', '.join(SUFFIXES)})")
             if len(found) > FILES_MAX:
@@ -28,6 +29,13 @@ def read_manifest_files(files: Sequence[Path], stdin: BinaryIO) -> Iterator[tupl
                 yield str(file), _read(file)
         else:
             yield str(path), _read(path)
+
+
+def _manifests_in(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix in SUFFIXES and not is_hidden and path.is_file():
+            yield path
 
 
 def _read(path: Path) -> bytes:

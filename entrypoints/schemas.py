@@ -63,12 +63,7 @@ def _text(schema: dict[str, Any]) -> str:
 
 def commands_reference() -> str:
     """A page of every command, its arguments and options."""
-    parts = [
-        (
-            "# Commands\n\nGenerated from the code (`just schemas`). `kudurru COMMAND --help` says "
-            "the same. Exit codes: 0 done, 1 refused or failed, 2 usage; `audit verify` has more.\n"
-        )
-    ]
+    parts = [_COMMANDS_HEAD]
     for name, (module, about) in COMMANDS.items():
         from typer.main import get_command
 

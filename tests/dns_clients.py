@@ -1,6 +1,7 @@
 """Small DNS clients for every transport, made for tests: they send what they are told to."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -57,10 +58,24 @@ def client_context(*alpn: str) -> ssl.SSLContext:
     return context
 
 
-async def open_tls(target: Target, *alpn: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_tls(
+    target: Target, *alpn: str, sock: socket.socket | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with TLS, on a socket that is connected when one is given."""
+    place: dict[str, Any] = {"host": target[0], "port": target[1]}
     return await asyncio.open_connection(
-        *target, ssl=client_context(*alpn), server_hostname=SERVER_NAME
+        **({"sock": sock} if sock else place),
+        ssl=client_context(*alpn),
+        server_hostname=SERVER_NAME,
     )
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Wait for the end: nothing more came before it."""
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
 
 
 def post(packet: bytes, path: bytes = b"/dns-query") -> tuple[bytes, bytes, Headers, bytes]:
@@ -119,6 +134,14 @@ class Http2:
     ) -> Answered:
         (found,) = await self.all((method, path, headers, body))
         return found
+
+    async def hear_settings(self) -> None:
+        """Until then a client goes by the defaults."""
+        self.writer.write(self.http.data_to_send())
+        is_known = False
+        while not is_known:
+            events = self.http.receive_data(await self.reader.read(65_536))
+            is_known = any(isinstance(one, h2.events.RemoteSettingsChanged) for one in events)
 
     async def all(self, *requests: tuple[bytes, bytes, Headers, bytes]) -> list[Answered]:
         """Send all at once, as far as the server allows, and wait for every response."""
@@ -277,7 +300,9 @@ async def open_http1(target: Target) -> AsyncIterator[Http1]:
 async def open_http2(target: Target) -> AsyncIterator[Http2]:
     reader, writer = await open_tls(target, "h2")
     try:
-        yield Http2(reader, writer)
+        client = Http2(reader, writer)
+        await client.hear_settings()
+        yield client
     finally:
         writer.close()
 

@@ -8,7 +8,6 @@ whole by flow control, responses that it does not take by `RESPONSES_HELD_MAX`.
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Protocol
 
 import h2.config
@@ -216,10 +215,6 @@ class _Http1:
             if isinstance(event, h11.Request):
                 self._request = event
                 self._body.clear()
-                size = len(event.target) + sum(map(len, chain(*event.headers)))
-                if size > HEADERS_MAX:  # h11 holds its limit only against a head that is not whole
-                    self._send(refusal(431, f"at most {HEADERS_MAX} octets"), is_last=True)
-                    return False
             elif isinstance(event, h11.Data):
                 self._body += event.data
                 if len(self._body) > MESSAGE_MAX:
@@ -324,21 +319,24 @@ class _Http2:
             self._take(event)
         if self._held:
             self._send_held()
-        if self._resets > RESETS_MAX or self._held > RESPONSES_HELD_MAX:
-            self._http.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
-            self._flush()
-            self._connection.cut()
-        else:
-            self._flush()
+        self._finish_step()
 
     def work(self) -> bool:
         while self._whole:
             stream = self._whole.pop(0)
             if stream in self._streams:
                 self._answer(stream, self._streams[stream])
-                self._flush()
+                self._finish_step()
                 return True
         return False
+
+    def _finish_step(self) -> None:
+        is_over = self._resets > RESETS_MAX or self._held > RESPONSES_HELD_MAX
+        if is_over:
+            self._http.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+        self._flush()
+        if is_over:
+            self._connection.cut()
 
     def _take(self, event: h2.events.Event) -> None:
         match event:

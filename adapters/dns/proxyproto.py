@@ -4,17 +4,16 @@ A listener has networks whose peers are believed. Those must send a header, and 
 guess would let a client choose its address. What breaks the rules is dropped and counted.
 """
 
-import socket
 from functools import cache
+from ipaddress import ip_address
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 HEADER_MAX = 4096  # octets; addresses take at most 216, the rest is for what balancers add
 _FIXED = 16
 _CRC32C = 0x03  # PP2_TYPE_CRC32C
 
-# By address family: octets of the address block, octets of one address.
+# By address family: octets of the address block, octets of one IP address.
 _BLOCKS = {0: (0, 0), 1: (12, 4), 2: (36, 16), 3: (216, 0)}
-_FAMILIES = {1: socket.AF_INET, 2: socket.AF_INET6}
 
 
 class Malformed(Exception):
@@ -72,9 +71,11 @@ def _client(family_and_protocol: int, header: bytes) -> str | None:
     if len(header) < _FIXED + block:
         raise Malformed
     _check_extras(header, _FIXED + block)
-    if family not in _FAMILIES:
+    if not size:
         return None
-    return socket.inet_ntop(_FAMILIES[family], header[_FIXED : _FIXED + size])
+    address = ip_address(header[_FIXED : _FIXED + size])
+    # An IPv4 client is one client, however its balancer writes it.
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _check_extras(header: bytes, at: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Self
 
 from eventsourcing.persistence import IntegrityError
 
-from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, continue_streams
+from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, check_head, continue_streams
 from kudurru.adapters.sqlite import schema
 from kudurru.adapters.sqlite.connection import (
     WAL_SIZE_MAX,
@@ -30,6 +30,7 @@ from kudurru.adapters.sqlite.connection import (
     primary_code,
     storage_errors,
 )
+from kudurru.adapters.sqlite.elector import FileElector
 from kudurru.domain.chain import (
     ENTRY_VERSION,
     Sealed,
@@ -150,6 +151,8 @@ class SQLiteEventLog(RecordedLog):
         change_sets: Sequence[ChangeSet],
         now_us: int,
         first: Collection[int],
+        *,
+        head_seq: int | None = None,
         sign: SignTree | None = None,
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
@@ -160,6 +163,7 @@ class SQLiteEventLog(RecordedLog):
         with self._transaction() as db:
             head = self._head(db)
             self._check_head(db, head)
+            check_head(head.seq, head_seq)
 
             def version_of(key: Key) -> int | None:
                 if key in begun:
@@ -374,6 +378,9 @@ class SQLiteEventLog(RecordedLog):
         found = self._query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
         return StoredCheckpoint(*found[0]) if found else None
 
+    def elector(self, name: str) -> FileElector:
+        return FileElector(self.path.with_name(f"{self.path.name}.{name}.leader"), self._clock)
+
     def check_storage(self) -> None:
         """Hold SQLite's indexes against its tables, which `verify` does not see: an index that
         lies answers reads of one object or one zone wrongly. As slow as reading the whole file.
@@ -506,6 +513,8 @@ def _prepare(
     db.execute(f"PRAGMA cache_spill = {SPILL_PAGES}")
     db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
     db.execute(f"PRAGMA journal_size_limit = {WAL_SIZE_MAX}")
+    if not create:
+        return  # who only reads does not wait for who writes
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_empty:
@@ -513,10 +522,9 @@ def _prepare(
         # Changes nothing, and shows here, not at the first append, whether we may write.
         db.execute("DELETE FROM tracking WHERE 0")
         db.execute("COMMIT")
-        if create:
-            # After an fsync that failed, the system may show pages that never reached the disk
-            # and not write them again. What is read here as recorded is made so.
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        # After an fsync that failed, the system may show pages that never reached the disk and not
+        # write them again. What is read here as recorded is made so.
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
     except BaseException:
         _roll_back(db)
         raise

@@ -8,7 +8,9 @@ import typer
 
 from kudurru.domain.differences import differences
 from kudurru.domain.errors import Cause, Invalid, NotFound
+from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.validation import Manifest
+from kudurru.domain.object_store import annotations_after
 from kudurru.domain.objects import ref_of
 from kudurru.domain.restore import Scope, content
 from kudurru.entrypoints import directory
@@ -65,14 +67,13 @@ def _of_manifest(service: Service, manifest: Manifest) -> dict[str, Any] | None:
         document = service.get(manifest.key)
     except NotFound:
         document = {}
-    after = _content(
-        {
-            "metadata": msgspec.to_builtins(manifest.meta),
-            "spec": msgspec.to_builtins(manifest.spec),
-        }
-    )
+    before = _content(document)
+    meta = manifest.meta
+    annotations = annotations_after(meta.annotations, before.get("annotations", {}))
+    metadata = {"labels": meta.labels, "annotations": annotations}
+    after = _content({"metadata": metadata, "spec": msgspec.to_builtins(manifest.spec)})
     verb = "would change" if document else "would be created"
-    return _difference(manifest.key, _content(document), after, verb)
+    return _difference(manifest.key, before, after, verb)
 
 
 def _content(document: dict[str, Any]) -> dict[str, Any]:
@@ -81,9 +82,7 @@ def _content(document: dict[str, Any]) -> dict[str, Any]:
         return {}
     meta = document["metadata"]
     annotations = {
-        name: value
-        for name, value in meta.get("annotations", {}).items()
-        if name != "kudurru.io/managed-by"
+        name: value for name, value in meta.get("annotations", {}).items() if name != MANAGED_BY
     }
     parts = {"spec": document["spec"], "labels": meta.get("labels"), "annotations": annotations}
     return {name: part for name, part in parts.items() if part}

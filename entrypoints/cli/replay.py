@@ -159,10 +159,12 @@ def _compare_live(data: Any, node: Node, digests: dict[str, str]) -> str | None:
 
 
 def _export(node: Node, folder: Path) -> None:
-    """One master file per zone served, and all objects as JSON Lines."""
+    """One master file per zone served, and all objects as JSON Lines. A log that somebody else
+    wrote may hold any name, and none leads out of the folder."""
     import msgspec
 
     from kudurru.domain import zone_export
+    from kudurru.domain.kinds.meta import is_dns_subdomain
     from kudurru.domain.kinds.registry import KINDS
     from kudurru.domain.object_store import to_document
 
@@ -170,6 +172,9 @@ def _export(node: Node, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for state in node.zones.states():
             if state.zone is not None:
+                if not is_dns_subdomain(state.name):
+                    why = f"{state.name!r} is no object name, and no file is named like it"
+                    raise Invalid("export", [Cause("", why)])
                 path = folder / f"{state.name}.zone"
                 path.write_text("".join(zone_export.lines(state.zone)))
         with (folder / "objects.jsonl").open("wb") as file:

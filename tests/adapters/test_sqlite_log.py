@@ -453,6 +453,17 @@ def test_a_log_that_is_locked_by_another_program_says_so(log: SQLiteEventLog, pa
     assert log.append([change(applied("x"))], NOON_US)[0].seq == 1
 
 
+def test_a_log_is_opened_for_reading_while_another_process_writes_it(
+    log: SQLiteEventLog, path: Path
+) -> None:
+    recorded_history(log)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with closing(sqlite_log(path, create=False)) as reader:
+            assert len(list(reader.read())) == 10
+        other.execute("ROLLBACK")
+
+
 def test_a_log_that_may_not_be_written_is_refused_at_once(
     path: Path, unprivileged: Callable[..., Any]
 ) -> None:

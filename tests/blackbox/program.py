@@ -115,9 +115,11 @@ class Serving:
         return self.process.wait(PATIENCE_S)
 
 
-def serve_arguments(data: Path, *options: str, dns_at: str = ANY_PORT) -> list[str]:
+def serve_arguments(data: Path, *options: str, dns_at: str | None = ANY_PORT) -> list[str]:
     """Of a server on ports of its own."""
-    args = ["serve", "--data", str(data), "--dns", dns_at, *options]
+    args = ["serve", "--data", str(data), *options]
+    if dns_at is not None:
+        args += ["--dns", dns_at]
     for listener in ("http", "ops", "metrics"):
         args += [f"--{listener}", ANY_PORT]
     return args
@@ -127,7 +129,7 @@ def serve_arguments(data: Path, *options: str, dns_at: str = ANY_PORT) -> list[s
 def serving(
     data: Path,
     *options: str,
-    dns_at: str = ANY_PORT,
+    dns_at: str | None = ANY_PORT,
     env: dict[str, str] | None = None,
     prefix: Sequence[str] = (),
 ) -> Iterator[Serving]:

@@ -4,8 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain import targets
+from kudurru.domain.events import Who
+from kudurru.domain.restore import Scope
+from kudurru.entrypoints.restoring import RestoreRequest, prepare_restore
+from kudurru.entrypoints.wiring import Node
 from tests.blackbox.program import Done, Serving, command, records, serving, write_json, zone
 
 HOSTS = [f"h{i}" for i in range(12)]
@@ -187,3 +195,31 @@ def changes(place: Place) -> list[int]:
     """Positions of everything but stamps, which a server writes in its own time."""
     history = place.json("history", "--limit", "99")
     return [event["seq"] for event in history if event["verb"] != "status"]
+
+
+def test_a_server_finds_a_restore_that_was_cut_off_and_ends_it(tmp_path: Path) -> None:
+    place = with_history(Place(tmp_path / "data", None), tmp_path)
+    cut_off(place.data)
+    assert place.json("history", "--limit", "1")[0]["verb"] == "unfinished"
+    with serving(place.data) as server:
+        place.server = server
+        assert place.address() == ["192.0.2.2"]
+        place.run("restore", "--resume", "r-cut", "--reason", "the rest of it")
+        assert place.address() == ["192.0.2.1"]
+        events = place.json("history", "--limit", "99")
+        assert [e["verb"] for e in events if e["object"] == "restore/r-cut"] == ["ended", "begun"]
+        assert "is finished" in place.run("restore", "--resume", "r-cut", code=1).err
+
+
+def cut_off(data: Path) -> None:
+    """What the log holds when a restore of many objects dies before its first zone."""
+    clock, entropy = SystemClock(), SystemEntropy()
+    log = SQLiteEventLog.open(data / "log.db", entropy=entropy, clock=clock)
+    node = Node(log, clock, entropy)
+    node.catch_up()
+    who = Who(actor="user:test", source="test")
+    target = targets.resolve("mark:good", log, clock.now_us())
+    request = RestoreRequest(target=target, scope=Scope(zone="a.test"))
+    (whole,) = prepare_restore(log, request, "r-cut", who).changes
+    node.commit(msgspec.structs.replace(whole, commands=whole.commands[:1]))
+    log.close()

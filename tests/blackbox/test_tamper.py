@@ -13,7 +13,7 @@ import pytest
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import codec
-from kudurru.domain.events import OBJECT_STATUS, ChangeSet, Event, Who
+from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, ChangeSet, Event, Who
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
 from kudurru.domain.verify import TAIL_ROWS
@@ -214,6 +214,22 @@ def test_a_stamp_of_other_content_is_found_by_replay_though_the_chain_is_whole(n
     done = verify(node, "--level", "state")
     assert done.code == STATE
     assert done.json()["damages"][0]["position"] == EVENTS + 1
+
+
+def test_a_name_in_a_log_that_somebody_else_wrote_leads_out_of_no_folder(
+    node: Path, tmp_path: Path
+) -> None:
+    log = SQLiteEventLog.open(node / "log.db", entropy=SystemEntropy(), clock=SystemClock())
+    with closing(log):
+        spec = {"zoneName": "evil.example"}
+        body = {"uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        key = key_of("DNSZone", "", "../evil")
+        event = Event(OBJECT_APPLIED, key, 1, "/evil", "m", codec.canonical({**body, "spec": spec}))
+        log.append([ChangeSet((event,), Who(actor="mallory"))], log.head().ts)
+    done = command("replay", "--export", tmp_path / "out", "--data", node)
+    assert done.code == 1
+    assert "'../evil' is no object name" in done.err
+    assert not (tmp_path / "evil.zone").exists()
 
 
 @pytest.mark.parametrize("column", ["seq", "body", "who", "entry", "head"])

@@ -18,6 +18,7 @@ import pytest
 
 from kudurru.domain.dns import names
 from kudurru.domain.kinds.validation import Manifest
+from kudurru.domain.zone_import import Present
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import ChangeRequest
 from kudurru.entrypoints.zone_files import read_zone_file, to_manifests
@@ -129,7 +130,7 @@ def import_zones(service: RemoteService, cases: list[Row], folder: Path) -> None
         path.write_text("".join(f"{suffixed_record(line, row)}\n" for line in row["zone"]))
         read = read_zone_file(path, zone=suffixed(row["origin"], row))
         assert names.to_text(read.apex) == suffixed(row["origin"], row)
-        found = to_manifests(read, namespace="default", zone_object=None)
+        found = to_manifests(read, namespace="default", present=Present())
         manifests += found
         serials[found[0].meta.name] = read.soa[2]
     service.change(ChangeRequest(apply=manifests, imported_serials=serials, reason="ferret"))

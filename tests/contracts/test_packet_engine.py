@@ -509,6 +509,5 @@ def test_a_limiter_is_asked_of_every_datagram_also_of_repeats_and_nonsense(
                 await scenario(rig, handler)
             finally:
                 await rig.engine.stop()
-                rig.folder.cleanup()
 
     asyncio.run(main())
