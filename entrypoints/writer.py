@@ -238,7 +238,7 @@ class Writer:
             # Before anything else happens: what a publication leads to asks for no checkpoint.
             await self._stamp_unstamped(only_new=False, source=SOURCE)
         self.on_applied.set()
-        return node.results(decided, recorded)
+        return await unhurried(node.results_steps(decided, recorded))
 
     async def _append(self, sets: list[ChangeSet], now_us: int) -> list[Recorded]:
         """The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
