@@ -32,6 +32,9 @@ from kudurru.entrypoints.wiring import Change, Node, Result
 log = logging.getLogger("kudurru")
 
 QUEUE_MAX = 4_096
+SLICE = 200
+"""Events that are applied before the loop may answer a query: some 10 ms."""
+
 GROUP_MAX = 512
 """Changes in one transaction: past this the fsync is a small part of the cost."""
 
@@ -252,7 +255,7 @@ class Writer:
         at_us = self._node.time_for_events_us(now_us)
         recorded = await asyncio.to_thread(self._node.log.append, sets, at_us)
         try:
-            self._node.take_in(recorded)
+            await self._take_in(recorded)
         except StorageFailed as error:  # views read older events for what changed
             raise StorageBroken(
                 f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
@@ -261,6 +264,14 @@ class Writer:
             self._checkpointer.count(recorded)
         self.on_recorded.set()
         return recorded
+
+    async def _take_in(self, recorded: list[Recorded]) -> None:
+        """In slices, between which queries are answered: an import takes seconds."""
+        with self._node.zones.new_zones_held():
+            for at in range(0, len(recorded), SLICE):
+                if at:
+                    await asyncio.sleep(0)
+                self._node.take_in(recorded[at : at + SLICE])
 
     async def _note_clock(self, now_us: int) -> None:
         """Before events are recorded at a time, and before serials follow it."""

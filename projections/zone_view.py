@@ -6,7 +6,8 @@ in a follower, and so sees the objects as they were before the event at hand.
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -108,6 +109,7 @@ class ZoneView:
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
         self._touched: set[str] = set()  # zones that may hold more than their serial says
+        self._held: list[Zone] | None = None  # new zones that are not served yet
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
@@ -122,6 +124,20 @@ class ZoneView:
                 self._apply_set(event)
         elif event.key.startswith(_ZONE_PREFIX):
             self._apply_zone(event)
+
+    @contextmanager
+    def new_zones_held(self) -> Iterator[None]:
+        """Serve zones that begin in the block at its end. Where a change is taken in step by step,
+        and queries are answered in between, no new zone is seen half: "no such name" would be
+        remembered."""
+        self._held = []
+        try:
+            yield
+        finally:
+            held, self._held = self._held or [], None
+            for zone in held:
+                self.served.add(zone)
+            self._on_change()
 
     def advance(self, now_s: int) -> None:
         if now_s <= self.now_s:
@@ -269,6 +285,9 @@ class ZoneView:
             first.zone = zone
             self._touched.add(first.name)
             self._populate(first, zone, self._waiting.pop(first.name, set()))
+            if self._held is not None:
+                self._held.append(zone)
+                return
             self.served.add(zone)
             self._on_change()
 
@@ -281,8 +300,11 @@ class ZoneView:
             self._problems.pop(key, None)
         state.sources.clear()
         state.unselected.clear()
+        if self._held is not None and state.zone in self._held:
+            self._held.remove(state.zone)
+        else:
+            self.served.remove(state.apex)
         state.zone = None
-        self.served.remove(state.apex)
         self._on_change()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:

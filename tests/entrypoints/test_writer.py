@@ -389,3 +389,23 @@ def test_a_caller_in_the_middle_of_a_write_that_is_cut_off_is_told_that_it_is_op
         log.gate.set()
 
     asyncio.run(scene())
+
+
+def test_queries_are_answered_while_a_large_change_is_taken_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other tasks run between its slices, and see the new zone whole or not at all."""
+    monkeypatch.setattr(module, "SLICE", 2)
+    sizes: list[int] = []
+
+    async def use(node: Node, writer: Writer) -> None:
+        change = asyncio.create_task(writer.submit(a_change(put(zone()), *map(host, range(20)))))
+        turns = 0
+        while not change.done():
+            await asyncio.sleep(0)
+            turns += node.objects.position > 0
+            sizes.extend(served.record_count for served in node.zones.served)
+        assert turns >= 10
+
+    run(use)
+    assert set(sizes) == {20}
