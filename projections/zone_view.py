@@ -99,6 +99,7 @@ class ZoneView:
     def reset(self) -> None:
         self.position = Position(0)
         self.now_s = 0
+        self.served.show()
         for zone in list(self.served):
             self.served.remove(zone.key)
         self.history = ZoneHistory()
@@ -109,10 +110,23 @@ class ZoneView:
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
         self._touched: set[str] = set()  # zones that may hold more than their serial says
-        self._held: list[Zone] | None = None  # new zones that are not served yet
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """What happens inside is served when it ends, whole, and not before."""
+        self.served.hold()
+        try:
+            yield
+        finally:
+            self.served.show()
+            self._changed()
+
+    def _changed(self) -> None:
+        if not self.served.is_held:
+            self._on_change()
 
     def apply(self, event: Recorded) -> None:
         self.advance(event.ts // 1_000_000)
@@ -125,20 +139,6 @@ class ZoneView:
         elif event.key.startswith(_ZONE_PREFIX):
             self._apply_zone(event)
 
-    @contextmanager
-    def new_zones_held(self) -> Iterator[None]:
-        """Serve zones that begin in the block at its end. Where a change is taken in step by step,
-        and queries are answered in between, no new zone is seen half: "no such name" would be
-        remembered."""
-        self._held = []
-        try:
-            yield
-        finally:
-            held, self._held = self._held or [], None
-            for zone in held:
-                self.served.add(zone)
-            self._on_change()
-
     def advance(self, now_s: int) -> None:
         if now_s <= self.now_s:
             return
@@ -150,7 +150,7 @@ class ZoneView:
             state = self._states.get(name)
             if state is not None and state.zone is not None:
                 self._rebuild(state, state.zone, owner, {})
-                self._on_change()
+                self._changed()
 
     def next_expiry_s(self) -> int | None:
         """When a record will go away by itself, seconds UTC."""
@@ -258,6 +258,7 @@ class ZoneView:
         if zone is None:
             return
         self._touched.add(state.name)
+        self.served.before_change(zone)
         if spec.type != before.type:
             self._withdraw(state)
         elif (spec.default_ttl, spec.allowed_namespaces) != (
@@ -271,7 +272,7 @@ class ZoneView:
         else:
             zone.set_soa(zone_model.soa_of(spec))
             self._rebuild(state, zone, state.apex, {})
-        self._on_change()
+        self._changed()
 
     def _elect(self, apex: Name) -> None:
         """The earliest of the DNSZones with this name has it. It serves when it is a primary."""
@@ -285,11 +286,8 @@ class ZoneView:
             first.zone = zone
             self._touched.add(first.name)
             self._populate(first, zone, self._waiting.pop(first.name, set()))
-            if self._held is not None:
-                self._held.append(zone)
-                return
             self.served.add(zone)
-            self._on_change()
+            self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
         """Stop serving; its record sets wait for a zone of that name."""
@@ -300,12 +298,9 @@ class ZoneView:
             self._problems.pop(key, None)
         state.sources.clear()
         state.unselected.clear()
-        if self._held is not None and state.zone in self._held:
-            self._held.remove(state.zone)
-        else:
-            self.served.remove(state.apex)
         state.zone = None
-        self._on_change()
+        self.served.remove(state.apex)
+        self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
         return state.unselected | state.record_sets()
@@ -332,9 +327,10 @@ class ZoneView:
         zone = state.zone
         if zone is None or not is_serial(serial) or serial == zone.serial:
             return
+        self.served.before_change(zone)
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
-        self._on_change()
+        self._changed()
 
     # --- record sets --------------------------------------------------------------------
 
@@ -358,7 +354,7 @@ class ZoneView:
             self._waiting.setdefault(spec.zone_ref.name, set()).add(key)
             return
         self._include(state, state.zone, key, body.creation_timestamp, endpoints)
-        self._on_change()
+        self._changed()
 
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
@@ -412,13 +408,14 @@ class ZoneView:
             state.remove_source(owner, key)
             if owner not in kept:
                 self._rebuild(state, state.zone, owner, {})
-        self._on_change()
+        self._changed()
 
     def _rebuild(
         self, state: ZoneState, zone: Zone, owner: Name, known: dict[Key, Contribution]
     ) -> None:
         """Work out what one owner serves, from all its record sets."""
         self._touched.add(state.name)
+        self.served.before_change(zone)
         contributions = []
         for key in state.sources_of(owner):
             contribution = known.get(key) or self._contribution(key, owner)
