@@ -35,6 +35,15 @@ class LogHead(msgspec.Struct, frozen=True):
     hash: bytes  # head of the chain, 32 bytes
 
 
+class StoredCheckpoint(msgspec.Struct, frozen=True):
+    """A signed checkpoint as it is kept beside the log."""
+
+    size: int  # events that it covers
+    note: str  # C2SP signed note
+    frontier: bytes  # roots of the full subtrees of the tree, 32 octets each, the largest first
+    state: bytes | None = None  # SHA-256 of the body of its checkpoint.state.v1
+
+
 class EventLog(Protocol):
     """The append-only, hash-chained log: the one source of truth.
 
@@ -90,6 +99,10 @@ class EventLog(Protocol):
         """Every scope that an event was ever recorded in."""
         ...
 
+    def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
+        """In order of size, those of more than `after` events."""
+        ...
+
     def births(self, kind: str, upto: int) -> Iterator[Recorded]:
         """For each object of a kind that is there at a position, the event that made it: the
         first of its stream, or the first after its last deletion. In no order."""
@@ -117,15 +130,6 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
     head: bytes
 
 
-class StoredCheckpoint(msgspec.Struct, frozen=True):
-    """A signed checkpoint as it is kept beside the log."""
-
-    size: int  # events that it covers
-    note: str  # C2SP signed note
-    frontier: bytes  # roots of the full subtrees of the tree, 32 octets each, the largest first
-    state: bytes | None = None  # SHA-256 of the body of its checkpoint.state.v1
-
-
 SignTree = Callable[[Edge, bytes], StoredCheckpoint]
 """(tree after an append, body of its last event) to the checkpoint that is stored with it."""
 
@@ -146,10 +150,6 @@ class VerifiableLog(EventLog, Protocol):
     def hashes(self, level: int, first: int, last: int) -> Sequence[bytes]:
         """Stored hashes of one tile, see `domain.tree.ReadHashes`. Fewer where some are
         missing."""
-        ...
-
-    def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
-        """In order of size, those of more than `after` events."""
         ...
 
     def newest_checkpoint(self) -> StoredCheckpoint | None: ...

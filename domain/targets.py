@@ -43,7 +43,7 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     if text.startswith("mark:"):
         return _marked(text.removeprefix("mark:"), log)
     if text.startswith("checkpoint:"):
-        raise NotFound(f"{text!r}: the log has none of that name")
+        return _signed(text.removeprefix("checkpoint:"), log)
     moment = moment_us(text, now_us)
     if moment > now_us:
         raise Invalid("target", [Cause("", f"{text!r} is still to come")])
@@ -66,6 +66,18 @@ def _position(seq: int, log: EventLog) -> Position:
     if 0 < seq <= newest:
         raise NotFound(f"position {seq} is no longer in the log: what was so early was pruned")
     raise NotFound(f"position {seq} is not in the log, which ends at {newest}")
+
+
+def _signed(size: str, log: EventLog) -> Position:
+    if not _POSITION.match(size):
+        raise _no_target(f"checkpoint:{size}", "names no size of a checkpoint")
+    for found in log.checkpoints(int(size) - 1):
+        if found.size == int(size):
+            return _position(found.size, log)
+        break
+    raise NotFound(
+        f"there is no checkpoint of size {int(size)}: `kudurru audit checkpoint` makes one of now"
+    )
 
 
 def whole_change(position: int, log: EventLog) -> Position:
