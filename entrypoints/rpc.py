@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,6 +43,7 @@ from kudurru.entrypoints.service import (
     manifest_from_wire,
     manifest_to_wire,
 )
+from kudurru.entrypoints.steps import PER_STEP, no_collections
 from kudurru.entrypoints.wiring import Result
 
 log = logging.getLogger("kudurru")
@@ -329,13 +330,15 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
     manifests = []
     if header.frames * OBJECTS_PER_FRAME > OBJECTS_MAX:
         raise ConnectionError("too many objects")
-    for _ in range(header.frames):
-        for value in await _receive(reader):
-            try:
-                manifests.append(manifest_from_wire(value))
-            except Invalid as error:
-                causes += [Cause(f"{error.what}: {c.field}", c.message) for c in error.causes]
-        await asyncio.sleep(0)
+    with no_collections() if header.frames > 1 else nullcontext():
+        for _ in range(header.frames):
+            for i, value in enumerate(await _receive(reader), 1):
+                try:
+                    manifests.append(manifest_from_wire(value))
+                except Invalid as error:
+                    causes += [Cause(f"{error.what}: {c.field}", c.message) for c in error.causes]
+                if i % PER_STEP == 0:
+                    await asyncio.sleep(0)
     if causes:
         raise Invalid("request", causes[:100])
     return ChangeRequest(

@@ -156,10 +156,10 @@ def test_a_log_that_refuses_is_told_to_every_caller_and_the_next_change_works() 
 class FullAt(BrittleLog):
     """A log that has no room for one kind of event."""
 
-    def append(self, change_sets, now_us):
+    def append(self, change_sets, now_us, *, head_seq=None):
         if any(event.type == OBJECT_STATUS for one in change_sets for event in one.events):
             raise StorageFailed("no space left on device; free some")
-        return super().append(change_sets, now_us)
+        return super().append(change_sets, now_us, head_seq=head_seq)
 
 
 def test_a_change_that_is_durable_is_acknowledged_also_when_its_stamp_is_not() -> None:
@@ -227,11 +227,11 @@ class GatedLog(BrittleLog):
     gate: threading.Event | None = None
     waiting = 0
 
-    def append(self, change_sets, now_us):
+    def append(self, change_sets, now_us, *, head_seq=None):
         if self.gate is not None:
             self.waiting += 1
             assert self.gate.wait(20)
-        return super().append(change_sets, now_us)
+        return super().append(change_sets, now_us, head_seq=head_seq)
 
 
 @pytest.mark.parametrize("what", ["change", "stamp"])
