@@ -388,6 +388,7 @@ class Server:
                     asked = msgspec.convert(argument, RestoreRequest)
                     prepare = partial(restoring.prepare_restore, node.log, asked)
                     carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
+                    await _sign(writer, carried)
                     return msgspec.to_builtins(carried)
                 case "undo":
                     unwanted = msgspec.convert(argument, UndoRequest)
@@ -420,6 +421,13 @@ async def _carry_out(
         with suppress(KudurruError):  # without a key; or it is made with the next change
             await writer.checkpoint()
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+
+async def _sign(writer: Writer, carried: Carried) -> None:
+    """A restore asks for a checkpoint; it is done all the same where none can be made."""
+    if carried.seq:
+        with suppress(KudurruError):
+            await writer.checkpoint()
 
 
 def _tell_key(checkpointer: Checkpointer) -> None:

@@ -34,7 +34,7 @@ SCOPES = [
     Scope(zone="west", namespace="default"),
     Scope(keys=(KEYS[0], KEYS[2])),
 ]
-few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def service(node: Node) -> LocalService:
