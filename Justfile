@@ -23,6 +23,10 @@ test *args:
 slow *args:
     python -m pytest -m slow {{args}}
 
+# coverage-guided fuzzing; wants the extra fuzz
+fuzz *args:
+    python -m tests.fuzz {{args}}
+
 # prints figures beside peers and floors; asserts nothing
 bench *args:
     python -m tests.bench {{args}}

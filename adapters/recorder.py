@@ -148,6 +148,10 @@ class RecordedLog(ApplicationRecorder):
     @abstractmethod
     def stream_version(self, key: Key) -> int: ...
 
+    def check_storage(self) -> None:
+        """See `EventLog.check_storage`. A store that keeps nothing beside the rows has nothing to
+        check."""
+
     def scopes(self) -> list[str]:
         """See `EventLog`. A store that has an index of scopes asks that."""
         return list(dict.fromkeys(event.scope for event in self.read()))

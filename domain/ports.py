@@ -104,6 +104,11 @@ class EventLog(Protocol):
         """Seq of the last event at or before a time, 0 when there is none."""
         ...
 
+    def check_storage(self) -> None:
+        """Hold what the storage keeps beside the rows, its indexes, against them. As slow as
+        reading all of it. Raises: LogDamaged."""
+        ...
+
     def scopes(self) -> list[str]:
         """Every scope that an event was ever recorded in."""
         ...

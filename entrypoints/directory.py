@@ -23,7 +23,15 @@ from kudurru.domain import zone_export
 from kudurru.domain.chain import origin_of
 from kudurru.domain.checkpoint import Checkpoint, parse_adoption
 from kudurru.domain.dns.zone_tree import ZoneSet
-from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, NotFound, StorageBroken
+from kudurru.domain.errors import (
+    Busy,
+    Cause,
+    Invalid,
+    KudurruError,
+    LogDamaged,
+    NotFound,
+    StorageBroken,
+)
 from kudurru.domain.events import SIGNING_KEY, Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
@@ -329,7 +337,12 @@ class LocalService:
     def _carry_out(self, undertaking: restoring.Undertaking) -> Carried:
         node = self._node
         document = restoring.describe(node.log, undertaking.plan, node.clock.now_us() // 1_000_000)
-        seqs = [node.commit(change).seq for change in undertaking.changes]
+        seqs: list[int] = []
+        for change in undertaking.changes:
+            try:
+                seqs.append(node.commit(change).seq)
+            except KudurruError as error:
+                raise restoring.cut_off(undertaking, len(seqs), error) from error
         return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
     def mark(self, request: MarkRequest) -> int:

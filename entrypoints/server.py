@@ -145,11 +145,11 @@ class Server:
             rpc = RpcServer(path, self._handler(node, writer))
             try:
                 async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(writer.run(), name="writer")
                     running = [
-                        tasks.create_task(writer.run(), name="writer"),
                         tasks.create_task(
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        ),
+                        )
                     ]
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
@@ -165,10 +165,13 @@ class Server:
                         writer.request_stamp()
                     self.is_synced = True
                     self._write_pid_file(stack)
+                    if checkpointer is not None and checkpointer.is_new_key:
+                        _tell_key(checkpointer)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
                     await self._sign_last(writer, checkpointer)
+                    writer.stop()
                     for task in running:
                         task.cancel()
             except ExceptionGroup as group:
@@ -207,12 +210,6 @@ class Server:
         checkpointer = open_checkpointer(directory, node, self._options.checkpoints)
         if checkpointer.why_not:
             log.error("checkpoints are not signed: %s", checkpointer.why_not)
-        elif checkpointer.is_new_key:
-            log.info(
-                "this log is signed by the new key %s: keep it where this machine cannot change "
-                "it, and give it to audit verify --key",
-                checkpointer.key,
-            )
         return checkpointer
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
@@ -361,6 +358,8 @@ class Server:
 
     def _handler(self, node: Node, writer: Writer) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
+            async with writer.applying:
+                pass  # what is read next is no part of a change
             match method:
                 case "change":
                     change: Change = to_change(argument, who)
@@ -411,8 +410,21 @@ async def _carry_out(
     undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
     now_s = node.clock.now_us() // 1_000_000
     document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
-    seqs = [(await writer.submit(change)).seq for change in undertaking.changes]
+    seqs: list[int] = []
+    for change in undertaking.changes:
+        try:
+            seqs.append((await writer.submit(change)).seq)
+        except KudurruError as error:
+            raise restoring.cut_off(undertaking, len(seqs), error) from error
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+
+def _tell_key(checkpointer: Checkpointer) -> None:
+    log.info(
+        "the checkpoints of this log are signed by %s: keep this key where nobody on this machine "
+        "can change it, and give it to `kudurru audit verify --key`",
+        checkpointer.key,
+    )
 
 
 def _shown(bound: Sequence[Bound]) -> dict[str, str]:

@@ -36,6 +36,7 @@ from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Entropy, EventLog
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
 from kudurru.domain.restore import Scope
+from kudurru.entrypoints.steps import PER_STEP, Steps, finish
 from kudurru.projections import as_of, mass_change
 from kudurru.projections.bodies import Bodies
 from kudurru.projections.clock_view import ClockView
@@ -44,6 +45,10 @@ from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_view import ZoneState, ZoneView
 
 log = logging.getLogger("kudurru")
+
+STEPPED_MIN = 500
+"""Events that are not taken in without a break. Before a break what is served is copied, and a
+copy of a large zone takes as long as some hundred events."""
 
 
 class Guard(msgspec.Struct, frozen=True):
@@ -141,7 +146,7 @@ class Node:
         self._entropy = entropy
         self._pending: dict[int, Recorded] = {}
         self.observer: Observer | None = None
-        self.why_not_writable: KudurruError | None = None
+        self._why_not_writable: KudurruError | None = None
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
         self._reading: Reading | None = None
         self.views = Views(self._read_event, log.epoch, on_change, hold_bodies=log.is_shared)
@@ -183,6 +188,11 @@ class Node:
 
     def decide(self, changes: Sequence[Change], now_us: int) -> list[_Decided | KudurruError]:
         """Decide changes in order, each seeing the earlier ones. A refused change is its error."""
+        return finish(self.decide_steps(changes, now_us))
+
+    def decide_steps(
+        self, changes: Sequence[Change], now_us: int
+    ) -> Steps[list[_Decided | KudurruError]]:
         self.check_writable()
         outer = self._batch(now_us)
         decided: list[_Decided | KudurruError] = []
@@ -190,7 +200,7 @@ class Node:
             try:
                 if change.guard is not None:
                     self._check_unmoved(change.guard, decided)
-                decided.append(self._decide_one(outer, change))
+                decided.append((yield from self._decide_one(outer, change)))
             except KudurruError as error:
                 decided.append(error)
             except Exception as error:
@@ -215,27 +225,40 @@ class Node:
                 "plan again"
             )
 
-    def check_writable(self) -> None:
-        """Raises what stops writing, when something does."""
-        if self.why_not_writable is not None:
-            raise self.why_not_writable
+    @property
+    def why_not_writable(self) -> KudurruError | None:
+        """What stops writing, when something does: what was found, or an event that this version
+        does not know."""
         stopped = self.views.follower.stopped_at
-        if stopped is not None:
-            raise LogNewer(
-                f"position {stopped.seq} holds an event of type {stopped.type!r} that this "
-                "version does not know; upgrade kudurru to write here"
-            )
+        if self._why_not_writable is not None or stopped is None:
+            return self._why_not_writable
+        return LogNewer(
+            f"position {stopped.seq} holds an event of type {stopped.type!r} that this "
+            "version does not know; upgrade kudurru to write here"
+        )
 
-    def _decide_one(self, outer: Batch, change: Change) -> _Decided:
+    @why_not_writable.setter
+    def why_not_writable(self, error: KudurruError) -> None:
+        self._why_not_writable = error
+
+    def check_writable(self) -> None:
+        """Raises what stops writing."""
+        if (error := self.why_not_writable) is not None:
+            raise error
+
+    def _decide_one(self, outer: Batch, change: Change) -> Steps[_Decided]:
         batch = outer.nested()
         events: list[Event] = []
         outcomes: list[Outcome] = []
-        for command in change.commands:
+        for i, command in enumerate(change.commands, 1):
+            if i % PER_STEP == 0:
+                yield
             led_to, outcome = batch.decide(command)
             events += led_to
             outcomes.append(outcome)
         if not change.allow_mass_change:
-            mass_change.check(outer, batch, {event.key for event in events}, self.zones)
+            touched = {event.key for event in events}
+            yield from mass_change.check_steps(outer, batch, touched, self.zones)
         if change.dry_run:
             return _Decided(change, [], outcomes)
         outer.absorb(batch)
@@ -257,10 +280,24 @@ class Node:
 
     def take_in(self, recorded: Sequence[Recorded]) -> None:
         """Apply events that are durable now, and tell who watches."""
-        for event in recorded:
-            self._take_in(event)
-            if event.type == CLOCK_STEPPED:
-                self._last_reading = self._reading  # at its new place the clock is normal
+        finish(self.take_in_steps(recorded))
+
+    def take_in_steps(self, recorded: Sequence[Recorded]) -> Steps[None]:
+        """Apply events, and serve what they lead to at once, however many steps it takes."""
+        if len(recorded) < STEPPED_MIN:
+            for event in recorded:
+                self._take_in_one(event)
+            return
+        with self.zones.as_one():
+            for i, event in enumerate(recorded, 1):
+                if i % PER_STEP == 0:
+                    yield
+                self._take_in_one(event)
+
+    def _take_in_one(self, event: Recorded) -> None:
+        self._take_in(event)
+        if event.type == CLOCK_STEPPED:
+            self._last_reading = self._reading  # at its new place the clock is normal
 
     def _take_in(self, event: Recorded) -> None:
         observer = self.observer

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NoReturn
 
 import msgspec
@@ -28,7 +29,16 @@ from kudurru.domain.errors import (
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
-from kudurru.entrypoints.wiring import ATTEMPTS_MAX, BUSY, Change, Node, Overtaken, Result
+from kudurru.entrypoints.steps import no_collections, unhurried
+from kudurru.entrypoints.wiring import (
+    ATTEMPTS_MAX,
+    BUSY,
+    STEPPED_MIN,
+    Change,
+    Node,
+    Overtaken,
+    Result,
+)
 
 log = logging.getLogger("kudurru")
 
@@ -71,11 +81,15 @@ class Writer:
         self._wake = asyncio.Event()
         self._is_stamp_due = False
         self._is_behind = False
+        self._is_stopping = False
         self._imported: dict[str, int] = {}  # serials that wait for the stamp of their zone
         self._retry: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
         self._catch_ups_failed = 0
+        self.applying = asyncio.Lock()
+        """Held while events are taken in, which has breaks: who reads objects waits for its end,
+        and never sees a part of a change. DNS does not wait: it sees zones as they were before."""
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
         self.on_recorded = asyncio.Event()
@@ -92,8 +106,10 @@ class Writer:
         )
 
     async def submit(self, change: Change) -> Result:
-        """Raises what `decide` refuses with; Busy when the queue is full; StorageFailed when the
-        log cannot be written, and then nothing was; StorageBroken when that is not known."""
+        """Raises what `decide` refuses with; Busy when the queue is full or the writer stops;
+        StorageFailed when the log cannot be written, and then nothing was; StorageBroken when
+        that is not known."""
+        self._check_not_stopping()
         if len(self._queue) >= QUEUE_MAX:
             self._refused += 1
             raise Busy(f"{QUEUE_MAX} changes wait to be written; try again")
@@ -129,6 +145,7 @@ class Writer:
         return self._checkpointer
 
     async def _sign_soon(self, make: Make) -> StoredCheckpoint:
+        self._check_not_stopping()
         if len(self._signings) >= SIGNINGS_MAX:
             raise Busy(f"{SIGNINGS_MAX} checkpoints are being made; try again")
         future: asyncio.Future[StoredCheckpoint] = asyncio.get_running_loop().create_future()
@@ -157,8 +174,18 @@ class Writer:
         async with self._writing:
             self._node.advance()
 
-    async def run(self) -> NoReturn:
-        while True:
+    def stop(self) -> None:
+        """Take nothing more; `run` ends when everybody who waits has an answer."""
+        self._is_stopping = True
+        self._wake.set()
+
+    def _check_not_stopping(self) -> None:
+        if self._is_stopping:
+            raise Busy("the server is stopping: nothing was changed; try again when it is back")
+
+    async def run(self) -> None:
+        """Write until `stop`."""
+        while self._queue or self._signings or not self._is_stopping:
             await self._wake.wait()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
             if not self._queue:
@@ -193,7 +220,7 @@ class Writer:
                 future.set_exception(error)
         except BaseException as error:
             if not future.done():
-                future.set_exception(StorageFailed(f"the write failed ({error})"))
+                future.set_exception(_in_doubt(error))
             raise
         else:
             if not future.done():
@@ -201,6 +228,7 @@ class Writer:
 
     async def _append_signed(self, make: Make) -> StoredCheckpoint:
         node, signer = self._node, self._signer()
+        node.check_writable()
         log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
         for _ in range(ATTEMPTS_MAX):
             now_us = node.clock.now_us()
@@ -229,7 +257,10 @@ class Writer:
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
-            results = await self._write([change for change, _ in group])
+            changes = [change for change, _ in group]
+            is_large = sum(len(change.commands) for change in changes) >= STEPPED_MIN
+            with no_collections() if is_large else nullcontext():
+                results = await self._write(changes)
         except KudurruError as error:
             results = [error] * len(group)
             if isinstance(error, Stop):
@@ -239,9 +270,7 @@ class Writer:
             # What is durable is not known: no caller is told that it is, and the server stops.
             for _, future in group:
                 if not future.done():
-                    future.set_exception(
-                        StorageFailed(f"the write failed ({error}); look at the server's log")
-                    )
+                    future.set_exception(_in_doubt(error))
             raise
         self._groups += 1
         self._changes += len(group)
@@ -265,7 +294,7 @@ class Writer:
         node = self._node
         now_us = node.clock.now_us()
         decided_at = node.position
-        decided = node.decide(changes, now_us)
+        decided = await unhurried(node.decide_steps(changes, now_us))
         written = [d for d in decided if not isinstance(d, KudurruError) and d.events]
         if not written:
             return node.results(decided, [])
@@ -277,8 +306,8 @@ class Writer:
         # What was decided of several objects together holds only where it was decided.
         spans = any(len(d.change.commands) > 1 or d.change.guard is not None for d in written)
         recorded = await self._append(sets, now_us, decided_at if spans else None)
-        for change in changes:
-            self._imported |= change.imported_serials
+        for one in written:
+            self._imported |= one.change.imported_serials
         # Zones that never had a serial get their first, and imported ones that of their file,
         # before the change is acknowledged. A crash in between leaves a zone unstamped; the next
         # start stamps it.
@@ -301,7 +330,8 @@ class Writer:
             await self._catch_up()  # others were there before, and ours come with theirs
             return recorded
         try:
-            node.take_in(recorded)
+            async with self.applying:
+                await unhurried(node.take_in_steps(recorded))
         except StorageFailed as error:  # views read older events for what changed
             raise StorageBroken(
                 f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
@@ -339,6 +369,7 @@ class Writer:
         """Stamp the zones whose content is not what their serial says. What cannot be written is
         tried again later: the changes are recorded, and only the serials are late."""
         try:
+            self._node.check_writable()  # before the clock is noted, which writes too
             recorded = await self._stamp(only_new=only_new, source=source)
             self._imported.clear()
         except (Stop, Busy) as error:
@@ -389,6 +420,13 @@ class Writer:
         return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
 
 
+def _in_doubt(error: BaseException) -> StorageBroken:
+    return StorageBroken(
+        f"the write ended in {type(error).__name__} ({error}), so it is open whether the change is "
+        "there: look at the server's log, and at `kudurru history` when it is back"
+    )
+
+
 async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
     """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them. And
     let records go when their time is over, which is a change too."""
@@ -406,7 +444,9 @@ async def _changed_or_expired(writer: Writer, node: Node) -> None:
     if expiry_s is not None:
         patience = max(0.0, expiry_s - node.clock.now_us() / 1_000_000)
     try:
-        await asyncio.wait_for(writer.on_applied.wait(), patience)
+        # Not wait_for: in Python 3.11 that loses a cancellation that comes with the event.
+        async with asyncio.timeout(patience):
+            await writer.on_applied.wait()
     except TimeoutError:
         return
     writer.on_applied.clear()

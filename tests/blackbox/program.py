@@ -115,9 +115,11 @@ class Serving:
         return self.process.wait(PATIENCE_S)
 
 
-def serve_arguments(data: Path, *options: str, dns_at: str = ANY_PORT) -> list[str]:
+def serve_arguments(data: Path, *options: str, dns_at: str | None = ANY_PORT) -> list[str]:
     """Of a server on ports of its own."""
-    args = ["serve", "--data", str(data), "--dns", dns_at, *options]
+    args = ["serve", "--data", str(data), *options]
+    if dns_at is not None:
+        args += ["--dns", dns_at]
     for listener in ("http", "ops", "metrics"):
         args += [f"--{listener}", ANY_PORT]
     return args
@@ -125,14 +127,18 @@ def serve_arguments(data: Path, *options: str, dns_at: str = ANY_PORT) -> list[s
 
 @contextmanager
 def serving(
-    data: Path, *options: str, dns_at: str = ANY_PORT, env: dict[str, str] | None = None
+    data: Path,
+    *options: str,
+    dns_at: str | None = ANY_PORT,
+    env: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
 ) -> Iterator[Serving]:
     """`kudurru serve`, from when it is ready until the end of the block. Its stderr must not show
     the inside of the program."""
     args = serve_arguments(data, *options, dns_at=dns_at)
     with tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
-            command_line(*args),
+            command_line(*args, prefix=prefix),
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,

@@ -1,0 +1,79 @@
+"""Coverage-guided fuzzing (atheris): no octets make an exception, a stall or a connection that
+stays.
+
+    python -m tests.fuzz [NAME ...] [--scale 1.0]    `just fuzz`
+
+Each target runs in a process of its own, one per CPU at a time, for as many executions as it says,
+times the scale. It starts from tests/fuzz/corpus/NAME, where the inputs that once broke something
+are kept too.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.fuzz.targets import TARGETS
+
+CORPUS = Path(__file__).parent / "corpus"
+ROOT = Path(__file__).parents[2]
+STALL_S = 10  # for one input
+
+
+def run(name: str, executions: int, seed: int) -> bool:
+    """Fuzz one target; whether all went well."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as found:
+        command = [
+            sys.executable, "-m", "tests.fuzz.one", name, found,
+            *([str(CORPUS / name)] if (CORPUS / name).is_dir() else []),
+            f"-runs={executions}", f"-seed={seed}", f"-timeout={STALL_S}", "-max_len=4096",
+            "-rss_limit_mb=1024", f"-artifact_prefix={found}/",
+        ]  # fmt: skip
+        environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}"}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        crashes = [
+            path for path in Path(found).iterdir() if re.match(r"(crash|timeout|oom)-", path.name)
+        ]
+        for path in crashes:
+            sys.stderr.write(f"{name}: keep this in corpus/{name}: {path.read_bytes().hex()}\n")
+    took = time.monotonic() - started
+    if done.returncode != 0:
+        sys.stderr.write(done.stdout + done.stderr[-8000:])
+    reached = re.findall(r"cov: (\d+)", done.stderr)
+    print(
+        f"suite fuzz/{name}: {executions} executions in {took:.0f} s, seed {seed}, "
+        f"{reached[-1] if reached else '?'} edges, {'fine' if done.returncode == 0 else 'FAILED'}",
+        flush=True,
+    )
+    return done.returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TARGETS))
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big") + 1)
+    given = parser.parse_args()
+    names = given.names or list(TARGETS)
+    with ThreadPoolExecutor(os.cpu_count()) as running:
+        results = list(
+            running.map(
+                lambda name: run(name, int(TARGETS[name].executions * given.scale), given.seed),
+                names,
+            )
+        )
+    executions = sum(int(TARGETS[name].executions * given.scale) for name in names)
+    print(f"suite fuzz: {executions} executions, {results.count(False)} targets failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
