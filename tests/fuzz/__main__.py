@@ -3,8 +3,9 @@ stays.
 
     python -m tests.fuzz [NAME ...] [--scale 1.0]    `just fuzz`
 
-Each target runs in a process of its own, one per CPU at a time, for as many executions as it says, times the scale. It
-starts from tests/fuzz/corpus/NAME, where the inputs that once broke something are kept too.
+Each target runs in a process of its own, one per CPU at a time, for as many executions as it says,
+times the scale. It starts from tests/fuzz/corpus/NAME, where the inputs that once broke something
+are kept too.
 """
 
 import argparse
