@@ -4,8 +4,8 @@ import argparse
 import importlib
 import sys
 
-BENCHES = ("spine", "log", "master_file", "answers", "engine", "restore")
-SHORT = ("spine", "log", "engine")
+BENCHES = ("spine", "log", "master_file", "answers", "engine", "transports", "restore")
+SHORT = ("spine", "log", "engine", "transports")
 
 
 def main() -> None:

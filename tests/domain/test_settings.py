@@ -302,6 +302,14 @@ FAULTS = {
         "kubernetes.lease.duration: renew must be above retry, and duration 2s above both",
     ),
     "half a pair": ("tls: {key: /k}", "tls.key: tls.cert and tls.key come together"),
+    "proxy header over quic": (
+        "listeners: [{proto: quic, address: 0.0.0.0:853, proxyProtocol: [10.0.0.0/8]}]",
+        "listeners[0].proxyProtocol: quic takes no PROXY header: leave it out",
+    ),
+    "forwarded over tls": (
+        "listeners: [{proto: tls, address: 0.0.0.0:853, trustedProxies: [10.0.0.0/8]}]",
+        "listeners[0].trustedProxies: tls has no X-Forwarded-For: ",
+    ),
     "no certificate": ("listeners: [{proto: tls, address: 0.0.0.0:853}]", "tls wants tls.cert"),
     "taken": (
         "listeners:\n" + "- {proto: tcp, address: 0.0.0.0:1}\n" * 2,
