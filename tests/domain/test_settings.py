@@ -218,6 +218,8 @@ def test_a_section_whose_keys_are_commented_out_is_empty() -> None:
     assert resolved("cache:\nlog:\n").settings == Settings()
 
 
+PAIR = "tls: {cert: file:/c, key: file:/k}"
+
 FAULTS = {
     "unknown key": (
         "cache: {maxEntrys: 5}",
@@ -303,11 +305,11 @@ FAULTS = {
     ),
     "half a pair": ("tls: {key: /k}", "tls.key: tls.cert and tls.key come together"),
     "proxy header over quic": (
-        "listeners: [{proto: quic, address: 0.0.0.0:853, proxyProtocol: [10.0.0.0/8]}]",
+        f"{PAIR}\nlisteners: [{{proto: quic, address: 0.0.0.0:853, proxyProtocol: [10.0.0.0/8]}}]",
         "listeners[0].proxyProtocol: quic takes no PROXY header: leave it out",
     ),
     "forwarded over tls": (
-        "listeners: [{proto: tls, address: 0.0.0.0:853, trustedProxies: [10.0.0.0/8]}]",
+        f"{PAIR}\nlisteners: [{{proto: tls, address: 0.0.0.0:853, trustedProxies: [10.0.0.0/8]}}]",
         "listeners[0].trustedProxies: tls has no X-Forwarded-For: ",
     ),
     "no certificate": ("listeners: [{proto: tls, address: 0.0.0.0:853}]", "tls wants tls.cert"),
