@@ -117,7 +117,8 @@ class Connections(Generic[AConnection]):
         self._gone.clear()
         try:
             if self._open:
-                await asyncio.wait_for(self._gone.wait(), within_s)
+                async with asyncio.timeout(within_s):
+                    await self._gone.wait()
         except TimeoutError:
             return False
         return True

@@ -1,6 +1,7 @@
 """The data directory: where everything of a node lies, and whether it may lie there.
 
 log.db        the log, the only thing that cannot be rebuilt
+store         where the log is when it is not here
 views.db      projections and snapshots
 querylog.db   queries, which are no part of the log
 secrets.db    secret parts of keys, tokens and users
@@ -29,6 +30,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def log(self) -> Path:
         return self.path / "log.db"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "store"
 
     @property
     def views(self) -> Path:

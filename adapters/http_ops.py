@@ -20,7 +20,7 @@ import h11
 import msgspec
 
 from kudurru.adapters.connections import Connections, network_of
-from kudurru.adapters.sockets import address_of
+from kudurru.adapters.sockets import BACKLOG, address_of
 from kudurru.domain.errors import Cause
 
 HEADERS_MAX = 32 << 10  # octets of request line and headers
@@ -120,7 +120,9 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         for sock in self._sockets:
             server = await loop.create_server(
-                lambda: _Connection(self.respond, self._limits, self.connections), sock=sock
+                lambda: _Connection(self.respond, self._limits, self.connections),
+                sock=sock,
+                backlog=BACKLOG,
             )
             self._servers.append(server)
         self.connections.start()

@@ -6,7 +6,6 @@ logs. What is the library's stays here: its IntegrityError becomes Conflict in `
 heads of the streams were read again, and nothing inside knows it.
 """
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -75,6 +74,15 @@ class FactMapper(Mapper[str]):
         )
 
 
+def check_head(seq: int, expected: int | None) -> None:
+    """Raises: Conflict when the log went on since the decision that `expected` was the head of."""
+    if expected is not None and seq != expected:
+        raise Conflict(
+            f"the log went on from position {expected} to {seq} since this was decided: "
+            "read it again and decide again"
+        )
+
+
 def continue_streams(
     change_sets: Sequence[ChangeSet],
     version_of: Callable[[Key], int | None],
@@ -99,7 +107,15 @@ class RecordedLog(ApplicationRecorder):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._mapper = FactMapper()
-        self._listeners: set[threading.Event] = set()
+        self._listeners: set[Callable[[], None]] = set()
+
+    @property
+    def is_shared(self) -> bool:
+        return False
+
+    @property
+    def last_contact_us(self) -> int:
+        return 0
 
     @abstractmethod
     def insert(
@@ -107,6 +123,8 @@ class RecordedLog(ApplicationRecorder):
         change_sets: Sequence[ChangeSet],
         now_us: int,
         first: Collection[int],
+        *,
+        head_seq: int | None = None,
         sign: SignTree | None = None,
     ) -> list[Recorded]:
         """Seal and store, all or nothing; durable when it returns. A new stream begins at one of
@@ -130,6 +148,10 @@ class RecordedLog(ApplicationRecorder):
     @abstractmethod
     def stream_version(self, key: Key) -> int: ...
 
+    def check_storage(self) -> None:
+        """See `EventLog.check_storage`. A store that keeps nothing beside the rows has nothing to
+        check."""
+
     def scopes(self) -> list[str]:
         """See `EventLog`. A store that has an index of scopes asks that."""
         return list(dict.fromkeys(event.scope for event in self.read()))
@@ -146,21 +168,27 @@ class RecordedLog(ApplicationRecorder):
                 alive.setdefault(event.key, event)
         return iter(alive.values())
 
-    def append(self, change_sets: Sequence[ChangeSet], now_us: int) -> list[Recorded]:
+    def append(
+        self, change_sets: Sequence[ChangeSet], now_us: int, *, head_seq: int | None = None
+    ) -> list[Recorded]:
         """See `EventLog.append`."""
-        return self._append(change_sets, now_us, None)
+        return self._append(change_sets, now_us, head_seq, None)
 
     def append_signed(
         self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree
     ) -> list[Recorded]:
         """See `VerifiableLog.append_signed`."""
-        return self._append(change_sets, now_us, sign)
+        return self._append(change_sets, now_us, None, sign)
 
     def _append(
-        self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree | None
+        self,
+        change_sets: Sequence[ChangeSet],
+        now_us: int,
+        head_seq: int | None,
+        sign: SignTree | None,
     ) -> list[Recorded]:
         try:
-            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT, sign)
+            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT, head_seq=head_seq, sign=sign)
         except IntegrityError as error:
             raise self._why_refused(change_sets, error) from error
         self._notify()
@@ -234,19 +262,22 @@ class RecordedLog(ApplicationRecorder):
     def subscribe(
         self, gt: int | None = None, topics: Sequence[str] = ()
     ) -> Subscription[ApplicationRecorder]:
-        """Of what this process appends; other processes wake nobody."""
+        """Of what this process appends, and of what other processes do where the log is shared."""
         return LogSubscription(self, gt, topics)
 
-    def listen(self, event: threading.Event) -> None:
-        """Set `event` after each append, until `unlisten`."""
-        self._listeners.add(event)
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` after each append, until `unlisten`."""
+        self._listeners.add(wake)
 
-    def unlisten(self, event: threading.Event) -> None:
-        self._listeners.discard(event)
+    def unlisten(self, wake: Callable[[], None]) -> None:
+        self._listeners.discard(wake)
+
+    def follow(self, wake: Callable[[], None]) -> None:
+        """See `EventLog.follow`. Nobody else appends here."""
 
     def _notify(self) -> None:
-        for listener in tuple(self._listeners):
-            listener.set()
+        for wake in tuple(self._listeners):
+            wake()
 
 
 class LogSubscription(ListenNotifySubscription[RecordedLog]):
@@ -254,14 +285,14 @@ class LogSubscription(ListenNotifySubscription[RecordedLog]):
 
     def __init__(self, log: RecordedLog, gt: int | None, topics: Sequence[str]) -> None:
         super().__init__(recorder=log, gt=gt, topics=topics)
-        log.listen(self._has_been_notified)
+        log.listen(self._has_been_notified.set)
         # The thread pulls since the line before last: pull once more, or an event appended in
         # between would wait for the next one.
         self._has_been_notified.set()
 
     def stop(self) -> None:
         super().stop()
-        self._recorder.unlisten(self._has_been_notified)
+        self._recorder.unlisten(self._has_been_notified.set)
 
 
 def _notification(event: Recorded) -> FactNotification:

@@ -7,6 +7,8 @@
     ├── ManagedBy      another manager owns the object: talk to it, or force
     ├── Conflict       the state moved: read again, decide again
     ├── Busy           a limit is reached or another process holds the place: wait
+    ├── PartiallyApplied  some of a batch was written: look at what is left, apply it again
+    ├── Closed         this store was closed: open another
     └── Stop           nothing can be written until a person acts
         ├── LogDamaged     what is stored does not verify
         ├── LogNewer       written by a newer kudurru
@@ -98,6 +100,28 @@ class Conflict(KudurruError):
 
 class Busy(KudurruError):
     """A limit is reached, or another process holds the place: try again later."""
+
+
+class PartiallyApplied(KudurruError):
+    """A batch ended in the middle, on a store that cannot write many objects as one. The fields
+    hold keys in the order of the batch; what was not tried is in `left`."""
+
+    def __init__(self, done: Iterable[str], failed: str, left: Iterable[str], why: str) -> None:
+        self.done = tuple(done)
+        self.failed = failed
+        self.left = tuple(left)
+        self.why = why
+        super().__init__(self.done, failed, self.left, why)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.failed}: {self.why}; {len(self.done)} objects before it are written, "
+            f"{len(self.left)} after it are not: mend it and apply all again"
+        )
+
+
+class Closed(KudurruError):
+    """The store was closed: the process is ending."""
 
 
 class Stop(KudurruError):

@@ -24,15 +24,19 @@ def records_of(specs: Iterable[DNSRecordSetSpec], default_ttl: int) -> Records:
     """Records that are switched on, as they are served when nothing contests them."""
     found: Records = {}
     for spec in specs:
-        for owner, endpoints in zone_model.parse_endpoints(spec).items():
-            for endpoint in endpoints:
-                if endpoint.disabled:
-                    continue
-                ttl = default_ttl if endpoint.ttl is None else endpoint.ttl
-                rdatas = found.setdefault((owner, endpoint.rtype), {})
-                for rdata in endpoint.rdatas:
-                    rdatas[records.canonical_rdata(endpoint.rtype, rdata)] = ttl
+        add_records(found, spec, default_ttl)
     return found
+
+
+def add_records(found: Records, spec: DNSRecordSetSpec, default_ttl: int) -> None:
+    for owner, endpoints in zone_model.parse_endpoints(spec).items():
+        for endpoint in endpoints:
+            if endpoint.disabled:
+                continue
+            ttl = default_ttl if endpoint.ttl is None else endpoint.ttl
+            rdatas = found.setdefault((owner, endpoint.rtype), {})
+            for rdata in endpoint.rdatas:
+                rdatas[records.canonical_rdata(endpoint.rtype, rdata)] = ttl
 
 
 def changed(before: Records, after: Records) -> int:

@@ -28,6 +28,7 @@ from kudurru.domain.events import (
     OBJECT_MOVED,
     OBJECT_STATUS,
     Event,
+    Position,
 )
 from kudurru.domain.kinds.meta import (
     API_VERSION,
@@ -62,6 +63,14 @@ caller can have read."""
 def resource_version(epoch: int, seq: int) -> str:
     """Opaque to callers; with the epoch a position is never used twice."""
     return str((epoch << EPOCH_SHIFT) + seq)
+
+
+def position_of(version: str, epoch: int) -> Position | None:
+    """The position that a resourceVersion of this epoch means, None for any other text."""
+    if not (version.isascii() and version.isdigit() and len(version) <= len(str(2**63))):
+        return None
+    of_epoch, seq = divmod(int(version), 1 << EPOCH_SHIFT)
+    return Position(seq) if of_epoch == epoch else None
 
 
 class AppliedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -451,15 +460,16 @@ def scope_of(manifest: Manifest) -> str:
     return f"{manifest.meta.namespace}/"
 
 
-def manager_faults(manager: str) -> Iterator[Cause]:
-    """Of a manager name that came from outside."""
+def manager_faults(manager: str, *, from_outside: bool = True) -> Iterator[Cause]:
+    """Of a manager name. Some names are for parts of this program only."""
     if not manager:
         yield Cause("manager", "empty")
     if not is_unicode(manager):
         yield Cause("manager", NOT_UNICODE)
     if len(manager) > MANAGER_MAX:
         yield Cause("manager", f"{len(manager)} characters; at most {MANAGER_MAX}")
-    if manager in _RESERVED_MANAGERS or manager.startswith(_RESERVED_PREFIXES):
+    is_reserved = manager in _RESERVED_MANAGERS or manager.startswith(_RESERVED_PREFIXES)
+    if from_outside and is_reserved:
         yield Cause("manager", f"{manager!r} is reserved; choose another name")
 
 

@@ -1,12 +1,14 @@
 """What the domain needs from outside, as Protocols. Adapters implement them; one contract suite
-per port (tests/contracts) runs on every adapter."""
+per port (tests/contracts, for stores tests/conformance/store) runs on every adapter."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+import builtins
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key
 from kudurru.domain.tree import Edge
 
@@ -49,15 +51,31 @@ class EventLog(Protocol):
     @property
     def epoch(self) -> int: ...
 
-    def append(self, change_sets: Sequence[ChangeSet], now_us: int) -> list[Recorded]:
+    @property
+    def is_shared(self) -> bool:
+        """Other nodes append too, over a network: reading it may take long, or fail."""
+        ...
+
+    @property
+    def last_contact_us(self) -> int:
+        """Microseconds UTC, when the other end of that network last answered; 0 for a local
+        log."""
+        ...
+
+    def append(
+        self, change_sets: Sequence[ChangeSet], now_us: int, *, head_seq: int | None = None
+    ) -> list[Recorded]:
         """Record all change sets in order, in one transaction. Durable when it returns.
 
-        `ts` of every event is max(newest ts, now_us).
-        Raises: Conflict when a stream is not at the version the events continue (nothing is
-        recorded); StorageFailed when the storage refuses (nothing is recorded); StorageBroken
-        when the file is damaged, or a commit failed in a way that leaves it open what is
-        recorded: then every later append is refused until the log is opened again; LogDamaged
-        when the row that this process wrote or read last is gone or has another head.
+        `ts` of every event is max(newest ts, now_us). `head_seq` is the position that the change
+        was decided at, where it depends on more than the streams that it continues.
+        Raises: Conflict when a stream is not at the version the events continue, or the log is
+        not at `head_seq` (nothing is recorded); Busy when other nodes hold the log for too long;
+        StorageFailed when the storage refuses (nothing is recorded, unless the message says that
+        this is open); StorageBroken when the file is damaged, or a commit failed in a way that
+        leaves it open what is recorded: then every later append is refused until the log is
+        opened again; LogDamaged when the row that this process wrote or read last is gone or has
+        another head.
         """
         ...
 
@@ -86,6 +104,11 @@ class EventLog(Protocol):
         """Seq of the last event at or before a time, 0 when there is none."""
         ...
 
+    def check_storage(self) -> None:
+        """Hold what the storage keeps beside the rows, its indexes, against them. As slow as
+        reading all of it. Raises: LogDamaged."""
+        ...
+
     def scopes(self) -> list[str]:
         """Every scope that an event was ever recorded in."""
         ...
@@ -95,7 +118,33 @@ class EventLog(Protocol):
         first of its stream, or the first after its last deletion. In no order."""
         ...
 
+    def follow(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, from any thread and until `close`, when other processes may have appended.
+        Nobody calls it where no other process appends."""
+        ...
+
+    def elector(self, name: str) -> "Elector":
+        """Of one leader among all who use this log."""
+        ...
+
     def close(self) -> None: ...
+
+
+class Elector(Protocol):
+    """One leader per store and name: a term is from the end of `campaign` to the end of `lost`."""
+
+    async def campaign(self) -> None:
+        """Wait until this process leads."""
+        ...
+
+    async def lost(self) -> None:
+        """Wait until it leads no more. Another may lead already by then: a leader's writes carry
+        the versions that they were decided on."""
+        ...
+
+    async def resign(self) -> None:
+        """Let another lead. Idempotent."""
+        ...
 
 
 class LogRow(msgspec.Struct, frozen=True, gc=False):
@@ -153,6 +202,158 @@ class VerifiableLog(EventLog, Protocol):
         ...
 
     def newest_checkpoint(self) -> StoredCheckpoint | None: ...
+
+
+Document = Mapping[str, Any]
+"""An object as people see it: apiVersion, kind, metadata, spec, status."""
+
+
+class ListPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a list, as the store was at `resource_version`."""
+
+    items: list[dict[str, Any]]
+    resource_version: str
+    continue_: str = ""  # give it back for the next page; empty: this is the last
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """Added and Modified both mean "this is how the object is now"; Deleted has it as it was last.
+    The one Bookmark has no object: what was there when the watch began has been delivered."""
+
+    type: Literal["Added", "Modified", "Deleted", "Bookmark"]
+    resource_version: str  # where a later watch may resume
+    object: dict[str, Any] | None = None
+
+
+class Watch(Protocol):
+    """A stream of changes. When it ends by itself the consumer has to watch again."""
+
+    def __aiter__(self) -> AsyncIterator[WatchEvent]: ...
+
+    async def __anext__(self) -> WatchEvent: ...
+
+    async def stop(self) -> None:
+        """End the stream; it has ended when this returns. Idempotent."""
+        ...
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Every object as of one version of the store."""
+
+    cluster_id: str
+    resource_version: str
+    objects: list[dict[str, Any]]
+
+
+class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
+    driver: str  # memory, sqlite, postgres, kubernetes
+    atomic_batches: bool  # apply_many is all or nothing; else it may end PartiallyApplied
+    cluster_id: str  # of whoever shares the objects: the log, the cluster
+    resource_version: str
+    last_contact: int = 0  # microseconds UTC, when the backing store last answered; 0: local
+
+
+class Store(Protocol):
+    """The objects, whatever keeps them. Its rules are in tests/conformance/store.
+
+    Belongs to one event loop. Every call raises Closed after `close`, and StorageFailed when the
+    backing store cannot be asked.
+    """
+
+    async def apply(
+        self,
+        object: Document,  # noqa: A002  # what else it would be called
+        manager: str,
+        *,
+        force: bool = False,
+        expected_resource_version: str | None = None,
+        dry_run: bool = False,
+        reason: str = "",
+    ) -> Outcome:
+        """Create the object, or replace its spec, labels and annotations; its status stays.
+
+        Raises: Invalid with a cause per fault; ManagedBy unless `force`, which takes over the
+        object whole; Conflict when it is not at the expected version, or absent.
+        """
+        ...
+
+    async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002
+        """Replace the status, and nothing else. Raises: NotFound; Conflict when the object's
+        resourceVersion is not the one that the store has; Invalid when it has none."""
+        ...
+
+    async def delete(
+        self,
+        ref: Key,
+        *,
+        expected_resource_version: str | None = None,
+        manager: str | None = None,
+        force: bool = False,
+        reason: str = "",
+    ) -> None:
+        """Raises: NotFound; Conflict; ManagedBy when `manager` is given and another, unless
+        `force`."""
+        ...
+
+    async def apply_many(
+        self,
+        objects: Sequence[Document],
+        manager: str,
+        *,
+        delete: Sequence[Key] = (),
+        force: bool = False,
+        dry_run: bool = False,
+        reason: str = "",
+    ) -> list[Outcome]:
+        """One change set: all or nothing where `info().atomic_batches`. Outcomes in the order
+        given, applied first. Raises what `apply` and `delete` do; PartiallyApplied when some of
+        it was written."""
+        ...
+
+    async def get(self, ref: Key) -> dict[str, Any]:
+        """Raises: NotFound."""
+        ...
+
+    async def list(
+        self,
+        kind: str,
+        namespace: str | None = None,
+        label_selector: str = "",
+        *,
+        limit: int | None = None,
+        continue_: str = "",
+    ) -> ListPage:
+        """Objects of a kind, in order of namespace and name. All pages of a list show one moment.
+        Raises: Invalid; Conflict when that moment is too long ago: begin again."""
+        ...
+
+    async def watch(
+        self, kind: str, namespace: str | None = None, resource_version: str = ""
+    ) -> Watch:
+        """What is there as Added, then a Bookmark, then changes as they come. A write that was
+        done before the call is in the first part. With a `resource_version` that the store can
+        resume after, the first part is what changed since; otherwise it is a hint and ignored.
+        """
+        ...
+
+    async def snapshot(self, *, safe: bool = False) -> Snapshot:
+        """`safe` leaves out kinds that hold secrets."""
+        ...
+
+    async def restore(
+        self, snapshot: Snapshot, *, dry_run: bool = False, reason: str = ""
+    ) -> builtins.list[Outcome]:
+        """Make objects what the snapshot says, spec, labels and annotations, each as its owner
+        there, and delete the others of the kinds in it. Outcomes of what it changes."""
+        ...
+
+    def elector(self, name: str) -> Elector: ...
+
+    async def info(self) -> StoreInfo: ...
+
+    async def close(self) -> None:
+        """End every watch. Idempotent."""
+        ...
 
 
 STREAM_IDLE_S = 10

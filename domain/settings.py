@@ -345,6 +345,14 @@ class Settings(Section, frozen=True):
     settings_file: Annotated[
         str, node("File of cluster keys, read after this one; empty: none", host_only=True)
     ] = ""
+    store: Annotated[
+        str,
+        node(
+            "Where the log is: memory, sqlite (in the data directory), or postgresql://…, which "
+            "several nodes may share; empty: where it has been, else sqlite",
+            host_only=True,
+        ),
+    ] = ""
     node: NodeSettings = NodeSettings()
     listeners: ListenerSettings = ListenerSettings()
     tls: TlsSettings = TlsSettings()

@@ -15,6 +15,7 @@ from kudurru.domain.commands import RecordFact
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import (
     AUDIT_MARKED,
+    CHECKPOINT_STATE,
     CLOCK_STEPPED,
     SYSTEM_KEY,
     Position,
@@ -43,7 +44,7 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     if text.startswith("mark:"):
         return _marked(text.removeprefix("mark:"), log)
     if text.startswith("checkpoint:"):
-        raise NotFound(f"{text!r}: the log has none of that name")
+        return _checkpointed(text.removeprefix("checkpoint:"), log)
     moment = moment_us(text, now_us)
     if moment > now_us:
         raise Invalid("target", [Cause("", f"{text!r} is still to come")])
@@ -51,6 +52,14 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     if position == 0:
         raise NotFound(f"{text!r} is before the first event of the log")
     return position
+
+
+def _checkpointed(size: str, log: EventLog) -> Position:
+    """The event that a checkpoint ends with has its size as position."""
+    event = log.get(int(size)) if _POSITION.match(size) else None
+    if event is None or event.type != CHECKPOINT_STATE:
+        raise NotFound(f"there is no checkpoint of {size} events in the log")
+    return event.seq
 
 
 def position_in(text: str) -> int | None:

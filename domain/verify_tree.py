@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from kudurru.domain.chain import origin_of
-from kudurru.domain.checkpoint import Checkpoint, KeyChain, parse_checkpoint
+from kudurru.domain.checkpoint import Checkpoint, KeyChain, frontier_hashes, parse_checkpoint
 from kudurru.domain.errors import ADVICE, Invalid, LogDamaged
 from kudurru.domain.events import CHECKPOINT_STATE, KEY_ADOPTED, SIGNING_KEY
 from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
 from kudurru.domain.signed_note import CheckSignature, VerifierKey
-from kudurru.domain.tree import TILE_WIDTH, Edge, Tile
+from kudurru.domain.tree import TILE_WIDTH, Edge, Tile, root_of_frontier
 
 Report = Callable[[LogDamaged], None]
 
@@ -190,7 +190,8 @@ class TreeVerifier:
         checkpoint = self._readable(stored)
         if checkpoint is None:
             return
-        self._check_note(checkpoint, self._edge, "the checkpoint")
+        frontier = frontier_hashes(stored.frontier)
+        self._check_note(checkpoint, self._edge, "the checkpoint", frontier)
         if not self._is_damaged and stored.frontier != b"".join(self._edge.frontier()):
             message = f"the frontier beside the checkpoint of {stored.size} events is another"
             self._damage("tree", stored.size, message)
@@ -218,26 +219,48 @@ class TreeVerifier:
         else:
             self._check_note(checkpoint, self._edge, what)
 
-    def _check_note(self, checkpoint: Checkpoint, edge: Edge, what: str) -> None:
+    def _check_note(
+        self, checkpoint: Checkpoint, edge: Edge, what: str, frontier: Sequence[bytes] = ()
+    ) -> None:
         size, key = checkpoint.size, self._keys.key_at(checkpoint.size)
         if not self._keys.is_signed(checkpoint):
             signer = f"by {key}" if key else "by a key that the log had adopted"
             self._damage("signature", size, f"{what} of {size} events is not signed {signer}")
             return
-        if self._compare(checkpoint, edge, what):
+        if self._compare(checkpoint, edge, what, frontier):
             self._good = size
             self.signed = Signed(size, str(key), self._keys.trusts(size))
 
-    def _compare(self, checkpoint: Checkpoint, edge: Edge, what: str) -> bool:
+    def _compare(
+        self, checkpoint: Checkpoint, edge: Edge, what: str, frontier: Sequence[bytes] = ()
+    ) -> bool:
+        """Hold a root against the signed one. A frontier that leads to the signed root is as good
+        as signed, and says in which subtree the difference is."""
         if edge.root() == checkpoint.root:
             return True
+        first, last = 1, checkpoint.size
+        if root_of_frontier(frontier) == checkpoint.root:
+            first, last = _differing_subtree(edge, frontier)
+        first = max(first, self._good + 1)
         self._damage(
             "tree",
-            self._good + 1,
+            first,
             f"{what} of {checkpoint.size} events has another root: a row of positions "
-            f"{self._good + 1} to {checkpoint.size} is not the one that was signed",
+            f"{first} to {last} is not the one that was signed",
         )
         return False
+
+
+def _differing_subtree(edge: Edge, frontier: Sequence[bytes]) -> tuple[int, int]:
+    """First and last position under the first root of a frontier that an edge has otherwise."""
+    first, left = 1, edge.size
+    for ours, theirs in zip(edge.frontier(), frontier, strict=False):
+        width = 1 << left.bit_length() - 1
+        if ours != theirs:
+            return first, first + width - 1
+        first += width
+        left -= width
+    return first, edge.size
 
 
 def _first_difference(tile: Tile, stored: Sequence[bytes]) -> tuple[int, int]:

@@ -28,8 +28,10 @@ async def keep_checkpoints(writer: Writer, checkpointer: Checkpointer, clock: Cl
             wait_us = await _publish_in_zones(writer, checkpointer, clock.now_us())
             zones_due = loop.time() + wait_us / 1_000_000
         next_due = zones_due if due is None else min(due, zones_due)
+        # Not wait_for: in Python 3.11 that loses a cancellation that comes with the event.
         with suppress(TimeoutError):
-            await asyncio.wait_for(writer.on_recorded.wait(), max(0.0, next_due - loop.time()))
+            async with asyncio.timeout_at(next_due):
+                await writer.on_recorded.wait()
         writer.on_recorded.clear()
 
 

@@ -28,7 +28,7 @@ from kudurru.domain.checkpoint import (
 from kudurru.domain.codec import canonical
 from kudurru.domain.commands import Apply
 from kudurru.domain.dns import names
-from kudurru.domain.errors import Conflict, KudurruError, NotFound, StorageFailed
+from kudurru.domain.errors import Busy, Conflict, KudurruError, NotFound, StorageFailed
 from kudurru.domain.events import (
     CHECKPOINT_KEY,
     CHECKPOINT_STATE,
@@ -45,7 +45,7 @@ from kudurru.domain.object_store import CONTROLLER
 from kudurru.domain.ports import SignTree, StoredCheckpoint, VerifiableLog
 from kudurru.domain.signed_note import SigningKey, VerifierKey
 from kudurru.domain.tree import Edge
-from kudurru.entrypoints.wiring import Change, Node
+from kudurru.entrypoints.wiring import ATTEMPTS_MAX, BUSY, Change, Node, Overtaken
 from kudurru.projections.zone_view import ZoneState
 
 log = logging.getLogger("kudurru.checkpoints")
@@ -106,6 +106,13 @@ class Checkpointer:
             chain.adopt(event.seq, event.body)
         return chain.current
 
+    def refresh(self) -> None:
+        """Learn which key signs now: where nodes share a log, another may have been first. In any
+        thread. Raises: StorageFailed."""
+        self._adopted = self._read_adopted()
+        self.why_not = ""
+        self._key = self._read_key()
+
     def _read_key(self) -> SigningKey | None:
         """The key that the log says signs; a new one when it says none."""
         key, following = self._keys.read(), self._keys.read_next()
@@ -119,6 +126,9 @@ class Checkpointer:
         if key is not None and key.verifier == self._adopted:
             return key
         found = "is missing" if key is None else f"has {key.verifier}"
+        if self._log.is_shared:
+            self.why_not = f"another node signs this log, with {self._adopted}"
+            return None
         self.why_not = (
             f"the log is signed by {self._adopted} and {self._keys.path} {found}: put the key "
             "back; without it this log can go on only as a new epoch"
@@ -192,11 +202,22 @@ class Checkpointer:
         return ChangeSet((event,), who)
 
     def take(self, make: Callable[[int], Plan]) -> StoredCheckpoint:
-        """Append and apply, for a node that nobody else writes to."""
+        """Append and apply, for a node whose views nobody else writes to."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return self._take(make)
+            except (Conflict, Overtaken):
+                if not self._log.is_shared:
+                    raise
+                self._node.catch_up()
+                self.refresh()
+        raise Busy(BUSY)
+
+    def _take(self, make: Callable[[int], Plan]) -> StoredCheckpoint:
         node, now_us = self._node, self._node.clock.now_us()
         at_us = node.time_for_events_us(now_us)
         if steps := node.clock_steps(now_us):
-            node.take_in(node.log.append(steps, at_us))
+            node.take_in(node.append(steps, at_us, node.position))
         plan = make(now_us)
         node.take_in(self._log.append_signed(plan.change_sets, at_us, plan.sign))
         plan.done()

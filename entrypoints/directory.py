@@ -19,12 +19,19 @@ from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
-from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import zone_export
 from kudurru.domain.chain import origin_of
 from kudurru.domain.checkpoint import Checkpoint, parse_adoption
 from kudurru.domain.dns.zone_tree import ZoneSet
-from kudurru.domain.errors import Busy, Cause, Invalid, LogDamaged, NotFound, StorageBroken
+from kudurru.domain.errors import (
+    Busy,
+    Cause,
+    Invalid,
+    KudurruError,
+    LogDamaged,
+    NotFound,
+    StorageBroken,
+)
 from kudurru.domain.events import SIGNING_KEY, Position, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
@@ -33,6 +40,7 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket, restoring
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
@@ -151,11 +159,9 @@ def _acquire(directory: DataDir) -> DirectoryLock | RemoteService:
 
 
 @contextmanager
-def open_log(directory: DataDir, *, create: bool) -> Iterator[SQLiteEventLog]:
+def open_log(directory: DataDir, *, create: bool) -> Iterator[VerifiableLog]:
     """The log of a directory whose lock the caller holds, its tail verified."""
-    log = SQLiteEventLog.open(
-        directory.log, entropy=SystemEntropy(), clock=SystemClock(), create=create
-    )
+    log = open_event_log(directory, create=create)
     try:
         damages = verify(log, tail=TAIL_ROWS, trust=trust_of()).damages
         if damages:
@@ -170,7 +176,7 @@ def open_reader(data: Path) -> Iterator[Node]:
     """A node to read from, over the log of a directory, whoever writes to it. Its views are
     empty: see `replay`. Raises: LogDamaged where what is read in the block makes no sense."""
     directory = open_data_dir(data)
-    log = SQLiteEventLog.open(directory.log, entropy=SystemEntropy(), clock=SystemClock())
+    log = open_event_log(directory)
     try:
         yield Node(log, SystemClock(), SystemEntropy())
     except UNREADABLE as error:
@@ -331,7 +337,12 @@ class LocalService:
     def _carry_out(self, undertaking: restoring.Undertaking) -> Carried:
         node = self._node
         document = restoring.describe(node.log, undertaking.plan, node.clock.now_us() // 1_000_000)
-        seqs = [node.commit(change).seq for change in undertaking.changes]
+        seqs: list[int] = []
+        for change in undertaking.changes:
+            try:
+                seqs.append(node.commit(change).seq)
+            except KudurruError as error:
+                raise restoring.cut_off(undertaking, len(seqs), error) from error
         return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
     def mark(self, request: MarkRequest) -> int:

@@ -13,7 +13,7 @@ import msgspec
 from kudurru.domain import mass_change, restore
 from kudurru.domain.commands import Command
 from kudurru.domain.dns import names
-from kudurru.domain.errors import Cause, Conflict, Invalid, NotFound
+from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, NotFound
 from kudurru.domain.events import Recorded, Who
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
@@ -245,6 +245,17 @@ def _changes(
     return tuple(
         Change(commands=tuple(part), who=who, allow_mass_change=allows, guard=guard)
         for part in parts
+    )
+
+
+def cut_off(undertaking: Undertaking, carried: int, error: KudurruError) -> KudurruError:
+    """What to tell when a change was refused after `carried` others happened."""
+    if not carried or not undertaking.id:
+        return error
+    id_ = undertaking.id
+    return Conflict(
+        f"{error}\nrestore {id_} is unfinished: `kudurru restore --resume {id_}` does the rest, "
+        f"`kudurru undo {id_}` takes back what was done"
     )
 
 

@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,6 +43,7 @@ from kudurru.entrypoints.service import (
     manifest_from_wire,
     manifest_to_wire,
 )
+from kudurru.entrypoints.steps import PER_STEP, no_collections
 from kudurru.entrypoints.wiring import Result
 
 log = logging.getLogger("kudurru")
@@ -52,6 +53,8 @@ OBJECTS_PER_FRAME = 500
 OBJECTS_MAX = 2_000_000
 CONNECTIONS_MAX = 64
 CONNECT_TIMEOUT_S = 5.0
+DRAIN_S = 5.0
+"""At the end of the server, for answers to commands that are under way."""
 
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred
@@ -240,6 +243,8 @@ class RpcServer:
         self._handler = handler
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._busy: set[asyncio.Task[None]] = set()  # those with a command under way
+        self._is_stopping = False
 
     async def start(self) -> None:
         """Bind, in place of a stale socket: the caller holds the directory's lock. Raises:
@@ -256,8 +261,12 @@ class RpcServer:
             os.umask(before)
 
     async def stop(self) -> None:
+        """Commands that are under way get DRAIN_S for their answers."""
+        self._is_stopping = True
         if self._server is not None:
             self._server.close()
+        if self._busy:
+            await asyncio.wait(self._busy, timeout=DRAIN_S)
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -274,19 +283,27 @@ class RpcServer:
                 await _send(writer, ["error", _encode_error(busy)])
                 return
             who = Who(actor=_peer(writer), source="socket")
-            while True:
-                await self._serve_one(reader, writer, who)
+            while not self._is_stopping:
+                message = await _receive(reader)
+                self._busy.add(task)
+                await self._serve_one(message, reader, writer, who)
+                self._busy.discard(task)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             return
         finally:
             self._connections.discard(task)
+            self._busy.discard(task)
             writer.close()
 
     async def _serve_one(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, who: Who
+        self,
+        message: Any,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        who: Who,
     ) -> None:
         try:
-            method, argument = _as_call(await _receive(reader))
+            method, argument = _as_call(message)
             if method == "change":
                 argument = await _receive_change(reader, argument)
             value = await self._handler(method, argument, who)
@@ -329,13 +346,15 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
     manifests = []
     if header.frames * OBJECTS_PER_FRAME > OBJECTS_MAX:
         raise ConnectionError("too many objects")
-    for _ in range(header.frames):
-        for value in await _receive(reader):
-            try:
-                manifests.append(manifest_from_wire(value))
-            except Invalid as error:
-                causes += [Cause(f"{error.what}: {c.field}", c.message) for c in error.causes]
-        await asyncio.sleep(0)
+    with no_collections() if header.frames > 1 else nullcontext():
+        for _ in range(header.frames):
+            for i, value in enumerate(await _receive(reader), 1):
+                try:
+                    manifests.append(manifest_from_wire(value))
+                except Invalid as error:
+                    causes += [Cause(f"{error.what}: {c.field}", c.message) for c in error.causes]
+                if i % PER_STEP == 0:
+                    await asyncio.sleep(0)
     if causes:
         raise Invalid("request", causes[:100])
     return ChangeRequest(

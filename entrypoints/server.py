@@ -27,7 +27,6 @@ from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
-from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
@@ -55,6 +54,7 @@ from kudurru.entrypoints.listeners import (
     keep_fresh,
     stop_all,
 )
+from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
@@ -94,6 +94,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     data: Path
     listeners: tuple[Configured, ...]
     tls: TlsSettings = TlsSettings()
+    store: str = ""  # as the setting: where the log is
     http: str = "127.0.0.1:8080"
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
@@ -140,15 +141,16 @@ class Server:
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
+            writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
             rpc = RpcServer(path, self._handler(node, writer))
             try:
                 async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(writer.run(), name="writer")
                     running = [
-                        tasks.create_task(writer.run(), name="writer"),
                         tasks.create_task(
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        ),
+                        )
                     ]
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
@@ -164,10 +166,13 @@ class Server:
                         writer.request_stamp()
                     self.is_synced = True
                     self._write_pid_file(stack)
+                    if checkpointer is not None and checkpointer.is_new_key:
+                        _tell_key(checkpointer)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
                     await self._sign_last(writer, checkpointer)
+                    writer.stop()
                     for task in running:
                         task.cancel()
             except ExceptionGroup as group:
@@ -189,9 +194,7 @@ class Server:
     # --- starting -----------------------------------------------------------------------
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
-        event_log = SQLiteEventLog.open(
-            directory.log, entropy=SystemEntropy(), clock=SystemClock(), create=True
-        )
+        event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
         trust = trust_of(self._options.trusted_keys)
@@ -208,12 +211,6 @@ class Server:
         checkpointer = open_checkpointer(directory, node, self._options.checkpoints)
         if checkpointer.why_not:
             log.error("checkpoints are not signed: %s", checkpointer.why_not)
-        elif checkpointer.is_new_key:
-            log.info(
-                "this log is signed by the new key %s: keep it where this machine cannot change "
-                "it, and give it to audit verify --key",
-                checkpointer.key,
-            )
         return checkpointer
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
@@ -362,6 +359,8 @@ class Server:
 
     def _handler(self, node: Node, writer: Writer) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
+            async with writer.applying:
+                pass  # what is read next is no part of a change
             match method:
                 case "change":
                     change: Change = to_change(argument, who)
@@ -412,8 +411,21 @@ async def _carry_out(
     undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
     now_s = node.clock.now_us() // 1_000_000
     document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
-    seqs = [(await writer.submit(change)).seq for change in undertaking.changes]
+    seqs: list[int] = []
+    for change in undertaking.changes:
+        try:
+            seqs.append((await writer.submit(change)).seq)
+        except KudurruError as error:
+            raise restoring.cut_off(undertaking, len(seqs), error) from error
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+
+def _tell_key(checkpointer: Checkpointer) -> None:
+    log.info(
+        "the checkpoints of this log are signed by %s: keep this key where nobody on this machine "
+        "can change it, and give it to `kudurru audit verify --key`",
+        checkpointer.key,
+    )
 
 
 def _shown(bound: Sequence[Bound]) -> dict[str, str]:

@@ -7,13 +7,15 @@ memory log, and the server drives it from its one writer.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
+from typing import Protocol
 
 import msgspec
 
 from kudurru.domain.clock_steps import Reading, step
 from kudurru.domain.commands import Command, UpdateStatus
 from kudurru.domain.dns.names import Name
-from kudurru.domain.errors import Conflict, KudurruError, LogNewer
+from kudurru.domain.errors import Busy, Conflict, KudurruError, LogNewer
 from kudurru.domain.events import (
     CLOCK_STEPPED,
     SYSTEM_KEY,
@@ -23,18 +25,30 @@ from kudurru.domain.events import (
     Recorded,
     Who,
 )
-from kudurru.domain.object_store import CONTROLLER, Batch, Outcome, resource_version
+from kudurru.domain.object_store import (
+    CONTROLLER,
+    Batch,
+    Outcome,
+    StoredObject,
+    resource_version,
+)
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Entropy, EventLog
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
 from kudurru.domain.restore import Scope
+from kudurru.entrypoints.steps import PER_STEP, Steps, finish
 from kudurru.projections import as_of, mass_change
+from kudurru.projections.bodies import Bodies
 from kudurru.projections.clock_view import ClockView
 from kudurru.projections.follow import Follower
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_view import ZoneState, ZoneView
 
 log = logging.getLogger("kudurru")
+
+STEPPED_MIN = 500
+"""Events that are not taken in without a break. Before a break what is served is copied, and a
+copy of a large zone takes as long as some hundred events."""
 
 
 class Guard(msgspec.Struct, frozen=True):
@@ -66,6 +80,26 @@ class Result(msgspec.Struct, frozen=True):
     seq: Position
 
 
+class Overtaken(Exception):
+    """Another node appended first: catch up and decide again."""
+
+
+ATTEMPTS_MAX = 16
+"""How often a change is decided before its caller is told that others are faster all the time."""
+
+BUSY = "other nodes append faster than this one can decide; try again"
+
+
+class Observer(Protocol):
+    """Who wants to hear of changes of objects."""
+
+    def wants(self, key: Key) -> bool: ...
+
+    def changed(
+        self, event: Recorded, before: StoredObject | None, after: StoredObject | None
+    ) -> None: ...
+
+
 class _Decided(msgspec.Struct):
     change: Change
     events: list[Event]
@@ -80,13 +114,17 @@ class Views:
         read_event: Callable[[int], Recorded | None],
         epoch: int,
         on_change: Callable[[], None] = lambda: None,
+        *,
+        hold_bodies: bool = False,
     ) -> None:
         self.objects = ObjectsView(read_event, epoch)
         self.zones = ZoneView(self.objects, read_event, on_change)
         self.clock = ClockView()
+        self.bodies = Bodies(self.objects) if hold_bodies else None
+        first = [self.bodies] if self.bodies is not None else []
         # The zone view reads objects as they were before the event at hand: it comes first.
-        self.follower = Follower([self.clock, self.zones, self.objects])
-        self.objects_only = Follower([self.objects])
+        self.follower = Follower([*first, self.clock, self.zones, self.objects])
+        self.objects_only = Follower([*first, self.objects])
         """For reads that need no zones; the two are not mixed on one instance."""
 
     def digests(self) -> dict[str, str]:
@@ -107,13 +145,16 @@ class Node:
         self.clock = clock
         self._entropy = entropy
         self._pending: dict[int, Recorded] = {}
-        self.why_not_writable: KudurruError | None = None
+        self.observer: Observer | None = None
+        self._why_not_writable: KudurruError | None = None
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
         self._reading: Reading | None = None
-        self.views = Views(self._read_event, log.epoch, on_change)
+        self.views = Views(self._read_event, log.epoch, on_change, hold_bodies=log.is_shared)
 
     def _read_event(self, seq: int) -> Recorded | None:
-        return self._pending.get(seq) or self.log.get(seq)
+        bodies = self.views.bodies
+        held = bodies.find(seq) if bodies is not None else None
+        return held or self._pending.get(seq) or self.log.get(seq)
 
     @property
     def objects(self) -> ObjectsView:
@@ -122,6 +163,17 @@ class Node:
     @property
     def zones(self) -> ZoneView:
         return self.views.zones
+
+    @property
+    def position(self) -> Position:
+        """Of the newest event that is in the views."""
+        return self.views.follower.position
+
+    def news(self, limit: int) -> list[Recorded]:
+        """What the log holds and the views do not, at most `limit` events. In any thread."""
+        if self.views.follower.stopped_at is not None:
+            return []
+        return list(islice(self.log.read(self.position), limit))
 
     def catch_up(self) -> int:
         """Take in what the log holds and the views do not; how many events that was."""
@@ -136,6 +188,11 @@ class Node:
 
     def decide(self, changes: Sequence[Change], now_us: int) -> list[_Decided | KudurruError]:
         """Decide changes in order, each seeing the earlier ones. A refused change is its error."""
+        return finish(self.decide_steps(changes, now_us))
+
+    def decide_steps(
+        self, changes: Sequence[Change], now_us: int
+    ) -> Steps[list[_Decided | KudurruError]]:
         self.check_writable()
         outer = self._batch(now_us)
         decided: list[_Decided | KudurruError] = []
@@ -143,7 +200,7 @@ class Node:
             try:
                 if change.guard is not None:
                     self._check_unmoved(change.guard, decided)
-                decided.append(self._decide_one(outer, change))
+                decided.append((yield from self._decide_one(outer, change)))
             except KudurruError as error:
                 decided.append(error)
             except Exception as error:
@@ -168,27 +225,40 @@ class Node:
                 "plan again"
             )
 
-    def check_writable(self) -> None:
-        """Raises what stops writing, when something does."""
-        if self.why_not_writable is not None:
-            raise self.why_not_writable
+    @property
+    def why_not_writable(self) -> KudurruError | None:
+        """What stops writing, when something does: what was found, or an event that this version
+        does not know."""
         stopped = self.views.follower.stopped_at
-        if stopped is not None:
-            raise LogNewer(
-                f"position {stopped.seq} holds an event of type {stopped.type!r} that this "
-                "version does not know; upgrade kudurru to write here"
-            )
+        if self._why_not_writable is not None or stopped is None:
+            return self._why_not_writable
+        return LogNewer(
+            f"position {stopped.seq} holds an event of type {stopped.type!r} that this "
+            "version does not know; upgrade kudurru to write here"
+        )
 
-    def _decide_one(self, outer: Batch, change: Change) -> _Decided:
+    @why_not_writable.setter
+    def why_not_writable(self, error: KudurruError) -> None:
+        self._why_not_writable = error
+
+    def check_writable(self) -> None:
+        """Raises what stops writing."""
+        if (error := self.why_not_writable) is not None:
+            raise error
+
+    def _decide_one(self, outer: Batch, change: Change) -> Steps[_Decided]:
         batch = outer.nested()
         events: list[Event] = []
         outcomes: list[Outcome] = []
-        for command in change.commands:
+        for i, command in enumerate(change.commands, 1):
+            if i % PER_STEP == 0:
+                yield
             led_to, outcome = batch.decide(command)
             events += led_to
             outcomes.append(outcome)
         if not change.allow_mass_change:
-            mass_change.check(outer, batch, {event.key for event in events}, self.zones)
+            touched = {event.key for event in events}
+            yield from mass_change.check_steps(outer, batch, touched, self.zones)
         if change.dry_run:
             return _Decided(change, [], outcomes)
         outer.absorb(batch)
@@ -209,18 +279,51 @@ class Node:
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def take_in(self, recorded: Sequence[Recorded]) -> None:
-        """Apply events that are durable now."""
-        for event in recorded:
+        """Apply events that are durable now, and tell who watches."""
+        finish(self.take_in_steps(recorded))
+
+    def take_in_steps(self, recorded: Sequence[Recorded]) -> Steps[None]:
+        """Apply events, and serve what they lead to at once, however many steps it takes."""
+        if len(recorded) < STEPPED_MIN:
+            for event in recorded:
+                self._take_in_one(event)
+            return
+        with self.zones.as_one():
+            for i, event in enumerate(recorded, 1):
+                if i % PER_STEP == 0:
+                    yield
+                self._take_in_one(event)
+
+    def _take_in_one(self, event: Recorded) -> None:
+        self._take_in(event)
+        if event.type == CLOCK_STEPPED:
+            self._last_reading = self._reading  # at its new place the clock is normal
+
+    def _take_in(self, event: Recorded) -> None:
+        observer = self.observer
+        if observer is None or not observer.wants(event.key):
             self.views.follower.apply(event)
-            if event.type == CLOCK_STEPPED:
-                self._last_reading = self._reading  # at its new place the clock is normal
+            return
+        before = self.objects.find(event.key)
+        self.views.follower.apply(event)
+        if self.position == event.seq:
+            observer.changed(event, before, self.objects.find(event.key))
 
     def commit(self, change: Change) -> Result:
         """Decide, record and apply one change, with its stamps in the same change set.
 
         For a directory that no server holds: nobody asks the views meanwhile, so they may go
-        ahead of the log to learn what the stamp is. Raises what `decide` refuses with.
+        ahead of the log to learn what the stamp is. Raises what `decide` refuses with; Busy when
+        other nodes append all the time.
         """
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return self._commit(change)
+            except Overtaken:
+                self.catch_up()
+        raise Busy(BUSY)
+
+    def _commit(self, change: Change) -> Result:
         now_us = self.clock.now_us()
         decided = self.decide([change], now_us)[0]
         if isinstance(decided, KudurruError):
@@ -229,7 +332,8 @@ class Node:
             return Result(decided.outcomes, Position(0))
         at_us = self.time_for_events_us(now_us)
         if steps := self.clock_steps(now_us):
-            self.take_in(self.log.append(steps, at_us))
+            self.take_in(self.append(steps, at_us, self.position))
+        decided_at = self.position
         with self._ahead_of_log(at_us) as record:
             record(decided.events)
             for command in self.stamps(change.imported_serials):
@@ -237,10 +341,21 @@ class Node:
                 record(stamp)
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
-            recorded = self.log.append([ChangeSet(tuple(decided.events), who)], at_us)
+            change_set = ChangeSet(tuple(decided.events), who)
+            recorded = self.append([change_set], at_us, decided_at)
         result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)
         return result
+
+    def append(
+        self, sets: Sequence[ChangeSet], at_us: int, decided_at: Position | None = None
+    ) -> list[Recorded]:
+        """Record what was decided. In any thread. Raises: Overtaken when the log went on and what
+        was decided does not hold any more; what the log does."""
+        try:
+            return self.log.append(sets, at_us, head_seq=decided_at)
+        except Conflict as error:
+            raise Overtaken from error
 
     def time_for_events_us(self, now_us: int) -> int:
         """What to append events with. Where the clock went back after records were let expire,
@@ -273,9 +388,8 @@ class Node:
     def _ahead_of_log(self, at_us: int) -> Iterator[Callable[[Sequence[Event]], None]]:
         """Let the views see events before the log has them. When the log then refuses, the views
         are worthless and are built again."""
-        head = self.log.head()
-        ts = max(head.ts, at_us)
-        first = head.seq + 1
+        ts = max(self.log.head().ts, at_us)
+        first = self.position + 1
 
         def record(events: Sequence[Event]) -> None:
             for event in events:
@@ -307,9 +421,13 @@ class Node:
             self._pending.clear()
 
     def results(
-        self, decided: Sequence[_Decided | KudurruError], recorded: Sequence[Recorded]
+        self,
+        decided: Sequence[_Decided | KudurruError],
+        recorded: Sequence[Recorded],
+        stamped: Sequence[Recorded] = (),
     ) -> list[Result | KudurruError]:
-        """What to tell each caller of a group, once its events are recorded."""
+        """What to tell each caller of a group, once its events are recorded. Who made the newest
+        version of a zone that was stamped with the group gets the version with the stamp."""
         found: list[Result | KudurruError] = []
         versions: dict[Key, str] = {}  # what is unchanged may be so since an earlier one in here
         at = 0
@@ -326,6 +444,16 @@ class Node:
                 for o in one.outcomes
             ]
             found.append(Result(outcomes, own[0].txn if own else Position(0)))
+        for event in stamped:
+            newest, stamp = versions.get(event.key), resource_version(self.log.epoch, event.seq)
+            for result in found:
+                if isinstance(result, Result):
+                    result.outcomes[:] = [
+                        msgspec.structs.replace(o, resource_version=stamp)
+                        if o.key == event.key and o.resource_version == newest
+                        else o
+                        for o in result.outcomes
+                    ]
         return found
 
     # --- stamping -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NoReturn
 
 import msgspec
@@ -17,6 +18,7 @@ from kudurru.domain.checkpoint import SOURCE
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.errors import (
     Busy,
+    Conflict,
     KudurruError,
     LogDamaged,
     NotFound,
@@ -24,14 +26,26 @@ from kudurru.domain.errors import (
     StorageBroken,
     StorageFailed,
 )
-from kudurru.domain.events import ChangeSet, Recorded, Who
+from kudurru.domain.events import ChangeSet, Position, Recorded, Who
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
-from kudurru.entrypoints.wiring import Change, Node, Result
+from kudurru.entrypoints.steps import no_collections, unhurried
+from kudurru.entrypoints.wiring import (
+    ATTEMPTS_MAX,
+    BUSY,
+    STEPPED_MIN,
+    Change,
+    Node,
+    Overtaken,
+    Result,
+)
 
 log = logging.getLogger("kudurru")
 
 QUEUE_MAX = 4_096
+NEWS_MAX = 500
+"""Events of other nodes that are applied before the loop may answer a query."""
+
 GROUP_MAX = 512
 """Changes in one transaction: past this the fsync is a small part of the cost."""
 
@@ -52,6 +66,7 @@ class WriterStatistics(msgspec.Struct, frozen=True):
     refused_full: int
     failed: int  # changes that the log did not take
     stamps_refused: int
+    catch_ups_failed: int  # the log of several nodes could not be read
 
 
 class Writer:
@@ -65,10 +80,16 @@ class Writer:
         self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
         self._wake = asyncio.Event()
         self._is_stamp_due = False
+        self._is_behind = False
+        self._is_stopping = False
         self._imported: dict[str, int] = {}  # serials that wait for the stamp of their zone
         self._retry: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
+        self._catch_ups_failed = 0
+        self.applying = asyncio.Lock()
+        """Held while events are taken in, which has breaks: who reads objects waits for its end,
+        and never sees a part of a change. DNS does not wait: it sees zones as they were before."""
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
         self.on_recorded = asyncio.Event()
@@ -81,11 +102,14 @@ class Writer:
             refused_full=self._refused,
             failed=self._failed,
             stamps_refused=self._stamps_refused,
+            catch_ups_failed=self._catch_ups_failed,
         )
 
     async def submit(self, change: Change) -> Result:
-        """Raises what `decide` refuses with; Busy when the queue is full; StorageFailed when the
-        log cannot be written, and then nothing was; StorageBroken when that is not known."""
+        """Raises what `decide` refuses with; Busy when the queue is full or the writer stops;
+        StorageFailed when the log cannot be written, and then nothing was; StorageBroken when
+        that is not known."""
+        self._check_not_stopping()
         if len(self._queue) >= QUEUE_MAX:
             self._refused += 1
             raise Busy(f"{QUEUE_MAX} changes wait to be written; try again")
@@ -121,6 +145,7 @@ class Writer:
         return self._checkpointer
 
     async def _sign_soon(self, make: Make) -> StoredCheckpoint:
+        self._check_not_stopping()
         if len(self._signings) >= SIGNINGS_MAX:
             raise Busy(f"{SIGNINGS_MAX} checkpoints are being made; try again")
         future: asyncio.Future[StoredCheckpoint] = asyncio.get_running_loop().create_future()
@@ -128,19 +153,46 @@ class Writer:
         self._wake.set()
         return await future
 
+    def follow(self) -> None:
+        """From now on take in what other nodes append. On the loop that `run` is on."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            # The last news may come when the loop has ended and the log is not closed yet.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._request_catch_up)
+
+        self._node.log.follow(wake)
+
+    def _request_catch_up(self) -> None:
+        self._is_behind = True
+        self._wake.set()
+
     async def let_time_pass(self) -> None:
         """Let go what has expired, and not while a write is on its way: what is decided for one
         moment must be applied at that moment, as it is in every replay."""
         async with self._writing:
             self._node.advance()
 
-    async def run(self) -> NoReturn:
-        while True:
+    def stop(self) -> None:
+        """Take nothing more; `run` ends when everybody who waits has an answer."""
+        self._is_stopping = True
+        self._wake.set()
+
+    def _check_not_stopping(self) -> None:
+        if self._is_stopping:
+            raise Busy("the server is stopping: nothing was changed; try again when it is back")
+
+    async def run(self) -> None:
+        """Write until `stop`."""
+        while self._queue or self._signings or not self._is_stopping:
             await self._wake.wait()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
             if not self._queue:
                 self._wake.clear()
             async with self._writing:
+                if self._is_behind:
+                    await self._follow()
                 if group:
                     await self._commit(group)
                 if self._is_stamp_due:
@@ -148,6 +200,15 @@ class Writer:
                     await self._stamp_unstamped(only_new=False)
                 while self._signings:
                     await self._sign(*self._signings.popleft())
+
+    async def _follow(self) -> None:
+        """Where the log cannot be read, views stay as they are until it calls again: answers are
+        right as of then."""
+        try:
+            await self._catch_up()
+            self._is_behind = False
+        except KudurruError:
+            self._catch_ups_failed += 1
 
     async def _sign(self, make: Make, future: asyncio.Future[StoredCheckpoint]) -> None:
         try:
@@ -159,7 +220,7 @@ class Writer:
                 future.set_exception(error)
         except BaseException as error:
             if not future.done():
-                future.set_exception(StorageFailed(f"the write failed ({error})"))
+                future.set_exception(_in_doubt(error))
             raise
         else:
             if not future.done():
@@ -167,23 +228,39 @@ class Writer:
 
     async def _append_signed(self, make: Make) -> StoredCheckpoint:
         node, signer = self._node, self._signer()
-        now_us = node.clock.now_us()
-        await self._note_clock(now_us)
-        plan = make(now_us)
-        if plan is None:
-            found = signer.current()
-            assert found is not None
-            return found
+        node.check_writable()
         log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
-        at_us = node.time_for_events_us(now_us)
-        recorded = await asyncio.to_thread(log.append_signed, plan.change_sets, at_us, plan.sign)
-        node.take_in(recorded)
-        plan.done()
-        return await asyncio.to_thread(signer.taken)
+        for _ in range(ATTEMPTS_MAX):
+            now_us = node.clock.now_us()
+            await self._note_clock(now_us)
+            if log.is_shared:
+                await asyncio.to_thread(signer.refresh)
+            plan = make(now_us)
+            if plan is None:
+                found = signer.current()
+                assert found is not None
+                return found
+            at_us = node.time_for_events_us(now_us)
+            try:
+                recorded = await asyncio.to_thread(
+                    log.append_signed, plan.change_sets, at_us, plan.sign
+                )
+            except Conflict:
+                if not log.is_shared:
+                    raise
+                await self._catch_up()
+                continue
+            node.take_in(recorded)
+            plan.done()
+            return await asyncio.to_thread(signer.taken)
+        raise Busy(BUSY)
 
     async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
         try:
-            results = await self._write([change for change, _ in group])
+            changes = [change for change, _ in group]
+            is_large = sum(len(change.commands) for change in changes) >= STEPPED_MIN
+            with no_collections() if is_large else nullcontext():
+                results = await self._write(changes)
         except KudurruError as error:
             results = [error] * len(group)
             if isinstance(error, Stop):
@@ -193,9 +270,7 @@ class Writer:
             # What is durable is not known: no caller is told that it is, and the server stops.
             for _, future in group:
                 if not future.done():
-                    future.set_exception(
-                        StorageFailed(f"the write failed ({error}); look at the server's log")
-                    )
+                    future.set_exception(_in_doubt(error))
             raise
         self._groups += 1
         self._changes += len(group)
@@ -208,72 +283,126 @@ class Writer:
                 future.set_result(result)
 
     async def _write(self, changes: list[Change]) -> list[Result | KudurruError]:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._decide_and_append(changes)
+            except Overtaken:
+                await self._catch_up()
+        raise Busy(BUSY)
+
+    async def _decide_and_append(self, changes: list[Change]) -> list[Result | KudurruError]:
         node = self._node
         now_us = node.clock.now_us()
-        decided = node.decide(changes, now_us)
+        decided_at = node.position
+        decided = await unhurried(node.decide_steps(changes, now_us))
+        written = [d for d in decided if not isinstance(d, KudurruError) and d.events]
+        if not written:
+            return node.results(decided, [])
         sets = [
             ChangeSet(tuple(d.events), msgspec.structs.replace(d.change.who, wall=now_us))
-            for d in decided
-            if not isinstance(d, KudurruError) and d.events
+            for d in written
         ]
-        if not sets:
-            return node.results(decided, [])
         await self._note_clock(now_us)
-        recorded = await self._append(sets, now_us)
-        for change in changes:
-            self._imported |= change.imported_serials
+        # What was decided of several objects together holds only where it was decided.
+        spans = any(len(d.change.commands) > 1 or d.change.guard is not None for d in written)
+        recorded = await self._append(sets, now_us, decided_at if spans else None)
+        for one in written:
+            self._imported |= one.change.imported_serials
         # Zones that never had a serial get their first, and imported ones that of their file,
         # before the change is acknowledged. A crash in between leaves a zone unstamped; the next
         # start stamps it.
-        await self._stamp_unstamped(only_new=not self._imported)
+        stamped = await self._stamp_unstamped(only_new=not self._imported)
         if any(change.who.source == SOURCE for change in changes):
             # Before anything else happens: what a publication leads to asks for no checkpoint.
-            await self._stamp_unstamped(only_new=False, source=SOURCE)
+            stamped += await self._stamp_unstamped(only_new=False, source=SOURCE)
         self.on_applied.set()
-        return node.results(decided, recorded)
+        return node.results(decided, recorded, stamped)
 
-    async def _append(self, sets: list[ChangeSet], now_us: int) -> list[Recorded]:
+    async def _append(
+        self, sets: list[ChangeSet], now_us: int, decided_at: Position | None
+    ) -> list[Recorded]:
         """The fsync runs in a thread, so that DNS is answered meanwhile. Nothing else decides or
-        applies until this returns: there is one writer."""
-        at_us = self._node.time_for_events_us(now_us)
-        recorded = await asyncio.to_thread(self._node.log.append, sets, at_us)
+        applies until this returns: there is one writer. Raises: Overtaken."""
+        node = self._node
+        at_us = node.time_for_events_us(now_us)
+        recorded = await asyncio.to_thread(node.append, sets, at_us, decided_at)
+        if recorded and recorded[0].seq != node.position + 1:
+            await self._catch_up()  # others were there before, and ours come with theirs
+            return recorded
         try:
-            self._node.take_in(recorded)
+            async with self.applying:
+                await unhurried(node.take_in_steps(recorded))
         except StorageFailed as error:  # views read older events for what changed
             raise StorageBroken(
                 f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
             ) from error
+        self._count(recorded)
+        return recorded
+
+    def _count(self, recorded: list[Recorded]) -> None:
         if self._checkpointer is not None:
             self._checkpointer.count(recorded)
         self.on_recorded.set()
-        return recorded
+
+    async def _catch_up(self) -> None:
+        node = self._node
+        while news := await asyncio.to_thread(node.news, NEWS_MAX):
+            node.take_in(news)
+            self._count(news)
+            self.on_applied.set()
 
     async def _note_clock(self, now_us: int) -> None:
         """Before events are recorded at a time, and before serials follow it."""
-        if steps := self._node.clock_steps(now_us):
-            await self._append(steps, now_us)
+        node = self._node
+        if node.log.is_shared:  # and may have to be asked
+            steps = await asyncio.to_thread(node.clock_steps, now_us)
+        else:
+            steps = node.clock_steps(now_us)
+        if not steps:
+            return
+        try:
+            await self._append(steps, now_us, None)
+        except Overtaken:  # it is said again before the next events
+            await self._catch_up()
 
-    async def _stamp_unstamped(self, *, only_new: bool, source: str = "stamp") -> None:
+    async def _stamp_unstamped(self, *, only_new: bool, source: str = "stamp") -> list[Recorded]:
         """Stamp the zones whose content is not what their serial says. What cannot be written is
         tried again later: the changes are recorded, and only the serials are late."""
-        node = self._node
-        now_us = node.clock.now_us()
         try:
-            await self._note_clock(now_us)
-            # What expires by the time of the stamp is not in what it says.
-            node.views.follower.advance(now_us // 1_000_000)
-            if commands := node.stamps(self._imported, only_new=only_new):
-                await self._append(self._stamp_sets(commands, source, now_us), now_us)
+            self._node.check_writable()  # before the clock is noted, which writes too
+            recorded = await self._stamp(only_new=only_new, source=source)
             self._imported.clear()
-        except Stop as error:
+        except (Stop, Busy) as error:
             self._stamps_refused += 1
-            self._stop_writing_if_broken(error)
+            if isinstance(error, Stop):
+                self._stop_writing_if_broken(error)
             if self._node.why_not_writable is None:
                 log.warning("serials wait for %.0f s: %s", STAMP_RETRY_S, error)
                 if self._retry is not None:
                     self._retry.cancel()
                 loop = asyncio.get_running_loop()
                 self._retry = loop.call_later(STAMP_RETRY_S, self.request_stamp)
+            return []
+        else:
+            return recorded
+
+    async def _stamp(self, *, only_new: bool, source: str) -> list[Recorded]:
+        """A stamp is of the content that the log has: one that was overtaken is worked out anew."""
+        node = self._node
+        for _ in range(ATTEMPTS_MAX):
+            now_us = node.clock.now_us()
+            await self._note_clock(now_us)
+            # What expires by the time of the stamp is not in what it says.
+            node.views.follower.advance(now_us // 1_000_000)
+            commands = node.stamps(self._imported, only_new=only_new)
+            if not commands:
+                return []
+            sets = self._stamp_sets(commands, source, now_us)
+            try:
+                return await self._append(sets, now_us, node.position)
+            except Overtaken:
+                await self._catch_up()
+        raise Busy(BUSY)
 
     def _stop_writing_if_broken(self, error: Stop) -> None:
         """What cannot be trusted stops writing, not answering."""
@@ -289,6 +418,13 @@ class Writer:
         changes = [Change(commands=(command,), who=who) for command in commands]
         decided = self._node.decide(changes, now_us)
         return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
+
+
+def _in_doubt(error: BaseException) -> StorageBroken:
+    return StorageBroken(
+        f"the write ended in {type(error).__name__} ({error}), so it is open whether the change is "
+        "there: look at the server's log, and at `kudurru history` when it is back"
+    )
 
 
 async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
@@ -308,7 +444,9 @@ async def _changed_or_expired(writer: Writer, node: Node) -> None:
     if expiry_s is not None:
         patience = max(0.0, expiry_s - node.clock.now_us() / 1_000_000)
     try:
-        await asyncio.wait_for(writer.on_applied.wait(), patience)
+        # Not wait_for: in Python 3.11 that loses a cancellation that comes with the event.
+        async with asyncio.timeout(patience):
+            await writer.on_applied.wait()
     except TimeoutError:
         return
     writer.on_applied.clear()

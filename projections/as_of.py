@@ -90,6 +90,12 @@ def find(log: EventLog, key: Key, upto: int, *, with_status: bool = True) -> Kno
     return Known(applied, newest, status) if applied and newest else None
 
 
+def state(log: EventLog, key: Key, upto: int) -> StoredObject | None:
+    """`find` without what was erased."""
+    known = find(log, key, upto)
+    return known.stored(log.epoch) if known is not None and not known.erased else None
+
+
 def objects(log: EventLog, scope: Scope, upto: int) -> dict[Key, StoredObject]:
     """The objects of a scope, in order of their keys, with their status."""
     fold = _read(log, scope, upto)

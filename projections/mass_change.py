@@ -1,6 +1,6 @@
 """How much of each zone a change takes away or alters: what the mass-change guard asks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -13,10 +13,14 @@ from kudurru.domain.object_store import ObjectState, StoredObject
 from kudurru.domain.objects import Key, ref_of
 from kudurru.projections.zone_view import ZoneView
 
+PER_STEP = 100
 
-def check(before: ObjectState, after: ObjectState, touched: Iterable[Key], zones: ZoneView) -> None:
-    """Refuse a change of the `touched` objects that is too much for one of the zones. Raises
-    MassChange."""
+
+def check_steps(
+    before: ObjectState, after: ObjectState, touched: Iterable[Key], zones: ZoneView
+) -> Iterator[None]:
+    """Refuse a change of the `touched` objects that is too much for one of the zones; in steps,
+    because a large change is parsed whole. Raises MassChange."""
     for name, keys in _by_zone(before, touched).items():
         state = zones.state(name)
         if state is None or state.zone is None:
@@ -25,16 +29,25 @@ def check(before: ObjectState, after: ObjectState, touched: Iterable[Key], zones
         zone_after = _zone_spec(after.find(state.key))
         if _reaches_all(state.spec, zone_after):
             keys = keys | state.record_sets()
-        specs = {key: _set_spec(before.find(key)) for key in keys}
+        specs: dict[Key, DNSRecordSetSpec | None] = {}
+        for i, key in enumerate(keys, 1):
+            specs[key] = _set_spec(before.find(key))
+            if i % PER_STEP == 0:
+                yield
         # Most changes are small, and seen to be without parsing a record.
         if not mass_change.is_much(sum(map(_size, specs.values())), total):
             continue
-        old = mass_change.records_of(filter(None, specs.values()), state.spec.default_ttl)
+        old: mass_change.Records = {}
         new: mass_change.Records = {}
-        if zone_after is not None:
-            kept = (_set_spec(after.find(key)) for key in keys if _allows(zone_after, key))
-            own = (spec for spec in kept if spec is not None and spec.zone_ref.name == name)
-            new = mass_change.records_of(own, zone_after.default_ttl)
+        for i, (key, was) in enumerate(specs.items(), 1):
+            if was is not None:
+                mass_change.add_records(old, was, state.spec.default_ttl)
+            if zone_after is not None and _allows(zone_after, key):
+                is_now = _set_spec(after.find(key))
+                if is_now is not None and is_now.zone_ref.name == name:
+                    mass_change.add_records(new, is_now, zone_after.default_ttl)
+            if i % PER_STEP == 0:
+                yield
         apex = names.to_text(state.apex)
         mass_change.check(apex, mass_change.changed(old, new), total)
 

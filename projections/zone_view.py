@@ -6,7 +6,8 @@ in a follower, and so sees the objects as they were before the event at hand.
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -98,6 +99,7 @@ class ZoneView:
     def reset(self) -> None:
         self.position = Position(0)
         self.now_s = 0
+        self.served.show()
         for zone in list(self.served):
             self.served.remove(zone.key)
         self.history = ZoneHistory()
@@ -111,6 +113,20 @@ class ZoneView:
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """What happens inside is served when it ends, whole, and not before."""
+        self.served.hold()
+        try:
+            yield
+        finally:
+            self.served.show()
+            self._changed()
+
+    def _changed(self) -> None:
+        if not self.served.is_held:
+            self._on_change()
 
     def apply(self, event: Recorded) -> None:
         self.advance(event.ts // 1_000_000)
@@ -134,7 +150,7 @@ class ZoneView:
             state = self._states.get(name)
             if state is not None and state.zone is not None:
                 self._rebuild(state, state.zone, owner, {})
-                self._on_change()
+                self._changed()
 
     def next_expiry_s(self) -> int | None:
         """When a record will go away by itself, seconds UTC."""
@@ -242,6 +258,7 @@ class ZoneView:
         if zone is None:
             return
         self._touched.add(state.name)
+        self.served.before_change(zone)
         if spec.type != before.type:
             self._withdraw(state)
         elif (spec.default_ttl, spec.allowed_namespaces) != (
@@ -255,7 +272,7 @@ class ZoneView:
         else:
             zone.set_soa(zone_model.soa_of(spec))
             self._rebuild(state, zone, state.apex, {})
-        self._on_change()
+        self._changed()
 
     def _elect(self, apex: Name) -> None:
         """The earliest of the DNSZones with this name has it. It serves when it is a primary."""
@@ -270,7 +287,7 @@ class ZoneView:
             self._touched.add(first.name)
             self._populate(first, zone, self._waiting.pop(first.name, set()))
             self.served.add(zone)
-            self._on_change()
+            self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
         """Stop serving; its record sets wait for a zone of that name."""
@@ -283,7 +300,7 @@ class ZoneView:
         state.unselected.clear()
         state.zone = None
         self.served.remove(state.apex)
-        self._on_change()
+        self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
         return state.unselected | state.record_sets()
@@ -310,9 +327,10 @@ class ZoneView:
         zone = state.zone
         if zone is None or not is_serial(serial) or serial == zone.serial:
             return
+        self.served.before_change(zone)
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
-        self._on_change()
+        self._changed()
 
     # --- record sets --------------------------------------------------------------------
 
@@ -336,7 +354,7 @@ class ZoneView:
             self._waiting.setdefault(spec.zone_ref.name, set()).add(key)
             return
         self._include(state, state.zone, key, body.creation_timestamp, endpoints)
-        self._on_change()
+        self._changed()
 
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
@@ -390,13 +408,14 @@ class ZoneView:
             state.remove_source(owner, key)
             if owner not in kept:
                 self._rebuild(state, state.zone, owner, {})
-        self._on_change()
+        self._changed()
 
     def _rebuild(
         self, state: ZoneState, zone: Zone, owner: Name, known: dict[Key, Contribution]
     ) -> None:
         """Work out what one owner serves, from all its record sets."""
         self._touched.add(state.name)
+        self.served.before_change(zone)
         contributions = []
         for key in state.sources_of(owner):
             contribution = known.get(key) or self._contribution(key, owner)

@@ -4,11 +4,28 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from kudurru.adapters.memory.log import MemoryEventLog
+from kudurru.adapters.signing import check_signature, signing_key
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.events import OBJECT_APPLIED, ChangeSet, Event, Who
+from kudurru.domain.chain import origin_of
+from kudurru.domain.checkpoint import AdoptionBody, Checkpoint, adoption_note, checkpoint_of
+from kudurru.domain.events import (
+    CHECKPOINT_KEY,
+    CHECKPOINT_STATE,
+    KEY_ADOPTED,
+    OBJECT_APPLIED,
+    SIGNING_KEY,
+    ChangeSet,
+    Event,
+    Who,
+)
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import LogRow, VerifiableLog
+from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
+from kudurru.domain.signed_note import SigningKey
+from kudurru.domain.tree import Edge
+from kudurru.domain.verify_tree import Trust
 
 NOON_US = 1_760_000_000_000_000
 
@@ -87,3 +104,36 @@ def recorded_history(log: VerifiableLog, change_sets: Iterable[ChangeSet] | None
 
 def rows_of(log: VerifiableLog) -> list[LogRow]:
     return list(log.rows())
+
+
+def log_key(log: VerifiableLog, number: int = 1) -> SigningKey:
+    """Key `number` of a log."""
+    return signing_key(origin_of(log.log_id, log.epoch), bytes([number]) * 32)
+
+
+def adopt(log: VerifiableLog, number: int = 1, before: int | None = None) -> ChangeSet:
+    """What lets a key sign from here on."""
+    previous = log_key(log, before) if before else None
+    note = adoption_note(origin_of(log.log_id, log.epoch), log_key(log, number), previous)
+    body = msgspec.json.encode(AdoptionBody(note))
+    version = log.stream_version(SIGNING_KEY) + 1
+    return change(Event(KEY_ADOPTED, SIGNING_KEY, version, "/", "kudurru-controller", body))
+
+
+def sign(log: VerifiableLog, number: int = 1, *before: ChangeSet) -> StoredCheckpoint:
+    """A checkpoint of a log by key `number`, after more change sets."""
+    version = log.stream_version(CHECKPOINT_KEY) + 1
+    state = Event(CHECKPOINT_STATE, CHECKPOINT_KEY, version, "/", "kudurru-controller", b"{}")
+
+    def signed(edge: Edge, body: bytes) -> StoredCheckpoint:
+        return checkpoint_of(origin_of(log.log_id, log.epoch), edge, log_key(log, number), body)
+
+    log.append_signed([*before, change(state)], NOON_US, signed)
+    found = log.newest_checkpoint()
+    assert found is not None
+    return found
+
+
+def trust(log: VerifiableLog, *numbers: int, checkpoint: Checkpoint | None = None) -> Trust:
+    keys = tuple(log_key(log, number).verifier for number in numbers)
+    return Trust(check_signature, keys, checkpoint)

@@ -24,12 +24,14 @@ class BrittleLog(MemoryEventLog):
     passes = 0
     error: KudurruError = StorageFailed("no space left on device; free some")
 
-    def append(self, change_sets: Sequence[ChangeSet], now_us: int) -> list[Recorded]:
+    def append(
+        self, change_sets: Sequence[ChangeSet], now_us: int, *, head_seq: int | None = None
+    ) -> list[Recorded]:
         if self.fails_next and not self.passes:
             self.fails_next = False
             raise self.error
         self.passes = max(0, self.passes - 1)
-        return super().append(change_sets, now_us)
+        return super().append(change_sets, now_us, head_seq=head_seq)
 
 
 def brittle_log(clock: ManualClock) -> BrittleLog:

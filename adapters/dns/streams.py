@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -20,7 +21,7 @@ from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.proxyproto import Malformed, read_header, refuse_header
 from kudurru.adapters.dns.tls_stream import TlsStream
 from kudurru.adapters.networks import Networks
-from kudurru.adapters.sockets import address_of
+from kudurru.adapters.sockets import BACKLOG, address_of
 from kudurru.domain.ports import STREAM_IDLE_S, EngineStatistics, QueryHandler
 
 MESSAGE_MAX = 65_535  # what two octets of length can say
@@ -78,7 +79,8 @@ class StreamServer:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         for sock in self._sockets:
-            self._servers.append(await loop.create_server(lambda: self._make(self), sock=sock))
+            make = partial(self._make, self)
+            self._servers.append(await loop.create_server(make, sock=sock, backlog=BACKLOG))
         self.connections.start()
 
     async def stop(self) -> None:

@@ -3,11 +3,13 @@
 For tests, for `--store memory`, and as the shortest statement of what a log is.
 """
 
+import asyncio
 import threading
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 
-from kudurru.adapters.recorder import RecordedLog, continue_streams
+from kudurru.adapters.memory.elector import MemoryElector
+from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams
 from kudurru.domain.chain import Sealed, genesis, origin_of, row_of, salts_size, seal
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
@@ -25,6 +27,7 @@ class MemoryEventLog(RecordedLog):
         self._rows: list[Sealed] = []  # row of seq at seq - 1; only ever appended to
         self._streams: dict[Key, list[int]] = {}  # key to the seqs of its events
         self._scopes: dict[str, list[int]] = {}
+        self._leaders: dict[str, asyncio.Lock] = {}
         self._genesis = genesis(origin_of(self.log_id, epoch))
         self._edge = Edge()
         self._tiles: dict[tuple[int, int], tuple[bytes, ...]] = {}
@@ -35,9 +38,12 @@ class MemoryEventLog(RecordedLog):
         change_sets: Sequence[ChangeSet],
         now_us: int,
         first: Collection[int],
+        *,
+        head_seq: int | None = None,
         sign: SignTree | None = None,
     ) -> list[Recorded]:
         with self._lock:
+            check_head(len(self._rows), head_seq)
             continue_streams(change_sets, self._version, first)
             salts = self._entropy.token(salts_size(change_sets))
             sealed = seal(change_sets, self.head(), now_us, salts)
@@ -110,6 +116,9 @@ class MemoryEventLog(RecordedLog):
 
     def newest_checkpoint(self) -> StoredCheckpoint | None:
         return self._checkpoints[-1] if self._checkpoints else None
+
+    def elector(self, name: str) -> MemoryElector:
+        return MemoryElector(self._leaders.setdefault(name, asyncio.Lock()))
 
     def close(self) -> None:
         """Nothing is held but memory."""

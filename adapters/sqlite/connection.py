@@ -1,5 +1,6 @@
 """Connections to SQLite files of ours, and the errors of SQLite in our words."""
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise  # a mistake of ours, or use after close
         is_damaged = primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
         kind = StorageBroken if is_damaged else StorageFailed
-        raise kind(f"{path}: {error} - {_advice(error, path)}") from error
+        raise kind(f"{path}: {error} - {advice(error, path)}") from error
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror} - check the path and its rights") from error
 
@@ -81,16 +82,22 @@ _ADVICE = {
 }
 
 
-def _advice(error: sqlite3.Error, path: Path) -> str:
+def advice(error: BaseException, path: Path) -> str:
+    """What to do about an error of SQLite."""
     code = primary_code(error)
-    # SQLite calls it an I/O error when there is no room for the -shm file.
-    if code == sqlite3.SQLITE_IOERR and _is_full(path.parent):
-        code = sqlite3.SQLITE_FULL
+    if code == sqlite3.SQLITE_IOERR:
+        code = _why_io_failed(path.parent)
     return _ADVICE.get(code, "check the file, its rights and the disk")
 
 
-def _is_full(folder: Path) -> bool:
+def _why_io_failed(folder: Path) -> int:
+    """A better result code, where the file system tells. SQLite calls it an I/O error when there
+    is no room for the -shm file, or when the system has stopped writing to a broken disk."""
     try:
-        return os.statvfs(folder).f_bavail == 0
-    except OSError:
-        return False
+        if not os.statvfs(folder).f_bavail:
+            return sqlite3.SQLITE_FULL
+        os.utime(folder)  # statvfs does not tell that ext4 gave up writing
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            return sqlite3.SQLITE_READONLY
+    return sqlite3.SQLITE_IOERR

@@ -20,15 +20,17 @@ from typing import Any, NoReturn, Self
 
 from eventsourcing.persistence import IntegrityError
 
-from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, continue_streams
+from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, check_head, continue_streams
 from kudurru.adapters.sqlite import schema
 from kudurru.adapters.sqlite.connection import (
     WAL_SIZE_MAX,
+    advice,
     connect,
     create_private,
     primary_code,
     storage_errors,
 )
+from kudurru.adapters.sqlite.elector import FileElector
 from kudurru.domain.chain import (
     ENTRY_VERSION,
     Sealed,
@@ -149,6 +151,8 @@ class SQLiteEventLog(RecordedLog):
         change_sets: Sequence[ChangeSet],
         now_us: int,
         first: Collection[int],
+        *,
+        head_seq: int | None = None,
         sign: SignTree | None = None,
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
@@ -159,6 +163,7 @@ class SQLiteEventLog(RecordedLog):
         with self._transaction() as db:
             head = self._head(db)
             self._check_head(db, head)
+            check_head(head.seq, head_seq)
 
             def version_of(key: Key) -> int | None:
                 if key in begun:
@@ -231,8 +236,7 @@ class SQLiteEventLog(RecordedLog):
         why = str(error) or type(error).__name__
         self._refusal = (
             f"{self.path}: a commit failed ({why}), so it is open whether the last change is "
-            "durable - look at the kernel's messages and at the disk's health, then restart "
-            "kudurru: it reads back what is"
+            f"durable - {advice(error, self.path)}, then restart kudurru: it reads back what is"
         )
         if isinstance(error, sqlite3.Error):
             raise StorageBroken(self._refusal) from error
@@ -305,8 +309,10 @@ class SQLiteEventLog(RecordedLog):
         order = f"{'ver' if key is not None else 'seq'} {'DESC' if newest_first else 'ASC'}"
         sql = f"SELECT seq, entry, body, who FROM log WHERE {where} ORDER BY {order} LIMIT ?"  # noqa: S608  # of constants
         low, high = after, _SEQ_MAX if upto is None else upto
-        for size in _batch_sizes():
-            batch = self._query(sql, (low, high, *names, size))
+        for wanted in _batch_sizes():
+            if low >= high:
+                return  # and nothing behind is touched, which may be damaged
+            batch, size = self._query_batch(sql, (low, high, *names), wanted)
             for row in batch:
                 seq = row[0]
                 if not low < seq <= high:
@@ -319,6 +325,17 @@ class SQLiteEventLog(RecordedLog):
             if len(batch) < size:
                 return
 
+    def _query_batch(self, sql: str, parameters: Sequence[Any], size: int) -> tuple[list[Any], int]:
+        """Up to `size` rows, and how many were asked for: fewer where the file is damaged behind
+        them. Raises: StorageBroken when not even one can be read."""
+        while True:
+            try:
+                return self._query(sql, (*parameters, size)), size
+            except StorageBroken:
+                if size == 1:
+                    raise
+                size //= 2
+
     def scopes(self) -> list[str]:
         return [row[0] for row in self._query(_SCOPES)]
 
@@ -330,25 +347,18 @@ class SQLiteEventLog(RecordedLog):
         """See `VerifiableLog`. Raises: LogDamaged at a row that cannot be read at all."""
         high = _SEQ_MAX if upto is None else upto
         seq = after
-        for size in _batch_sizes():
-            batch = self._query_rows(seq, high, size)
+        for wanted in _batch_sizes():
+            try:
+                batch, _ = self._query_batch(_ROWS, (seq, high), wanted)
+            except StorageBroken as error:
+                raise LogDamaged("gap", seq + 1, f"the row cannot be read: {error}") from error
             for row in batch:
                 if row[0] <= seq:
                     raise _goes_back(self.path, seq, row[0])
                 yield LogRow(*row)
                 seq = row[0]
-            if not batch:
+            if not batch:  # fewer than asked for may be the work of a damaged page
                 return
-
-    def _query_rows(self, after: int, upto: int, size: int) -> list[Any]:
-        try:
-            return self._query(_ROWS, (after, upto, size))
-        except StorageFailed as error:
-            if primary_code(error.__cause__ or error) != sqlite3.SQLITE_CORRUPT:
-                raise
-            if size > 1:
-                return self._query_rows(after, upto, size // 2)
-            raise LogDamaged("gap", after + 1, f"the row cannot be read: {error}") from error
 
     def hashes(self, level: int, first: int, last: int) -> Sequence[bytes]:
         with self._read_lock, storage_errors(self.path):
@@ -368,6 +378,9 @@ class SQLiteEventLog(RecordedLog):
         found = self._query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
         return StoredCheckpoint(*found[0]) if found else None
 
+    def elector(self, name: str) -> FileElector:
+        return FileElector(self.path.with_name(f"{self.path.name}.{name}.leader"), self._clock)
+
     def check_storage(self) -> None:
         """Hold SQLite's indexes against its tables, which `verify` does not see: an index that
         lies answers reads of one object or one zone wrongly. As slow as reading the whole file.
@@ -376,9 +389,7 @@ class SQLiteEventLog(RecordedLog):
         """
         try:
             found = self._query("PRAGMA integrity_check(1)")[0][0]
-        except StorageFailed as error:
-            if primary_code(error.__cause__ or error) != sqlite3.SQLITE_CORRUPT:
-                raise
+        except StorageBroken as error:
             found = str(error)
         if found != "ok":
             raise LogDamaged("entry", 0, f"{self.path} is inconsistent: {found}; {ADVICE}")

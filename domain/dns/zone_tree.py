@@ -191,6 +191,20 @@ class Zone:
         self.soa = soa
         self._render_soa()
 
+    def as_it_is(self) -> "Zone":
+        """A copy to answer from while this one changes. It is of no other use."""
+        copy = Zone(self.apex, self.soa)
+        copy.serial, copy.stamped_soa, copy.record_count = (
+            self.serial,
+            self.stamped_soa,
+            self.record_count,
+        )
+        copy.nodes, copy.children = self.nodes.copy(), self.children.copy()
+        copy.cuts, copy.dnames = self.cuts.copy(), self.dnames.copy()
+        copy.cased, copy.expiring = self.cased.copy(), self.expiring.copy()
+        copy._render_soa()
+        return copy
+
     # Versions
 
     def has_unstamped_changes(self) -> bool:
@@ -354,19 +368,41 @@ class ZoneSetStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZoneSet:
-    """The zones that are served, by apex."""
+    """The zones that are served, by apex.
 
-    __slots__ = ("_zones",)
+    A large change is made while questions come in, and none of them must see a part of it: between
+    `hold` and `show` all readers see the zones as they were. Whoever changes a zone calls
+    `before_change` first.
+    """
+
+    __slots__ = ("_next", "_zones")
 
     def __init__(self, zones: Iterable[Zone] = ()) -> None:
         self._zones: dict[bytes, Zone] = {zone.key: zone for zone in zones}
+        self._next: dict[bytes, Zone] | None = None  # what `show` brings
+
+    def hold(self) -> None:
+        self._next = self._zones.copy()
+
+    def show(self) -> None:
+        """End of `hold`: everything at once."""
+        if self._next is not None:
+            self._zones, self._next = self._next, None
+
+    @property
+    def is_held(self) -> bool:
+        return self._next is not None
+
+    def before_change(self, zone: Zone) -> None:
+        if self._next is not None and self._zones.get(zone.key) is zone:
+            self._zones[zone.key] = zone.as_it_is()
 
     def add(self, zone: Zone) -> None:
         """Serve a zone, in place of one with the same apex."""
-        self._zones[zone.key] = zone
+        (self._zones if self._next is None else self._next)[zone.key] = zone
 
     def remove(self, apex_key: bytes) -> None:
-        self._zones.pop(apex_key, None)
+        (self._zones if self._next is None else self._next).pop(apex_key, None)
 
     def get(self, apex_key: bytes) -> Zone | None:
         return self._zones.get(apex_key)

@@ -35,6 +35,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     status: type[msgspec.Struct]
     faults: Callable[[Any], Iterable[Cause]]  # of a spec of the right type
     about: str
+    is_internal: bool = False  # holds secrets: left out of what is exported
 
 
 DNS_ZONE = Kind(

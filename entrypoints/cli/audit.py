@@ -95,7 +95,7 @@ def verify(
         checkpoint = audit_prove.read_checkpoint(since, log) if since else None
         trust = directory.trust_of(audit_prove.trusted_keys(keys, config), checkpoint)
         verified = _verify(log, level, trust)
-        damages = list(verified.damages)
+        damages = list(verified.damages) or _of_storage(log, level)
         if level is Level.state and not damages:
             from kudurru.entrypoints.cli.replay import replay_compared
 
@@ -106,6 +106,16 @@ def verify(
     _report(damages, verified, level, output)
     if damages:
         raise typer.Exit(EXIT_CODES[damages[0].kind])
+
+
+def _of_storage(log: VerifiableLog, level: Level) -> list[LogDamaged]:
+    """What only the storage itself can see, once all rows are whole: indexes that lie."""
+    if level in (Level.full, Level.state):
+        try:
+            log.check_storage()
+        except LogDamaged as damage:
+            return [damage]
+    return []
 
 
 def _verify(log: VerifiableLog, level: Level, trust: Trust) -> Verified:

@@ -46,6 +46,7 @@ def checkpoint(
     from kudurru.adapters.publishing import publish as write
     from kudurru.domain.checkpoint import parse_checkpoint
 
+    _check_log(data)
     with common.service(data, write=True) as service:
         text = service.checkpoint()
     parsed = parse_checkpoint(text)
@@ -91,6 +92,7 @@ def key(
 ) -> None:
     """Print the key that verifies the checkpoints of the log. Keep it outside of this machine."""
     if rotate:
+        _check_log(data)
         with common.service(data, write=True) as service:
             service.rotate_key(reason)
     found = _adopted_keys(data)
@@ -102,6 +104,12 @@ def key(
     document = {"key": found[-1], "previous": found[:-1]}
     if not print_documents(output, [document], single=True):
         echo(found[-1])
+
+
+def _check_log(data: Path) -> None:
+    """Raises: NotFound when there is no log: signing makes none."""
+    with directory.open_reader(data):
+        pass
 
 
 def _adopted_keys(data: Path) -> list[str]:

@@ -102,6 +102,7 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
     logs.start(settings.log.level, settings.log.format)
     options = ServeOptions(
         data=Path(settings.node.data_dir),
+        store=settings.store,
         listeners=settings.listeners.all,
         tls=settings.tls,
         http=str(settings.api.address),

@@ -1,12 +1,18 @@
+import asyncio
 import os
 import socket
-from collections.abc import Iterator
+import struct
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kudurru.adapters import sockets
+from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.http_ops import HttpServer
 from kudurru.adapters.sockets import Bound, Listener, bind_all, split_address
 from kudurru.domain.errors import Busy, Invalid
 from tests.packets import needs_ipv6
@@ -106,3 +112,20 @@ def test_a_port_nobody_has_has_no_holder() -> None:
     with bound(Listener("udp", "127.0.0.1:0")) as (one,):
         port = split_address(one.address)[1]
     assert sockets._holder("udp", port) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the length of the queue")
+@pytest.mark.parametrize("make", [HttpServer, TcpServer])
+def test_as_many_connections_wait_for_a_busy_loop_as_were_asked_for(
+    make: Callable[[Any, Any], HttpServer | TcpServer],
+) -> None:
+    async def length() -> int:
+        (one,) = bind_all([Listener("tcp", "127.0.0.1:0")])
+        server = make({}, one.sockets)
+        await server.start()
+        info = one.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+        await server.stop()
+        return struct.unpack_from("I", info, 28)[0]  # tcpi_sacked, which a listener has that in
+
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    assert asyncio.run(length()) == min(sockets.BACKLOG, most)

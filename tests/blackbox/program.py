@@ -127,14 +127,18 @@ def serve_arguments(data: Path, *options: str, dns_at: str | None = ANY_PORT) ->
 
 @contextmanager
 def serving(
-    data: Path, *options: str, dns_at: str | None = ANY_PORT, env: dict[str, str] | None = None
+    data: Path,
+    *options: str,
+    dns_at: str | None = ANY_PORT,
+    env: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
 ) -> Iterator[Serving]:
     """`kudurru serve`, from when it is ready until the end of the block. Its stderr must not show
     the inside of the program."""
     args = serve_arguments(data, *options, dns_at=dns_at)
     with tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
-            command_line(*args),
+            command_line(*args, prefix=prefix),
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,

@@ -208,7 +208,7 @@ FAILING = [
     (("get", "rs", "a/b"), "name: 'a/b' is no RFC 1123 subdomain"),
     (("get", "rs", "-n", "A b"), "namespace: 'A b' is no RFC 1123 label"),
     (("get", "rs", "-l", "a b=c"), "is not NAME=VALUE"),
-    (("get", "zone", "--at", "99"), "position 99 is not in the log, which ends at 3"),
+    (("get", "zone", "--at", "99"), "position 99 is not in the log, which ends at 5"),
     (("get", "zone", "--at", "yesterday"), "write for example 1042"),
     (("get", "zone", "--at", "2020-01-01T00:00:00"), "has no offset from UTC"),
     (("get", "zone", "--at", "2020-01-01T00:00:00Z"), "is before the first event"),

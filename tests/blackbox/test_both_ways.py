@@ -37,7 +37,10 @@ class Way:
         self.seen: list[tuple[Any, ...]] = []
 
     def run(self, *args: str | Path) -> None:
-        """Run a command and remember what it said, but for what differs from run to run."""
+        """Run a command and remember what it said, but for what differs from run to run. What came
+        before is signed first: a command on a directory signs as it ends, a server in its time."""
+        if self.seen:
+            assert command("audit", "checkpoint", "--data", self.data).code == 0
         done = command(*args, "--data", self.data)
         self.seen.append((args, done.code, normal(done.out), normal(done.err)))
 
@@ -53,9 +56,10 @@ class Way:
 
 
 def normal(text: str) -> str:
-    """Without times, uids, serials that are times, and how long ago something was."""
+    """Without times, uids, keys, serials that are times, and how long ago something was."""
     text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME", text)
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UID", text)
+    text = re.sub(r"kudurru/[0-9a-f]{32}/1\+[^, ]+", "KEY", text)
     text = re.sub(r"\b1[789]\d{8}\b", "SERIAL", text)
     return re.sub(r"\b\d+s\b( ago)?", "AGE", text)
 

@@ -7,12 +7,18 @@ import sqlite3
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
+from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.sqlite.lock import DirectoryLock
+from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain.events import ChangeSet, Event, Who
+from kudurru.domain.objects import key_of
 from tests.blackbox.program import (
     ANY_PORT,
     AT_ONCE,
@@ -240,6 +246,29 @@ def test_a_file_that_is_no_log_is_refused(content: bytes, message: str, node: Pa
     (node / "log.db").write_bytes(content)
     assert_refused(command("get", "zone", "--data", node), str(node / "log.db"), message)
     assert (node / "log.db").read_bytes() == content
+
+
+def test_events_of_a_newer_version_stop_writing_and_not_answering(
+    node: Path, manifest: Path
+) -> None:
+    """Served is what is before them; readiness says why nothing is written."""
+    log = SQLiteEventLog.open(node / "log.db", entropy=SystemEntropy(), clock=SystemClock())
+    with closing(log):
+        event = Event("obj.renamed.v1", key_of("DNSZone", "", "new.example"), 1, "/", "m", b"{}")
+        log.append([ChangeSet((event,), Who(actor="newer"))], SystemClock().now_us())
+        head = log.head()
+    with serving(node) as server:
+        assert server.texts("www.home.arpa") == ["192.0.2.1"]
+        with pytest.raises(HTTPError) as refused:
+            urlopen(f"http://{server.addresses['ops']}/readyz")
+        with closing(refused.value) as answer:
+            assert (answer.code, b"LogNewer" in answer.read()) == (503, True)
+        done = command("apply", "-f", manifest, "--data", node)
+        assert (done.code, "upgrade kudurru" in done.err) == (1, True)
+    with closing(
+        SQLiteEventLog.open(node / "log.db", entropy=SystemEntropy(), clock=SystemClock())
+    ) as log:
+        assert log.head() == head
 
 
 def test_sigterm_ends_the_server_with_0(node: Path) -> None:

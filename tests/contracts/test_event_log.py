@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.domain.chain import genesis, origin_of
@@ -26,13 +27,20 @@ from tests.logs import (
     recorded_history,
     sqlite_log,
 )
+from tests.postgres import postgres_log
 
-ADAPTERS = ["memory", "sqlite"]
+ADAPTERS = ["memory", "sqlite", "postgres"]
 SECOND = 1_000_000
 
 
 def new_log(adapter: str, folder: Path) -> VerifiableLog:
-    return memory_log() if adapter == "memory" else sqlite_log(folder / "log.db")
+    match adapter:
+        case "memory":
+            return memory_log()
+        case "sqlite":
+            return sqlite_log(folder / "log.db")
+        case _:
+            return postgres_log()
 
 
 @pytest.fixture(params=ADAPTERS)
@@ -117,6 +125,14 @@ def test_a_stream_that_moved_is_a_conflict_and_nothing_is_recorded(
     assert log.append([change(applied("www", 3))], NOON_US)[0].seq == 3
 
 
+def test_a_decision_that_the_log_overtook_is_a_conflict(log: VerifiableLog) -> None:
+    log.append([change(applied("www"))], NOON_US, head_seq=0)
+    with pytest.raises(Conflict, match="went on from position 0 to 1"):
+        log.append([change(applied("mail"))], NOON_US, head_seq=0)
+    assert log.head().seq == 1
+    assert log.append([change(applied("mail"))], NOON_US, head_seq=1)[0].seq == 2
+
+
 def test_a_conflict_names_the_stream_and_both_versions(log: VerifiableLog) -> None:
     log.append([change(applied("www"))], NOON_US)
     with pytest.raises(Conflict, match=r"default/www is at version 1 .* continues 0"):
@@ -176,14 +192,19 @@ bounds = st.none() | st.integers(-1, 40)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
 def test_every_read_is_a_filter_of_the_whole(
-    adapter: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    adapter: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    log = new_log(adapter, tmp_path_factory.mktemp("log"))
+    @settings(max_examples=10 if adapter == "postgres" else 40, deadline=None)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        with closing(new_log(adapter, tmp_path_factory.mktemp("log"))) as log:
+            check_reads(log, data)
+
+    check()
+
+
+def check_reads(log: VerifiableLog, data: st.DataObject) -> None:
     picks = data.draw(
         st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(SCOPES)), max_size=30)
     )
@@ -211,7 +232,6 @@ def test_every_read_is_a_filter_of_the_whole(
     assert [log.get(event.seq) for event in whole] == whole
     assert {n: log.stream_version(key(n)) for n in NAMES} == versions
     assert verify(log).is_whole
-    log.close()
 
 
 def test_a_time_names_the_last_event_at_or_before_it(log: VerifiableLog) -> None:
@@ -227,12 +247,12 @@ def test_a_time_names_the_last_event_at_or_before_it(log: VerifiableLog) -> None
     assert [(ts, log.position_at(ts)) for ts, _ in cases] == cases
 
 
-def test_the_tail_verifies_from_the_head_before_it(log: VerifiableLog) -> None:
-    recorded_history(log)
-    for tail in range(1, 12):
+def test_the_tail_verifies_from_the_edge_of_the_tile_before_it(log: VerifiableLog) -> None:
+    log.append([change(applied(f"h{i}")) for i in range(600)], NOON_US)
+    for tail, rows in ((1, 88), (88, 88), (89, 344), (344, 344), (345, 600), (700, 600)):
         verified = verify(log, tail=tail)
         assert verified.is_whole
-        assert (verified.rows, verified.newest) == (min(tail, 10), 10)
+        assert (verified.rows, verified.newest) == (rows, 600)
 
 
 def test_the_same_events_make_the_same_chain_in_every_adapter(tmp_path: Path) -> None:

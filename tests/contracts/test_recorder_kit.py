@@ -12,6 +12,7 @@ from eventsourcing.tests import persistence as kit
 from kudurru.adapters.recorder import FactMapper, RecordedLog
 from kudurru.domain.verify import verify
 from tests.logs import applied, key, memory_log, sqlite_log
+from tests.postgres import postgres_log
 
 
 class RecorderKit(kit.ApplicationRecorderTestCase[RecordedLog]):
@@ -53,9 +54,26 @@ class TestSQLiteLog(RecorderKit):
         return sqlite_log(folder / "log.db")
 
 
-@pytest.mark.parametrize("adapter", ["memory", "sqlite"])
+class TestPostgresLog(RecorderKit):
+    __test__ = True
+
+    def new_log(self, folder: Path) -> RecordedLog:
+        return postgres_log()
+
+
+def new_log(adapter: str, folder: Path) -> RecordedLog:
+    match adapter:
+        case "memory":
+            return memory_log()
+        case "sqlite":
+            return sqlite_log(folder / "log.db")
+        case _:
+            return postgres_log()
+
+
+@pytest.mark.parametrize("adapter", ["memory", "sqlite", "postgres"])
 def test_the_librarys_event_store_reads_back_what_it_put(adapter: str, tmp_path: Path) -> None:
-    log = memory_log() if adapter == "memory" else sqlite_log(tmp_path / "log.db")
+    log = new_log(adapter, tmp_path)
     store = EventStore(FactMapper(), log)
     events = [applied("www", 1), applied("www", 2), applied("www", 3)]
     recordings = store.put(events)

@@ -47,7 +47,7 @@ KEYS_BY_MARKS = {
     """,
     ("node", "hot"): "tls.cert tls.key tls.internal.ca tls.internal.cert tls.internal.key",
     ("node", "restart"): """
-        settingsFile node.name node.dataDir listeners listeners.sockets listeners.internal
+        settingsFile store node.name node.dataDir listeners listeners.sockets listeners.internal
         api.address api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.clusterID kubernetes.startupTimeout kubernetes.lease.duration
@@ -141,7 +141,10 @@ def test_scope_and_restart_of_every_key_are_as_promised() -> None:
         marks = (key.marks.scope, "restart" if key.marks.restart else "hot")
         found.setdefault(marks, set()).add(path)
     assert found == {marks: set(paths.split()) for marks, paths in KEYS_BY_MARKS.items()}
-    assert [path for path, key in KEYS.items() if key.marks.host_only] == ["settingsFile"]
+    assert [path for path, key in KEYS.items() if key.marks.host_only] == [
+        "settingsFile",
+        "store",
+    ]
 
 
 def test_the_defaults_are_as_promised() -> None:

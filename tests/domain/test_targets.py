@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from kudurru.domain.clock_steps import Reading, step
 from kudurru.domain.errors import Invalid, NotFound
-from kudurru.domain.events import CLOCK_STEPPED, SYSTEM_KEY, ChangeSet, Event, Who
+from kudurru.domain.events import (
+    CHECKPOINT_KEY,
+    CHECKPOINT_STATE,
+    CLOCK_STEPPED,
+    SYSTEM_KEY,
+    ChangeSet,
+    Event,
+    Who,
+)
 from kudurru.domain.targets import (
     before_change,
     mark_command,
@@ -71,14 +79,23 @@ def test_a_time_before_the_first_event_is_not_found(log, text: str) -> None:
         resolve(text, log, NOW_US)
 
 
+def test_a_checkpoint_is_the_position_of_its_last_event() -> None:
+    log = memory_log()
+    recorded_history(log)
+    state = Event(CHECKPOINT_STATE, CHECKPOINT_KEY, 1, "/", "kudurru-controller", b"{}")
+    log.append([change(state)], NOON_US)
+    assert resolve("checkpoint:11", log, NOW_US) == 11
+
+
 def test_a_time_that_is_still_to_come_is_refused(log) -> None:
     with pytest.raises(Invalid, match="still to come"):
         resolve(rfc3339(NOW_US + 1), log, NOW_US)
 
 
-def test_a_checkpoint_that_there_is_not_is_not_found(log) -> None:
-    with pytest.raises(NotFound, match="none of that name"):
-        resolve("checkpoint:5", log, NOW_US)
+@pytest.mark.parametrize("size", ["5", "11", "x", ""])
+def test_a_checkpoint_that_there_is_not_is_not_found(log, size: str) -> None:
+    with pytest.raises(NotFound, match="there is no checkpoint of"):
+        resolve(f"checkpoint:{size}", log, NOW_US)
 
 
 def test_a_change_is_meant_whole(log) -> None:

@@ -19,7 +19,7 @@ from kudurru.entrypoints import restoring
 from kudurru.entrypoints.directory import LocalService
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import MarkRequest
-from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.wiring import Change, Node, Result
 from kudurru.projections import as_of
 from tests.histories import KEYS, histories, operations, run, targets_of
 from tests.nodes import TESTER, a_change, memory_node, rebuilt
@@ -404,6 +404,52 @@ def test_a_restore_that_was_cut_off_is_taken_back(cut_off) -> None:
     assert addresses(node) == ["192.0.2.8"]
     with pytest.raises(Conflict, match="is finished"):
         service(node).restore(RestoreRequest(resume=id_))
+
+
+def test_a_restore_that_is_refused_half_way_says_how_to_end_it(node, monkeypatch) -> None:
+    monkeypatch.setattr(restore, "ONE_TRANSACTION_MAX", 1)
+    node.commit(a_change(put(zone("b.example"))))
+    target = node.log.head().seq
+    node.commit(a_change(drop(WWW_KEY), drop(Key("DNSZone//b.example"))))
+    commit = node.commit
+    seen: list[Change] = []
+
+    def commit_beside_others(change: Change) -> Result:
+        seen.append(change)
+        if len(seen) == 3:
+            commit(a_change(put(www("192.0.2.66"))))
+        return commit(change)
+
+    monkeypatch.setattr(node, "commit", commit_beside_others)
+    with pytest.raises(
+        Conflict, match=r"plan again\nrestore r-\w+ is unfinished: `kudurru restore"
+    ):
+        restored(node, target)
+    monkeypatch.undo()
+    assert node.objects.find(Key("DNSZone//b.example")) is not None
+    (id_,) = restoring.unfinished(node.objects.facts)
+    service(node).restore(RestoreRequest(resume=id_))
+    assert addresses(node) == ["192.0.2.66"]
+
+
+@pytest.mark.parametrize("ends_by_undo", [True, False])
+def test_a_large_undo_that_was_cut_off_is_ended_too(node, monkeypatch, ends_by_undo) -> None:
+    monkeypatch.setattr(restore, "ONE_TRANSACTION_MAX", 1)
+    other = record_set("b", endpoint("b.example", "A", "192.0.2.1"), zone="b.example")
+    seq = node.commit(a_change(put(www("192.0.2.8")), put(other))).seq
+    undertaking = restoring.prepare_undo(node.log, UndoRequest(what=str(seq)), "r-undo", TESTER)
+    assert len(undertaking.changes) == 4
+    for change in undertaking.changes[:2]:
+        node.commit(change)
+    assert node.objects.find(other.key) is None
+    assert addresses(node) == ["192.0.2.8"]
+    if ends_by_undo:
+        undone(node, "r-undo")
+    else:
+        service(node).restore(RestoreRequest(resume="r-undo"))
+    assert restoring.unfinished(node.objects.facts) == []
+    assert (node.objects.find(other.key) is not None) == ends_by_undo
+    assert addresses(node) == ["192.0.2.8" if ends_by_undo else "192.0.2.2"]
 
 
 def test_zones_of_a_large_restore_are_changed_whole(node, monkeypatch) -> None:

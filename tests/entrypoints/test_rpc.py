@@ -1,15 +1,51 @@
-"""The client's side of the command socket."""
+"""Both ends of the command socket, without a server behind it."""
 
+import asyncio
 import socket
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kudurru.domain.errors import Invalid
-from kudurru.entrypoints.rpc import RemoteService
+from kudurru.domain.events import Who
+from kudurru.entrypoints.rpc import RemoteService, RpcServer, connect
 
 
 def test_a_text_that_cannot_be_sent_is_invalid_and_nothing_is_sent() -> None:
     ours, theirs = socket.socketpair()
     with closing(theirs), RemoteService(ours) as server, pytest.raises(Invalid, match="surrogate"):
         server.export("\udcff")
+
+
+def test_a_command_that_is_under_way_when_the_server_stops_gets_its_answer(tmp_path: Path) -> None:
+    async def scene() -> list[str]:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def handle(method: str, argument: Any, who: Who) -> Any:
+            begun.set()
+            await go_on.wait()
+            return [f"{method} of {argument}"]
+
+        server = RpcServer(tmp_path / "s", handle)
+        await server.start()
+
+        def ask() -> list[str]:
+            client = connect(tmp_path / "s")
+            assert client is not None
+            with client:
+                return client.export("home.arpa")
+
+        asked = asyncio.create_task(asyncio.to_thread(ask))
+        idle = socket.socket(socket.AF_UNIX)
+        with closing(idle):
+            idle.connect(str(tmp_path / "s"))
+            await begun.wait()
+            stopping = asyncio.create_task(server.stop())
+            await asyncio.sleep(0)
+            go_on.set()
+            await stopping
+        return await asked
+
+    assert asyncio.run(asyncio.wait_for(scene(), 20)) == ["export of home.arpa"]

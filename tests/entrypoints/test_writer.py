@@ -9,12 +9,12 @@ import pytest
 
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.dns.serials import CLOCK_LEAP_MAX_S
-from kudurru.domain.errors import Busy, LogDamaged, ManagedBy, StorageFailed
-from kudurru.domain.events import CLOCK_STEPPED, OBJECT_STATUS
+from kudurru.domain.errors import Busy, LogDamaged, ManagedBy, StorageBroken, StorageFailed
+from kudurru.domain.events import CLOCK_STEPPED, OBJECT_STATUS, ChangeSet, Event
 from kudurru.entrypoints import writer as module
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.entrypoints.writer import Writer, keep_stamped
-from tests.nodes import BrittleLog, a_change, memory_node, rebuilt
+from tests.nodes import TESTER, BrittleLog, a_change, memory_node, rebuilt
 from tests.objects import WWW_KEY, ZONE_KEY, endpoint, put, record_set, www, zone
 
 SECOND = 1_000_000
@@ -156,10 +156,10 @@ def test_a_log_that_refuses_is_told_to_every_caller_and_the_next_change_works() 
 class FullAt(BrittleLog):
     """A log that has no room for one kind of event."""
 
-    def append(self, change_sets, now_us):
+    def append(self, change_sets, now_us, *, head_seq=None):
         if any(event.type == OBJECT_STATUS for one in change_sets for event in one.events):
             raise StorageFailed("no space left on device; free some")
-        return super().append(change_sets, now_us)
+        return super().append(change_sets, now_us, head_seq=head_seq)
 
 
 def test_a_change_that_is_durable_is_acknowledged_also_when_its_stamp_is_not() -> None:
@@ -206,6 +206,37 @@ def test_a_node_that_may_not_write_serves_on_when_a_record_expires() -> None:
     run(use)
 
 
+def unknown_event(node: Node) -> None:
+    """What a newer version has written."""
+    event = Event(
+        "obj.renamed.v1", ZONE_KEY, node.log.stream_version(ZONE_KEY) + 1, "/", "m", b"{}"
+    )
+    node.log.append([ChangeSet((event,), TESTER)], node.clock.now_us())
+    node.catch_up()
+
+
+def damage(node: Node) -> None:
+    node.why_not_writable = LogDamaged("payload", 1, "the payload of position 1 was changed")
+
+
+@pytest.mark.parametrize("what", [unknown_event, damage])
+def test_a_log_that_may_not_be_written_gets_no_event_of_the_clock_either(
+    what: Callable[[Node], None],
+) -> None:
+    async def use(node: Node, writer: Writer) -> None:
+        await writer.submit(a_change(put(zone())))
+        what(node)
+        head = node.log.head()
+        assert isinstance(node.clock, ManualClock)
+        node.clock.step_wall(3600 * SECOND)
+        writer.request_stamp()
+        await until(lambda: writer.statistics().stamps_refused == 1)
+        assert node.log.head() == head
+        assert node.why_not_writable is not None
+
+    run(use)
+
+
 def test_a_stamp_after_a_leap_of_the_clock_records_the_leap_and_does_not_follow_it() -> None:
     async def use(node: Node, writer: Writer) -> None:
         await writer.submit(a_change(put(zone())))
@@ -227,11 +258,11 @@ class GatedLog(BrittleLog):
     gate: threading.Event | None = None
     waiting = 0
 
-    def append(self, change_sets, now_us):
+    def append(self, change_sets, now_us, *, head_seq=None):
         if self.gate is not None:
             self.waiting += 1
             assert self.gate.wait(20)
-        return super().append(change_sets, now_us)
+        return super().append(change_sets, now_us, head_seq=head_seq)
 
 
 @pytest.mark.parametrize("what", ["change", "stamp"])
@@ -298,3 +329,63 @@ def test_a_caller_that_went_away_gets_its_change_all_the_same() -> None:
         assert node.objects.version(WWW_KEY) == 1
 
     run(use)
+
+
+def test_a_serial_of_a_dry_run_or_a_refused_import_is_not_given() -> None:
+    async def use(node: Node, writer: Writer) -> None:
+        await writer.submit(a_change(put(zone())))
+        before = serial(node)
+        imported = {"example.org": before + 1_000_000}
+        await asyncio.gather(
+            writer.submit(a_change(put(zone()), dry_run=True, imported_serials=imported)),
+            writer.submit(a_change(put(zone(), "other"), imported_serials=imported)),
+            writer.submit(a_change(put(www()))),
+            return_exceptions=True,
+        )
+        writer.request_stamp()
+        await until(lambda: not node.zones.unstamped())
+        assert before < serial(node) < imported["example.org"]
+
+    run(use)
+
+
+def test_a_writer_that_stops_answers_whoever_waits_and_takes_nothing_more() -> None:
+    async def scene() -> None:
+        node = memory_node()
+        writer = Writer(node)
+        running = asyncio.create_task(writer.run())
+        node.log.__class__ = GatedLog
+        log = node.log
+        assert isinstance(log, GatedLog)
+        log.gate = threading.Event()
+        first = asyncio.create_task(writer.submit(a_change(put(zone()))))
+        await until(lambda: log.waiting == 1)
+        second = asyncio.create_task(writer.submit(a_change(put(www()))))
+        await asyncio.sleep(0)
+        writer.stop()
+        with pytest.raises(Busy, match="nothing was changed"):
+            await writer.submit(a_change(host(1)))
+        log.gate.set()
+        await asyncio.wait_for(running, 20)
+        assert [first.result().seq, second.result().seq] == [1, 3]
+
+    asyncio.run(scene())
+
+
+def test_a_caller_in_the_middle_of_a_write_that_is_cut_off_is_told_that_it_is_open() -> None:
+    async def scene() -> None:
+        node = memory_node()
+        writer = Writer(node)
+        running = asyncio.create_task(writer.run())
+        node.log.__class__ = GatedLog
+        log = node.log
+        assert isinstance(log, GatedLog)
+        log.gate = threading.Event()
+        caller = asyncio.create_task(writer.submit(a_change(put(zone()))))
+        await until(lambda: log.waiting == 1)
+        running.cancel()
+        with pytest.raises(StorageBroken, match="open whether the change is there"):
+            await caller
+        log.gate.set()
+
+    asyncio.run(scene())

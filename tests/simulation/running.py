@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import open_data_dir
+from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.commands import Apply, Command, Delete
@@ -17,7 +18,9 @@ from kudurru.domain.events import Who
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import LogRow
 from kudurru.domain.verify import verify
-from kudurru.entrypoints.directory import open_log, replay
+from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.directory import open_checkpointer, open_log, replay, trust_of
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from tests.objects import endpoint, record_set, zone
@@ -47,15 +50,33 @@ def node_on(log: SQLiteEventLog) -> Node:
     return node
 
 
+def checkpointer_of(node: Node, data: Path) -> Checkpointer:
+    """With the other secrets that a server has, made where they are missing. Checkpoints are often
+    here."""
+    directory = open_data_dir(data)
+    secret_in(directory.cookie_secret, 16, SystemEntropy())
+    policy = CheckpointPolicy(events=20, interval_s=0.02, publish=(str(data / "published"),))
+    checkpointer = open_checkpointer(directory, node, policy)
+    assert not checkpointer.why_not
+    checkpointer.recount()
+    return checkpointer
+
+
 @asynccontextmanager
-async def writer_of(node: Node, coalesce_s: float = 0.001) -> AsyncIterator[Writer]:
-    """The writer and the stamps of a node, running. What ends them ends the block too."""
-    writer = Writer(node)
+async def writer_of(
+    node: Node, checkpointer: Checkpointer | None = None, coalesce_s: float = 0.001
+) -> AsyncIterator[Writer]:
+    """The writer, the stamps and the checkpoints of a node, running. What ends them ends the block
+    too."""
+    writer = Writer(node, checkpointer)
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(writer.run()),
             tasks.create_task(keep_stamped(writer, node, coalesce_s)),
         ]
+        if checkpointer is not None:
+            keeping = keep_checkpoints(writer, checkpointer, node.clock)
+            running.append(tasks.create_task(keeping))
         writer.request_stamp()
         yield writer
         for task in running:
@@ -63,23 +84,33 @@ async def writer_of(node: Node, coalesce_s: float = 0.001) -> AsyncIterator[Writ
 
 
 async def change_things(
-    node: Node, rng: random.Random, *, callers: int, each: int, acknowledge: Acknowledge
+    node: Node,
+    checkpointer: Checkpointer,
+    rng: random.Random,
+    *,
+    callers: int,
+    each: int,
+    acknowledge: Acknowledge,
 ) -> None:
-    """`callers` at a time, each of them `each` changes, one after the other."""
+    """`callers` at a time, each of them `each` changes, one after the other; a checkpoint now and
+    then, and at the end."""
 
     async def caller(rng: random.Random) -> None:
         for _ in range(each):
+            if rng.random() < 0.05:
+                acknowledge((await writer.checkpoint()).size)
             with suppress(NotFound):  # what is deleted may not be there
                 result = await writer.submit(a_change(rng))
                 if result.seq:
                     acknowledge(result.seq)
 
-    async with writer_of(node) as writer:
+    async with writer_of(node, checkpointer) as writer:
         result = await writer.submit(change(Apply(manifest=zone(ZONE), manager="kudurru")))
         if result.seq:
             acknowledge(result.seq)
         seeds = [random.Random(rng.random()) for _ in range(callers)]
         await asyncio.gather(*map(caller, seeds))
+        acknowledge((await writer.checkpoint()).size)
 
 
 def change(*commands: Command) -> Change:
@@ -134,12 +165,13 @@ def check_start(data: Path, *, acknowledged: int, history: list[LogRow] | None =
             an_apply("after", rng),
         ):
             node.commit(change(command))
-        assert log.head().seq > newest
+        checkpointer = checkpointer_of(node, data)
+        assert checkpointer.take(checkpointer.plan).size == log.head().seq > newest
         assert_whole(log)
     return newest
 
 
 def assert_whole(log: SQLiteEventLog) -> None:
-    found = verify(log)
+    found = verify(log, trust=trust_of())
     assert found.is_whole, found.damages
     log.check_storage()

@@ -11,9 +11,11 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import kudurru.adapters.sqlite.log as sqlite_log
-from tests.simulation.running import change_things, log_at, node_on
+from kudurru.adapters.sqlite.log import SQLiteEventLog
+from tests.simulation.running import change_things, checkpointer_of, log_at, node_on
 
 DATA = "var/lib/kudurru"
 """Below the root: several folders have to be made for it, and each is a name to lose."""
@@ -27,20 +29,27 @@ def acknowledge(seq: int) -> None:
     os.write(1, b"%d\n" % seq)
 
 
+def draw_limits(rng: random.Random) -> None:
+    sqlite_log.WAL_PAGES = rng.choice([30, 100, 4_096])
+    sqlite_log.SPILL_PAGES = rng.choice([10, 100, 4_096])
+    sqlite_log.WAL_SIZE_MAX = rng.choice([0, 100_000, 64 * 1024 * 1024])
+
+
+def run(data: Path, log: SQLiteEventLog, rng: random.Random, **how: Any) -> None:
+    """A node on a log, from its start until everything is changed: see `change_things`."""
+    node = node_on(log)
+    asyncio.run(change_things(node, checkpointer_of(node, data), rng, **how))
+
+
 def main() -> None:
     root, seed = Path(sys.argv[1]), int(sys.argv[2])
     rng = random.Random(seed)
     for _ in range(RUNS):
-        sqlite_log.WAL_PAGES = rng.choice([30, 100, 4_096])
-        sqlite_log.SPILL_PAGES = rng.choice([10, 100, 4_096])
-        sqlite_log.WAL_SIZE_MAX = rng.choice([0, 100_000, 64 * 1024 * 1024])
+        draw_limits(rng)
         with log_at(root / DATA) as log:
             if len(sys.argv) > 3:
                 log._writer.execute(f"PRAGMA synchronous = {sys.argv[3]}")
-            node = node_on(log)
-            asyncio.run(
-                change_things(node, rng, callers=CALLERS, each=EACH, acknowledge=acknowledge)
-            )
+            run(root / DATA, log, rng, callers=CALLERS, each=EACH, acknowledge=acknowledge)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,74 @@
+"""One leader per log and name, by an advisory lock of PostgreSQL.
+
+The lock belongs to a session: whoever loses the session has lost the lock, and finds out within
+PING_S plus PING_TIMEOUT_S, less than the eleven seconds that the server takes to give the lock of a
+silent node away. Where a connection is closed both sides know at once, and for PING_S two nodes may
+think that they lead: a leader's writes therefore carry the versions that they were decided on, as
+all writes do.
+"""
+
+import asyncio
+import hashlib
+from contextlib import suppress
+
+import psycopg
+
+from kudurru.adapters.postgres.connection import Connection, Place, deadline
+from kudurru.domain.errors import KudurruError
+
+RETRY_S = 0.5
+PING_S = 1.0
+PING_TIMEOUT_S = 3.0
+
+
+class PostgresElector:
+    """See `Elector`."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self._place = place
+        self._lock = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+        self._connection: Connection | None = None
+
+    async def campaign(self) -> None:
+        while not await asyncio.to_thread(self._try):
+            await asyncio.sleep(RETRY_S)
+
+    async def lost(self) -> None:
+        while await asyncio.to_thread(self._is_held):
+            await asyncio.sleep(PING_S)
+
+    async def resign(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await asyncio.to_thread(_close, connection)
+
+    def _try(self) -> bool:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = self._place.connect()
+            return self._ask("SELECT pg_try_advisory_lock(%s)")
+        except (KudurruError, psycopg.Error):
+            self._connection = None
+            return False
+
+    def _is_held(self) -> bool:
+        try:
+            return self._connection is not None and self._ask(
+                "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND granted "
+                "AND pid = pg_backend_pid() AND ((classid::bigint << 32) | objid::bigint) = %s"
+            )
+        except psycopg.Error:
+            self._connection = None
+            return False
+
+    def _ask(self, statement: str) -> bool:
+        connection = self._connection
+        assert connection is not None
+        with deadline(connection, PING_TIMEOUT_S):
+            row = connection.execute(statement, (self._lock,)).fetchone()
+        return bool(row and row[0])
+
+
+def _close(connection: Connection) -> None:
+    with suppress(psycopg.Error):
+        connection.close()

@@ -1,0 +1,84 @@
+"""Small file systems that can be filled, or lost, without harm to the machine.
+
+Each is mounted in a mount namespace of its own, held by a process that does nothing, and goes with
+it. Programs are started in there with `prefix`; this process looks in through /proc.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class Volume(NamedTuple):
+    path: Path
+    """Where it is for what is started in there."""
+    prefix: tuple[str, ...]
+    """Of command lines of what is started in there."""
+    view: Path
+    """Where it is for this process."""
+
+    def run(self, *command: str | Path) -> None:
+        subprocess.run([*self.prefix, *command], check=True, capture_output=True)
+
+
+@contextmanager
+def memory_volume(folder: Path, size: str) -> Iterator[Volume]:
+    """Of a size as tmpfs takes it. Skips where mounting is refused, but fails in CI."""
+    with _mounted(folder, f"mount -t tmpfs -o size={size},mode=0700 none") as volume:
+        yield volume
+
+
+@contextmanager
+def disk_volume(folder: Path, mebibytes: int) -> Iterator[Volume]:
+    """An ext4 in a file. `mount_again` repairs and mounts it anew."""
+    image = folder / "disk"
+    with image.open("wb") as file:
+        file.truncate(mebibytes << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    with _mounted(folder, f"mount -o loop {image}") as volume:
+        yield volume
+
+
+def mount_again(volume: Volume) -> None:
+    """What an administrator does with a disk that went read-only."""
+    image = volume.path.parent / "disk"
+    volume.run("umount", volume.path)
+    # 1: errors were corrected
+    subprocess.run(["e2fsck", "-f", "-y", image], capture_output=True, check=False)
+    volume.run("mount", "-o", "loop", image, volume.path)
+
+
+@contextmanager
+def _mounted(folder: Path, mount: str) -> Iterator[Volume]:
+    place = folder / "volume"
+    place.mkdir()
+    script = f"{mount} {place} && echo mounted && exec cat"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stderr is not None
+        try:
+            if holder.stdout.readline() != "mounted\n":
+                _refused(holder.stderr.read())
+            namespace = f"--mount=/proc/{holder.pid}/ns/mnt"
+            view = Path(f"/proc/{holder.pid}/root") / place.relative_to("/")
+            yield Volume(place, ("nsenter", namespace), view)
+        finally:
+            holder.stdin.close()
+
+
+def _refused(why: str) -> None:
+    if "CI" in os.environ:
+        pytest.fail(f"CI must be able to mount: {why}")
+    pytest.skip(f"mounting is refused: {why}")
