@@ -52,6 +52,7 @@ from kudurru.entrypoints.listeners import (
     close,
     engines_of,
     keep_fresh,
+    stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
@@ -252,8 +253,8 @@ class Server:
             HttpServer(metrics_routes(metrics), scraped.sockets),
             *(engine for _, engine in self._engines),
         ]
+        stack.push_async_callback(stop_all, parts)
         for part in parts:
-            stack.push_async_callback(part.stop)
             await part.start()
         http, ops = (one.address for one in web)
         shown = _shown(bound) | {"http": http, "ops": ops, "metrics": scraped.address}
@@ -388,6 +389,7 @@ class Server:
                     asked = msgspec.convert(argument, RestoreRequest)
                     prepare = partial(restoring.prepare_restore, node.log, asked)
                     carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
+                    await _sign(writer, carried)
                     return msgspec.to_builtins(carried)
                 case "undo":
                     unwanted = msgspec.convert(argument, UndoRequest)
@@ -420,6 +422,13 @@ async def _carry_out(
         with suppress(KudurruError):  # without a key; or it is made with the next change
             await writer.checkpoint()
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+
+async def _sign(writer: Writer, carried: Carried) -> None:
+    """A restore asks for a checkpoint; it is done all the same where none can be made."""
+    if carried.seq:
+        with suppress(KudurruError):
+            await writer.checkpoint()
 
 
 def _tell_key(checkpointer: Checkpointer) -> None:

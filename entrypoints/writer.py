@@ -322,7 +322,7 @@ class Writer:
             if self._checkpointer is not None:
                 self._checkpointer.published_us = now_us
         self.on_applied.set()
-        return node.results(decided, recorded, stamped)
+        return await unhurried(node.results_steps(decided, recorded, stamped))
 
     async def _append(
         self, sets: list[ChangeSet], now_us: int, decided_at: Position | None
@@ -353,7 +353,8 @@ class Writer:
     async def _catch_up(self) -> None:
         node = self._node
         while news := await asyncio.to_thread(node.news, NEWS_MAX):
-            node.take_in(news)
+            async with self.applying:
+                await unhurried(node.take_in_steps(news))
             self._count(news)
             self.on_applied.set()
 
