@@ -268,6 +268,9 @@ def root_by_proof(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) ->
 
 SCAN = json.JSONDecoder().raw_decode
 
+UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
+"""What reading raises where the text is not what it should be."""
+
 
 def fields_of(line: str) -> dict[str, str]:
     """Fields of an object on one line, as the very text that stands there: what was hashed."""
@@ -327,14 +330,7 @@ class Event:
             self.txn, self.n, self.type = (self.header[name] for name in ("txn", "n", "type"))
             if not all(isinstance(number, int) for number in (self.seq, self.txn, self.n)):
                 raise ValueError("seq, txn and n are numbers")
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            IndexError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+        except UNREADABLE as error:
             raise Fault("entry", f"line {number} is no event: {error!r}") from None
         self.computed = sha256(b"\x00" + self.entry)
 
@@ -379,7 +375,7 @@ class Export:
             self.origin, self.size = str(said["origin"]), int(said["size"])
             self.filter = dict(said["filter"] or {})
             self.keys = [str(note) for note in said["keys"]]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except UNREADABLE:
             raise Fault("file", "this is no export of kudurru: the first line is none") from None
         if not is_ours:
             raise Fault("file", "this is no export that this verifier knows; use a newer one")
@@ -399,7 +395,7 @@ class Export:
                 try:
                     last = json.loads(line)
                     self.note, self.count = str(last["checkpoint"]), last["events"]
-                except (ValueError, KeyError, RecursionError):
+                except UNREADABLE:
                     raise Fault("truncation", "the last line cannot be read") from None
                 if next(self._lines, ""):
                     raise Fault("entry", "there is more after the checkpoint")
@@ -474,7 +470,7 @@ def verify_proof(text: str, trusted: list[Key]) -> tuple[str, Keys]:
         header = json.loads(entry)
         path = [unbase64(line) or b"" for line in lines]
         origin, size = note.split("\n")[0], int(note.split("\n")[1])
-    except (ValueError, IndexError, TypeError):
+    except UNREADABLE:
         raise Fault("file", "this is no proof with its entry") from None
     root = root_by_proof(sha256(b"\x00" + entry), index, size, path)
     if root is None or header.get("seq") != index + 1:
