@@ -4,8 +4,11 @@ import argparse
 import importlib
 import sys
 
-BENCHES = ("spine", "log", "master_file", "answers", "engine", "transports", "restore")
-SHORT = ("spine", "log", "engine", "transports")
+BENCHES = (
+    *("spine", "log", "tree", "postgres", "restore"),
+    *("master_file", "answers", "engine", "transports"),
+)
+SHORT = ("spine", "log", "engine")
 
 
 def main() -> None:
