@@ -17,7 +17,7 @@ TARGETS = {
     "doh": Target(transports.doh, 200_000),
     "http1": Target(transports.http1, 20_000),
     "http2": Target(transports.http2, 20_000),
-    "doq": Target(transports.doq, 4_000),
-    "h3": Target(transports.h3, 4_000),
+    "doq": Target(transports.doq, 2_000),
+    "h3": Target(transports.h3, 2_000),
     "quic": Target(transports.quic, 20_000),
 }
