@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -388,6 +388,7 @@ class Server:
                     asked = msgspec.convert(argument, RestoreRequest)
                     prepare = partial(restoring.prepare_restore, node.log, asked)
                     carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
+                    await _sign(writer, carried)
                     return msgspec.to_builtins(carried)
                 case "undo":
                     unwanted = msgspec.convert(argument, UndoRequest)
@@ -416,7 +417,17 @@ async def _carry_out(
             seqs.append((await writer.submit(change)).seq)
         except KudurruError as error:
             raise restoring.cut_off(undertaking, len(seqs), error) from error
+    if seqs:
+        with suppress(KudurruError):  # without a key; or it is made with the next change
+            await writer.checkpoint()
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+
+async def _sign(writer: Writer, carried: Carried) -> None:
+    """A restore asks for a checkpoint; it is done all the same where none can be made."""
+    if carried.seq:
+        with suppress(KudurruError):
+            await writer.checkpoint()
 
 
 def _tell_key(checkpointer: Checkpointer) -> None:

@@ -4,7 +4,7 @@ import argparse
 import importlib
 import sys
 
-BENCHES = ("spine", "log", "master_file", "answers", "engine", "restore")
+BENCHES = ("spine", "log", "master_file", "answers", "engine", "restore", "tree")
 SHORT = ("spine", "log", "engine")
 
 
