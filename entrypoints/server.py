@@ -52,6 +52,7 @@ from kudurru.entrypoints.listeners import (
     close,
     engines_of,
     keep_fresh,
+    stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
@@ -252,8 +253,8 @@ class Server:
             HttpServer(metrics_routes(metrics), scraped.sockets),
             *(engine for _, engine in self._engines),
         ]
+        stack.push_async_callback(stop_all, parts)
         for part in parts:
-            stack.push_async_callback(part.stop)
             await part.start()
         http, ops = (one.address for one in web)
         shown = _shown(bound) | {"http": http, "ops": ops, "metrics": scraped.address}

@@ -4,7 +4,10 @@ import argparse
 import importlib
 import sys
 
-BENCHES = ("spine", "log", "master_file", "answers", "engine", "visible", "restore", "tree")
+BENCHES = (
+    *("spine", "log", "tree", "postgres", "restore"),
+    *("master_file", "answers", "engine", "visible", "transports"),
+)
 SHORT = ("spine", "log", "engine", "visible")
 
 
