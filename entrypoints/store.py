@@ -51,6 +51,7 @@ CHANGED_MAX = 10_000
 LOOKS_MAX = 16
 """How often a list looks again for what changed while it looked."""
 
+
 class LogStore:
     """Implements `Store` over a node and its writer."""
 
