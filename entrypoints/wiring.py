@@ -428,6 +428,14 @@ class Node:
     ) -> list[Result | KudurruError]:
         """What to tell each caller of a group, once its events are recorded. Who made the newest
         version of a zone that was stamped with the group gets the version with the stamp."""
+        return finish(self.results_steps(decided, recorded, stamped))
+
+    def results_steps(
+        self,
+        decided: Sequence[_Decided | KudurruError],
+        recorded: Sequence[Recorded],
+        stamped: Sequence[Recorded] = (),
+    ) -> Steps[list[Result | KudurruError]]:
         found: list[Result | KudurruError] = []
         versions: dict[Key, str] = {}  # what is unchanged may be so since an earlier one in here
         at = 0
@@ -439,10 +447,12 @@ class Node:
             at += len(own)
             for event in own:
                 versions[event.key] = resource_version(self.log.epoch, event.seq)
-            outcomes = [
-                msgspec.structs.replace(o, resource_version=versions.get(o.key, o.resource_version))
-                for o in one.outcomes
-            ]
+            outcomes = []
+            for i, outcome in enumerate(one.outcomes, 1):
+                version = versions.get(outcome.key, outcome.resource_version)
+                outcomes.append(msgspec.structs.replace(outcome, resource_version=version))
+                if i % PER_STEP == 0:
+                    yield
             found.append(Result(outcomes, own[0].txn if own else Position(0)))
         for event in stamped:
             newest, stamp = versions.get(event.key), resource_version(self.log.epoch, event.seq)

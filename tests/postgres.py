@@ -10,6 +10,7 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -113,7 +114,7 @@ def _wait_for(found: Server, process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
+    process.send_signal(signal.SIGQUIT)  # at once: what it holds goes away with it
     try:
         process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:

@@ -54,6 +54,15 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="ADDR:PORT", help="Prometheus metrics.")
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            help="Where the log is: memory, sqlite or postgresql://…  [default: where it has been]",
+            show_default=False,
+        ),
+    ] = None,
     engine: Annotated[Engine, typer.Option("--engine", help="What answers queries.")] = Engine.auto,
     demo: Annotated[bool, typer.Option("--demo", help="Add the zone demo.example once.")] = False,
     strict: Annotated[
@@ -71,6 +80,7 @@ def serve(
         flags["listeners"] = ("--dns", dns_listeners(_addresses(dns)))
     for key, flag, value in (
         ("node.dataDir", "--data", data),
+        ("store", "--store", store),
         ("api.address", "--http", http),
         ("ops.address", "--ops", ops),
         ("metrics.address", "--metrics", metrics),

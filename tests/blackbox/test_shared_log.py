@@ -1,0 +1,204 @@
+"""Several nodes on one log in PostgreSQL, as people run them."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from kudurru.adapters.data_dir import open_data_dir
+from kudurru.adapters.postgres.log import PostgresEventLog
+from kudurru.domain.errors import Busy, Conflict, KudurruError, StorageFailed
+from kudurru.domain.events import OBJECT_APPLIED
+from kudurru.domain.verify import verify
+from kudurru.entrypoints import command_socket
+from kudurru.entrypoints.rpc import RemoteService, connect
+from kudurru.entrypoints.service import ChangeRequest
+from tests.blackbox.program import (
+    Serving,
+    command,
+    kudurru,
+    records,
+    serving,
+    wait_until,
+    write_json,
+    zone,
+)
+from tests.objects import parse
+from tests.postgres import server
+from tests.tcp_proxy import proxy
+
+ZONE = "shared.example"
+
+
+def www(address: str = "192.0.2.1") -> dict[str, object]:
+    return records(f"www.{ZONE}", ZONE, (f"www.{ZONE}", "A", address))
+
+
+@pytest.fixture
+def database() -> str:
+    return server().url(server().new_database())
+
+
+def test_what_one_node_takes_every_node_serves(database: str, tmp_path: Path) -> None:
+    file = write_json(tmp_path / "zone.json", zone(ZONE), www())
+    with (
+        serving(tmp_path / "a", "--store", database) as a,
+        serving(tmp_path / "b", "--store", database) as b,
+    ):
+        assert kudurru("apply", "-f", file, "--data", tmp_path / "a").code == 0
+        assert a.texts(f"www.{ZONE}") == ["192.0.2.1"]
+        wait_until(lambda: b.texts(f"www.{ZONE}") == ["192.0.2.1"])
+        write_json(file, www("192.0.2.2"))
+        assert kudurru("apply", "-f", file, "--data", tmp_path / "b").code == 0
+        wait_until(lambda: a.texts(f"www.{ZONE}") == ["192.0.2.2"])
+        wait_until(lambda: a.texts(ZONE, "SOA") == b.texts(ZONE, "SOA"))
+    # Without a server, commands find the log all the same.
+    history = command("history", "--data", tmp_path / "a", "-o", "json")
+    assert history.code == 0, history.err
+    assert command("audit", "verify", "--data", tmp_path / "b").code == 0
+    write_json(file, www("192.0.2.3"))
+    assert command("apply", "-f", file, "--data", tmp_path / "a").code == 0
+    with serving(tmp_path / "b") as again:  # which store it is on is known by now
+        assert again.texts(f"www.{ZONE}") == ["192.0.2.3"]
+    assert not (tmp_path / "a" / "log.db").exists()
+
+
+def test_a_directory_is_never_given_another_log(database: str, tmp_path: Path) -> None:
+    file = write_json(tmp_path / "zone.json", zone(ZONE))
+    local, shared = tmp_path / "local", tmp_path / "shared"
+    assert command("apply", "-f", file, "--data", local).code == 0
+    with serving(shared, "--store", database):
+        pass
+    other = server().url(server().new_database())
+    with serving(tmp_path / "other", "--store", other):
+        pass
+    for data, store, why in (
+        (local, database, "has its log in sqlite"),
+        (local, "memory", "has its log in sqlite"),
+        (shared, "sqlite", "has its log in postgresql://"),
+        (shared, other, "holds another log"),
+        (tmp_path / "new", "mysql://x", "is no store: memory, sqlite, or postgresql://"),
+        (tmp_path / "new", "postgresql://a:b@127.0.0.1/x", "the URL holds a password"),
+        (tmp_path / "new", "postgresql://127.0.0.1:1/x", "check that the database runs"),
+    ):
+        done = command("serve", "--data", data, "--store", store, "--dns", "127.0.0.1:0")
+        assert (done.code, done.out) == (1, "")
+        assert why in done.err
+    assert command("get", "zone", "--data", local).code == 0
+
+
+class Node:
+    """A server on the shared log, and callers of its command socket."""
+
+    def __init__(self, data: Path, serving: Serving) -> None:
+        self.serving = serving
+        self._data = open_data_dir(data)
+        self.acknowledged: list[str] = []
+
+    def service(self) -> RemoteService:
+        found = connect(command_socket.find(self._data))
+        assert found is not None, "nobody answers"
+        return found
+
+    def position(self) -> int:
+        with self.service() as service:
+            return service.info().position
+
+    def digests(self) -> dict[str, str]:
+        with self.service() as service:
+            return {k: v for k, v in service.info(digests=True).digests.items() if k != "clock"}
+
+    def write(self, name: str, count: int, go_on: Callable[[], bool]) -> None:
+        """Apply record sets one after the other, each until it is acknowledged."""
+        for number in range(count):
+            owner = f"{name}-{number}.{ZONE}"
+            manifest = parse(records(owner, ZONE, (owner, "A", "192.0.2.1")))
+            while go_on():
+                with suppress(StorageFailed, Busy, Conflict), self.service() as service:
+                    service.change(ChangeRequest(apply=[manifest]))
+                    self.acknowledged.append(owner)
+                    break
+
+
+@contextmanager
+def writing(node: Node, name: str, count: int, go_on: Callable[[], bool]):
+    def write() -> None:
+        with suppress(AssertionError, OSError, KudurruError):
+            node.write(name, count, go_on)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join()
+
+
+@pytest.mark.slow
+def test_three_nodes_append_through_a_death_and_a_cut_and_lose_and_double_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = server().new_database()
+    direct = server().url(database)
+    with ExitStack() as stack:
+        between = stack.enter_context(proxy(server().socket))
+        indirect = f"postgresql://kudurru@127.0.0.1:{between.port}/{database}"
+        nodes = []
+        for name, url in (("a", direct), ("b", direct), ("c", indirect)):
+            data = tmp_path / name
+            nodes.append(Node(data, stack.enter_context(serving(data, "--store", url))))
+        a, b, c = nodes
+        with a.service() as service:
+            service.change(ChangeRequest(apply=[parse(zone(ZONE)), parse(www())]))
+        wait_until(lambda: all(n.serving.texts(f"www.{ZONE}") == ["192.0.2.1"] for n in nodes))
+        lives = {"b": True}
+        with (
+            writing(a, "a", 300, lambda: True) as writing_a,
+            writing(b, "b", 10_000, lambda: lives["b"]),
+            writing(c, "c", 200, lambda: True) as writing_c,
+        ):
+            wait_until(lambda: all(len(node.acknowledged) >= 20 for node in nodes))
+            between.cut()
+            wait_until(lambda: len(a.acknowledged) >= 80)
+            lives["b"] = False
+            b.serving.process.kill()
+            b.serving.process.wait()
+            # What was known before the cut is answered through it.
+            assert c.serving.texts(f"www.{ZONE}") == ["192.0.2.1"]
+            assert c.serving.texts(f"a-0.{ZONE}") == ["192.0.2.1"]
+            writing_a.join()
+            wanted, healed = a.position(), time.monotonic()
+            between.heal()
+            wait_until(lambda: c.position() >= wanted)
+            took_s = time.monotonic() - healed
+            with capsys.disabled():
+                print(f"\nsuite shared-log: a cut node was level {took_s:.2f} s after healing")
+            writing_c.join()
+        assert len(a.acknowledged) == 300
+        assert len(c.acknowledged) == 200
+        again = Node(
+            tmp_path / "b", stack.enter_context(serving(tmp_path / "b", "--store", direct))
+        )
+        wait_until(lambda: a.digests() == c.digests() == again.digests())
+    _check_log(direct, {owner for node in nodes for owner in node.acknowledged})
+
+
+def _check_log(url: str, acknowledged: set[str]) -> None:
+    from kudurru.adapters.clock import SystemClock, SystemEntropy
+
+    log = PostgresEventLog.open(url, entropy=SystemEntropy(), clock=SystemClock())
+    try:
+        assert verify(log).is_whole
+        applied = [
+            json.loads(event.body or b"{}")["spec"]["endpoints"][0]["dnsName"]
+            for event in log.read()
+            if event.type == OBJECT_APPLIED and event.key.startswith("DNSRecordSet/")
+        ]
+        assert acknowledged <= set(applied)
+        assert len(applied) == len(set(applied)), "something was recorded twice"
+    finally:
+        log.close()
