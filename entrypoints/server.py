@@ -375,7 +375,7 @@ class Server:
                 case "query":
                     return answer(node, argument)
                 case "export":
-                    return export_zone(node, argument)
+                    return await asyncio.to_thread(list, export_zone(node, argument))
                 case "info":
                     info = read_info(node, __version__, digests=bool(argument))
                     return msgspec.to_builtins(info)

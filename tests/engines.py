@@ -18,7 +18,7 @@ from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import Listener, bind_all
 from kudurru.domain.notation import parse_network
-from kudurru.domain.ports import PacketEngine, QueryHandler, QueryLimiter
+from kudurru.domain.ports import PacketEngine, QueryHandler
 from tests.certificates import write_pair
 
 LOOPBACK = Networks([parse_network("127.0.0.0/8"), parse_network("::1/128")])
@@ -44,13 +44,12 @@ def make_engine(
     limits: StreamLimits | None = None,
     proxies: Networks | None = None,
     trusted: Networks | None = None,
-    limiter: QueryLimiter | None = None,
 ) -> Any:
     """An engine for one protocol, of the class that speaks it."""
     (bound,) = bind_all([Listener(proto, address)])
     sockets = bound.sockets
     if proto == "udp":
-        return PythonEngine(handler, sockets, proxies=proxies, limiter=limiter)
+        return PythonEngine(handler, sockets, proxies=proxies)
     if proto in ("tcp", "tls"):
         tls = (lambda: certificates()._contexts[("dot",)]) if proto == "tls" else None
         return TcpServer(handler, sockets, tls=tls, proxies=proxies, limits=limits)

@@ -121,23 +121,6 @@ def test_peers_that_are_not_believed_are_served_as_themselves_and_may_send_no_he
     asyncio.run(main())
 
 
-def test_the_limiter_charges_the_client_that_the_header_names() -> None:
-    asked: list[bytes] = []
-
-    class Limiter:
-        def admit(self, clients, queries) -> None:
-            asked.extend(clients)
-
-    async def main() -> None:
-        async with serving("udp", WhoAsks(), proxies=LOOPBACK, limiter=Limiter()) as engine:
-            for client in ("203.0.113.9", "2001:db8::9"):
-                packet = header(client, protocol=2) + query("www.example")
-                assert await over_udp(engine, packet) == client
-        assert asked == [ip_address(one).packed for one in ("203.0.113.9", "2001:db8::9")]
-
-    asyncio.run(main())
-
-
 async def over_tcp(engine, octets: bytes) -> str | None:
     reader, writer = await asyncio.open_connection(*split_address(engine.addresses[0]))
     writer.write(octets)

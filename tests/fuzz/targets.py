@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.fuzz import transports
+from tests.fuzz import packets, transports
 
 
 class Target(NamedTuple):
@@ -12,6 +12,7 @@ class Target(NamedTuple):
 
 
 TARGETS = {
+    "packet": Target(packets.packet, 400_000),
     "proxy": Target(transports.proxy, 300_000),
     "tcp": Target(transports.tcp, 100_000),
     "doh": Target(transports.doh, 200_000),
