@@ -208,10 +208,11 @@ class Writer:
     async def _follow(self) -> None:
         """Where the log cannot be read, views stay as they are until it calls again: answers are
         right as of then."""
+        self._is_behind = False  # first: what comes meanwhile asks again
         try:
             await self._catch_up()
-            self._is_behind = False
         except KudurruError:
+            self._is_behind = True
             self._catch_ups_failed += 1
 
     async def _sign(self, make: Make, future: asyncio.Future[StoredCheckpoint]) -> None:
