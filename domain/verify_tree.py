@@ -41,6 +41,9 @@ class TreeVerifier:
     Kinds of damage: `tree`, a tile or a signed root is not that of the leaves; `signature`, a
     checkpoint is not signed as it should be, or was taken away; `truncation`, a checkpoint or a
     tile knows of more rows than there are. After the first the rest of the tree says nothing.
+
+    The log may grow meanwhile. Rows, tiles and checkpoints of an append become visible together, so
+    what is stored of more rows than were read is only a fault when the log has no such rows then.
     """
 
     def __init__(self, log: VerifiableLog, first: int, trust: Trust, report: Report) -> None:
@@ -51,14 +54,15 @@ class TreeVerifier:
         self._keys = KeyChain(origin_of(log.log_id, log.epoch), trust.check, trust.keys)
         self._edge = Edge.read(first, log.hashes)
         self._leaves: list[bytes] = []
+        self._stored: Iterator[StoredCheckpoint]
+        self._next: StoredCheckpoint | None
         self._size = first
         self._good = 0  # leaves under the last signed root that was right
         self._is_damaged = False
         self.signed = Signed()
         for event in log.read(0, first, key=SIGNING_KEY):
             self._adopt(event.seq, event.body)
-        self._stored = log.checkpoints(first)
-        self._next = next(self._stored, None)
+        self._seek(first)
         if trust.checkpoint is not None:
             self._check_outside(trust.checkpoint)
 
@@ -70,6 +74,8 @@ class TreeVerifier:
         self._size = row.seq
         if row.type == KEY_ADOPTED:
             self._adopt(row.seq, row.body)
+        if row.type == CHECKPOINT_STATE and (self._next is None or self._next.size > row.seq):
+            self._seek(row.seq - 1)
         is_due = self._next is not None and self._next.size == row.seq
         outside = self._trust.checkpoint
         is_outside = outside is not None and outside.size == row.seq
@@ -86,7 +92,7 @@ class TreeVerifier:
 
     def finish(self, newest: int) -> Signed:
         """What is left once the last row, `newest`, was read, damaged or not."""
-        if self._next is not None and self._next.size > newest:
+        if self._next is not None and self._next.size > newest and not self._has(self._next.size):
             more = f"a checkpoint of {self._next.size} events is stored"
             self._damage("truncation", newest + 1, f"the log ends at {newest} and {more}")
         if self._is_damaged or self._size != newest:
@@ -95,7 +101,8 @@ class TreeVerifier:
         self._check_end(newest)
         if not self.signed.size and not self._is_damaged:
             self._check_newest()
-        if self._keys.is_checked and not self.signed.is_trusted and not self._is_damaged:
+        is_missed = newest and self._keys.is_checked and not self.signed.is_trusted
+        if is_missed and not self._is_damaged:
             signer = self.signed.key or "no key"
             self._damage(
                 "signature",
@@ -104,6 +111,14 @@ class TreeVerifier:
                 "adopted under one",
             )
         return self.signed
+
+    def _seek(self, after: int) -> None:
+        """Go on with the first checkpoint of more than `after` events."""
+        self._stored = self._log.checkpoints(after)
+        self._next = next(self._stored, None)
+
+    def _has(self, seq: int) -> bool:
+        return seq <= self._log.head().seq
 
     def _damage(self, kind: str, position: int, message: str) -> None:
         if not self._is_damaged:
@@ -138,9 +153,10 @@ class TreeVerifier:
         for tile in self._edge.partial_tiles():
             first = tile.index * TILE_WIDTH
             stored = tuple(self._log.hashes(tile.level, first, first + TILE_WIDTH))
-            if len(stored) > len(tile.hashes) and stored[: len(tile.hashes)] == tile.hashes:
-                self._truncated(newest)
-            elif stored != tile.hashes:
+            if stored[: len(tile.hashes)] == tile.hashes:
+                if len(stored) > len(tile.hashes):
+                    self._truncated(newest)
+            else:
                 leaf, _ = _first_difference(tile, stored)
                 self._damage("tree", leaf, f"the last tile of level {tile.level} is not its own")
         first = newest - newest % TILE_WIDTH
@@ -148,6 +164,8 @@ class TreeVerifier:
             self._truncated(newest)
 
     def _truncated(self, newest: int) -> None:
+        if self._has(newest + 1):
+            return
         self._damage("truncation", newest + 1, f"the log ends at {newest} and its tree does not")
 
     # --- checkpoints --------------------------------------------------------------------

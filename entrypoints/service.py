@@ -143,7 +143,10 @@ def because(who: Who, reason: str) -> Who:
     """Raises Invalid for a reason that cannot be written down."""
     if not is_unicode(reason):
         raise Invalid("request", [Cause("reason", NOT_UNICODE)])
-    return msgspec.structs.replace(who, reason=reason[:REASON_MAX])
+    if len(reason) > REASON_MAX:
+        fault = f"{len(reason)} characters; at most {REASON_MAX}"
+        raise Invalid("request", [Cause("reason", fault)])
+    return msgspec.structs.replace(who, reason=reason)
 
 
 def manifest_to_wire(manifest: Manifest) -> dict[str, Any]:

@@ -239,9 +239,9 @@ class Writer:
             await self._note_clock(now_us)
             if log.is_shared:
                 await asyncio.to_thread(signer.refresh)
-            plan = make(now_us)
+            plan = await asyncio.to_thread(make, now_us)  # which asks the log
             if plan is None:
-                found = signer.current()
+                found = await asyncio.to_thread(signer.current)
                 assert found is not None
                 return found
             at_us = node.time_for_events_us(now_us)

@@ -20,6 +20,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._word = b""
         self._is_delivered = False
+        self._flows = threading.Event()
+        self._flows.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -33,12 +35,20 @@ class Proxy:
     def heal(self) -> None:
         self._is_cut = False
 
+    def hang(self) -> None:
+        """Swallow what comes, as a network does whose other end is gone; `resume` passes it on."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        self._flows.set()
+
     def cut_once_at(self, word: bytes, *, is_delivered: bool) -> None:
         """End the next connection whose client says this; the server has heard it, or not."""
         self._is_delivered = is_delivered
         self._word = word
 
     def close(self) -> None:
+        self.resume()
         self.cut()
         self._listener.close()
 
@@ -70,12 +80,15 @@ class Proxy:
                     self._word = b""
                     if self._is_delivered:
                         # Half closed: the server acts on what it has heard, and nobody listens.
+                        with self._lock:
+                            self._pairs.discard(pair)  # no cut may come in between
                         pair[0].close()
                         sink.sendall(data)
                         sink.shutdown(socket.SHUT_WR)
                         while sink.recv(65536):
                             pass
                     break
+                self._flows.wait()
                 sink.sendall(data)
         with self._lock:
             self._pairs.discard(pair)

@@ -120,12 +120,12 @@ def bind(folder: Path) -> AbstractContextManager[tuple[Ports, int]]:
 
 
 def dnsdist(folder: Path, backend: int) -> AbstractContextManager[tuple[Ports, int]]:
-    ports = {proto: free_port() for proto in MODES}
-    pair = f'"{folder}/cert.pem", "{folder}/key.pem"'
+    """Not over HTTPS: it puts several responses into one TLS record, and then dnsperf 2.10 waits
+    for ever."""
+    ports = {"tcp": free_port(), "tls": free_port()}
     (folder / "dnsdist.conf").write_text(
         f'setSecurityPollSuffix("")\nsetLocal("127.0.0.1:{ports["tcp"]}")\n'
-        f'addTLSLocal("127.0.0.1:{ports["tls"]}", {pair})\n'
-        f'addDOHLocal("127.0.0.1:{ports["https"]}", {pair}, "/dns-query")\n'
+        f'addTLSLocal("127.0.0.1:{ports["tls"]}", "{folder}/cert.pem", "{folder}/key.pem")\n'
         f'newServer("127.0.0.1:{backend}")\n'
         'getPool(""):setCache(newPacketCache(100000))\n'
     )

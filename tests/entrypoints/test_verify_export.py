@@ -1,15 +1,22 @@
 """kudurru-verify from within: its own Ed25519, its own tree, and how it reads a line."""
 
+import io
 import json
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kudurru.domain.chain import origin_of
+from kudurru.domain.events import PAYLOAD_REDACTED, SIGNING_KEY, SYSTEM_KEY, Event
+from kudurru.domain.export import event_line, first_line, last_line
+from kudurru.domain.ports import VerifiableLog
 from kudurru.domain.tree import Edge, Tree, root_of
 from kudurru.entrypoints import verify_export
+from tests.logs import NOON_US, adopt, applied, change, memory_log, recorded_history, sign
 
 # RFC 8032 section 7.1: public key, message, signature in two parts.
 VECTORS = [
@@ -111,3 +118,58 @@ def test_fields_are_read_as_they_stand(document: dict[str, object]) -> None:
 def test_what_is_no_object_on_a_line_is_refused(line: str) -> None:
     with pytest.raises((ValueError, IndexError)):
         verify_export.fields_of(line)
+
+
+# --- what only an export of odd events has ----------------------------------------------------
+
+
+def said_of(log: VerifiableLog, *, erased: int = 0) -> str:
+    """What the verifier says of an export of a log, the body at a position erased."""
+    newest = log.newest_checkpoint()
+    assert newest is not None
+    notes = [json.loads(event.body or b"")["note"] for event in log.read(key=SIGNING_KEY)]
+    lines = [first_line(origin_of(log.log_id, log.epoch), newest.size, {}, notes)]
+    for row in log.rows(0, newest.size):
+        is_erased = row.seq == erased
+        lines.append(
+            event_line(msgspec.structs.replace(row, salt=None, body=None) if is_erased else row)
+        )
+    lines.append(last_line(newest, newest.size))
+    text = b"".join(lines).decode(errors="surrogateescape")
+    return verify_export.verify(io.StringIO(text, newline="\n"), [])[0]
+
+
+def redaction(seq: int, **more: str) -> Event:
+    body = json.dumps({"seq": seq, **more}).encode()
+    return Event(PAYLOAD_REDACTED, SYSTEM_KEY, 1, "/", "kudurru-controller", body)
+
+
+def test_an_erased_payload_needs_an_event_that_says_so() -> None:
+    log = memory_log()
+    recorded_history(log)
+    log.append([change(redaction(2))], NOON_US)
+    sign(log, 1, adopt(log))
+    assert said_of(log) == "ok: all 13 events of the log"
+    assert said_of(log, erased=2) == "ok: all 13 events of the log, 1 payloads were redacted"
+    with pytest.raises(verify_export.Fault, match="position 3: its body was erased") as found:
+        said_of(log, erased=3)
+    assert found.value.kind == "payload"
+
+
+def test_a_redaction_of_who_does_not_excuse_a_body() -> None:
+    log = memory_log()
+    recorded_history(log)
+    log.append([change(redaction(2, part="who"))], NOON_US)
+    sign(log, 1, adopt(log))
+    with pytest.raises(verify_export.Fault, match="position 2: its body was erased"):
+        said_of(log, erased=2)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\x00\xff", b'{"a":\n1}', b'{"a": 1}', b'"text"', b"null", b"[1, 2]", b"1e5"]
+)
+def test_a_body_of_any_octets_is_exported_and_verified(body: bytes) -> None:
+    log = memory_log()
+    log.append([change(applied("www", body=body))], NOON_US)
+    sign(log, 1, adopt(log))
+    assert said_of(log) == "ok: all 3 events of the log"
