@@ -92,6 +92,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `serve` needs of the settings."""
 
     data: Path
+    node_name: str = ""  # what hostname.bind answers; empty: nothing
     listeners: tuple[Configured, ...]
     tls: TlsSettings = TlsSettings()
     store: str = ""  # as the setting: where the log is
@@ -237,7 +238,7 @@ class Server:
             node,
             is_synced=lambda: self.is_synced,
             is_lameduck=lambda: self.is_lameduck,
-            identity=Identity(version=f"kudurru {__version__}"),
+            identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
         )

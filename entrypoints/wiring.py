@@ -515,7 +515,7 @@ class Node:
             stored.status,
             serial=serial,
             content_hash=zone.digest(),
-            record_count=zone.record_count,
+            record_count=zone.record_count + 1,  # and the SOA, as a zone file has it
             generation=stored.body.generation,
         )
         return UpdateStatus(key=state.key, status=status, expected=stored.resource_version)

@@ -260,7 +260,7 @@ def test_the_status_of_a_stamp_keeps_what_others_wrote(node: Node) -> None:
     assert after.status is not None
     assert after.status["conditions"] == [{"type": "Ready"}]
     assert after.status["serial"] == serial(node)
-    assert after.status["recordCount"] == 1
+    assert after.status["recordCount"] == 2  # with the SOA
 
 
 def test_an_expired_record_leaves_on_time_and_moves_the_serial(
