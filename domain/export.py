@@ -41,23 +41,22 @@ Filter = dict[str, str]
 # --- JSON Lines, verifiable -------------------------------------------------------------------
 
 
-def first_line(
-    origin: str, size: int, selection: Filter, adoptions: Iterable[tuple[int, str]]
-) -> bytes:
-    """`size` events are in the log; `adoptions` are (seq, note) of its keys."""
+def first_line(origin: str, size: int, selection: Filter, adoptions: Iterable[str]) -> bytes:
+    """`size` events are in the log; `adoptions` are the notes that its keys were adopted by."""
     document = {
         "kudurru": "export",
         "version": EXPORT_VERSION,
         "origin": origin,
         "size": size,
         "filter": selection or None,
-        "keys": [{"seq": seq, "note": note} for seq, note in adoptions],
+        "keys": list(adoptions),
     }
     return canonical(document) + b"\n"
 
 
 def event_line(row: LogRow, proof: Sequence[bytes] | None = None) -> bytes:
-    """One event; with `proof`, its audit path to the root of the checkpoint at the end."""
+    """One event. By itself with `proof`, its audit path to the root of the checkpoint at the end;
+    else with its place in the chain."""
     parts = [
         *_raw("entry", row.entry),
         b'"salt":' + _hex(row.salt),
@@ -65,9 +64,10 @@ def event_line(row: LogRow, proof: Sequence[bytes] | None = None) -> bytes:
         b'"whoSalt":' + _hex(row.who_salt),
         *_raw("who", row.who),
         b'"leaf":' + _hex(row.leaf),
-        b'"head":' + _hex(row.head),
     ]
-    if proof is not None:
+    if proof is None:
+        parts.append(b'"head":' + _hex(row.head))
+    else:
         parts.append(b'"proof":[' + b",".join(map(_hex, proof)) + b"]")
     return b"{" + b",".join(parts) + b"}\n"
 

@@ -101,7 +101,8 @@ class TreeVerifier:
         self._check_end(newest)
         if not self.signed.size and not self._is_damaged:
             self._check_newest()
-        if self._keys.is_checked and not self.signed.is_trusted and not self._is_damaged:
+        is_missed = newest and self._keys.is_checked and not self.signed.is_trusted
+        if is_missed and not self._is_damaged:
             signer = self.signed.key or "no key"
             self._damage(
                 "signature",
