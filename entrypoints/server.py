@@ -211,7 +211,8 @@ class Server:
             return None
         checkpointer = open_checkpointer(directory, node, self._options.checkpoints)
         if checkpointer.why_not:
-            log.error("checkpoints are not signed: %s", checkpointer.why_not)
+            level = logging.INFO if node.log.is_shared else logging.ERROR
+            log.log(level, "checkpoints are not signed: %s", checkpointer.why_not)
         return checkpointer
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
