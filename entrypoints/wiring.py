@@ -427,8 +427,11 @@ class Node:
             yield record
         except BaseException:
             self._pending.clear()
+            now_s = self.zones.now_s
             self.views.follower.reset()
             self.catch_up()
+            # What expired stays so, also where the clock went back since.
+            self.views.follower.advance(now_s)
             raise
         finally:
             self._pending.clear()
