@@ -83,8 +83,11 @@ def resolve_owner(
     apex_key: Name,
     default_ttl: int,
     now_s: int,
+    takes_apex_ns: bool = False,
 ) -> Resolved:
-    """Which RRsets one owner serves at a moment, out of what all record sets want there."""
+    """Which RRsets one owner serves at a moment, out of what all record sets want there.
+    `takes_apex_ns`: the zone's name servers are in a record set, as they are where the zone was
+    transferred, and not in the DNSZone."""
     if len(contributions) > 1:
         contributions = sorted(contributions, key=lambda c: (c.created, c.key))
     owner: Name | None = None
@@ -100,7 +103,7 @@ def resolve_owner(
             if is_on and expires is not None:
                 expiries.append(expires)
             holder = holders.setdefault((parsed.rtype, parsed.set_identifier), key)
-            fault = _fault(parsed, is_on, holder, key, owner_key, apex_key, served)
+            fault = _fault(parsed, is_on, holder, key, owner_key, apex_key, served, takes_apex_ns)
             if fault is not None:
                 problems.setdefault(key, []).append(_problem(parsed, *fault))
             elif is_on:
@@ -129,6 +132,7 @@ def _fault(
     owner_key: Name,
     apex_key: Name,
     served: dict[int, Key],
+    takes_apex_ns: bool,
 ) -> tuple[Reason, str] | None:
     """Reason and message of what is wrong with an endpoint. One that is off or expired (not
     `is_on`) holds its identity and is in nobody's way otherwise."""
@@ -138,7 +142,7 @@ def _fault(
         return "Duplicated", f"{holder} came first with this name, type and set identifier"
     if not is_on:
         return None
-    if owner_key == apex_key and parsed.rtype == record_types.NS:
+    if owner_key == apex_key and parsed.rtype == record_types.NS and not takes_apex_ns:
         return "Invalid", "name servers of the zone are written in spec.nameservers of the DNSZone"
     if owner_key == apex_key and parsed.rtype == record_types.CNAME:
         return "Invalid", "a CNAME cannot stand beside the SOA of the zone"
@@ -155,8 +159,9 @@ def _fault(
 
 
 def apex_rrsets(spec: DNSZoneSpec) -> list[RRset]:
-    """The NS RRset at the apex, as the DNSZone writes it."""
-    if not spec.nameservers:
+    """The NS RRset at the apex, as the DNSZone writes it. That of a secondary comes with the
+    transfer."""
+    if not spec.nameservers or spec.type == "Secondary":
         return []
     ttl = spec.default_ttl if spec.nameserver_ttl is None else spec.nameserver_ttl
     return [RRset(record_types.NS, ttl, tuple(names.from_text(text) for text in spec.nameservers))]

@@ -118,6 +118,7 @@ class Zone:
         "cuts",
         "dnames",
         "expiring",
+        "is_available",
         "key",
         "negative_parts",
         "negative_wire",
@@ -133,6 +134,9 @@ class Zone:
         self.apex = apex
         self.key = names.key(apex)
         self.soa = soa
+        self.is_available = True
+        """Whether it may be answered from: not so a secondary before its first transfer, or when
+        its primaries were silent for too long."""
         self.serial = 0
         """Of the stamped version; 0 before the first stamp."""
         self.stamped_soa: Soa | None = None
@@ -201,6 +205,7 @@ class Zone:
         )
         copy.nodes, copy.children = self.nodes.copy(), self.children.copy()
         copy.cuts, copy.dnames = self.cuts.copy(), self.dnames.copy()
+        copy.is_available = self.is_available
         copy.cased, copy.expiring = self.cased.copy(), self.expiring.copy()
         copy._render_soa()
         return copy
@@ -235,6 +240,21 @@ class Zone:
         self.stamped_soa = self.soa
         self._render_soa()
         return delta
+
+    def foresee(self, soa: Soa, changes: Iterable[tuple[bytes, bytes]]) -> tuple[str, int]:
+        """Digest and record count that the zone would have with another SOA, and with other images
+        for the owners, by key, in `changes`."""
+        digest, count = self._digest.copy(), self.record_count
+        digest.remove(_soa_element(self.key, self.soa))
+        digest.add(_soa_element(self.key, soa))
+        for key, new in changes:
+            for rrset in unpack(self.nodes.get(key, EMPTY)):
+                digest.remove(_element(key, rrset))
+                count -= rrset.rr_count
+            for rrset in unpack(new):
+                digest.add(_element(key, rrset))
+                count += rrset.rr_count
+        return digest.hexdigest(), count
 
     def stamped_nodes(self) -> Iterator[tuple[bytes, bytes]]:
         """Owners and images of the stamped version, in no order, without the SOA; nothing before
