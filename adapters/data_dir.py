@@ -5,6 +5,7 @@ store         where the log is when it is not here
 views.db      projections and snapshots
 querylog.db   queries, which are no part of the log
 secrets.db    secret parts of keys, tokens and users
+secondaries.json  when secondary zones were last known to be right
 lists/        block lists as fetched
 keys/         signing keys and other secrets of the node, mode 0700
 lock          see `adapters.sqlite.lock`
@@ -46,6 +47,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def secrets(self) -> Path:
         return self.path / "secrets.db"
+
+    @property
+    def refresh_times(self) -> Path:
+        return self.path / "secondaries.json"
 
     @property
     def lists(self) -> Path:

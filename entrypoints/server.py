@@ -9,6 +9,8 @@ import asyncio
 import gc
 import logging
 import os
+import random
+import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -22,8 +24,10 @@ import msgspec
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
+from kudurru.adapters.dns.transfer_client import AsyncTransferClient
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.refresh_times import RefreshTimes
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
@@ -57,6 +61,7 @@ from kudurru.entrypoints.listeners import (
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
+from kudurru.entrypoints.secondaries import Secondaries
 from kudurru.entrypoints.service import (
     REASON_MAX,
     ChangeRequest,
@@ -73,6 +78,7 @@ from kudurru.entrypoints.service import (
 )
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
+from kudurru.projections.pipeline.control import Control
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 
@@ -138,7 +144,13 @@ class Server:
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            addresses = await self._listen(node, writer, Cookies(secret), stack)
+            secondaries = self._secondaries(node, writer, directory)
+            control = Control(
+                on_notify=secondaries.notified,
+                find_key=lambda _: None,
+                now_s=lambda: node.clock.now_us() // 1_000_000,
+            )
+            addresses = await self._listen(node, writer, Cookies(secret), control, stack)
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
@@ -153,6 +165,8 @@ class Server:
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
                         )
                     ]
+                    if self.why_not_writable is None:
+                        running.append(tasks.create_task(secondaries.run(), name="secondaries"))
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
@@ -205,6 +219,19 @@ class Server:
             self._stop_writing(node, damages[0])
         return node
 
+    def _secondaries(self, node: Node, writer: Writer, directory: DataDir) -> Secondaries:
+        secondaries = Secondaries(
+            node,
+            writer,
+            AsyncTransferClient(),
+            chance=random.SystemRandom().random,
+            new_id=lambda: secrets.randbits(16),
+            find_key=lambda _: None,
+            times=RefreshTimes(directory.refresh_times),
+        )
+        writer.listeners.append(secondaries.heard)
+        return secondaries
+
     def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
         """None for a damaged log: nobody signs that."""
         if self.why_not_writable is not None:
@@ -223,7 +250,12 @@ class Server:
         node.why_not_writable = damage
 
     async def _listen(
-        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+        self,
+        node: Node,
+        writer: Writer,
+        cookies: Cookies,
+        control: Control,
+        stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
@@ -242,6 +274,7 @@ class Server:
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
+            control=control,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)

@@ -199,6 +199,15 @@ class ZoneView:
         states = self._by_apex.get(apex, [])
         return next((s for s in states if s.zone is not None), states[0] if states else None)
 
+    def withhold(self, name: str) -> None:
+        """Do not answer from a secondary zone until its next status: it has expired, whether the
+        log could be told or not."""
+        state = self._states.get(name)
+        if state is not None and state.zone is not None and state.spec.type == "Secondary":
+            self.served.before_change(state.zone)
+            state.zone.is_available = False
+            self._changed()
+
     def waiting(self) -> dict[str, set[Key]]:
         """Record sets whose zone is not served, by name of the DNSZone. Do not change it."""
         return self._waiting

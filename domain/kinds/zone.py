@@ -54,14 +54,21 @@ class Transfer(StrictSpec, frozen=True, kw_only=True):
 
 
 class Primary(StrictSpec, frozen=True, kw_only=True):
+    """A server that the zone is fetched from. `key_ref` names the TSIG key that proves it; with
+    `server_name` its certificate must be for that name, else TLS hides and does not prove."""
+
     address: Text
-    port: Port = 53
+    port: Port | None = None  # absent: 53, over TLS 853
     key_ref: Text | None = None
+    server_name: Text | None = None
 
 
 class Secondary(StrictSpec, frozen=True, kw_only=True):
     primaries: Annotated[list[Primary], Meta(min_length=1, max_length=16)]
     transport: Literal["tcp", "tls"] = "tcp"
+
+    def port_of(self, primary: Primary) -> int:
+        return primary.port or (853 if self.transport == "tls" else 53)
 
 
 class Forward(StrictSpec, frozen=True, kw_only=True):
@@ -84,11 +91,30 @@ class DNSZoneSpec(StrictSpec, frozen=True, kw_only=True):
         share_defaults(self)
 
 
+class TransferredSoa(Spec, frozen=True, kw_only=True):
+    """The SOA of a secondary zone as its primary has it; the serial stands beside it."""
+
+    mname: str
+    rname: str
+    refresh: int
+    retry: int
+    expire: int
+    minimum: int
+    ttl: int
+
+
 class DNSZoneStatus(Spec, frozen=True, kw_only=True):
+    """`soa`, `primary`, `refreshedAt` and `expired` are of a secondary zone: what was transferred,
+    from where, when it was last known to be right, and whether that is too long ago."""
+
     observed_generation: int = 0
     serial: int | None = None
     content_hash: str = ""
     record_count: int = 0
+    soa: TransferredSoa | None = None
+    primary: str = ""
+    refreshed_at: str = ""
+    expired: bool = False
     conditions: list[Condition] = []
 
 
@@ -120,10 +146,11 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
         if spec.type != kind and part is not None:
             yield Cause("spec.type", f"{spec.type}, and {field} is for type {kind} only")
     for i, primary in enumerate(spec.secondary.primaries if spec.secondary else ()):
+        field = f"spec.secondary.primaries[{i}].address"
         if not _is_address(primary.address):
-            yield Cause(
-                f"spec.secondary.primaries[{i}].address", f"{primary.address!r} is no IP address"
-            )
+            yield Cause(field, f"{primary.address!r} is no IP address")
+        elif (address := ip_address(primary.address)).is_multicast or address.is_unspecified:
+            yield Cause(field, f"{primary.address!r} is the address of no server")
 
 
 def _transfer_faults(transfer: Transfer) -> Iterator[Cause]:

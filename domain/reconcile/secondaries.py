@@ -17,6 +17,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.serials import is_newer
 from kudurru.domain.dns.transfer import Version
 from kudurru.domain.dns.zone_tree import Soa
+from kudurru.domain.kinds.zone import TransferredSoa
 
 REFRESH_MIN_S, REFRESH_MAX_S = 1, 28 * 86_400
 RETRY_MIN_S, RETRY_MAX_S = 1, 14 * 86_400
@@ -208,18 +209,6 @@ _TRANSFERRED = ("soa", "primary", "refreshedAt", "expired")
 READY, REFRESHED = "Ready", "Refreshed"
 
 
-class SecondarySoa(msgspec.Struct, frozen=True, kw_only=True):
-    """The primary's SOA as a status has it; its serial stands beside it."""
-
-    mname: str
-    rname: str
-    refresh: int
-    retry: int
-    expire: int
-    minimum: int
-    ttl: int
-
-
 def soa_to_status(soa: Soa) -> dict[str, Any]:
     return {
         "mname": names.to_text(soa.mname),
@@ -236,7 +225,7 @@ def soa_from_status(status: dict[str, Any] | None) -> Soa | None:
     """The SOA that a secondary zone was transferred with; None where there is none, or what is
     there is none of ours."""
     try:
-        said = msgspec.convert((status or {}).get("soa"), SecondarySoa)
+        said = msgspec.convert((status or {}).get("soa"), TransferredSoa)
         return Soa(
             mname=names.from_text(said.mname),
             rname=names.from_text(said.rname),
@@ -316,7 +305,9 @@ def expired(before: dict[str, Any] | None, now_s: int, *, generation: int) -> di
 
 def without_transfer(status: dict[str, Any] | None) -> dict[str, Any]:
     """What a zone that is no secondary any more keeps of its status."""
-    return {k: v for k, v in (status or {}).items() if k not in (*_TRANSFERRED, "conditions")}
+    if not status or "soa" not in status:
+        return status or {}
+    return {k: v for k, v in status.items() if k not in (*_TRANSFERRED, "conditions")}
 
 
 def says_the_same(before: dict[str, Any] | None, after: dict[str, Any]) -> bool:

@@ -21,9 +21,13 @@ from kudurru.domain.dns.messages import (
 )
 from kudurru.domain.dns.zone_tree import ZoneSet
 from kudurru.domain.ports import Clock, Reply
+from kudurru.projections.pipeline.control import NOTIFY, Control
 from kudurru.projections.pipeline.edns import Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
 from kudurru.projections.pipeline.zones import Zones
+
+_RESPONSE_OR_OPCODE = 0xF8  # of the third octet
+_CONTROL = frozenset({NOTIFY << 3})
 
 UDP = "udp"
 NO_REPLY = "none"
@@ -57,10 +61,13 @@ class Pipeline:
         is_lameduck: Callable[[], bool],
         on_exception: Callable[[Exception], None],
         cookies: Cookies | None = None,
+        control: Control | None = None,
     ) -> None:
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._zones = Zones(zones)
+        self._control = control
+        self._is_synced = is_synced
         self._clock = clock
         self._on_exception = on_exception
         self._requests: dict[str, int] = defaultdict(int)
@@ -72,6 +79,8 @@ class Pipeline:
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
         try:
+            if self._control is not None and packet[2] & _RESPONSE_OR_OPCODE in _CONTROL:
+                return self._other(self._control, packet, client)
             query = parse_query(packet)
             if isinstance(query, Unanswerable):
                 self._responses[query.rcode] += 1
@@ -111,6 +120,14 @@ class Pipeline:
                 # RFC 1035 section 6.2: nobody has the authority over all classes.
                 answer = msgspec.structs.replace(answer, is_authoritative=False)
         return answer
+
+    def _other(self, control: Control, packet: bytes, client: str) -> Reply:
+        """The reply to a message that is no question."""
+        wire = (
+            control.handle(packet, client) if self._is_synced() else error_reply(packet, SERVFAIL)
+        )
+        self._responses[wire[3] & 0xF] += 1
+        return Reply(wire, False)
 
     def _failed(
         self, error: Exception, packet: bytes, query: Query | Unanswerable | None

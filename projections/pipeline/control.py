@@ -1,0 +1,96 @@
+"""The stage for messages that are no questions: NOTIFY (RFC 1996).
+
+It parses whole messages, which is slow and may be: they are few, the limiter stands before them,
+and a message that is malformed ends here.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from struct import Struct as Layout
+
+import msgspec
+
+from kudurru.domain.dns import tsig
+from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTAUTH, NOTIMP, REFUSED
+from kudurru.domain.dns.message_reader import BadMessage, Message, read_message
+from kudurru.domain.dns.messages import error_reply
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.record_types import SOA
+from kudurru.domain.dns.tsig import BadTsig, FindKey, Signer, Unverified
+from kudurru.domain.dns.zone_tree import CLASS_IN
+
+NOTIFY = 4
+_AA = 0x04  # of the third octet
+_HEADER_SIZE = 12
+_COUNTS = Layout("!HHHH")
+_RCODE_MASK = 0x0F
+
+OnNotify = Callable[[Name, str, Name | None], str]
+"""(zone, address of the client, name of the key that the message is signed with) to a verdict:
+taken, refused, unknown."""
+
+_CODES = {"taken": NOERROR, "refused": REFUSED, "unknown": NOTAUTH}
+
+
+class ControlStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    notifies: dict[str, int]  # by what became of them
+
+
+class Control:
+    """`find_key` knows the TSIG keys, `now_s` gives unix time."""
+
+    def __init__(self, *, on_notify: OnNotify, find_key: FindKey, now_s: Callable[[], int]) -> None:
+        self._on_notify = on_notify
+        self._find_key = find_key
+        self._now_s = now_s
+        self._notifies: Counter[str] = Counter()
+
+    def handle(self, packet: bytes, client: str) -> bytes:
+        """The reply to a message with an opcode other than QUERY."""
+        if packet[2] >> 3 & 0xF != NOTIFY:
+            return error_reply(packet, NOTIMP)
+        try:
+            message, signer = self._opened(packet)
+        except (BadMessage, BadTsig):
+            self._notifies["malformed"] += 1
+            return error_reply(packet, FORMERR)
+        except Unverified as error:
+            self._notifies["unverified"] += 1
+            return error.mark(error_reply(packet, NOTAUTH), self._now_s())
+        reply = self._notify(packet, message, client, signer)
+        return reply if signer is None else signer.sign(reply, self._now_s())
+
+    def statistics(self) -> ControlStatistics:
+        return ControlStatistics(notifies=dict(self._notifies))
+
+    def _opened(self, packet: bytes) -> tuple[Message, Signer | None]:
+        """The message, and what signs the answer where it is signed."""
+        signature = tsig.find(packet)
+        if signature is None:
+            return read_message(packet), None
+        signer = tsig.verify(packet, signature, self._find_key, self._now_s())
+        return read_message(signature.unsigned(packet)), signer
+
+    def _notify(self, packet: bytes, message: Message, client: str, signer: Signer | None) -> bytes:
+        if len(message.questions) != 1:
+            self._notifies["malformed"] += 1
+            return error_reply(packet, FORMERR)
+        question = message.questions[0]
+        if question.rtype != SOA or question.rclass != CLASS_IN:
+            # RFC 1996 section 3.7 leaves room for other types; none is defined.
+            self._notifies["malformed"] += 1
+            return _reply(packet, NOTIMP)
+        key = signer.key.name if signer is not None else None
+        verdict = self._on_notify(question.name, client, key)
+        self._notifies[verdict] += 1
+        return _reply(packet, _CODES[verdict])
+
+
+def _reply(packet: bytes, rcode: int) -> bytes:
+    """A response with the question of the message, which has one (RFC 1996 section 4.7)."""
+    at = _HEADER_SIZE
+    while size := packet[at]:
+        at += size + 1
+    head = error_reply(packet, rcode)
+    flags = bytes((head[2] | _AA, head[3]))
+    return head[:2] + flags + _COUNTS.pack(1, 0, 0, 0) + packet[_HEADER_SIZE : at + 5]
