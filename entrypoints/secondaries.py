@@ -345,7 +345,7 @@ class Secondaries:
             return  # it went while it was refreshed
         ours, primary = ours_of(state), refresh.step.primary
         if primary is None or ours is None:
-            failure = refresh.failures[-1]
+            failure = refresh.why_not()
             log.warning("%s: %s", tracked.name, failure.message)
             self._failed(tracked)
             await self._say_troubled(tracked, failure)

@@ -7,6 +7,7 @@ when the caller has seen too many.
 
 import asyncio
 import contextlib
+import os
 import ssl
 from collections.abc import AsyncGenerator
 
@@ -116,7 +117,10 @@ def _context(peer: Peer) -> ssl.SSLContext:
 
 
 def _unreachable(peer: Peer, error: OSError) -> Unreachable:
-    return Unreachable(f"{peer}: {error.strerror or error}")
+    # asyncio's own text of a failed connection repeats the address instead of saying why.
+    is_plain = error.errno is not None and not isinstance(error, ssl.SSLError)
+    why = os.strerror(error.errno) if is_plain and error.errno else str(error)
+    return Unreachable(f"{peer}: {why}")
 
 
 class _Datagrams(asyncio.DatagramProtocol):

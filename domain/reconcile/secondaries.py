@@ -167,6 +167,12 @@ class Refresh:
         self.failures: list[Failure] = []
         self.step: AskSerial | Fetch | Settled = AskSerial(self._left.pop(0))
 
+    def why_not(self) -> Failure:
+        """Of a refresh that failed: what says most. That one primary does not answer says less
+        than what another answers."""
+        said = [failure for failure in self.failures if failure.reason != "Unreachable"]
+        return (said or self.failures)[-1]
+
     def serial_is(self, serial: int) -> None:
         """A primary's answer to AskSerial."""
         ours, primary = self._serial, self._primary()

@@ -1,0 +1,103 @@
+"""Messages that are no questions: NOTIFY, signed and not, and what is wrong with one."""
+
+import dns.flags
+import dns.message
+import dns.opcode
+import dns.rcode
+import dns.tsig
+import dns.tsigkeyring
+import pytest
+
+from kudurru.domain.dns import names
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.tsig import ALGORITHMS, TsigKey
+from kudurru.projections.pipeline.control import Control
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+KEY = TsigKey(names.from_text("k."), ALGORITHMS["hmac-sha256"], SECRET)
+RING = {dns.name.from_text("k."): dns.tsig.Key("k.", SECRET, "hmac-sha256")}
+WRONG = {dns.name.from_text("k."): dns.tsig.Key("k.", SECRET[::-1], "hmac-sha256")}
+NOW_S = 1_760_000_000
+
+
+class Scene:
+    def __init__(self, verdict: str = "taken") -> None:
+        self.heard: list[tuple[str, str, Name | None]] = []
+        self.verdict = verdict
+        self.control = Control(
+            on_notify=self._on_notify,
+            find_key=lambda name: KEY if name == KEY.name else None,
+            now_s=lambda: NOW_S,
+        )
+
+    def _on_notify(self, zone: Name, client: str, key: Name | None) -> str:
+        self.heard.append((names.to_text(zone), client, key))
+        return self.verdict
+
+    def send(self, octets: bytes) -> dns.message.Message:
+        return dns.message.from_wire(self.control.handle(octets, "192.0.2.1"), keyring=False)
+
+
+def notify(zone: str = "sec.example.", rtype: str = "SOA") -> dns.message.Message:
+    message = dns.message.make_query(zone, rtype)
+    message.flags = dns.flags.AA
+    message.set_opcode(dns.opcode.NOTIFY)
+    return message
+
+
+@pytest.mark.parametrize(("verdict", "rcode"), [("taken", 0), ("refused", 5), ("unknown", 9)])
+def test_a_notify_is_answered_with_its_question(verdict: str, rcode: int) -> None:
+    scene, asked = Scene(verdict), notify("SEC.example.")
+    answer = scene.send(asked.to_wire())
+    assert answer.rcode() == rcode
+    assert answer.opcode() == dns.opcode.NOTIFY
+    assert answer.id == asked.id
+    assert answer.flags & dns.flags.QR
+    assert answer.flags & dns.flags.AA
+    assert answer.question == asked.question
+    assert scene.heard == [("SEC.example.", "192.0.2.1", None)]
+    assert scene.control.statistics().notifies == {verdict: 1}
+
+
+def test_a_signed_notify_names_its_key_and_gets_a_signed_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW_S)
+    scene, asked = Scene(), notify()
+    asked.use_tsig(RING, "k.")
+    octets = asked.to_wire()
+    wire = scene.control.handle(octets, "192.0.2.1")
+    answer = dns.message.from_wire(wire, keyring=RING, request_mac=asked.mac)
+    assert answer.had_tsig
+    assert answer.rcode() == 0
+    assert scene.heard == [("sec.example.", "192.0.2.1", KEY.name)]
+
+
+def test_a_notify_with_a_wrong_signature_is_heard_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW_S)
+    scene, asked = Scene(), notify()
+    asked.use_tsig(WRONG, "k.")
+    answer = scene.send(asked.to_wire())
+    assert answer.rcode() == dns.rcode.NOTAUTH
+    assert answer.tsig is not None
+    assert not scene.heard
+    assert scene.control.statistics().notifies == {"unverified": 1}
+
+
+@pytest.mark.parametrize(
+    ("octets", "rcode"),
+    [
+        (notify(rtype="A").to_wire(), dns.rcode.NOTIMP),
+        (notify().to_wire()[:-1], dns.rcode.FORMERR),
+        (notify().to_wire() + b"x", dns.rcode.FORMERR),
+        (notify().to_wire()[:12], dns.rcode.FORMERR),
+        (b"\0\1\x20\0" + bytes(8), dns.rcode.FORMERR),
+    ],
+)
+def test_what_is_no_notify_is_refused(octets: bytes, rcode: int) -> None:
+    scene = Scene()
+    answer = dns.message.from_wire(scene.control.handle(octets, "192.0.2.1"), ignore_trailing=True)
+    assert answer.rcode() == rcode
+    assert not scene.heard
