@@ -29,6 +29,27 @@ class Entropy(Protocol):
         ...
 
 
+class SecretBox(Protocol):
+    """Seals secrets with the key of this node, and opens what was sealed with it."""
+
+    @property
+    def id(self) -> str:
+        """Names the node key; "" while there is none."""
+        ...
+
+    def seal(self, owner: Key, secret: bytes) -> bytes:
+        """Raises: StorageFailed, Invalid when there is no key to seal with."""
+        ...
+
+    def open(self, owner: Key, sealed: bytes) -> bytes | None:
+        """None when it was sealed with another key, for another owner, or is damaged."""
+        ...
+
+    def id_of(self, sealed: bytes) -> str:
+        """Which node key sealed this; "" when that cannot be told."""
+        ...
+
+
 class LogHead(msgspec.Struct, frozen=True):
     """The newest place of a log."""
 
@@ -107,6 +128,11 @@ class EventLog(Protocol):
     def check_storage(self) -> None:
         """Hold what the storage keeps beside the rows, its indexes, against them. As slow as
         reading all of it. Raises: LogDamaged."""
+        ...
+
+    def secret(self, key: Key) -> bytes | None:
+        """The secret part of an object, sealed, as a change set wrote it last; None when there is
+        none: it is kept beside the log, and a log may come without it."""
         ...
 
     def scopes(self) -> list[str]:

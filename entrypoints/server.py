@@ -32,7 +32,7 @@ from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import Listener as Configured
-from kudurru.domain.settings import RatelimitSettings, TlsSettings
+from kudurru.domain.settings import RatelimitSettings, TlsSettings, TsigSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
@@ -40,11 +40,13 @@ from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
     answer,
+    keyring_of,
     open_checkpointer,
     pipeline_of,
     trust_of,
 )
 from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -108,6 +110,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     trusted_keys: tuple[str, ...] = ()
+    secrets_key: str = ""
+    tsig: TsigSettings = TsigSettings()
 
 
 class Server:
@@ -120,6 +124,7 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self._node: Node | None = None
+        self._keyring: Keyring | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
@@ -138,13 +143,17 @@ class Server:
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
+            keyring = keyring_of(
+                directory, node, options.secrets_key, allow_old=options.tsig.allow_old
+            )
+            self._keyring = keyring
             addresses = await self._listen(node, writer, Cookies(secret), stack)
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer))
+            rpc = RpcServer(path, self._handler(node, writer, keyring))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -169,6 +178,8 @@ class Server:
                     self._write_pid_file(stack)
                     if checkpointer is not None and checkpointer.is_new_key:
                         _tell_key(checkpointer)
+                    for problem in keyring.problems():
+                        log.warning("%s", problem)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
@@ -276,9 +287,12 @@ class Server:
 
     def warnings(self) -> list[str]:
         """What an operator should see to, though queries are answered."""
-        if self._certificates is None or not self._certificates.problem:
-            return []
-        return [f"Certificate: {self._certificates.problem}"]
+        found = []
+        if self._certificates is not None and self._certificates.problem:
+            found.append(f"Certificate: {self._certificates.problem}")
+        if self._keyring is not None and self.is_synced:
+            found += [f"Key: {problem}" for problem in self._keyring.problems()]
+        return found
 
     async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
@@ -359,7 +373,7 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer) -> Any:
+    def _handler(self, node: Node, writer: Writer, keyring: Keyring) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -398,6 +412,16 @@ class Server:
                     prepare = partial(restoring.prepare_undo, node.log, unwanted)
                     carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
                     return msgspec.to_builtins(carried)
+                case "create-key":
+                    wanted = msgspec.convert(argument, KeyRequest)
+                    made = keyring.creation(wanted, because(who, wanted.reason), SystemEntropy())
+                    return msgspec.to_builtins(await writer.submit(made))
+                case "revoke-key":
+                    name, reason = msgspec.convert(argument, tuple[str, str])
+                    gone = revocation(node, name, because(who, reason))
+                    return msgspec.to_builtins(await writer.submit(gone))
+                case "key-states":
+                    return msgspec.to_builtins(keyring.states())
                 case "mark":
                     mark = to_mark(msgspec.convert(argument, MarkRequest), who)
                     return (await writer.submit(mark)).seq
