@@ -395,6 +395,9 @@ class Reply(NamedTuple):
     memo: bool
     """The same octets, but for the ID and the letter case of the question, may be given to
     anybody who sends the same query over the same kind of transport, until `invalidate()`."""
+    more: Iterator[bytes] | None = None
+    """Messages that follow, of a transfer, each made when it is asked for; on "tcp" and "tls"
+    there may be any number, elsewhere none."""
 
 
 class QueryHandler(Protocol):

@@ -45,7 +45,7 @@ from kudurru.entrypoints.directory import (
     pipeline_of,
     trust_of,
 )
-from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.health import metrics_of, transfer_samples
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.listeners import (
     bind_listeners,
@@ -77,6 +77,8 @@ from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from kudurru.projections.pipeline.signatures import Signatures
+from kudurru.projections.pipeline.transfers import Transfers
 
 log = logging.getLogger("kudurru")
 
@@ -147,7 +149,7 @@ class Server:
                 directory, node, options.secrets_key, allow_old=options.tsig.allow_old
             )
             self._keyring = keyring
-            addresses = await self._listen(node, writer, Cookies(secret), stack)
+            addresses = await self._listen(node, writer, keyring, Cookies(secret), stack)
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
@@ -234,7 +236,12 @@ class Server:
         node.why_not_writable = damage
 
     async def _listen(
-        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+        self,
+        node: Node,
+        writer: Writer,
+        keyring: Keyring,
+        cookies: Cookies,
+        stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
@@ -246,6 +253,7 @@ class Server:
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
             stack.callback(close, one)
+        transfers = Transfers(node.zones)
         pipeline = pipeline_of(
             node,
             is_synced=lambda: self.is_synced,
@@ -253,10 +261,13 @@ class Server:
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
+            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            transfers=transfers,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
+        metrics.add(lambda: transfer_samples(transfers))
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
