@@ -387,12 +387,11 @@ class Batch:
         zone = self._zone(key_of(DNS_ZONE.name, "", spec.zone_ref.name))
         if zone is None:
             return
-        apex = zone.apex
-        suffix = "." + names.to_text(apex)
+        apex, suffix = zone.apex, f".{zone.apex_text}"
         causes = [
             Cause(
                 f"spec.endpoints[{i}].dnsName",
-                f"{endpoint.dns_name!r} is outside the zone {names.to_text(apex)}",
+                f"{endpoint.dns_name!r} is outside the zone {zone.apex_text}",
             )
             for i, endpoint in enumerate(spec.endpoints)
             if not _is_below(endpoint.dns_name, suffix)
@@ -418,12 +417,14 @@ class _ZoneFacts(NamedTuple):
     """What the rules of record sets ask of their zone."""
 
     apex: names.Name
+    apex_text: str
     is_secondary: bool
 
 
 def _zone_facts(stored: StoredObject) -> _ZoneFacts:
     spec = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
-    return _ZoneFacts(_apex(spec), spec.type == "Secondary")
+    apex = _apex(spec)
+    return _ZoneFacts(apex, names.to_text(apex), spec.type == "Secondary")
 
 
 def _apex(spec: DNSZoneSpec) -> names.Name:

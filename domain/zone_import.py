@@ -239,4 +239,6 @@ def endpoints_of(
 
 
 def _in_order(rdatas: dict[bytes, bytes]) -> list[bytes]:
+    if len(rdatas) == 1:
+        return list(rdatas.values())
     return [rdatas[canonical] for canonical in sorted(rdatas)]

@@ -10,6 +10,7 @@ from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.pipeline import NO_REPLY, Pipeline
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from kudurru.projections.pipeline.transfers import Transfers
 
 
 def metrics_of(
@@ -37,6 +38,19 @@ def _pipeline_samples(pipeline: Pipeline) -> Iterable[Sample]:
     yield from (Sample("dns_responses_total", (r,), n) for r, n in seen.responses.items())
     yield from (Sample("dns_dropped_total", (r,), n) for r, n in seen.dropped.items())
     yield Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions)
+    yield from (Sample("tsig_queries_total", (error,), n) for error, n in seen.signed.items())
+
+
+def transfer_samples(transfers: Transfers) -> Iterable[Sample]:
+    seen = transfers.statistics()
+    yield Sample("transfers_out_total", ("full",), seen.full)
+    yield Sample("transfers_out_total", ("incremental",), seen.incremental)
+    yield Sample("transfers_out_total", ("up_to_date",), seen.up_to_date)
+    yield Sample("transfers_out_total", ("refused",), seen.refused)
+    yield Sample("transfers_out_total", ("busy",), seen.busy)
+    yield Sample("transfers_out_total", ("failed",), seen.failed)
+    yield Sample("transfers_out_active", (), seen.active)
+    yield Sample("transfers_out_octets_total", (), seen.octets)
 
 
 def _limiter_samples(limiter: RateLimiter) -> Iterable[Sample]:

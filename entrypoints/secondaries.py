@@ -27,7 +27,7 @@ from kudurru.domain.dns.transfer import (
     Version,
     Whole,
 )
-from kudurru.domain.dns.tsig import TsigKey
+from kudurru.domain.dns.tsig import FindKey, TsigKey
 from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.errors import Conflict, Invalid, KudurruError, Unreachable
 from kudurru.domain.events import OBJECT_STATUS, Recorded, Who
@@ -74,9 +74,6 @@ expiry: a node that has nothing but the log serves the zone for most of its time
 NotifyVerdict = Literal["taken", "refused", "unknown"]
 """What became of a NOTIFY: it leads to a refresh, its sender is no primary of the zone, or the zone
 is no secondary here."""
-
-FindKey = Callable[[str], TsigKey | None]
-"""TSIG key by the name of its object."""
 
 
 class SecondaryStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -370,7 +367,7 @@ class Secondaries:
     def _key_of(self, primary: Primary) -> TsigKey | None:
         if primary.key_ref is None:
             return None
-        key = self._find_key(primary.key_ref)
+        key = self._find_key(_key_name(primary.key_ref))
         if key is None:
             raise _Fault("Refused", f"there is no TSIG key {primary.key_ref!r} here")
         return key
@@ -512,8 +509,7 @@ class Secondaries:
         for i, primary in enumerate(state.spec.secondary.primaries):
             if not _is_same_host(primary.address, client):
                 continue
-            wanted = self._find_key(primary.key_ref) if primary.key_ref is not None else None
-            if primary.key_ref is not None and (wanted is None or wanted.name != key):
+            if primary.key_ref is not None and _key_name(primary.key_ref) != key:
                 continue
             tracked = self._tracked.get(state.name)
             if tracked is not None:
@@ -595,6 +591,11 @@ def _reason(fault: "_Fault | Unreachable | BadTransfer") -> Reason:
     if isinstance(fault, Unreachable):
         return "Unreachable"
     return "BadTransfer" if fault.rcode is None else "Refused"
+
+
+def _key_name(ref: str) -> Name:
+    """Name of a TSIG key that a DNSZone refers to."""
+    return names.key(names.from_text(ref))
 
 
 def _key(zone: str) -> Key:

@@ -36,7 +36,7 @@ from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import Listener as Configured
-from kudurru.domain.settings import RatelimitSettings, TlsSettings
+from kudurru.domain.settings import RatelimitSettings, TlsSettings, TsigSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
@@ -44,11 +44,13 @@ from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
     answer,
+    keyring_of,
     open_checkpointer,
     pipeline_of,
     trust_of,
 )
-from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.health import metrics_of, transfer_samples
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -81,6 +83,8 @@ from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.control import Control
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from kudurru.projections.pipeline.signatures import Signatures
+from kudurru.projections.pipeline.transfers import Transfers
 
 log = logging.getLogger("kudurru")
 
@@ -114,6 +118,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     trusted_keys: tuple[str, ...] = ()
+    secrets_key: str = ""
+    tsig: TsigSettings = TsigSettings()
 
 
 class Server:
@@ -126,6 +132,7 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self._node: Node | None = None
+        self._keyring: Keyring | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
@@ -144,19 +151,23 @@ class Server:
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            secondaries = self._secondaries(node, writer, directory)
+            keyring = keyring_of(
+                directory, node, options.secrets_key, allow_old=options.tsig.allow_old
+            )
+            self._keyring = keyring
+            secondaries = self._secondaries(node, writer, keyring, directory)
             control = Control(
+                Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
                 on_notify=secondaries.notified,
-                find_key=lambda _: None,
                 now_s=lambda: node.clock.now_us() // 1_000_000,
             )
-            addresses = await self._listen(node, writer, Cookies(secret), control, stack)
+            addresses = await self._listen(node, writer, keyring, Cookies(secret), control, stack)
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer))
+            rpc = RpcServer(path, self._handler(node, writer, keyring))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -183,6 +194,8 @@ class Server:
                     self._write_pid_file(stack)
                     if checkpointer is not None and checkpointer.is_new_key:
                         _tell_key(checkpointer)
+                    for problem in keyring.problems():
+                        log.warning("%s", problem)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
@@ -219,14 +232,16 @@ class Server:
             self._stop_writing(node, damages[0])
         return node
 
-    def _secondaries(self, node: Node, writer: Writer, directory: DataDir) -> Secondaries:
+    def _secondaries(
+        self, node: Node, writer: Writer, keyring: Keyring, directory: DataDir
+    ) -> Secondaries:
         secondaries = Secondaries(
             node,
             writer,
             AsyncTransferClient(),
             chance=random.SystemRandom().random,
             new_id=lambda: secrets.randbits(16),
-            find_key=lambda _: None,
+            find_key=keyring.find,
             times=RefreshTimes(directory.refresh_times),
         )
         writer.listeners.append(secondaries.heard)
@@ -253,6 +268,7 @@ class Server:
         self,
         node: Node,
         writer: Writer,
+        keyring: Keyring,
         cookies: Cookies,
         control: Control,
         stack: AsyncExitStack,
@@ -267,6 +283,7 @@ class Server:
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
             stack.callback(close, one)
+        transfers = Transfers(node.zones)
         pipeline = pipeline_of(
             node,
             is_synced=lambda: self.is_synced,
@@ -274,11 +291,14 @@ class Server:
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
+            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            transfers=transfers,
             control=control,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
+        metrics.add(lambda: transfer_samples(transfers))
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
@@ -309,9 +329,12 @@ class Server:
 
     def warnings(self) -> list[str]:
         """What an operator should see to, though queries are answered."""
-        if self._certificates is None or not self._certificates.problem:
-            return []
-        return [f"Certificate: {self._certificates.problem}"]
+        found = []
+        if self._certificates is not None and self._certificates.problem:
+            found.append(f"Certificate: {self._certificates.problem}")
+        if self._keyring is not None and self.is_synced:
+            found += [f"Key: {problem}" for problem in self._keyring.problems()]
+        return found
 
     async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
@@ -392,7 +415,7 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer) -> Any:
+    def _handler(self, node: Node, writer: Writer, keyring: Keyring) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -431,6 +454,16 @@ class Server:
                     prepare = partial(restoring.prepare_undo, node.log, unwanted)
                     carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
                     return msgspec.to_builtins(carried)
+                case "create-key":
+                    wanted = msgspec.convert(argument, KeyRequest)
+                    made = keyring.creation(wanted, because(who, wanted.reason), SystemEntropy())
+                    return msgspec.to_builtins(await writer.submit(made))
+                case "revoke-key":
+                    name, reason = msgspec.convert(argument, tuple[str, str])
+                    gone = revocation(node, name, because(who, reason))
+                    return msgspec.to_builtins(await writer.submit(gone))
+                case "key-states":
+                    return msgspec.to_builtins(keyring.states())
                 case "mark":
                     mark = to_mark(msgspec.convert(argument, MarkRequest), who)
                     return (await writer.submit(mark)).seq

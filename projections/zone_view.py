@@ -212,6 +212,11 @@ class ZoneView:
         """Record sets whose zone is not served, by name of the DNSZone. Do not change it."""
         return self._waiting
 
+    def serving(self, apex: Name) -> ZoneState | None:
+        """The DNSZone that serves a name, by its key."""
+        states = self._by_apex.get(apex, ())
+        return next((state for state in states if state.zone is not None), None)
+
     def problems(self, key: Key) -> list[EndpointProblem]:
         """What is wrong with a record set, in order of owners."""
         loaded = self._stored(key)

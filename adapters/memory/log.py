@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 
 from kudurru.adapters.memory.elector import MemoryElector
-from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams
+from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams, secret_writes
 from kudurru.domain.chain import Sealed, genesis, origin_of, row_of, salts_size, seal
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
@@ -32,6 +32,7 @@ class MemoryEventLog(RecordedLog):
         self._edge = Edge()
         self._tiles: dict[tuple[int, int], tuple[bytes, ...]] = {}
         self._checkpoints: list[StoredCheckpoint] = []
+        self._secrets: dict[Key, bytes] = {}
 
     def insert(
         self,
@@ -52,12 +53,20 @@ class MemoryEventLog(RecordedLog):
                 self._checkpoints.append(sign(edge, sealed[-1].event.body or b""))
             self._edge = edge
             self._tiles.update({(tile.level, tile.index): tile.hashes for tile in tiles})
+            for key, secret in secret_writes(change_sets).items():
+                if secret is None:
+                    self._secrets.pop(key, None)
+                else:
+                    self._secrets[key] = secret
             for row in sealed:
                 event = row.event
                 self._streams.setdefault(event.key, []).append(event.seq)
                 self._scopes.setdefault(event.scope, []).append(event.seq)
             self._rows += sealed  # last: who finds a seq in an index finds the row too
         return [row.event for row in sealed]
+
+    def secret(self, key: Key) -> bytes | None:
+        return self._secrets.get(key)
 
     def _version(self, key: Key) -> int | None:
         seqs = self._streams.get(key)

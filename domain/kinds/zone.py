@@ -151,6 +151,8 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
             yield Cause(field, f"{primary.address!r} is no IP address")
         elif (address := ip_address(primary.address)).is_multicast or address.is_unspecified:
             yield Cause(field, f"{primary.address!r} is the address of no server")
+        if primary.key_ref is not None:
+            yield from _name_fault(f"spec.secondary.primaries[{i}].keyRef", primary.key_ref)
 
 
 def _transfer_faults(transfer: Transfer) -> Iterator[Cause]:

@@ -32,6 +32,7 @@ COMMANDS = {
     "audit": ("audit", "Verify and follow the log."),
     "query": ("query", "Ask what a name answers, now or back then."),
     "zone": ("zone", "Import, export and check zones as master files."),
+    "tsig": ("tsig", "Make, list and revoke TSIG keys."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),
 }

@@ -10,14 +10,14 @@ from struct import Struct as Layout
 
 import msgspec
 
-from kudurru.domain.dns import tsig
 from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTAUTH, NOTIMP, REFUSED
 from kudurru.domain.dns.message_reader import BadMessage, Message, read_message
 from kudurru.domain.dns.messages import error_reply
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import SOA
-from kudurru.domain.dns.tsig import BadTsig, FindKey, Signer, Unverified
+from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import CLASS_IN
+from kudurru.projections.pipeline.signatures import Refusal, Signatures
 
 NOTIFY = 4
 _AA = 0x04  # of the third octet
@@ -37,11 +37,13 @@ class ControlStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Control:
-    """`find_key` knows the TSIG keys, `now_s` gives unix time."""
+    """`now_s` gives unix time."""
 
-    def __init__(self, *, on_notify: OnNotify, find_key: FindKey, now_s: Callable[[], int]) -> None:
+    def __init__(
+        self, signatures: Signatures, *, on_notify: OnNotify, now_s: Callable[[], int]
+    ) -> None:
+        self._signatures = signatures
         self._on_notify = on_notify
-        self._find_key = find_key
         self._now_s = now_s
         self._notifies: Counter[str] = Counter()
 
@@ -49,27 +51,20 @@ class Control:
         """The reply to a message with an opcode other than QUERY."""
         if packet[2] >> 3 & 0xF != NOTIFY:
             return error_reply(packet, NOTIMP)
-        try:
-            message, signer = self._opened(packet)
-        except (BadMessage, BadTsig):
-            self._notifies["malformed"] += 1
-            return error_reply(packet, FORMERR)
-        except Unverified as error:
+        opened = self._signatures.opened(packet, self._now_s())
+        if isinstance(opened, Refusal):
             self._notifies["unverified"] += 1
-            return error.mark(error_reply(packet, NOTAUTH), self._now_s())
-        reply = self._notify(packet, message, client, signer)
+            return opened.wire
+        signer = opened.signer
+        try:
+            reply = self._notify(packet, read_message(opened.message), client, signer)
+        except BadMessage:
+            self._notifies["malformed"] += 1
+            reply = error_reply(packet, FORMERR)
         return reply if signer is None else signer.sign(reply, self._now_s())
 
     def statistics(self) -> ControlStatistics:
         return ControlStatistics(notifies=dict(self._notifies))
-
-    def _opened(self, packet: bytes) -> tuple[Message, Signer | None]:
-        """The message, and what signs the answer where it is signed."""
-        signature = tsig.find(packet)
-        if signature is None:
-            return read_message(packet), None
-        signer = tsig.verify(packet, signature, self._find_key, self._now_s())
-        return read_message(signature.unsigned(packet)), signer
 
     def _notify(self, packet: bytes, message: Message, client: str, signer: Signer | None) -> bytes:
         if len(message.questions) != 1:

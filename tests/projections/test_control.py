@@ -12,6 +12,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.tsig import ALGORITHMS, TsigKey
 from kudurru.projections.pipeline.control import Control
+from kudurru.projections.pipeline.signatures import Signatures
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 KEY = TsigKey(names.from_text("k."), ALGORITHMS["hmac-sha256"], SECRET)
@@ -25,8 +26,8 @@ class Scene:
         self.heard: list[tuple[str, str, Name | None]] = []
         self.verdict = verdict
         self.control = Control(
+            Signatures(lambda name: KEY if name == KEY.name else None),
             on_notify=self._on_notify,
-            find_key=lambda name: KEY if name == KEY.name else None,
             now_s=lambda: NOW_S,
         )
 

@@ -1,0 +1,78 @@
+"""kudurru tsig, on a directory and through a server."""
+
+import stat
+from base64 import b64encode
+from pathlib import Path
+
+import dns.message
+import dns.query
+import dns.tsig
+import pytest
+
+from tests.blackbox.program import command, serving
+
+SECRET = b64encode(bytes(range(32))).decode()
+
+
+def test_a_key_is_made_listed_and_revoked_without_a_server(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    made = command("tsig", "create", "k1.example", "--data", data)
+    assert made.code == 0
+    for server in ("# BIND", "# NSD", "# Knot"):
+        assert server in made.out
+    secret = made.out.split('secret "')[1].split('"')[0]
+    assert stat.S_IMODE((data / "keys/node.key").stat().st_mode) == 0o600
+    assert command("tsig", "list", "--data", data, "-o", "json").json()[0]["problem"] == ""
+    for path in data.iterdir():
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes()
+    assert command("tsig", "revoke", "k1.example", "--data", data).code == 0
+    assert command("tsig", "list", "--data", data, "-o", "json").json() == []
+    assert command("audit", "verify", "--data", data).code == 0
+
+
+def test_a_key_that_is_made_through_a_server_works_there_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "secret"
+    file.write_text(SECRET + "\n")
+    with serving(data, "--demo") as server:
+        made = command("tsig", "create", "k1", "--secret-file", file, "--data", data, "-o", "json")
+        assert made.json()["secret"] == SECRET
+        states = command("tsig", "list", "--data", data, "-o", "json").json()
+        assert [(s["name"], s["problem"]) for s in states] == [("k1", "")]
+        again = command("tsig", "create", "k1", "--data", data)
+        assert (again.code, "--replace" in again.err) == (1, True)
+    with serving(data) as server:
+        query = dns.message.make_query("demo.example", "SOA")
+        query.use_tsig(dns.tsig.Key("k1.", SECRET))
+        answer = dns.query.udp(query, server.host, port=server.port, timeout=5)
+        assert answer.had_tsig
+        assert command("tsig", "revoke", "k1", "--data", data).code == 0
+        query = dns.message.make_query("demo.example", "SOA")
+        query.use_tsig(dns.tsig.Key("k1.", SECRET))
+        with pytest.raises(dns.tsig.PeerBadKey):
+            dns.query.udp(query, server.host, port=server.port, timeout=5)
+
+
+def test_a_key_is_not_made_by_apply_and_goes_with_delete(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "key.yaml"
+    command("tsig", "create", "k1", "--data", data)
+    file.write_text(command("get", "tsig", "k1", "--data", data, "-o", "yaml").out)
+    refused = command("apply", "-f", file, "--data", data)
+    assert refused.code == 1
+    assert "kudurru tsig create" in refused.err
+    assert command("delete", "tsig", "k1", "--data", data).code == 0
+    made = command("tsig", "create", "k1", "--data", data)
+    assert made.code == 0
+
+
+@pytest.mark.parametrize("content", ["no base64!", "", "ÿ"])
+def test_a_secret_file_that_holds_no_secret_is_refused_unquoted(
+    tmp_path: Path, content: str
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text(content)
+    refused = command("tsig", "create", "k1", "--secret-file", file, "--data", tmp_path / "d")
+    assert refused.code == 1
+    assert not content or content not in refused.err
