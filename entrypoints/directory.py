@@ -34,6 +34,7 @@ from kudurru.domain.errors import (
     StorageBroken,
 )
 from kudurru.domain.events import SIGNING_KEY, Position, Who
+from kudurru.domain.later import Later
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.signed_note import VerifierKey, parse_key
@@ -264,6 +265,7 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         cookies=options.get("cookies"),
         signatures=options.get("signatures"),
         transfers=options.get("transfers"),
+        control=options.get("control"),
     )
 
 
@@ -289,6 +291,7 @@ def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
     reply = pipeline.handle(packet, "127.0.0.1", "tcp")
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]
+    assert not isinstance(reply, Later), "without control, nothing waits"
     return reply.wire
 
 

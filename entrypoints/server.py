@@ -78,6 +78,7 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.updates import Updates
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.control import Control
@@ -156,9 +157,12 @@ class Server:
             )
             self._keyring = keyring
             secondaries = self._secondaries(node, writer, keyring, directory)
+            updates = Updates(node, writer, keyring)
             control = Control(
                 Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
                 on_notify=secondaries.notified,
+                on_update=updates.answer,
+                on_refused=updates.refused,
                 now_s=lambda: node.clock.now_us() // 1_000_000,
             )
             addresses = await self._listen(node, writer, keyring, Cookies(secret), control, stack)
@@ -178,6 +182,7 @@ class Server:
                     ]
                     if self.why_not_writable is None:
                         running.append(tasks.create_task(secondaries.run(), name="secondaries"))
+                    running.append(tasks.create_task(updates.run(), name="updates"))
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))

@@ -73,8 +73,8 @@ def command_steps(
     if isinstance(received, Whole):
         owners = received.owners
     else:
-        owners = apply_steps(received.steps, lambda key: _held(zone, key))
-    naming = _Naming(state, objects, thorough=thorough)
+        owners = apply_steps(received.steps, lambda key: held(zone, key))
+    naming = Naming(state, objects, manager=manager_of(state.name), thorough=thorough)
     commands: list[Command] = []
     changes: list[tuple[bytes, bytes]] = []
     kept: set[Key] = set()
@@ -118,7 +118,7 @@ def _deletions(keys: "tuple[Key, ...] | list[Key]", manager: str) -> Iterator[Co
     return (Delete(key=key, manager=manager, force=True) for key in keys)
 
 
-def _held(zone: Zone, key: Name) -> RRs:
+def held(zone: Zone, key: Name) -> RRs:
     """What an owner holds, as transfers have it."""
     found: RRs = {}
     for rrset in unpack(zone.nodes.get(key, EMPTY)):
@@ -132,7 +132,7 @@ def _image(rrs: RRs) -> bytes:
     return pack([RRset(rtype, ttl, tuple(rdatas.values())) for rtype, (ttl, rdatas) in rrs.items()])
 
 
-def _manifest(naming: "_Naming", owner: Name, rrs: RRs) -> Manifest:
+def _manifest(naming: "Naming", owner: Name, rrs: RRs) -> Manifest:
     spec = DNSRecordSetSpec(
         zone_ref=ZoneRef(name=naming.zone), endpoints=zone_import.endpoints_of(owner, rrs)
     )
@@ -141,12 +141,15 @@ def _manifest(naming: "_Naming", owner: Name, rrs: RRs) -> Manifest:
     return manifest
 
 
-class _Naming:
-    """What the record sets of a zone are called."""
+class Naming:
+    """What the record sets are called that a manager writes into a zone, one per owner."""
 
-    def __init__(self, state: ZoneState, objects: ObjectsView, *, thorough: bool) -> None:
+    def __init__(
+        self, state: ZoneState, objects: ObjectsView, *, manager: str, thorough: bool = False
+    ) -> None:
+        """`thorough`: record sets that are there are not taken to be the manager's."""
         self.zone = state.name
-        self.manager = manager_of(state.name)
+        self.manager = manager
         allowed = state.spec.allowed_namespaces
         self._namespace = allowed[0] if allowed else DEFAULT_NAMESPACE
         self._state = state
@@ -160,7 +163,8 @@ class _Naming:
             return ObjectMeta(name=ref.name, namespace=ref.namespace)
         name = zone_import.record_set_name(owner, self._state.apex, self.zone)
         there = self._objects.find(key_of(DNS_RECORD_SET.name, self._namespace, name))
-        if there is not None and there.scope != f"{self._namespace}/{self.zone}":
+        scope = f"{self._namespace}/{self.zone}"
+        if there is not None and (there.scope, there.manager) != (scope, self.manager):
             # example.org and sub.example.org may both hold ns.sub.example.org.
             name = zone_import.second_name(name, owner, self.zone)
         return ObjectMeta(name=name, namespace=self._namespace)

@@ -1,4 +1,4 @@
-"""The stage for messages that are no questions: NOTIFY (RFC 1996).
+"""The stage for messages that are no questions: NOTIFY (RFC 1996) and updates (RFC 2136).
 
 It parses whole messages, which is slow and may be: they are few, the limiter stands before them,
 and a message that is malformed ends here.
@@ -17,9 +17,10 @@ from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import SOA
 from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import CLASS_IN
-from kudurru.projections.pipeline.signatures import Refusal, Signatures
+from kudurru.domain.later import Later
+from kudurru.projections.pipeline.signatures import Opened, Refusal, Signatures
 
-NOTIFY = 4
+NOTIFY, UPDATE = 4, 5
 _AA = 0x04  # of the third octet
 _HEADER_SIZE = 12
 _COUNTS = Layout("!HHHH")
@@ -28,6 +29,13 @@ _RCODE_MASK = 0x0F
 OnNotify = Callable[[Name, str, Name | None], str]
 """(zone, address of the client, name of the key that the message is signed with) to a verdict:
 taken, refused, unknown."""
+
+OnUpdate = Callable[[Message, str, Opened], Later[int]]
+"""(message, address of the client, its signature) to the code of the answer, which comes when the
+change is durable."""
+
+OnRefused = Callable[[str, Refusal], None]
+"""(address of the client, refusal) of an update whose signature does not hold: it is logged."""
 
 _CODES = {"taken": NOERROR, "refused": REFUSED, "unknown": NOTAUTH}
 
@@ -40,27 +48,44 @@ class Control:
     """`now_s` gives unix time."""
 
     def __init__(
-        self, signatures: Signatures, *, on_notify: OnNotify, now_s: Callable[[], int]
+        self,
+        signatures: Signatures,
+        *,
+        on_notify: OnNotify,
+        on_update: OnUpdate,
+        on_refused: OnRefused,
+        now_s: Callable[[], int],
     ) -> None:
         self._signatures = signatures
         self._on_notify = on_notify
+        self._on_update = on_update
+        self._on_refused = on_refused
         self._now_s = now_s
         self._notifies: Counter[str] = Counter()
 
-    def handle(self, packet: bytes, client: str) -> bytes:
-        """The reply to a message with an opcode other than QUERY."""
-        if packet[2] >> 3 & 0xF != NOTIFY:
-            return error_reply(packet, NOTIMP)
+    def handle(self, packet: bytes, client: str) -> bytes | Later[bytes]:
+        """The reply to a message that is a NOTIFY or an UPDATE, at once or later."""
+        is_notify = packet[2] >> 3 & 0xF == NOTIFY
         opened = self._signatures.opened(packet, self._now_s())
         if isinstance(opened, Refusal):
-            self._notifies["unverified"] += 1
+            if is_notify:
+                self._notifies["unverified"] += 1
+            else:
+                self._on_refused(client, opened)
             return opened.wire
-        signer = opened.signer
         try:
-            reply = self._notify(packet, read_message(opened.message), client, signer)
+            message = read_message(opened.message)
         except BadMessage:
-            self._notifies["malformed"] += 1
-            reply = error_reply(packet, FORMERR)
+            if is_notify:
+                self._notifies["malformed"] += 1
+            return self._signed(error_reply(packet, FORMERR), opened)
+        if is_notify:
+            return self._signed(self._notify(packet, message, client, opened.signer), opened)
+        code = self._on_update(message, client, opened)
+        return code.map(lambda rcode: self._signed(error_reply(packet, rcode), opened))
+
+    def _signed(self, reply: bytes, opened: Opened) -> bytes:
+        signer = opened.signer
         return reply if signer is None else signer.sign(reply, self._now_s())
 
     def statistics(self) -> ControlStatistics:

@@ -31,8 +31,9 @@ from kudurru.domain.dns.messages import (
 from kudurru.domain.dns.record_types import AXFR, IXFR
 from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply
-from kudurru.projections.pipeline.control import NOTIFY, Control
+from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
 from kudurru.projections.pipeline.edns import Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
 from kudurru.projections.pipeline.signatures import Refusal, Signatures
@@ -40,7 +41,7 @@ from kudurru.projections.pipeline.transfers import Sender, Transfers
 from kudurru.projections.pipeline.zones import Zones
 
 _RESPONSE_OR_OPCODE = 0xF8  # of the third octet
-_CONTROL = frozenset({NOTIFY << 3})
+_CONTROL = frozenset({NOTIFY << 3, UPDATE << 3})
 
 UDP = "udp"
 TRANSFER_TYPES = (AXFR, IXFR)
@@ -95,7 +96,7 @@ class Pipeline:
         self._responses: dict[int | None, int] = defaultdict(int)
         self._unhandled_exceptions = 0
 
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
         """The reply to one message; None: send nothing. Never raises."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
@@ -176,11 +177,14 @@ class Pipeline:
             answer = msgspec.structs.replace(answer, is_authoritative=False)
         return answer
 
-    def _other(self, control: Control, packet: bytes, client: str) -> Reply:
+    def _other(self, control: Control, packet: bytes, client: str) -> Reply | Later[Reply | None]:
         """The reply to a message that is no question."""
-        wire = (
-            control.handle(packet, client) if self._is_synced() else error_reply(packet, SERVFAIL)
-        )
+        if not self._is_synced():
+            return self._counted(error_reply(packet, SERVFAIL))
+        wire = control.handle(packet, client)
+        return wire.map(self._counted) if isinstance(wire, Later) else self._counted(wire)
+
+    def _counted(self, wire: bytes) -> Reply:
         self._responses[wire[3] & 0xF] += 1
         return Reply(wire, False)
 

@@ -26,7 +26,8 @@ class Opened(NamedTuple):
 
     message: bytes
     signer: Signer | None  # None: it was not signed
-    signed_s: int  # unix time at which it was
+    signed_s: int = 0  # unix time at which it was
+    mac: bytes = b""
 
 
 class Signatures:
@@ -54,7 +55,7 @@ class Signatures:
         try:
             signature = tsig.find(packet)
             if signature is None:
-                return Opened(packet, None, 0)
+                return Opened(packet, None)
             signer = self._verified(packet, signature, now_s)
         except BadTsig:
             self._counts["FORMERR"] += 1
@@ -62,7 +63,7 @@ class Signatures:
         except Unverified as refused:
             reply = refused.mark(error_reply(packet, NOTAUTH), now_s)
             return Refusal(NOTAUTH, reply, refused.key_name)
-        return Opened(signature.unsigned(packet), signer, signature.time_s)
+        return Opened(signature.unsigned(packet), signer, signature.time_s, signature.mac)
 
     def _verified(self, packet: bytes, signature: Signature, now_s: int) -> Signer:
         try:
