@@ -5,12 +5,13 @@ import dns.message
 import dns.opcode
 import dns.rcode
 import dns.tsig
-import dns.tsigkeyring
+import dns.update
 import pytest
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.tsig import ALGORITHMS, TsigKey
+from kudurru.domain.later import Later
 from kudurru.projections.pipeline.control import Control
 from kudurru.projections.pipeline.signatures import Signatures
 
@@ -25,9 +26,13 @@ class Scene:
     def __init__(self, verdict: str = "taken") -> None:
         self.heard: list[tuple[str, str, Name | None]] = []
         self.verdict = verdict
+        self.updates: list[Later[int]] = []
+        self.refused: list[tuple[str, Name | None]] = []
         self.control = Control(
             Signatures(lambda name: KEY if name == KEY.name else None),
             on_notify=self._on_notify,
+            on_update=self._on_update,
+            on_refused=lambda client, refusal: self.refused.append((client, refusal.key)),
             now_s=lambda: NOW_S,
         )
 
@@ -35,8 +40,14 @@ class Scene:
         self.heard.append((names.to_text(zone), client, key))
         return self.verdict
 
+    def _on_update(self, _message: object, _client: str, _opened: object) -> Later[int]:
+        self.updates.append(Later())
+        return self.updates[-1]
+
     def send(self, octets: bytes) -> dns.message.Message:
-        return dns.message.from_wire(self.control.handle(octets, "192.0.2.1"), keyring=False)
+        wire = self.control.handle(octets, "192.0.2.1")
+        assert isinstance(wire, bytes)
+        return dns.message.from_wire(wire, keyring=False)
 
 
 def notify(zone: str = "sec.example.", rtype: str = "SOA") -> dns.message.Message:
@@ -102,3 +113,28 @@ def test_what_is_no_notify_is_refused(octets: bytes, rcode: int) -> None:
     answer = dns.message.from_wire(scene.control.handle(octets, "192.0.2.1"), ignore_trailing=True)
     assert answer.rcode() == rcode
     assert not scene.heard
+
+
+def test_an_update_is_answered_when_what_it_led_to_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW_S)
+    scene, asked = Scene(), dns.update.UpdateMessage("sec.example.")
+    asked.use_tsig(RING, "k.")
+    octets = asked.to_wire()
+    later = scene.control.handle(octets, "192.0.2.1")
+    assert isinstance(later, Later)
+    assert not later.is_over
+    scene.updates[0].settle(8)
+    answer = dns.message.from_wire(later.value, keyring=RING, request_mac=asked.mac)
+    assert answer.rcode() == dns.rcode.NXRRSET
+    assert answer.opcode() == dns.opcode.UPDATE
+
+
+def test_an_update_with_a_wrong_signature_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW_S)
+    scene, asked = Scene(), dns.update.UpdateMessage("sec.example.")
+    asked.use_tsig(WRONG, "k.")
+    assert scene.send(asked.to_wire()).rcode() == dns.rcode.NOTAUTH
+    assert scene.refused == [("192.0.2.1", KEY.name)]
+    assert not scene.updates
