@@ -165,7 +165,12 @@ def _fault(
 def apex_rrsets(spec: DNSZoneSpec) -> list[RRset]:
     """The NS RRset at the apex, as the DNSZone writes it. That of a secondary comes with the
     transfer."""
-    if not spec.nameservers or spec.type == "Secondary":
+    if spec.type == "Secondary":
+        return []
+    # RFC 9432 section 4: a catalog has a name server, which nobody asks for, and it is "invalid.".
+    if not spec.nameservers and spec.catalog is not None:
+        return [RRset(record_types.NS, 0, (names.from_text("invalid."),))]
+    if not spec.nameservers:
         return []
     ttl = spec.default_ttl if spec.nameserver_ttl is None else spec.nameserver_ttl
     return [RRset(record_types.NS, ttl, tuple(names.from_text(text) for text in spec.nameservers))]

@@ -47,6 +47,7 @@ from kudurru.domain.reconcile.secondaries import (
     Settled,
     manager_of,
 )
+from kudurru.entrypoints.leading import lead
 from kudurru.entrypoints.steps import unhurried
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -144,20 +145,7 @@ class Secondaries:
 
     async def run(self) -> NoReturn:
         """Until it is cancelled."""
-        elector = self._node.log.elector("secondaries")
-        try:
-            while True:
-                await elector.campaign()
-                keeping = asyncio.create_task(self._keep())
-                lost = asyncio.create_task(elector.lost())
-                try:
-                    await asyncio.wait({keeping, lost}, return_when=asyncio.FIRST_COMPLETED)
-                    if keeping.done():
-                        keeping.result()  # raises: it ends by a fault only
-                finally:
-                    await _end(keeping, lost)
-        finally:
-            await elector.resign()
+        await lead(self._node.log.elector("secondaries"), self._keep)
 
     def wake(self) -> None:
         """Look again: zones changed, or time passed."""
@@ -610,9 +598,3 @@ def _is_same_host(address: str, client: str) -> bool:
         return False
     mapped = getattr(found, "ipv4_mapped", None)
     return (mapped or found) == ip_address(address)
-
-
-async def _end(*tasks: "asyncio.Task[Any]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

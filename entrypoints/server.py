@@ -39,6 +39,7 @@ from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.settings import RatelimitSettings, TlsSettings, TsigSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
+from kudurru.entrypoints.catalogs import Catalogs
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
@@ -158,6 +159,8 @@ class Server:
             self._keyring = keyring
             secondaries = self._secondaries(node, writer, keyring, directory)
             updates = Updates(node, writer, keyring)
+            catalogs = Catalogs(node, writer)
+            writer.listeners.append(catalogs.heard)
             control = Control(
                 Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
                 on_notify=secondaries.notified,
@@ -182,6 +185,7 @@ class Server:
                     ]
                     if self.why_not_writable is None:
                         running.append(tasks.create_task(secondaries.run(), name="secondaries"))
+                        running.append(tasks.create_task(catalogs.run(), name="catalogs"))
                     running.append(tasks.create_task(updates.run(), name="updates"))
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)

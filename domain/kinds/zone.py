@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kudurru.domain.dns import names
-from kudurru.domain.errors import Cause
+from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.meta import (
     Condition,
     Port,
@@ -21,6 +21,7 @@ from kudurru.domain.kinds.meta import (
     is_dns_subdomain,
     share_defaults,
 )
+from kudurru.domain.selectors import parse_selector
 
 ZONE_DEFAULT_TTL_S = 300
 
@@ -71,6 +72,25 @@ class Secondary(StrictSpec, frozen=True, kw_only=True):
         return primary.port or (853 if self.transport == "tls" else 53)
 
 
+class CatalogGroup(StrictSpec, frozen=True, kw_only=True):
+    """Where the members are fetched that a catalog puts into a group."""
+
+    name: Text
+    secondary: Secondary
+
+
+class Catalog(StrictSpec, frozen=True, kw_only=True):
+    """Marks a catalog zone (RFC 9432). A Primary lists the primary zones whose labels `selector`
+    matches; without one all. A Secondary makes a Secondary of each zone that it lists, fetched from
+    the servers of its group, else from `secondary`, else from where the catalog came; `transfer`
+    is theirs."""
+
+    selector: Text | None = None
+    secondary: Secondary | None = None
+    groups: Annotated[list[CatalogGroup], Meta(max_length=64)] = []
+    transfer: Transfer | None = None
+
+
 class Forward(StrictSpec, frozen=True, kw_only=True):
     upstreams: Annotated[list[Text], Meta(min_length=1, max_length=64)]
 
@@ -86,6 +106,7 @@ class DNSZoneSpec(StrictSpec, frozen=True, kw_only=True):
     transfer: Transfer | None = None
     secondary: Secondary | None = None
     forward: Forward | None = None
+    catalog: Catalog | None = None
 
     def __post_init__(self) -> None:
         share_defaults(self)
@@ -136,6 +157,28 @@ def zone_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
     if spec.transfer:
         yield from _transfer_faults(spec.transfer)
     yield from _type_faults(spec)
+    if spec.catalog:
+        yield from _catalog_faults(spec, spec.catalog)
+
+
+def _catalog_faults(spec: DNSZoneSpec, catalog: Catalog) -> Iterator[Cause]:
+    if spec.type == "Forward":
+        yield Cause("spec.catalog", "a zone that is forwarded lists nothing")
+    if spec.type == "Primary" and (catalog.secondary or catalog.groups or catalog.transfer):
+        yield Cause("spec.catalog", "secondary, groups and transfer are for type Secondary only")
+    if catalog.selector is not None:
+        if spec.type != "Primary":
+            yield Cause("spec.catalog.selector", "for type Primary only")
+        try:
+            parse_selector(catalog.selector)
+        except Invalid as error:
+            yield from (Cause("spec.catalog.selector", cause.message) for cause in error.causes)
+    if catalog.transfer:
+        yield from _transfer_faults(catalog.transfer, "spec.catalog.transfer")
+    if catalog.secondary:
+        yield from _primary_faults(catalog.secondary, "spec.catalog.secondary")
+    for i, group in enumerate(catalog.groups):
+        yield from _primary_faults(group.secondary, f"spec.catalog.groups[{i}].secondary")
 
 
 def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
@@ -145,27 +188,30 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
             yield Cause(field, f"missing; type {kind} needs it")
         if spec.type != kind and part is not None:
             yield Cause("spec.type", f"{spec.type}, and {field} is for type {kind} only")
-    for i, primary in enumerate(spec.secondary.primaries if spec.secondary else ()):
-        field = f"spec.secondary.primaries[{i}].address"
+    if spec.secondary:
+        yield from _primary_faults(spec.secondary, "spec.secondary")
+
+
+def _primary_faults(secondary: Secondary, path: str) -> Iterator[Cause]:
+    for i, primary in enumerate(secondary.primaries):
+        field = f"{path}.primaries[{i}].address"
         if not _is_address(primary.address):
             yield Cause(field, f"{primary.address!r} is no IP address")
         elif (address := ip_address(primary.address)).is_multicast or address.is_unspecified:
             yield Cause(field, f"{primary.address!r} is the address of no server")
         if primary.key_ref is not None:
-            yield from _name_fault(f"spec.secondary.primaries[{i}].keyRef", primary.key_ref)
+            yield from _name_fault(f"{path}.primaries[{i}].keyRef", primary.key_ref)
 
 
-def _transfer_faults(transfer: Transfer) -> Iterator[Cause]:
+def _transfer_faults(transfer: Transfer, path: str = "spec.transfer") -> Iterator[Cause]:
     for i, text in enumerate(transfer.allow):
         if not _is_network(text) and not is_dns_subdomain(text):
             yield Cause(
-                f"spec.transfer.allow[{i}]", f"{text!r} is neither an address range nor a key name"
+                f"{path}.allow[{i}]", f"{text!r} is neither an address range nor a key name"
             )
     for i, text in enumerate(transfer.notify):
         if not _is_endpoint(text):
-            yield Cause(
-                f"spec.transfer.notify[{i}]", f"{text!r} is no address; write ADDR or ADDR:PORT"
-            )
+            yield Cause(f"{path}.notify[{i}]", f"{text!r} is no address; write ADDR or ADDR:PORT")
 
 
 def _name_fault(field: str, text: str) -> Iterator[Cause]:

@@ -316,6 +316,18 @@ def without_transfer(status: dict[str, Any] | None) -> dict[str, Any]:
     return {k: v for k, v in status.items() if k not in (*_TRANSFERRED, "conditions")}
 
 
+def with_condition(
+    status: dict[str, Any] | None, said: "_Said", now_s: int, *, generation: int
+) -> dict[str, Any]:
+    """The status with one condition: type, status, reason and message, which may change alone."""
+    kind, _, _, message = said
+    after = _with(status or {}, [said], now_s, generation)
+    conditions = [
+        {**c, "message": message} if c["type"] == kind else c for c in after["conditions"]
+    ]
+    return {**after, "conditions": conditions}
+
+
 def says_the_same(before: dict[str, Any] | None, after: dict[str, Any]) -> bool:
     """Whether a status differs in no more than the time of its writing."""
     return _essence(before or {}) == _essence(after)
