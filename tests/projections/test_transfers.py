@@ -97,6 +97,7 @@ def test_a_zone_is_sent_whole_between_two_soa_records(node: Node) -> None:
     packet = transfer_query(ZONE).to_wire()
     messages = list(wires(served(node), packet))
     records = [record for wire in messages for record in read(wire)]
+    assert all(wire[2] & 0b100 for wire in messages)  # AA
     assert len(full(records)) == 302  # with SOA and NS
     assert len(messages) > 4
     assert max(map(len, messages)) < 17_000
