@@ -60,6 +60,8 @@ METRICS: Final = {
     "transfers_out_total": Declared("counter", "Transfer queries answered", ("result",)),
     "transfers_out_active": Declared("gauge", "Transfers being sent"),
     "transfers_out_octets_total": Declared("counter", "Octets of transfers sent"),
+    "notifies_out_total": Declared("counter", "NOTIFY messages to secondaries", ("result",)),
+    "notifies_out_pending": Declared("gauge", "Secondaries that have not answered a NOTIFY yet"),
     "tls_certificate_expiry_timestamp_seconds": Declared("gauge", "When the one served expires"),
     "tls_certificate_reloads_total": Declared("counter", "Changed files looked at", ("result",)),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),

@@ -6,6 +6,7 @@ from kudurru import __version__
 from kudurru.adapters.metrics import Metrics, Sample, engine_samples
 from kudurru.domain.dns import names
 from kudurru.domain.ports import PacketEngine
+from kudurru.domain.reconcile.notifies import NotifyStatistics
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.pipeline import NO_REPLY, Pipeline
@@ -51,6 +52,14 @@ def transfer_samples(transfers: Transfers) -> Iterable[Sample]:
     yield Sample("transfers_out_total", ("failed",), seen.failed)
     yield Sample("transfers_out_active", (), seen.active)
     yield Sample("transfers_out_octets_total", (), seen.octets)
+
+
+def notify_samples(seen: NotifyStatistics) -> Iterable[Sample]:
+    yield Sample("notifies_out_total", ("sent",), seen.sent)
+    yield Sample("notifies_out_total", ("acknowledged",), seen.acknowledged)
+    yield Sample("notifies_out_total", ("refused",), seen.refused)
+    yield Sample("notifies_out_total", ("given_up",), seen.given_up)
+    yield Sample("notifies_out_pending", (), seen.pending)
 
 
 def _limiter_samples(limiter: RateLimiter) -> Iterable[Sample]:

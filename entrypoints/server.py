@@ -50,7 +50,7 @@ from kudurru.entrypoints.directory import (
     pipeline_of,
     trust_of,
 )
-from kudurru.entrypoints.health import metrics_of, transfer_samples
+from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.listeners import (
     bind_listeners,
@@ -62,6 +62,7 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.secondaries import Secondaries
@@ -135,6 +136,7 @@ class Server:
         self.is_lameduck = False
         self._node: Node | None = None
         self._keyring: Keyring | None = None
+        self._notifier: Notifier | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
@@ -168,6 +170,8 @@ class Server:
                 on_refused=updates.refused,
                 now_s=lambda: node.clock.now_us() // 1_000_000,
             )
+            notifier = Notifier(node.zones, keyring, SystemClock(), SystemEntropy())
+            self._notifier = notifier
             addresses = await self._listen(node, writer, keyring, Cookies(secret), control, stack)
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
@@ -181,7 +185,8 @@ class Server:
                     running = [
                         tasks.create_task(
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        )
+                        ),
+                        tasks.create_task(notifier.run(), name="notifies"),
                     ]
                     if self.why_not_writable is None:
                         running.append(tasks.create_task(secondaries.run(), name="secondaries"))
@@ -227,6 +232,8 @@ class Server:
     def invalidate(self) -> None:
         for _, engine in self._engines:
             engine.invalidate()
+        if self._notifier is not None:
+            self._notifier.wake()
 
     # --- starting -----------------------------------------------------------------------
 
@@ -308,6 +315,9 @@ class Server:
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(lambda: transfer_samples(transfers))
+        if self._notifier is not None:
+            notifier = self._notifier
+            metrics.add(lambda: notify_samples(notifier.statistics()))
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))

@@ -35,6 +35,7 @@ PADDING_BLOCK = 468
 
 _QR, _AA, _TC, _RD = 0x8000, 0x0400, 0x0200, 0x0100
 _OPCODE_MASK = 0x7800
+_OPCODE_NOTIFY = 4 << 11
 _DO = 0x8000
 _POINTER_MAX = 0x3FFF
 _OPTION_HEAD = 4  # code and length
@@ -219,6 +220,13 @@ def transfer_serial(packet: bytes, query: Query) -> int | None:
     if not is_soa or numbers + 20 != at + length or at + length > len(packet):
         return None
     return int.from_bytes(packet[numbers : numbers + 4], "big")
+
+
+def notify_message(id_: int, apex: Name, soa: bytes) -> bytes:
+    """A NOTIFY for a zone, with its packed SOA record for those who look at it (RFC 1996 section
+    3.7)."""
+    question = apex + _TYPE_AND_CLASS.pack(SOA, CLASS_IN)
+    return _HEADER.pack(id_, _OPCODE_NOTIFY | _AA, 1, 1, 0, 0) + question + soa
 
 
 def truncated(query: Query, answer: Answer, options: bytes = b"") -> bytes:

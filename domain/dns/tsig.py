@@ -378,7 +378,8 @@ class Reader:
         """The next message, without its TSIG record. What comes after the last signed message is
         proven by the next one only: see `finish`.
 
-        Raises: BadTsig, Unverified; the stream is of no use then.
+        Raises: BadTsig, Unverified. A message with a signature that does not hold is not taken:
+        over UDP somebody else may have sent it, and the right one is still to come.
         """
         signature = find(message)
         if signature is None:
@@ -407,9 +408,10 @@ class Reader:
             raise Unverified(BADKEY, "the answer is signed with another key or algorithm")
         if len(signature.mac) != key.algorithm.size:
             raise BadTsig(f"a MAC of {len(signature.mac)} octets")
-        self._digest.update(signature.original(message))
-        self._digest.update(signature.variables() if self._is_first else signature.timers())
-        _check_mac(signature, self._digest)
+        digest = self._digest.copy()
+        digest.update(signature.original(message))
+        digest.update(signature.variables() if self._is_first else signature.timers())
+        _check_mac(signature, digest)
         _check_time(key, signature, now_s)
 
 

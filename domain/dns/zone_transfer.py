@@ -23,6 +23,7 @@ SIGNATURE_ROOM = 700
 """Octets that a TSIG record takes at most: two names of 255, a MAC of 64, and its numbers."""
 
 _POINTER_MAX = 0x3FFF
+_SHORT_MAX = 1024  # octets of a record that surely fits behind a message that is not full
 _RRSET_HEAD = Layout("!HII")
 _RRSET_HEAD_SIZE = _RRSET_HEAD.size
 _RR_HEAD_SIZE = 12  # of a record whose owner is a pointer
@@ -40,8 +41,7 @@ def full(frame: TransferFrame, apex: bytes, soa: bytes, nodes: Iterable[Node]) -
     Raises: TooLarge."""
     writer = _Writer(frame, apex)
     writer.records(QUESTION_POINTER, soa)
-    for owner, image in nodes:
-        yield from writer.image(owner, image)
+    yield from writer.images(nodes)
     yield from writer.last(soa)
 
 
@@ -149,19 +149,32 @@ class _Writer:
         self._parts, self._count, self._size = [], 0, self._start
         return wire
 
-    def image(self, owner: bytes, image: bytes) -> Iterator[bytes]:
-        """All records of an owner."""
-        rtype, count, length = _RRSET_HEAD.unpack_from(image)
-        size = _RRSET_HEAD_SIZE + length
-        if count == 1 and size == len(image) and length < 1024 and rtype not in _WITH_NAMES:
-            # Nearly every owner: one record, which stands there ready but for its owner.
-            self._parts.append(self._owner(owner) + image[_RRSET_HEAD_SIZE + 2 :])
-            self._count += 1
-            self._size += len(self._parts[-1])
-            if self._size >= MESSAGE_FILL:
+    def images(self, nodes: Iterable[Node]) -> Iterator[bytes]:
+        """All records of owners. Nearly every owner has one record, which stands there ready but
+        for its owner: those are put together here, at a third of the cost of a call for each."""
+        unpack, parts, apex, cut = (
+            _RRSET_HEAD.unpack_from,
+            self._parts,
+            self._apex,
+            -len(self._apex),
+        )
+        size = self._size
+        for owner, image in nodes:
+            rtype, count, length = unpack(image)
+            is_one = count == 1 and _RRSET_HEAD_SIZE + length == len(image)
+            if is_one and length < _SHORT_MAX and rtype not in _WITH_NAMES and owner.endswith(apex):
+                part = owner[:cut] + image[_RRSET_HEAD_SIZE:]
+                parts.append(part)
+                self._count += 1
+                size += len(part)
+                if size < MESSAGE_FILL:
+                    continue
+                self._size = size
                 yield self.message()
-            return
-        yield from self.more_records(owner, _split(image))
+            else:
+                self._size = size
+                yield from self.more_records(owner, _split(image))
+            parts, size = self._parts, self._size
 
     def more_records(self, owner: bytes, packed: Iterable[bytes]) -> Iterator[bytes]:
         pointer = self._owner(owner)
