@@ -9,8 +9,6 @@ import asyncio
 import gc
 import logging
 import os
-import random
-import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -24,7 +22,6 @@ import msgspec
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
-from kudurru.adapters.dns.transfer_client import AsyncTransferClient
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.refresh_times import RefreshTimes
@@ -39,7 +36,6 @@ from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.settings import RatelimitSettings, TlsSettings, TsigSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
-from kudurru.entrypoints.catalogs import Catalogs
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
@@ -51,6 +47,7 @@ from kudurru.entrypoints.directory import (
     trust_of,
 )
 from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.listeners import (
     bind_listeners,
@@ -65,7 +62,6 @@ from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
-from kudurru.entrypoints.secondaries import Secondaries
 from kudurru.entrypoints.service import (
     REASON_MAX,
     ChangeRequest,
@@ -80,10 +76,8 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
-from kudurru.entrypoints.updates import Updates
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
-from kudurru.projections.pipeline.control import Control
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 from kudurru.projections.pipeline.signatures import Signatures
@@ -159,20 +153,14 @@ class Server:
                 directory, node, options.secrets_key, allow_old=options.tsig.allow_old
             )
             self._keyring = keyring
-            secondaries = self._secondaries(node, writer, keyring, directory)
-            updates = Updates(node, writer, keyring)
-            catalogs = Catalogs(node, writer)
-            writer.listeners.append(catalogs.heard)
-            control = Control(
-                Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
-                on_notify=secondaries.notified,
-                on_update=updates.answer,
-                on_refused=updates.refused,
-                now_s=lambda: node.clock.now_us() // 1_000_000,
-            )
+            signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
+            times = RefreshTimes(directory.refresh_times)
+            inbound = Inbound(node, writer, keyring, signatures, times)
             notifier = Notifier(node.zones, keyring, SystemClock(), SystemEntropy())
             self._notifier = notifier
-            addresses = await self._listen(node, writer, keyring, Cookies(secret), control, stack)
+            addresses = await self._listen(
+                node, writer, signatures, inbound, Cookies(secret), stack
+            )
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
@@ -188,10 +176,8 @@ class Server:
                         ),
                         tasks.create_task(notifier.run(), name="notifies"),
                     ]
-                    if self.why_not_writable is None:
-                        running.append(tasks.create_task(secondaries.run(), name="secondaries"))
-                        running.append(tasks.create_task(catalogs.run(), name="catalogs"))
-                    running.append(tasks.create_task(updates.run(), name="updates"))
+                    for name, runnable in inbound.runnables().items():
+                        running.append(tasks.create_task(runnable, name=name))
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
@@ -248,21 +234,6 @@ class Server:
             self._stop_writing(node, damages[0])
         return node
 
-    def _secondaries(
-        self, node: Node, writer: Writer, keyring: Keyring, directory: DataDir
-    ) -> Secondaries:
-        secondaries = Secondaries(
-            node,
-            writer,
-            AsyncTransferClient(),
-            chance=random.SystemRandom().random,
-            new_id=lambda: secrets.randbits(16),
-            find_key=keyring.find,
-            times=RefreshTimes(directory.refresh_times),
-        )
-        writer.listeners.append(secondaries.heard)
-        return secondaries
-
     def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
         """None for a damaged log: nobody signs that."""
         if self.why_not_writable is not None:
@@ -284,9 +255,9 @@ class Server:
         self,
         node: Node,
         writer: Writer,
-        keyring: Keyring,
+        signatures: Signatures,
+        inbound: Inbound,
         cookies: Cookies,
-        control: Control,
         stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
@@ -307,14 +278,15 @@ class Server:
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
-            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            signatures=signatures,
             transfers=transfers,
-            control=control,
+            control=inbound.control,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(lambda: transfer_samples(transfers))
+        metrics.add(inbound.samples)
         if self._notifier is not None:
             notifier = self._notifier
             metrics.add(lambda: notify_samples(notifier.statistics()))
