@@ -152,13 +152,8 @@ class _Writer:
     def images(self, nodes: Iterable[Node]) -> Iterator[bytes]:
         """All records of owners. Nearly every owner has one record, which stands there ready but
         for its owner: those are put together here, at a third of the cost of a call for each."""
-        unpack, parts, apex, cut = (
-            _RRSET_HEAD.unpack_from,
-            self._parts,
-            self._apex,
-            -len(self._apex),
-        )
-        size = self._size
+        unpack, apex, cut = _RRSET_HEAD.unpack_from, self._apex, -len(self._apex)
+        parts, size = self._parts, self._size
         for owner, image in nodes:
             rtype, count, length = unpack(image)
             is_one = count == 1 and _RRSET_HEAD_SIZE + length == len(image)

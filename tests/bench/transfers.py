@@ -169,6 +169,19 @@ def fetch(port: int, *, signed: bool) -> tuple[int, int, float]:
     return records, octets, time.perf_counter() - started
 
 
+def cpu_seconds(pid: int) -> float:
+    """Of a process and its children."""
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(stat.parent.name) == pid or int(fields[1]) == pid:
+            total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def memory_kib(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
@@ -193,11 +206,14 @@ def main() -> None:
                 fetch(port, signed=False)  # which also waits until the zone is loaded
                 before = memory_kib(pid)
                 for signed in (False, True):
+                    cpu_s = -cpu_seconds(pid)
                     records, octets, seconds = fetch(port, signed=signed)
+                    cpu_s += cpu_seconds(pid)
                     print(
                         f"{name:8} {'signed' if signed else 'plain':7} {records:,} records, "
                         f"{octets / 1e6:.1f} MB in {seconds:.2f} s: "
-                        f"{records / seconds / 1e3:,.0f} thousand records a second",
+                        f"{records / seconds / 1e3:,.0f} thousand records a second; "
+                        f"{cpu_s / records * 1e6:.2f} µs of CPU each",
                         flush=True,
                     )
                 grown = (memory_kib(pid) - before) / 1024

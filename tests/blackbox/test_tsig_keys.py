@@ -67,6 +67,34 @@ def test_a_key_is_not_made_by_apply_and_goes_with_delete(tmp_path: Path) -> None
     assert made.code == 0
 
 
+def test_secrets_may_be_sealed_with_a_key_from_elsewhere(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "node.key"
+    config = tmp_path / "node.yaml"
+    config.write_text(f"node.secretsKey: file:{file}\n")
+    missing = command("tsig", "create", "k1", "--data", data, "--config", config)
+    assert (missing.code, "does not exist" in missing.err) == (1, True)
+    file.write_text("ab" * 32 + "\n")
+    file.chmod(0o600)
+    assert command("tsig", "create", "k1", "--data", data, "--config", config).code == 0
+    assert not (data / "keys/node.key").exists()
+    (state,) = command("tsig", "list", "--data", data, "-o", "json").json()
+    assert "sealed with node key" in state["problem"]
+    with serving(data, "--config", str(config)):
+        (state,) = command("tsig", "list", "--data", data, "-o", "json").json()
+        assert state["problem"] == ""
+
+
+def test_transfers_that_are_open_to_addresses_alone_are_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "zone.yaml"
+    file.write_text(
+        "apiVersion: kudurru.io/v1alpha1\nkind: DNSZone\nmetadata: {name: z.example}\n"
+        "spec: {zoneName: z.example, transfer: {allow: [192.0.2.0/24]}}\n"
+    )
+    done = command("apply", "-f", file, "--data", tmp_path / "data")
+    assert done.code == 0
+    assert "name a TSIG key" in done.err
+
+
 @pytest.mark.parametrize("content", ["no base64!", "", "ÿ"])
 def test_a_secret_file_that_holds_no_secret_is_refused_unquoted(
     tmp_path: Path, content: str

@@ -1,5 +1,6 @@
 """Transfers out of the views: whole versions, whoever asks and whatever happens meanwhile."""
 
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -24,6 +25,8 @@ from kudurru.projections.pipeline import transfers
 from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.signatures import Signatures
 from kudurru.projections.pipeline.transfers import Transfers
+from tests.bench.answers import build_zone
+from tests.bench.transfers import pipeline_of as bench_pipeline_of
 from tests.nodes import a_change, memory_node, rebuilt
 from tests.objects import drop, endpoint, manifest, put, record_set, zone
 from tests.transfers import (
@@ -189,6 +192,24 @@ def test_an_ixfr_over_udp_fits_or_sends_the_client_to_tcp(node: Node) -> None:
     (record,) = fetch(pipeline, ZONE, serial_of(before), proto="udp")
     assert record.serial == serial_of(version(pipeline))
     assert pipeline.handle(transfer_query(ZONE, serial_of(before)).to_wire(), HOME, "udp")
+
+
+@pytest.mark.slow
+def test_a_large_zone_is_sent_in_the_memory_of_a_few_messages() -> None:
+    names_count = 200_000
+    zone = build_zone(names_count)
+    zone.stamp(1)
+    pipeline = bench_pipeline_of(zone)
+    tracemalloc.start()
+    count = sum(
+        int.from_bytes(wire[6:8], "big")
+        for wire in wires(pipeline, transfer_query("home.example.").to_wire())
+    )
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count > names_count
+    # Eight octets for each owner that is still to be sent, and a message.
+    assert peak < names_count * 8 + (1 << 20)
 
 
 # Versions
