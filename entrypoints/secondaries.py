@@ -361,15 +361,25 @@ class Secondaries:
         return key
 
     async def _serial(self, apex: Name, peer: Peer, key: TsigKey | None) -> int:
+        """Asked over UDP first, and over a connection where that does not help: Knot, for one,
+        tells of catalogs over connections only."""
+        if not peer.is_tls:
+            with contextlib.suppress(Unreachable, BadTransfer):
+                version = await self._ask_soa(apex, peer, key, stream=False)
+                if version is not None:
+                    return version.serial
+        version = await self._ask_soa(apex, peer, key, stream=True)
+        if version is None:
+            raise BadTransfer("the answer to a SOA question over a connection is truncated")
+        return version.serial
+
+    async def _ask_soa(
+        self, apex: Name, peer: Peer, key: TsigKey | None, *, stream: bool
+    ) -> Version | None:
         id_ = self._new_id()
         query, verifier = self._signed(transfer.soa_query(id_, apex), key)
-        for stream in (False, True):
-            octets = await self._client.ask(peer, query, stream=stream)
-            version = transfer.read_soa_answer(_checked(octets, verifier), id_, apex)
-            if version is not None:
-                return version.serial
-            query, verifier = self._signed(transfer.soa_query(id_, apex), key)
-        raise BadTransfer("the answer to a SOA question over a connection is truncated")
+        octets = await self._client.ask(peer, query, stream=stream)
+        return transfer.read_soa_answer(_checked(octets, verifier), id_, apex)
 
     async def _fetch(
         self, tracked: _Tracked, step: Fetch, peer: Peer, key: TsigKey | None, ours: Version | None
