@@ -151,7 +151,7 @@ class Server:
                 directory, node, options.secrets_key, allow_old=options.tsig.allow_old
             )
             self._keyring = keyring
-            notifier = Notifier(node.zones, keyring, SystemClock(), SystemEntropy())
+            notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
             self._notifier = notifier
             addresses = await self._listen(node, writer, keyring, Cookies(secret), stack)
             await self._replay(node, checkpointer)
