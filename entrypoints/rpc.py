@@ -26,6 +26,7 @@ from kudurru.domain.errors import (
     KudurruError,
     ManagedBy,
     MassChange,
+    Pruned,
     StorageFailed,
 )
 from kudurru.domain.events import Who
@@ -201,8 +202,8 @@ def _encode_error(error: KudurruError) -> dict[str, Any]:
             return {"type": "Invalid", "what": error.what, "causes": causes}
         case ManagedBy():
             return {"type": "ManagedBy", "what": error.what, "owner": error.owner}
-        case MassChange():
-            return {"type": "MassChange", **vars(error)}
+        case MassChange() | Pruned():
+            return {"type": type(error).__name__, **vars(error)}
         case _:
             return {"type": type(error).__name__, "message": str(error)}
 
@@ -215,10 +216,13 @@ def _decode_error(value: dict[str, Any]) -> KudurruError:
             return ManagedBy(what, owner)
         case {"type": "MassChange", "zone": str(zone), "changed": int(part), "total": int(total)}:
             return MassChange(zone, part, total)
+        case {"type": "Pruned", "what": str(what), "oldest": int(oldest)}:
+            return Pruned(what, oldest)
         case {"type": str(name), "message": str(message)}:
             kind = getattr(errors, name, None)
             simple = (
                 errors.NotFound,
+                errors.Redacted,
                 errors.Conflict,
                 errors.Busy,
                 errors.StorageFailed,
