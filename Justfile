@@ -23,6 +23,10 @@ test *args:
 slow *args:
     python -m pytest -m slow {{args}}
 
+# 1,000 kills of a writer, and those of a server
+crash:
+    KUDURRU_CRASHES=1000 python -m pytest -m slow tests/simulation/test_crash.py tests/blackbox/test_crash.py
+
 # coverage-guided fuzzing; wants the extra fuzz
 fuzz *args:
     python -m tests.fuzz {{args}}

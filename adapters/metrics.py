@@ -41,6 +41,10 @@ METRICS: Final = {
     "ratelimit_buckets": Declared("gauge", "Networks that the limiter remembers"),
     "dns_handshakes_failed_total": Declared("counter", "TLS handshakes that failed", ("proto",)),
     "event_log_sequence": Declared("gauge", "Position of the newest event"),
+    "log_checkpoint_size": Declared("gauge", "Events under the newest signed checkpoint"),
+    "log_checkpoint_published_timestamp_seconds": Declared(
+        "gauge", "When a file, folder or zone last got a checkpoint"
+    ),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
     "changes_refused_total": Declared("counter", "Changes refused because the queue was full"),

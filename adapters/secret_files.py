@@ -1,4 +1,4 @@
-"""Secrets of this node that are one random value each, in files of `keys/`."""
+"""Files of `keys/`, and secrets of this node that are one random value each."""
 
 import os
 from pathlib import Path
@@ -30,14 +30,21 @@ def secret_in(path: Path, size: int, entropy: Entropy) -> bytes:
 
 
 def _make(path: Path, secret: bytes) -> bytes:
+    write_private(path, f"{secret.hex()}\n".encode())
+    return secret
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Make a file of mode 0600, or put it in the place of another. It is there whole or not at
+    all, whenever the process or the machine dies; durable when it returns. Raises: OSError."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.unlink(missing_ok=True)  # of a start that was cut short
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        os.write(descriptor, f"{secret.hex()}\n".encode())
+        os.fchmod(descriptor, 0o600)
+        os.write(descriptor, content)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     unfinished.rename(path)
     sync_folder(path.parent)
-    return secret

@@ -6,11 +6,13 @@ keys/log.key.next  a new one that is about to take over, see `KeyFolder.promote`
 A key file is one line as C2SP tools write it: PRIVATE+KEY+<name>+<id>+<base64 of 0x01 and seed>.
 """
 
+import errno
 import os
 from base64 import b64encode
 from pathlib import Path
 
 from kudurru.adapters.data_dir import sync_folder
+from kudurru.adapters.secret_files import write_private
 from kudurru.domain.errors import StorageFailed
 from kudurru.domain.ports import Entropy
 from kudurru.domain.signed_note import ED25519, SigningKey, VerifierKey, from_base64
@@ -59,11 +61,12 @@ class KeyFolder:
 
     def create(self) -> SigningKey:
         """A new key. Durable when it returns. Raises: StorageFailed, also when there is one."""
+        if self.path.exists():
+            raise _failed(self.path, FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
         return self._write(self.path)
 
     def create_next(self) -> SigningKey:
         """A key that takes over once the log says so. One that never did is thrown away."""
-        self._next.unlink(missing_ok=True)
         return self._write(self._next)
 
     def promote(self) -> None:
@@ -96,14 +99,7 @@ class KeyFolder:
         private = b64encode(ED25519 + seed).decode()
         line = f"{_PREFIX}{verifier.name}+{verifier.id.hex()}+{private}\n"
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                os.fchmod(descriptor, 0o600)
-                os.write(descriptor, line.encode())
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            sync_folder(path.parent)
+            write_private(path, line.encode())
         except OSError as error:
             raise _failed(path, error) from error
         return key

@@ -82,10 +82,10 @@ def _hex(octets: bytes | None) -> bytes:
 
 def _raw(name: str, octets: bytes | None) -> list[bytes]:
     """A field with the octets as they are; in base64 where they are not one line of JSON, as
-    streams of the eventsourcing library's own may be."""
+    streams of the eventsourcing library's own may be, or would read as erased."""
     if octets is None:
         return [b'"%s":null' % name.encode()]
-    if b"\n" not in octets and b"\r" not in octets:
+    if octets != b"null" and b"\n" not in octets and b"\r" not in octets:
         try:
             msgspec.json.decode(octets)
         except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -67,10 +67,10 @@ class Edge:
 
     __slots__ = ("_levels", "size")
 
-    def __init__(self, size: int = 0, levels: Sequence[Sequence[bytes]] = ()) -> None:
+    def __init__(self, size: int = 0, levels: tuple[tuple[bytes, ...], ...] = ()) -> None:
         """`levels[n]` are the last size // 256^n % 256 hashes of level n."""
         self.size = size
-        self._levels = tuple(tuple(level) for level in levels)
+        self._levels = levels
 
     @classmethod
     def read(cls, size: int, read: ReadHashes) -> "Edge":
@@ -84,16 +84,18 @@ class Edge:
             if not count:
                 break
             first = count & ~(TILE_WIDTH - 1)
-            levels.append(read(level, first, count) if count > first else ())
+            levels.append(tuple(read(level, first, count)) if count > first else ())
             if len(levels[-1]) != count - first:
                 position = (first + len(levels[-1]) << TILE_HEIGHT * level) + 1
                 raise LogDamaged("tree", position, f"hashes of level {level} are missing; {ADVICE}")
-        return cls(size, levels)
+        return cls(size, tuple(levels))
 
     def extended(self, leaves: Sequence[bytes]) -> tuple["Edge", list[Tile]]:
         """The edge after more leaves, and the tiles to store for it: full ones, and those above
         level 0 that grew. Of a tile that grew twice only the last is given."""
         size = self.size + len(leaves)
+        if self._levels and len(self._levels[0]) + len(leaves) < TILE_WIDTH:
+            return Edge(size, (self._levels[0] + tuple(leaves), *self._levels[1:])), []
         levels: list[tuple[bytes, ...]] = []
         tiles: list[Tile] = []
         new = tuple(leaves)
@@ -114,7 +116,7 @@ class Edge:
             levels.append(rest)
             new = tuple(new_above)
             level += 1
-        return Edge(size, levels), tiles
+        return Edge(size, tuple(levels)), tiles
 
     def root(self) -> bytes:
         """Root of the tree (RFC 6962 section 2.1)."""

@@ -52,6 +52,9 @@ class TreeVerifier:
     Kinds of damage: `tree`, a tile or a signed root is not that of the leaves; `signature`, a
     checkpoint is not signed as it should be, or was taken away; `truncation`, a checkpoint or a
     tile knows of more rows than there are. After the first the rest of the tree says nothing.
+
+    The log may grow meanwhile. Rows, tiles and checkpoints of an append become visible together, so
+    what is stored of more rows than were read is only a fault when the log has no such rows then.
     """
 
     def __init__(self, log: VerifiableLog, first: int, trust: Trust, report: Report) -> None:
@@ -65,6 +68,8 @@ class TreeVerifier:
         self._pruned_at = 0  # position of the newest pruning
         self._edge = Edge.read(first, log.hashes)
         self._leaves: list[bytes] = []
+        self._stored: Iterator[StoredCheckpoint]
+        self._next: StoredCheckpoint | None
         self._size = first
         self._good = 0  # leaves under the last signed root that was right
         self._is_damaged = False
@@ -72,8 +77,7 @@ class TreeVerifier:
         adoptions = log.read(0, first, key=SIGNING_KEY)
         for event in merge(adoptions, log.read(0, first, key=EPOCH_KEY), key=lambda e: e.seq):
             self._follow_keys(event.type, event.seq, event.body)
-        self._stored = log.checkpoints(first)
-        self._next = next(self._stored, None)
+        self._seek(first)
         if trust.checkpoint is not None:
             self._check_outside(trust.checkpoint)
 
@@ -84,6 +88,8 @@ class TreeVerifier:
         self._follow_keys(row.type, row.seq, row.body)
         if row.type == LOG_PRUNED:
             self._pruned_at = row.seq
+        if row.type == CHECKPOINT_STATE and (self._next is None or self._next.size > row.seq):
+            self._seek(row.seq - 1)
         has_checkpoint = self._take(row.seq, row.leaf)
         if row.type == CHECKPOINT_STATE and not has_checkpoint:
             self._damage("signature", row.seq, f"the checkpoint of {row.seq} events is missing")
@@ -112,7 +118,7 @@ class TreeVerifier:
 
     def finish(self, newest: int) -> Signed:
         """What is left once the last row, `newest`, was read, damaged or not."""
-        if self._next is not None and self._next.size > newest:
+        if self._next is not None and self._next.size > newest and not self._has(self._next.size):
             more = f"a checkpoint of {self._next.size} events is stored"
             self._damage("truncation", newest + 1, f"the log ends at {newest} and {more}")
         if self._is_damaged or self._size != newest:
@@ -137,6 +143,14 @@ class TreeVerifier:
                 "adopted under one",
             )
         return self.signed
+
+    def _seek(self, after: int) -> None:
+        """Go on with the first checkpoint of more than `after` events."""
+        self._stored = self._log.checkpoints(after)
+        self._next = next(self._stored, None)
+
+    def _has(self, seq: int) -> bool:
+        return seq <= self._log.head().seq
 
     def _damage(self, kind: str, position: int, message: str) -> None:
         if not self._is_damaged:
@@ -186,9 +200,10 @@ class TreeVerifier:
         for tile in self._edge.partial_tiles():
             first = tile.index * TILE_WIDTH
             stored = tuple(self._log.hashes(tile.level, first, first + TILE_WIDTH))
-            if len(stored) > len(tile.hashes) and stored[: len(tile.hashes)] == tile.hashes:
-                self._truncated(newest)
-            elif stored != tile.hashes:
+            if stored[: len(tile.hashes)] == tile.hashes:
+                if len(stored) > len(tile.hashes):
+                    self._truncated(newest)
+            else:
                 leaf, _ = _first_difference(tile, stored)
                 self._damage("tree", leaf, f"the last tile of level {tile.level} is not its own")
         first = newest - newest % TILE_WIDTH
@@ -196,6 +211,8 @@ class TreeVerifier:
             self._truncated(newest)
 
     def _truncated(self, newest: int) -> None:
+        if self._has(newest + 1):
+            return
         self._damage("truncation", newest + 1, f"the log ends at {newest} and its tree does not")
 
     # --- checkpoints --------------------------------------------------------------------

@@ -88,7 +88,9 @@ class Checkpointer:
         self.is_new_key = False
         self.why_not = ""  # why nothing can be signed
         self.activity = 0  # events since the newest checkpoint that ask for one
-        self.published_us = 0  # when a file or folder got the newest
+        self.published_us = 0  # when a file, folder or zone last got one
+        newest = self._log.newest_checkpoint()
+        self.size = newest.size if newest else None  # of the newest
         self._adopted = self._read_adopted()
         self._key = self._read_key()
         self._failed: set[str] = set()  # publications that were complained about
@@ -227,6 +229,7 @@ class Checkpointer:
         """The checkpoint that was just made, once it is published to files and folders."""
         newest = self._log.newest_checkpoint()
         assert newest is not None
+        self.size = newest.size
         self._publish_to_files(newest)
         return newest
 

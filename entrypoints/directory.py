@@ -305,7 +305,7 @@ class LocalService:
         return answer(self._node, packet)
 
     def export(self, zone: str) -> list[str]:
-        return export_zone(self._node, zone)
+        return list(export_zone(self._node, zone))
 
     def checkpoint(self) -> str:
         checkpointer = self._signer()

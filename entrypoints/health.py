@@ -52,6 +52,12 @@ def _limiter_samples(limiter: RateLimiter) -> Iterable[Sample]:
 def _log_samples(node: Node, writer: Writer) -> Iterable[Sample]:
     seen = writer.statistics()
     yield Sample("event_log_sequence", (), node.objects.position)
+    if seen.checkpoint_size is not None:
+        yield Sample("log_checkpoint_size", (), seen.checkpoint_size)
+    if seen.published_us:
+        yield Sample(
+            "log_checkpoint_published_timestamp_seconds", (), seen.published_us / 1_000_000
+        )
     yield Sample("changes_total", (), seen.changes)
     yield Sample("change_groups_total", (), seen.groups)
     yield Sample("changes_refused_total", (), seen.refused_full)

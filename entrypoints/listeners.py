@@ -5,7 +5,7 @@ What encrypted listeners need is imported when there is one: a plain server does
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
@@ -25,6 +25,10 @@ PORT_TRIES = 10
 
 PARTNERS = {"udp": "tcp", "tcp": "udp", "tls": "quic", "quic": "tls", "https": "h3", "h3": "https"}
 """Protocols that clients expect on one port, over TCP and over UDP."""
+
+
+class Stoppable(Protocol):
+    async def stop(self) -> None: ...
 
 
 def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
@@ -151,6 +155,14 @@ def _encrypted(
         certificate=lambda: certificates.current,
         trusted=trusted,
     )
+
+
+async def stop_all(parts: Sequence[Stoppable]) -> None:
+    """Stop parts together, each with the time that it takes; then raises the first fault."""
+    results = await asyncio.gather(*(part.stop() for part in parts), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _networks(listener: Configured) -> Networks | None:

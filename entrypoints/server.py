@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from kudurru.entrypoints.listeners import (
     close,
     engines_of,
     keep_fresh,
+    stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
@@ -252,8 +253,8 @@ class Server:
             HttpServer(metrics_routes(metrics), scraped.sockets),
             *(engine for _, engine in self._engines),
         ]
+        stack.push_async_callback(stop_all, parts)
         for part in parts:
-            stack.push_async_callback(part.stop)
             await part.start()
         http, ops = (one.address for one in web)
         shown = _shown(bound) | {"http": http, "ops": ops, "metrics": scraped.address}
@@ -374,7 +375,7 @@ class Server:
                 case "query":
                     return answer(node, argument)
                 case "export":
-                    return export_zone(node, argument)
+                    return await asyncio.to_thread(list, export_zone(node, argument))
                 case "info":
                     info = read_info(node, __version__, digests=bool(argument))
                     return msgspec.to_builtins(info)
@@ -388,6 +389,7 @@ class Server:
                     asked = msgspec.convert(argument, RestoreRequest)
                     prepare = partial(restoring.prepare_restore, node.log, asked)
                     carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
+                    await _sign(writer, carried)
                     return msgspec.to_builtins(carried)
                 case "undo":
                     unwanted = msgspec.convert(argument, UndoRequest)
@@ -416,7 +418,17 @@ async def _carry_out(
             seqs.append((await writer.submit(change)).seq)
         except KudurruError as error:
             raise restoring.cut_off(undertaking, len(seqs), error) from error
+    if seqs:
+        with suppress(KudurruError):  # without a key; or it is made with the next change
+            await writer.checkpoint()
     return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+
+async def _sign(writer: Writer, carried: Carried) -> None:
+    """A restore asks for a checkpoint; it is done all the same where none can be made."""
+    if carried.seq:
+        with suppress(KudurruError):
+            await writer.checkpoint()
 
 
 def _tell_key(checkpointer: Checkpointer) -> None:

@@ -4,6 +4,7 @@ Requests and replies are plain values, so that both ways are the same: `LocalSer
 node, `entrypoints.rpc.RemoteService` sends the request to the server that holds the directory.
 """
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -185,13 +186,14 @@ def read_problems(node: Node, key: Key) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(problem) for problem in node.zones.problems(key)]
 
 
-def export_zone(node: Node, zone: str) -> list[str]:
-    """Raises NotFound for a zone that is not served."""
+def export_zone(node: Node, zone: str) -> Iterator[str]:
+    """Lines that are made when they are asked for, of the zone as it is now. Raises NotFound for a
+    zone that is not served."""
     state = node.zones.find(zone)
     if state is None or state.zone is None:
         served = ", ".join(sorted(names.to_text(z.apex) for z in node.zones.served)) or "none"
         raise NotFound(f"zone {zone!r} is not served here; there are: {served}")
-    return list(zone_export.lines(state.zone))
+    return zone_export.lines(state.zone)
 
 
 def read_info(node: Node, version: str, *, digests: bool) -> Info:

@@ -21,11 +21,12 @@ PER_STEP = 100
 @contextmanager
 def no_collections() -> Iterator[None]:
     """A large change makes objects that stay or go by themselves. To look for garbage among them
-    takes ever longer, at one of the steps."""
+    takes ever longer, at one of the steps; so they are never looked at."""
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
 
 

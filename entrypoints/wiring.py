@@ -115,6 +115,7 @@ class Views:
         epoch: int,
         on_change: Callable[[], None] = lambda: None,
         *,
+        oldest: Callable[[], Position] = lambda: Position(0),
         hold_bodies: bool = False,
     ) -> None:
         self.objects = ObjectsView(read_event, epoch)
@@ -123,8 +124,8 @@ class Views:
         self.bodies = Bodies(self.objects) if hold_bodies else None
         first = [self.bodies] if self.bodies is not None else []
         # The zone view reads objects as they were before the event at hand: it comes first.
-        self.follower = Follower([*first, self.clock, self.zones, self.objects])
-        self.objects_only = Follower([*first, self.objects])
+        self.follower = Follower([*first, self.clock, self.zones, self.objects], oldest)
+        self.objects_only = Follower([*first, self.objects], oldest)
         """For reads that need no zones; the two are not mixed on one instance."""
 
     def digests(self) -> dict[str, str]:
@@ -149,7 +150,13 @@ class Node:
         self._why_not_writable: KudurruError | None = None
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
         self._reading: Reading | None = None
-        self.views = Views(self._read_event, log.epoch, on_change, hold_bodies=log.is_shared)
+        self.views = Views(
+            self._read_event,
+            log.epoch,
+            on_change,
+            oldest=log.oldest,
+            hold_bodies=log.is_shared,
+        )
 
     def _read_event(self, seq: int) -> Recorded | None:
         bodies = self.views.bodies
@@ -428,6 +435,14 @@ class Node:
     ) -> list[Result | KudurruError]:
         """What to tell each caller of a group, once its events are recorded. Who made the newest
         version of a zone that was stamped with the group gets the version with the stamp."""
+        return finish(self.results_steps(decided, recorded, stamped))
+
+    def results_steps(
+        self,
+        decided: Sequence[_Decided | KudurruError],
+        recorded: Sequence[Recorded],
+        stamped: Sequence[Recorded] = (),
+    ) -> Steps[list[Result | KudurruError]]:
         found: list[Result | KudurruError] = []
         versions: dict[Key, str] = {}  # what is unchanged may be so since an earlier one in here
         at = 0
@@ -439,10 +454,12 @@ class Node:
             at += len(own)
             for event in own:
                 versions[event.key] = resource_version(self.log.epoch, event.seq)
-            outcomes = [
-                msgspec.structs.replace(o, resource_version=versions.get(o.key, o.resource_version))
-                for o in one.outcomes
-            ]
+            outcomes = []
+            for i, outcome in enumerate(one.outcomes, 1):
+                version = versions.get(outcome.key, outcome.resource_version)
+                outcomes.append(msgspec.structs.replace(outcome, resource_version=version))
+                if i % PER_STEP == 0:
+                    yield
             found.append(Result(outcomes, own[0].txn if own else Position(0)))
         for event in stamped:
             newest, stamp = versions.get(event.key), resource_version(self.log.epoch, event.seq)

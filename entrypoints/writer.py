@@ -67,6 +67,8 @@ class WriterStatistics(msgspec.Struct, frozen=True):
     failed: int  # changes that the log did not take
     stamps_refused: int
     catch_ups_failed: int  # the log of several nodes could not be read
+    checkpoint_size: int | None  # events under the newest checkpoint, None before the first
+    published_us: int  # when one went out last, microseconds UTC, 0: never
 
 
 class Writer:
@@ -102,6 +104,8 @@ class Writer:
             refused_full=self._refused,
             failed=self._failed,
             stamps_refused=self._stamps_refused,
+            checkpoint_size=self._checkpointer.size if self._checkpointer else None,
+            published_us=self._checkpointer.published_us if self._checkpointer else 0,
             catch_ups_failed=self._catch_ups_failed,
         )
 
@@ -315,8 +319,10 @@ class Writer:
         if any(change.who.source == SOURCE for change in changes):
             # Before anything else happens: what a publication leads to asks for no checkpoint.
             stamped += await self._stamp_unstamped(only_new=False, source=SOURCE)
+            if self._checkpointer is not None:
+                self._checkpointer.published_us = now_us
         self.on_applied.set()
-        return node.results(decided, recorded, stamped)
+        return await unhurried(node.results_steps(decided, recorded, stamped))
 
     async def _append(
         self, sets: list[ChangeSet], now_us: int, decided_at: Position | None
@@ -347,7 +353,8 @@ class Writer:
     async def _catch_up(self) -> None:
         node = self._node
         while news := await asyncio.to_thread(node.news, NEWS_MAX):
-            node.take_in(news)
+            async with self.applying:
+                await unhurried(node.take_in_steps(news))
             self._count(news)
             self.on_applied.set()
 

@@ -1,6 +1,6 @@
 """How much of each zone a change takes away or alters: what the mass-change guard asks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 
 import msgspec
 
@@ -18,10 +18,10 @@ PER_STEP = 100
 
 def check_steps(
     before: ObjectState, after: ObjectState, touched: Iterable[Key], zones: ZoneView
-) -> Iterator[None]:
+) -> Generator[None, None, None]:
     """Refuse a change of the `touched` objects that is too much for one of the zones; in steps,
     because a large change is parsed whole. Raises MassChange."""
-    for name, keys in _by_zone(before, touched).items():
+    for name, keys in (yield from _by_zone(before, touched)).items():
         state = zones.state(name)
         if state is None or state.zone is None:
             continue
@@ -52,10 +52,14 @@ def check_steps(
         mass_change.check(apex, mass_change.changed(old, new), total)
 
 
-def _by_zone(before: ObjectState, touched: Iterable[Key]) -> dict[str, set[Key]]:
+def _by_zone(
+    before: ObjectState, touched: Iterable[Key]
+) -> Generator[None, None, dict[str, set[Key]]]:
     """Record sets that there were, by the zone they were in; zones without any are given too."""
     found: dict[str, set[Key]] = {}
-    for key in touched:
+    for i, key in enumerate(touched, 1):
+        if i % PER_STEP == 0:
+            yield
         ref = ref_of(key)
         if ref.kind == DNS_ZONE.name:
             found.setdefault(ref.name, set())

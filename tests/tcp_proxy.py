@@ -70,6 +70,8 @@ class Proxy:
                     self._word = b""
                     if self._is_delivered:
                         # Half closed: the server acts on what it has heard, and nobody listens.
+                        with self._lock:
+                            self._pairs.discard(pair)  # no cut may come in between
                         pair[0].close()
                         sink.sendall(data)
                         sink.shutdown(socket.SHUT_WR)

@@ -46,6 +46,10 @@ _SESSION = """
            set_config('tcp_keepalives_interval', '2', false),
            set_config('tcp_keepalives_count', '3', false),
            set_config('default_transaction_isolation', 'read committed', false),
+           -- plans are kept, and those made while a table was small would scan it when it is big
+           set_config('enable_seqscan', 'off', false),
+           -- compiling a statement takes longer than any of ours
+           set_config('jit', 'off', false),
            -- acknowledged means durable, whatever the server's default
            set_config('synchronous_commit', CASE current_setting('synchronous_commit')
                WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)"""

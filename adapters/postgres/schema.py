@@ -80,12 +80,16 @@ CREATE TABLE tracking (
 );
 
 CREATE FUNCTION log_has_no_gap() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    first bigint; last bigint; rows bigint;
 BEGIN
-    IF NEW.seq IS DISTINCT FROM 1 + coalesce((SELECT max(seq) FROM log), 0) THEN
-        RAISE EXCEPTION 'the log has no gaps: only the next seq fits'
+    SELECT min(seq), max(seq), count(*) INTO first, last, rows FROM added;
+    IF rows > 0 AND (last - first + 1 != rows
+        OR first != 1 + coalesce((SELECT max(seq) FROM log WHERE seq < first), 0)) THEN
+        RAISE EXCEPTION 'the log has no gaps: only the next seqs fit'
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;
-    RETURN NEW;
+    RETURN NULL;
 END $$;
 
 CREATE FUNCTION log_is_not_changed() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -131,8 +135,8 @@ BEGIN
         USING ERRCODE = 'integrity_constraint_violation';
 END $$;
 
-CREATE TRIGGER log_has_no_gap BEFORE INSERT ON log
-    FOR EACH ROW EXECUTE FUNCTION log_has_no_gap();
+CREATE TRIGGER log_has_no_gap AFTER INSERT ON log REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION log_has_no_gap();
 CREATE TRIGGER log_is_not_changed BEFORE UPDATE ON log
     FOR EACH ROW EXECUTE FUNCTION log_is_not_changed();
 CREATE TRIGGER log_is_kept BEFORE DELETE ON log

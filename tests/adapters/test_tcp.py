@@ -85,6 +85,18 @@ def test_a_message_may_arrive_octet_by_octet() -> None:
     asyncio.run(main())
 
 
+def test_an_answer_does_not_wait_for_the_one_before_it_to_be_acknowledged() -> None:
+    async def main() -> None:
+        async with serving() as server, client(server) as one:
+            one.send(query("www.example"))
+            await one.read()
+            (connection,) = server.connections
+            sock = connection._transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    asyncio.run(main())
+
+
 def test_the_largest_message_is_answered() -> None:
     async def main() -> None:
         async with serving() as server, client(server) as one:

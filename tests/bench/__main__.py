@@ -4,8 +4,11 @@ import argparse
 import importlib
 import sys
 
-BENCHES = ("spine", "log", "master_file", "answers", "engine", "restore")
-SHORT = ("spine", "log", "engine")
+BENCHES = (
+    *("spine", "log", "tree", "postgres", "restore"),
+    *("master_file", "answers", "engine", "visible", "transports"),
+)
+SHORT = ("spine", "log", "engine", "visible")
 
 
 def main() -> None:
@@ -18,6 +21,8 @@ def main() -> None:
         sys.argv = [f"tests.bench.{name}"]
         if chosen.short and name == "engine":
             sys.argv += ["--seconds", "2", "--rounds", "1"]
+        if chosen.short and name == "visible":
+            sys.argv += ["--changes", "100", "--records", "50000"]
         importlib.import_module(f"tests.bench.{name}").main()
 
 

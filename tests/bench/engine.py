@@ -9,6 +9,7 @@ in the folder that KUDURRU_SHARED names. The real pipeline answers what the memo
 
 import argparse
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -30,6 +31,7 @@ NOBODY_EXEMPT = RatelimitSettings(ipv4={32: 10**9, 24: 10**9}, exempt=())
 
 ROOT = Path(__file__).parents[2]
 NAMES = 10_000
+QUERIES = ("q-plain.txt", "q-hot.txt", "q-mixed.txt")
 PEERS = ("knot", "nsd", "named", "floor")
 BUSY_CASES = (
     ("idle beside", ()),
@@ -90,10 +92,11 @@ def cpu_per_query(folder: str, seconds: int, rounds: int, peers: Sequence[str]) 
         child("--plain") as (plain_port, plain_pid),
         child("--unlimited") as (free_port, free_pid),
     ):
-        for queries in ("q-plain.txt", "q-mixed.txt"):
-            print(f"\n{queries}: CPU per query; first/this: batched beside that server", flush=True)
+        for queries, edns in itertools.product(QUERIES, ([], ["--edns"])):
+            title = " ".join([queries, *edns])
+            print(f"\n{title}: CPU per query; first/this: batched beside that server", flush=True)
             dnsbench(
-                "run", folder, "--queries", queries,
+                "run", folder, "--queries", queries, *edns,
                 "--seconds", str(seconds), "--rounds", str(rounds),
                 "--server", f"batched:{port}:{pid}",
                 "--server", f"plain calls:{plain_port}:{plain_pid}",

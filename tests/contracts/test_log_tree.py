@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kudurru.domain.chain import origin_of
 from kudurru.domain.checkpoint import parse_checkpoint
 from kudurru.domain.errors import Conflict
-from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
+from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
 from kudurru.domain.tree import (
     TILE_WIDTH,
     Edge,
@@ -173,3 +173,19 @@ def test_the_tail_is_verified_from_a_stored_place(log: VerifiableLog) -> None:
     assert found.rows < 100 + TILE_WIDTH
     assert found.signed.size == 1_002
     assert found.signed.is_trusted
+
+
+@pytest.mark.parametrize("more", [1, 300])
+def test_a_log_that_grows_while_it_is_verified_is_whole(more: int, log: VerifiableLog) -> None:
+    append(log, 300)
+    sign(log, 1, adopt(log))
+
+    def grow(row: LogRow) -> None:
+        if row.seq in (5, 302) or row.seq == log.head().seq < 1_000:
+            append(log, more)
+            sign(log)
+
+    for tail in (None, 50):
+        found = verify(log, tail=tail, trust=trust(log, 1), seen=grow)
+        assert found.damages == ()
+        assert found.signed.is_trusted

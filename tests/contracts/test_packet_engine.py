@@ -20,7 +20,9 @@ from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.https import ALPN, HttpsServer
 from kudurru.adapters.dns.quic import QuicServer
 from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import CARRIERS, Listener, bind_all, split_address
+from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import PacketEngine, QueryLimiter, Reply
 from tests.certificates import write_pair
 from tests.dns_clients import (
@@ -511,3 +513,29 @@ def test_a_limiter_is_asked_of_every_datagram_also_of_repeats_and_nonsense(
                 await rig.engine.stop()
 
     asyncio.run(main())
+
+
+def test_the_client_that_a_proxy_tells_of_is_charged() -> None:
+    """PROXY protocol v2, section 2.2: version 2, PROXY; UDP over IPv4; 12 octets of addresses."""
+    head = b"\r\n\r\n\0\r\nQUIT\n\x21\x12\0\x0c"
+    limiter = ByName()
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+            loopback = Networks([parse_network("127.0.0.0/8")])
+            engine = PythonEngine(Handler(), bound.sockets, proxies=loopback, limiter=limiter)
+            await engine.start()
+            try:
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                    sock.connect(split_address(bound.address))
+                    for last in (1, 2, 1):
+                        client = bytes((192, 0, 2, last))
+                        addresses = client + bytes((127, 0, 0, 1)) + bytes(4)
+                        sock.send(head + addresses + query("a.example"))
+                    await until(lambda: len(limiter.asked) == 3)
+            finally:
+                await engine.stop()
+
+    asyncio.run(main())
+    assert limiter.asked == [bytes((192, 0, 2, last)) for last in (1, 2, 1)]

@@ -221,6 +221,8 @@ def test_a_section_whose_keys_are_commented_out_is_empty() -> None:
     assert resolved("cache:\nlog:\n").settings == Settings()
 
 
+PAIR = "tls: {cert: file:/c, key: file:/k}"
+
 FAULTS = {
     "unknown key": (
         "cache: {maxEntrys: 5}",
@@ -305,6 +307,14 @@ FAULTS = {
         "kubernetes.lease.duration: renew must be above retry, and duration 2s above both",
     ),
     "half a pair": ("tls: {key: /k}", "tls.key: tls.cert and tls.key come together"),
+    "proxy header over quic": (
+        f"{PAIR}\nlisteners: [{{proto: quic, address: 0.0.0.0:853, proxyProtocol: [10.0.0.0/8]}}]",
+        "listeners[0].proxyProtocol: quic takes no PROXY header: leave it out",
+    ),
+    "forwarded over tls": (
+        f"{PAIR}\nlisteners: [{{proto: tls, address: 0.0.0.0:853, trustedProxies: [10.0.0.0/8]}}]",
+        "listeners[0].trustedProxies: tls has no X-Forwarded-For: ",
+    ),
     "no certificate": ("listeners: [{proto: tls, address: 0.0.0.0:853}]", "tls wants tls.cert"),
     "taken": (
         "listeners:\n" + "- {proto: tcp, address: 0.0.0.0:1}\n" * 2,

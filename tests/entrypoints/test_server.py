@@ -1,5 +1,6 @@
 """Parts of the server that need no process."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from kudurru.domain.errors import Busy, Invalid, KudurruError
 from kudurru.domain.events import Who
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import listeners as listeners_module
-from kudurru.entrypoints.listeners import bind_listeners
+from kudurru.entrypoints.listeners import bind_listeners, stop_all
 from kudurru.entrypoints.wiring import Change, Node
 
 PAIR = [("udp", "127.0.0.1:0"), ("tcp", "127.0.0.1:0")]
@@ -57,6 +58,41 @@ def test_a_port_that_was_named_is_not_traded_for_another() -> None:
             bind_listeners([("udp", holder[0].address)], 1)
     finally:
         close(holder)
+
+
+def test_encrypted_listeners_have_one_socket() -> None:
+    listeners = [(proto, "127.0.0.1:0") for proto in ("udp", "tcp", "tls", "https", "h3", "quic")]
+    bound = bind_listeners(listeners, 3)
+    try:
+        assert [len(one.sockets) for one in bound] == [3, 3, 1, 1, 1, 1]
+        ports = [one.address for one in bound]
+        assert ports[0] == ports[1]
+        assert ports[2] == ports[5]
+        assert ports[3] == ports[4]
+        assert len(set(ports)) == 3
+    finally:
+        close(bound)
+
+
+def test_listeners_are_stopped_together() -> None:
+    """One that drains slowly holds up no other, and a fault of one is no reason to leave one."""
+
+    class Part:
+        def __init__(self, barrier: asyncio.Barrier, fault: str = "") -> None:
+            self.barrier, self.fault = barrier, fault
+
+        async def stop(self) -> None:
+            await self.barrier.wait()
+            if self.fault:
+                raise OSError(self.fault)
+
+    async def main() -> None:
+        barrier = asyncio.Barrier(3)
+        async with asyncio.timeout(10):
+            with pytest.raises(OSError, match="first"):
+                await stop_all([Part(barrier), Part(barrier, "first"), Part(barrier, "second")])
+
+    asyncio.run(main())
 
 
 def test_a_protocol_that_is_not_spoken_is_refused() -> None:

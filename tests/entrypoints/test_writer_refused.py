@@ -99,7 +99,7 @@ def test_views_that_cannot_follow_the_log_stop_the_writing(
         def unreadable(_: object) -> None:
             raise StorageFailed("the disk failed")
 
-        monkeypatch.setattr(node, "take_in", unreadable)
+        monkeypatch.setattr(node, "take_in_steps", unreadable)
         with pytest.raises(StorageBroken, match=f"position {position + 1} is recorded"):
             await writer.submit(a_change(put(www("192.0.2.9"))))
         assert isinstance(node.why_not_writable, StorageBroken)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.fuzz import transports
+from tests.fuzz import packets, transports
 
 
 class Target(NamedTuple):
@@ -12,12 +12,13 @@ class Target(NamedTuple):
 
 
 TARGETS = {
+    "packet": Target(packets.packet, 400_000),
     "proxy": Target(transports.proxy, 300_000),
     "tcp": Target(transports.tcp, 100_000),
     "doh": Target(transports.doh, 200_000),
     "http1": Target(transports.http1, 20_000),
     "http2": Target(transports.http2, 20_000),
-    "doq": Target(transports.doq, 4_000),
-    "h3": Target(transports.h3, 4_000),
+    "doq": Target(transports.doq, 2_000),
+    "h3": Target(transports.h3, 2_000),
     "quic": Target(transports.quic, 20_000),
 }

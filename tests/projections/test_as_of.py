@@ -27,7 +27,7 @@ SCOPES = [
     *(Scope(zone=name) for name in ZONES),
     Scope(zone="east", namespace="default"),
 ]
-few = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def replayed(node: Node, upto: int) -> Node:

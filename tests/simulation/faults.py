@@ -26,6 +26,7 @@ _CALLS = (
     (os, "fsync"),
     (os, "chmod"),
     (os, "fchmod"),
+    (os, "write"),
     (os, "pwrite"),
     (os, "ftruncate"),
     (os, "unlink"),

@@ -87,7 +87,7 @@ class _Reader:
             assert found, line[:200]
             thread, resumed, rest = found.groups()
             if rest.endswith("<unfinished ...>"):
-                begun[thread] = rest.removesuffix("<unfinished ...>"), self._steps
+                begun[thread] = rest.removesuffix(" <unfinished ...>"), self._steps
                 continue
             since = self._steps
             if resumed:

@@ -12,6 +12,7 @@ from kudurru.adapters.data_dir import open_data_dir
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain.checkpoint import parse_checkpoint
 from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.errors import NotFound
 from kudurru.domain.events import Who
@@ -28,6 +29,7 @@ from tests.objects import endpoint, record_set, zone
 ZONE = "cut.example"
 NAMES = 40
 BATCH_MAX = 30
+PUBLISHED = "published"
 WHO = Who(actor="user:0", source="test", reason="by chance")
 
 Acknowledge = Callable[[int], None]
@@ -55,7 +57,7 @@ def checkpointer_of(node: Node, data: Path) -> Checkpointer:
     here."""
     directory = open_data_dir(data)
     secret_in(directory.cookie_secret, 16, SystemEntropy())
-    policy = CheckpointPolicy(events=20, interval_s=0.02, publish=(str(data / "published"),))
+    policy = CheckpointPolicy(events=20, interval_s=0.02, publish=(str(data / PUBLISHED),))
     checkpointer = open_checkpointer(directory, node, policy)
     assert not checkpointer.why_not
     checkpointer.recount()
@@ -155,7 +157,7 @@ def check_start(data: Path, *, acknowledged: int, history: list[LogRow] | None =
         assert newest >= acknowledged, f"{acknowledged} was acknowledged, and {newest} is the last"
         if history is not None:
             assert rows == history[:newest], "other events than were recorded"
-        assert_whole(log)
+        assert_whole(log, data)
         node = node_on(log)
         assert node.log.head().seq == newest
         rng = random.Random(newest)
@@ -167,11 +169,14 @@ def check_start(data: Path, *, acknowledged: int, history: list[LogRow] | None =
             node.commit(change(command))
         checkpointer = checkpointer_of(node, data)
         assert checkpointer.take(checkpointer.plan).size == log.head().seq > newest
-        assert_whole(log)
+        assert_whole(log, data)
     return newest
 
 
-def assert_whole(log: SQLiteEventLog) -> None:
-    found = verify(log, trust=trust_of())
+def assert_whole(log: SQLiteEventLog, data: Path) -> None:
+    """Chain, tree, signatures, indexes, and what was published."""
+    published = data / PUBLISHED
+    checkpoint = parse_checkpoint(published.read_text()) if published.exists() else None
+    found = verify(log, trust=trust_of(checkpoint=checkpoint))
     assert found.is_whole, found.damages
     log.check_storage()

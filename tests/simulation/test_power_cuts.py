@@ -16,14 +16,16 @@ import pytest
 from kudurru.domain.errors import KudurruError
 from kudurru.domain.ports import LogRow
 from tests.simulation import recording
-from tests.simulation.disk import Disk, Image, Step
+from tests.simulation.disk import Disk, Image, Rename, Step
 from tests.simulation.running import check_start, log_at
 from tests.simulation.workload import DATA
 
 IMAGES_EACH_CUT = 4
 
 
-def recorded(folder: Path, seed: int, *settings: str) -> tuple[list[Step], list[LogRow]]:
+def recorded(
+    folder: Path, seed: int, changes: int, *settings: str
+) -> tuple[list[Step], list[LogRow]]:
     """The steps of a run, and what it recorded."""
     if not recording.is_available():
         if "CI" in os.environ:
@@ -31,17 +33,21 @@ def recorded(folder: Path, seed: int, *settings: str) -> tuple[list[Step], list[
         pytest.skip("strace is missing or may not trace: install it, Debian's package has the name")
     root = folder / "recorded"
     root.mkdir()
-    steps = recording.record("tests.simulation.workload", root, str(seed), *settings)
+    steps = recording.record("tests.simulation.workload", root, str(seed), str(changes), *settings)
     with log_at(root / DATA) as log:
         return steps, list(log.rows())
 
 
 def images(steps: list[Step], rng: random.Random, count: int) -> Iterator[Image]:
-    """Disks after a cut: some at every one of the steps that were drawn."""
-    drawn = sorted(rng.choices(range(len(steps)), k=count // IMAGES_EACH_CUT))
+    """Disks after a cut: some at every one of the steps that were drawn, half of them within a few
+    steps of a name that comes or goes, which is rare beside writes."""
+    names = [number for number, step in enumerate(steps) if isinstance(step, Rename)]
+    cuts = count // IMAGES_EACH_CUT
+    drawn = rng.choices(range(len(steps)), k=cuts // 2)
+    drawn += [rng.choice(names) + rng.randrange(1, 5) for _ in range(cuts - len(drawn))]
     disk = Disk()
     taken = 0
-    for number in drawn:
+    for number in sorted(drawn):
         for step in steps[taken:number]:
             disk.take(step)
         taken = number
@@ -64,7 +70,7 @@ def start_on_each(images: Iterator[Image], folder: Path, history: list[LogRow]) 
 
 
 def test_a_node_starts_after_any_of_50_power_cuts(fast: Path, seed: int) -> None:
-    steps, history = recorded(fast, seed)
+    steps, history = recorded(fast, seed, 4)
     start_on_each(images(steps, random.Random(seed), 50), fast, history)
 
 
@@ -72,7 +78,7 @@ def test_a_node_starts_after_any_of_50_power_cuts(fast: Path, seed: int) -> None
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(5))
 def test_a_node_starts_after_any_of_1000_power_cuts(fast: Path, seed: int, part: int) -> None:
-    steps, history = recorded(fast, seed)
+    steps, history = recorded(fast, seed, 12)
     start_on_each(images(steps, random.Random(seed), 200), fast, history)
 
 
@@ -81,7 +87,7 @@ def test_a_log_that_does_not_sync_its_commits_loses_what_it_acknowledged(
     fast: Path, seed: int, synchronous: str
 ) -> None:
     """The test of the test: it must notice what kill -9 does not."""
-    steps, history = recorded(fast, seed, synchronous)
+    steps, history = recorded(fast, seed, 3, synchronous)
     # With OFF nothing at all is synced, and what is found may be no log any more.
     lost = AssertionError if synchronous == "NORMAL" else (AssertionError, KudurruError)
     with pytest.raises(lost, match=r"was acknowledged|log\.db|position"):

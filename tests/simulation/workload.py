@@ -1,9 +1,9 @@
 """What is recorded: a directory from nothing, three runs of a node on it, changes all the time.
 
-`python -m tests.simulation.workload ROOT SEED [SYNCHRONOUS]` prints each position that the writer
-acknowledges. Limits of the log are small and drawn by chance, so that a short run takes the -wal
-file in many times, spills, and cuts files. The numbers that a limit has change when things happen,
-never what is synced before what.
+`python -m tests.simulation.workload ROOT SEED CHANGES [SYNCHRONOUS]` prints each position that is
+acknowledged; CHANGES are those of each caller. Limits of the log are small and drawn by chance, so
+that a short run takes the -wal file in many times, spills, and cuts files. They change when things
+happen, never what is synced before what.
 """
 
 import asyncio
@@ -22,7 +22,6 @@ DATA = "var/lib/kudurru"
 
 RUNS = 3
 CALLERS = 6
-EACH = 12
 
 
 def acknowledge(seq: int) -> None:
@@ -42,14 +41,14 @@ def run(data: Path, log: SQLiteEventLog, rng: random.Random, **how: Any) -> None
 
 
 def main() -> None:
-    root, seed = Path(sys.argv[1]), int(sys.argv[2])
+    root, seed, each = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     rng = random.Random(seed)
     for _ in range(RUNS):
         draw_limits(rng)
         with log_at(root / DATA) as log:
-            if len(sys.argv) > 3:
-                log._writer.execute(f"PRAGMA synchronous = {sys.argv[3]}")
-            run(root / DATA, log, rng, callers=CALLERS, each=EACH, acknowledge=acknowledge)
+            if len(sys.argv) > 4:
+                log._writer.execute(f"PRAGMA synchronous = {sys.argv[4]}")
+            run(root / DATA, log, rng, callers=CALLERS, each=each, acknowledge=acknowledge)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,223 @@
+"""CPU per query over TCP, TLS, HTTPS and QUIC beside other servers, persistent connections. Prints
+figures, asserts nothing.
+
+    python -m tests.bench.transports [--seconds 3]
+
+Needs dnsperf, and knot, bind9 and dnsdist for those beside. dnsdist answers from its packet cache,
+as our memo does; BIND and Knot compose each answer. The real pipeline answers what the memo does
+not know.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from kudurru.adapters.sockets import split_address
+from tests.bench.answers import build_zone, pipeline_of
+from tests.certificates import write_pair
+from tests.dns_clients import open_doq, open_http3, post
+from tests.engines import make_engine
+from tests.packets import query
+
+ROOT = Path(__file__).parents[2]
+NAMES = 1000
+PROTOCOLS = ("tcp", "tls", "https", "h3", "quic")
+MODES = {"tcp": "tcp", "tls": "dot", "https": "doh"}  # of dnsperf
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def serve() -> None:
+    """Serve in this process until it is ended; print the addresses first."""
+    zone = build_zone(NAMES)
+    zone.stamp(1)
+
+    async def main() -> None:
+        engines = [make_engine(proto, pipeline_of(zone)) for proto in PROTOCOLS]
+        for engine in engines:
+            await engine.start()
+        print(*(engine.addresses[0].rpartition(":")[2] for engine in engines), flush=True)
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
+Ports = dict[str, int]
+
+
+@contextmanager
+def ours() -> Iterator[tuple[Ports, int]]:
+    command = [sys.executable, "-m", "tests.bench.transports", "--serve"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ports = map(int, process.stdout.readline().split())
+            yield dict(zip(PROTOCOLS, ports, strict=True)), process.pid
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def peer(command: list[str], ports: Ports) -> Iterator[tuple[Ports, int]]:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            for port in ports.values():
+                wait_for(port)
+            yield ports, process.pid
+        finally:
+            process.terminate()
+
+
+def wait_for(port: int) -> None:
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    raise SystemExit(f"nothing listens on port {port}")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def knot(folder: Path) -> AbstractContextManager[tuple[Ports, int]]:
+    port = free_port()
+    (folder / "knot.conf").write_text(
+        f"server:\n  listen: 127.0.0.1@{port}\n  udp-workers: 1\n  tcp-workers: 1\n"
+        f"  background-workers: 1\n  rundir: {folder}\ndatabase:\n  storage: {folder}/knotdb\n"
+        f"zone:\n  - domain: home.example\n    storage: {folder}\n    file: home.zone\n"
+        "    zonefile-sync: -1\n    journal-content: none\n"
+    )
+    return peer(["knotd", "-c", f"{folder}/knot.conf"], {"tcp": port})
+
+
+def bind(folder: Path) -> AbstractContextManager[tuple[Ports, int]]:
+    ports = {proto: free_port() for proto in MODES}
+    on = "{ 127.0.0.1; }"
+    (folder / "named.conf").write_text(
+        f'tls t {{ cert-file "{folder}/cert.pem"; key-file "{folder}/key.pem"; }};\n'
+        f'options {{ directory "{folder}"; pid-file none; recursion no; dnssec-validation no;\n'
+        f"listen-on-v6 {{ none; }}; listen-on port {ports['tcp']} {on};\n"
+        f"listen-on port {ports['tls']} tls t {on};\n"
+        f"listen-on port {ports['https']} tls t http default {on}; }};\n"
+        f'controls {{}};\nzone "home.example" {{ type primary; file "{folder}/home.zone"; }};\n'
+    )
+    return peer(["named", "-n", "1", "-f", "-c", f"{folder}/named.conf"], ports)
+
+
+def dnsdist(folder: Path, backend: int) -> AbstractContextManager[tuple[Ports, int]]:
+    """Not over HTTPS: it puts several responses into one TLS record, and then dnsperf 2.10 waits
+    for ever."""
+    ports = {"tcp": free_port(), "tls": free_port()}
+    (folder / "dnsdist.conf").write_text(
+        f'setSecurityPollSuffix("")\nsetLocal("127.0.0.1:{ports["tcp"]}")\n'
+        f'addTLSLocal("127.0.0.1:{ports["tls"]}", "{folder}/cert.pem", "{folder}/key.pem")\n'
+        f'newServer("127.0.0.1:{backend}")\n'
+        'getPool(""):setCache(newPacketCache(100000))\n'
+    )
+    return peer(["dnsdist", "-C", f"{folder}/dnsdist.conf", "--supervised"], ports)
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def measure(proto: str, port: int, pid: int, questions: Path, seconds: int) -> tuple[float, float]:
+    """Queries a second and CPU µs per query of a server."""
+    uri = ["-O", f"doh-uri=https://127.0.0.1:{port}/dns-query"] if proto == "https" else []
+    before = cpu_s(pid)
+    shown = subprocess.run(
+        ["dnsperf", "-m", MODES[proto], "-s", "127.0.0.1", "-p", str(port), "-d", questions,
+         "-l", str(seconds), "-c", "4", "-q", "40", *uri],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    used = cpu_s(pid) - before
+    completed = int(re.findall(r"Queries completed: +(\d+)", shown)[0])
+    return completed / seconds, used / max(completed, 1) * 1e6
+
+
+def measure_quic(proto: str, port: int, pid: int, seconds: int) -> tuple[float, float]:
+    """The same with a client of our own, for want of another; it costs more than the server."""
+
+    async def ask() -> int:
+        done = 0
+        deadline = time.monotonic() + seconds
+        packets = [query(f"host{number}.home.example", ident=0) for number in range(20)]
+        opened = open_doq if proto == "quic" else open_http3
+        async with opened(split_address(f"127.0.0.1:{port}")) as client:
+            while time.monotonic() < deadline:
+                if proto == "quic":
+                    await asyncio.gather(*map(client.ask, packets))
+                else:
+                    await asyncio.gather(*(client.request(*post(one)) for one in packets))
+                done += len(packets)
+        return done
+
+    before = cpu_s(pid)
+    completed = asyncio.run(ask())
+    return completed / seconds, (cpu_s(pid) - before) / completed * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve()
+        return
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        write_pair(folder)
+        folder.chmod(0o755)
+        questions = write_zone(folder)
+        servers = {
+            "kudurru": stack.enter_context(ours()),
+            "knot": stack.enter_context(knot(folder)),
+        }
+        servers["bind"] = stack.enter_context(bind(folder))
+        backend = servers["bind"][0]["tcp"]
+        servers["dnsdist"] = stack.enter_context(dnsdist(folder, backend))
+        print(f"{'':10}{'server':10}{'queries/s':>12}{'CPU µs/query':>14}{'ours/theirs':>13}")
+        for proto in PROTOCOLS:
+            own = 0.0
+            for server, (ports, pid) in servers.items():
+                if proto not in ports:
+                    continue
+                port = ports[proto]
+                if proto in MODES:
+                    rate, cost = measure(proto, port, pid, questions, given.seconds)
+                else:
+                    rate, cost = measure_quic(proto, port, pid, given.seconds)
+                own = own or cost
+                ratio = own / cost if cost else 0
+                print(f"{proto:10}{server:10}{rate:12,.0f}{cost:14.1f}{ratio:13.2f}", flush=True)
+
+
+def write_zone(folder: Path) -> Path:
+    """The zone of `build_zone` as a master file, and questions about it."""
+    lines = ["$ORIGIN home.example.", "$TTL 300", "@ SOA ns host 1 7200 900 1209600 300", "@ NS ns"]
+    lines += ["ns A 192.0.2.1", *(f"host{number} A 192.0.2.2" for number in range(NAMES))]
+    (folder / "home.zone").write_text("\n".join(lines) + "\n")
+    questions = folder / "questions"
+    questions.write_text("".join(f"host{number}.home.example A\n" for number in range(NAMES)))
+    return questions
+
+
+if __name__ == "__main__":
+    main()
