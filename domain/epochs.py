@@ -32,6 +32,12 @@ def epochs(log: EventLog, upto: int | None = None) -> list[tuple[Position, Epoch
     return found
 
 
+def epoch_began(log: EventLog) -> Position:
+    """Position of the event that began the epoch that the log is in, 0 for its first."""
+    found = epochs(log)
+    return found[-1][0] if found else Position(0)
+
+
 def decode_epoch(body: bytes | None) -> EpochBody | None:
     try:
         return msgspec.json.decode(body, type=EpochBody) if body is not None else None

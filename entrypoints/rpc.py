@@ -33,10 +33,12 @@ from kudurru.domain.events import Who
 from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
+from kudurru.entrypoints import service
 from kudurru.entrypoints.actors import actor_of
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     ChangeRequest,
+    Erased,
     Info,
     ListReply,
     ListRequest,
@@ -45,6 +47,7 @@ from kudurru.entrypoints.service import (
     manifest_to_wire,
 )
 from kudurru.entrypoints.steps import PER_STEP, no_collections
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Result
 
 log = logging.getLogger("kudurru")
@@ -155,6 +158,12 @@ class RemoteService:
 
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)
+
+    def redact(self, request: RedactRequest) -> Erased:
+        return msgspec.convert(self._call("redact", msgspec.to_builtins(request)), Erased)
+
+    def prune(self, request: PruneRequest) -> service.Pruned:
+        return msgspec.convert(self._call("prune", msgspec.to_builtins(request)), service.Pruned)
 
     def _call(self, method: str, argument: Any) -> Any:
         self._send([method, argument])
