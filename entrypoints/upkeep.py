@@ -7,9 +7,10 @@ of it; there is no step in between to recover from.
 
 import msgspec
 
+from kudurru.domain import targets
 from kudurru.domain.chain import Redaction as RedactionBody
 from kudurru.domain.codec import canonical
-from kudurru.domain.errors import Cause, Conflict, Invalid, NotFound
+from kudurru.domain.errors import Cause, Conflict, Invalid, NotFound, Pruned
 from kudurru.domain.events import (
     LOG_EPOCH,
     LOG_PRUNED,
@@ -27,7 +28,7 @@ from kudurru.domain.events import (
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.object_store import CONTROLLER
 from kudurru.domain.objects import ref_of
-from kudurru.domain.ports import Anchor, Erasure, Upkeep, VerifiableLog
+from kudurru.domain.ports import Anchor, Erasure, EventLog, Upkeep, VerifiableLog
 from kudurru.domain.pruning import Keeper, PrunedBody, digest_of, limit
 from kudurru.domain.targets import check_kept
 from kudurru.entrypoints.wiring import Node
@@ -146,6 +147,18 @@ class Pruning(msgspec.Struct, frozen=True, kw_only=True):
         version = node.log.stream_version(PRUNING_KEY) + 1
         event = Event(LOG_PRUNED, PRUNING_KEY, version, "/", CONTROLLER, canonical(body))
         return ChangeSet((event,), msgspec.structs.replace(who, wall=now_us))
+
+
+def position_before(text: str, log: EventLog, now_us: int) -> int:
+    """The position before which rows are to go, by a target; 0 where none are so old. Raises:
+    Invalid for a text that is no target, or one that is to come."""
+    try:
+        position = targets.resolve(text, log, now_us)
+    except (NotFound, Pruned) as error:
+        if targets.position_in(text) is not None and not isinstance(error, Pruned):
+            raise
+        return 0
+    return position if targets.position_in(text) is not None else position + 1
 
 
 def plan_pruning(log: VerifiableLog, before: int) -> Pruning | None:
