@@ -42,13 +42,19 @@ Filter = dict[str, str]
 
 
 def first_line(
-    origin: str, size: int, selection: Filter, adoptions: Iterable[tuple[int, str]]
+    origin: str,
+    size: int,
+    selection: Filter,
+    adoptions: Iterable[tuple[int, str]],
+    began: str = "",
 ) -> bytes:
-    """`size` events are in the log; `adoptions` are (seq, note) of its keys."""
+    """`size` events are in the log; `adoptions` are (seq, note) of its keys. `began` is the origin
+    that the chain began with, another where the log went on from a backup."""
     document = {
         "kudurru": "export",
         "version": EXPORT_VERSION,
         "origin": origin,
+        "began": began or origin,
         "size": size,
         "filter": selection or None,
         "keys": [{"seq": seq, "note": note} for seq, note in adoptions],

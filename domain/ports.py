@@ -223,6 +223,7 @@ class Upkeep(msgspec.Struct, frozen=True):
 
     erase: tuple[Erasure, ...] = ()
     prune: Anchor | None = None
+    epoch: int = 0  # that the log is in from then on; 0: as before
 
 
 SignTree = Callable[[Edge, bytes], StoredCheckpoint]

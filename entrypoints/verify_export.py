@@ -333,7 +333,9 @@ class Event:
         body = self.payloads["body"][1]
         if self.type == "payload.redacted.v1" and body is not None:
             said = json.loads(body)
-            redacted.add((said.get("seq"), said.get("part", "body")))
+            first, part = said.get("seq", 0), said.get("part", "body")
+            last = min(max(first, said.get("last", 0)), self.seq - 1)
+            redacted.update((seq, part) for seq in range(first, last + 1))
 
     def check_links(self, before: bytes) -> None:
         """Leaf and head, after the head before."""
@@ -357,6 +359,7 @@ class Export:
             self.header = json.loads(header)
             is_ours = self.header["kudurru"] == "export" and self.header["version"] == 1
             self.origin, self.size = self.header["origin"], self.header["size"]
+            self.began = self.header.get("began", self.origin)
             self.filter, self.keys = self.header["filter"], self.header["keys"]
         except (ValueError, KeyError, TypeError):
             raise Fault(
@@ -390,7 +393,7 @@ class Export:
 
 def verify_whole(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
     """Every event of a log, in order, and the tree of all of them."""
-    tree, seq, head = Tree(), 0, sha256(b"\x03" + export.origin.encode())
+    tree, seq, head = Tree(), 0, sha256(b"\x03" + export.began.encode())
     erased: set[tuple[int, str]] = set()
     redacted: set[tuple[int, str]] = set()
     set_end = 0

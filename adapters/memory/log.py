@@ -80,6 +80,7 @@ class MemoryEventLog(RecordedLog):
         for erasure in upkeep.erase:
             for at in range(erasure.first - 1, erasure.last):
                 self._rows[at] = _erased(self._rows[at], erasure.part)
+        self.epoch = upkeep.epoch or self.epoch
         if upkeep.prune is not None:
             self._anchor = upkeep.prune
             for first, last in upkeep.prune.runs():

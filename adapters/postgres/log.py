@@ -242,6 +242,7 @@ class PostgresEventLog(RecordedLog):
             newest = append.sealed[-1]
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
             self._edge = append.edge
+            self.epoch = append.upkeep.epoch or self.epoch
         return [row.event for row in append.sealed]
 
     def _settle(self, newest: Sealed) -> bool:
@@ -442,7 +443,7 @@ class _Append:
     ) -> None:
         self._channel = channel
         self._sign = sign
-        self._upkeep = upkeep or Upkeep()
+        self.upkeep = upkeep or Upkeep()
         self._change_sets = change_sets
         self._now_us = now_us
         self._first = first
@@ -450,7 +451,7 @@ class _Append:
         events = [event for change_set in change_sets for event in change_set.events]
         self._keys = list({event.key: None for event in events})
         self._scopes = list({event.scope: None for event in events})
-        rows = len(events) + (self._upkeep.prune.upto if self._upkeep.prune else 0)
+        rows = len(events) + (self.upkeep.prune.upto if self.upkeep.prune else 0)
         self.timeout_s = EXCHANGE_TIMEOUT_S + rows / 1_000
         self.sealed: list[Sealed] = []
         """What a COMMIT was sent for."""
@@ -509,7 +510,7 @@ class _Append:
                 connection.execute(_INSERT_TILE, values)
             if checkpoint is not None:
                 connection.execute(_INSERT_CHECKPOINT, msgspec.structs.astuple(checkpoint))
-            for statement, parameters in _taken_away(self._upkeep):
+            for statement, parameters in _taken_away(self.upkeep):
                 connection.execute(statement, parameters)
             connection.execute("UPDATE counter SET seq = %s", (newest.seq,))
             connection.execute("SELECT pg_notify(%s, %s)", (self._channel, str(newest.seq)))
@@ -520,6 +521,8 @@ class _Append:
 def _taken_away(upkeep: Upkeep) -> Iterator[tuple[str, Sequence[Any]]]:
     for erasure in upkeep.erase:
         yield _ERASE[erasure.part], (erasure.first, erasure.last)
+    if upkeep.epoch:
+        yield "UPDATE meta SET epoch = %s", (upkeep.epoch,)
     if upkeep.prune is not None:
         # The anchor first: rows can only go when there is one after them.
         yield "UPDATE checkpoints SET state = NULL WHERE anchor = 1", ()

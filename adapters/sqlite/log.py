@@ -209,6 +209,7 @@ class SQLiteEventLog(RecordedLog):
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
         self._edge = edge
         if upkeep is not None:
+            self.epoch = upkeep.epoch or self.epoch
             self._empty_wal()
         return [row.event for row in sealed]
 
@@ -464,6 +465,8 @@ def _insert_checkpoint(db: sqlite3.Connection, found: StoredCheckpoint) -> None:
 def _take_away(db: sqlite3.Connection, upkeep: Upkeep) -> None:
     for erasure in upkeep.erase:
         db.execute(_ERASE[erasure.part], (erasure.first, erasure.last))
+    if upkeep.epoch:
+        db.execute("UPDATE meta SET epoch = ?", (upkeep.epoch,))
     anchor = upkeep.prune
     if anchor is None:
         return

@@ -1,6 +1,7 @@
 """kudurru audit prune: let old rows of the log go."""
 
 import os
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -32,13 +33,14 @@ def prune(
     brings rows back."""
     from kudurru.adapters.clock import SystemClock
 
+    now_us = SystemClock().now_us()
     if before is None:
         from kudurru.entrypoints.settings import load_settings
 
         retention = load_settings(config, os.environ).settings.audit.retention
-        before = f"{int(retention.total_seconds())}s ago"
+        before = (datetime.fromtimestamp(now_us // 1_000_000, UTC) - retention).isoformat()
     with directory.open_reader(data) as node:
-        position = position_before(before, node.log, SystemClock().now_us())
+        position = position_before(before, node.log, now_us)
     with common.service(data, write=True) as service:
         pruned = service.prune(PruneRequest(before=position, dry_run=dry_run, reason=reason))
     if print_documents(output, [msgspec.to_builtins(pruned)], single=True):
