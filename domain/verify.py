@@ -110,13 +110,14 @@ def _skip_to(
         verifier.skip(seq, leaf)
         if tree is not None and not verifier.damage_count:
             tree.feed_pruned(seq, leaf)
-    if not pruned.keeps(found):
+    if not pruned.may_be_there(found):
         message = f"the row was pruned, and is there again; {ADVICE}"
         verifier.damaged(LogDamaged("gap", found, message))
 
 
 class _Pruned:
-    """Rows that are not there, and need not be."""
+    """Rows that are not there, and need not be. Where nobody can tell which those are, any of
+    those that were pruned."""
 
     def __init__(self, log: VerifiableLog) -> None:
         self._log = log
@@ -124,21 +125,22 @@ class _Pruned:
         self.damages: list[LogDamaged] = []
         self._leaves: Sequence[bytes] = ()
         self._tile = -1
+        self.upto = 0
         found = newest_pruning(log)
-        if found is None or self._anchor is None or not found[1].matches(self._anchor):
-            if found is not None:
+        if found is not None:
+            self.upto = found[1].upto
+            if self._anchor is None or not found[1].matches(self._anchor):
+                self._anchor = None
                 self.damages.append(_no_anchor(*found))
-            self._anchor = None  # and whatever is missing is a gap
-        self.upto = self._anchor.upto if self._anchor is not None else 0
 
     def before(self, found: int, newest: int) -> Iterator[int]:
         """Positions after `newest` that were pruned, up to the first that should be there."""
         for seq in range(newest + 1, min(found, self.upto + 1)):
-            if self.keeps(seq):
+            if self._anchor is not None and self._anchor.keeps(seq):
                 return
             yield seq
 
-    def keeps(self, seq: int) -> bool:
+    def may_be_there(self, seq: int) -> bool:
         return self._anchor is None or self._anchor.keeps(seq)
 
     def leaf(self, seq: int) -> bytes:
