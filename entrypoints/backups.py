@@ -9,7 +9,7 @@ start signs.
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -88,26 +88,45 @@ def import_log(
     Raises: Invalid for a directory that is not empty, or a key of another log; LogDamaged for a
     backup that does not verify; StorageFailed for what is no backup. Nothing is changed then.
     """
-    with ExitStack() as stack:
-        directory = open_data_dir(data, create=True)
-        now_us = SystemClock().now_us()
-        stack.enter_context(DirectoryLock.acquire(directory.lock, now_us=now_us))
-        _check_empty(directory)
-        copy = directory.path / _COPY
-        _remove(copy)  # of an import that was cut off
-        try:
-            _copy_file(source, copy)
-            with _opened(copy) as log:
-                _check_origin(log, trust)
-                log.check_storage()
-                verified = _verify(log, trust, lambda seq: move(seq, log.head().seq))
-                imported = _begin_epoch(log, verified, who)
-            if not dry_run:
-                # Dying before this leaves an empty directory, dying after it the log.
-                _give_name(copy, directory.log)
-        finally:
-            _remove(copy)
+    is_new = not data.exists()
+    directory = open_data_dir(data, create=True)
+    try:
+        with DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us()):
+            _check_empty(directory)
+            return _import(source, directory, who, trust, move, dry_run=dry_run)
+    finally:
+        if is_new and not directory.log.exists():
+            _remove_empty(directory)
+
+
+def _import(
+    source: Path, directory: DataDir, who: Who, trust: Trust, move: Move, *, dry_run: bool
+) -> Imported:
+    copy = directory.path / _COPY
+    _remove(copy)  # of an import that was cut off
+    try:
+        _copy_file(source, copy)
+        with _opened(copy) as log:
+            _check_origin(log, trust)
+            log.check_storage()
+            verified = _verify(log, trust, lambda seq: move(seq, log.head().seq))
+            imported = _begin_epoch(log, verified, who)
+        if not dry_run:
+            # Dying before this leaves an empty directory, dying after it the log.
+            _give_name(copy, directory.log)
+    except StorageFailed as error:  # about the copy, which people know nothing of
+        raise StorageFailed(str(error).replace(str(copy), str(source))) from error
+    finally:
+        _remove(copy)
     return imported
+
+
+def _remove_empty(directory: DataDir) -> None:
+    """A directory that was made for an import that came to nothing."""
+    with suppress(OSError):
+        directory.lock.unlink(missing_ok=True)
+        directory.keys.rmdir()
+        directory.path.rmdir()
 
 
 def _check_empty(directory: DataDir) -> None:
