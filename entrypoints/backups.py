@@ -71,7 +71,7 @@ def export_log(log: VerifiableLog, target: Path, move: Move) -> Exported:
         # Dying before this leaves a draft, dying after it the whole file.
         _give_name(draft, target)
     except BaseException:
-        _remove(draft)
+        _discard(draft)
         raise
     origin = origin_of(log.log_id, log.epoch)
     return Exported(origin=origin, size=verified.newest, signed=verified.signed.size)
@@ -117,7 +117,7 @@ def _import(
     except StorageFailed as error:  # about the copy, which people know nothing of
         raise StorageFailed(str(error).replace(str(copy), str(source))) from error
     finally:
-        _remove(copy)
+        _discard(copy)
     return imported
 
 
@@ -224,5 +224,15 @@ def _side_files(path: Path) -> Sequence[Path]:
 
 
 def _remove(draft: Path) -> None:
+    """What an attempt before this one left. Raises: StorageFailed."""
     for path in (draft, *_side_files(draft)):
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageFailed(f"{path}: {error.strerror} - remove it") from error
+
+
+def _discard(draft: Path) -> None:
+    """After a failure that is told already: what cannot be removed now is by the next attempt."""
+    with suppress(StorageFailed):
+        _remove(draft)
