@@ -49,6 +49,9 @@ METRICS: Final = {
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
     "changes_refused_total": Declared("counter", "Changes refused because the queue was full"),
     "changes_failed_total": Declared("counter", "Changes that the storage refused"),
+    "catch_ups_failed_total": Declared(
+        "counter", "Times that the log which nodes share could not be read"
+    ),
     "log_writable": Declared("gauge", "0 when nothing is written until a person acts"),
     "projection_lag_events": Declared("gauge", "Events a view has not taken in", ("projection",)),
     "zone_records": Declared("gauge", "Records and names served", ("zone", "kind")),

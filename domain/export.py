@@ -45,11 +45,11 @@ def first_line(
     origin: str,
     size: int,
     selection: Filter,
-    adoptions: Iterable[tuple[int, str]],
+    adoptions: Iterable[str],
     began: str = "",
 ) -> bytes:
-    """`size` events are in the log; `adoptions` are (seq, note) of its keys. `began` is the origin
-    that the chain began with, another where the log went on from a backup."""
+    """`size` events are in the log; `adoptions` are the notes that its keys were adopted by.
+    `began` is the origin that the chain began with, another where the log went on from a backup."""
     document = {
         "kudurru": "export",
         "version": EXPORT_VERSION,
@@ -57,13 +57,14 @@ def first_line(
         "began": began or origin,
         "size": size,
         "filter": selection or None,
-        "keys": [{"seq": seq, "note": note} for seq, note in adoptions],
+        "keys": list(adoptions),
     }
     return canonical(document) + b"\n"
 
 
 def event_line(row: LogRow, proof: Sequence[bytes] | None = None) -> bytes:
-    """One event; with `proof`, its audit path to the root of the checkpoint at the end."""
+    """One event. By itself with `proof`, its audit path to the root of the checkpoint at the end;
+    else with its place in the chain."""
     parts = [
         *_raw("entry", row.entry),
         b'"salt":' + _hex(row.salt),
@@ -71,9 +72,10 @@ def event_line(row: LogRow, proof: Sequence[bytes] | None = None) -> bytes:
         b'"whoSalt":' + _hex(row.who_salt),
         *_raw("who", row.who),
         b'"leaf":' + _hex(row.leaf),
-        b'"head":' + _hex(row.head),
     ]
-    if proof is not None:
+    if proof is None:
+        parts.append(b'"head":' + _hex(row.head))
+    else:
         parts.append(b'"proof":[' + b",".join(map(_hex, proof)) + b"]")
     return b"{" + b",".join(parts) + b"}\n"
 

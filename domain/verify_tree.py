@@ -134,7 +134,8 @@ class TreeVerifier:
                 "a pruning is under no checkpoint, and it always is: rows may have been taken "
                 "away by somebody who has no key",
             )
-        if self._keys.is_checked and not self.signed.is_trusted and not self._is_damaged:
+        is_missed = newest and self._keys.is_checked and not self.signed.is_trusted
+        if is_missed and not self._is_damaged:
             signer = self.signed.key or "no key"
             self._damage(
                 "signature",

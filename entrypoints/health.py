@@ -63,9 +63,10 @@ def _log_samples(node: Node, writer: Writer) -> Iterable[Sample]:
     yield Sample("changes_refused_total", (), seen.refused_full)
     yield Sample("changes_failed_total", (), seen.failed)
     yield Sample("log_writable", (), node.why_not_writable is None)
+    yield Sample("catch_ups_failed_total", (), seen.catch_ups_failed)
+    head = node.known_head()
     for projection in node.views.follower.projections:
-        lag = node.log.head().seq - projection.position
-        yield Sample("projection_lag_events", (projection.name,), lag)
+        yield Sample("projection_lag_events", (projection.name,), head - projection.position)
 
 
 def _zone_samples(node: Node) -> Iterable[Sample]:

@@ -95,6 +95,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `serve` needs of the settings."""
 
     data: Path
+    node_name: str = ""  # what hostname.bind answers; empty: nothing
     listeners: tuple[Configured, ...]
     tls: TlsSettings = TlsSettings()
     store: str = ""  # as the setting: where the log is
@@ -213,7 +214,8 @@ class Server:
             return None
         checkpointer = open_checkpointer(directory, node, self._options.checkpoints)
         if checkpointer.why_not:
-            log.error("checkpoints are not signed: %s", checkpointer.why_not)
+            level = logging.INFO if node.log.is_shared else logging.ERROR
+            log.log(level, "checkpoints are not signed: %s", checkpointer.why_not)
         return checkpointer
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
@@ -240,7 +242,7 @@ class Server:
             node,
             is_synced=lambda: self.is_synced,
             is_lameduck=lambda: self.is_lameduck,
-            identity=Identity(version=f"kudurru {__version__}"),
+            identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
         )

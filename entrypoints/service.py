@@ -14,7 +14,7 @@ from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Who
-from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
+from kudurru.domain.kinds.meta import API_VERSION, DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
@@ -184,12 +184,15 @@ def because(who: Who, reason: str) -> Who:
     """Raises Invalid for a reason that cannot be written down."""
     if not is_unicode(reason):
         raise Invalid("request", [Cause("reason", NOT_UNICODE)])
-    return msgspec.structs.replace(who, reason=reason[:REASON_MAX])
+    if len(reason) > REASON_MAX:
+        fault = f"{len(reason)} characters; at most {REASON_MAX}"
+        raise Invalid("request", [Cause("reason", fault)])
+    return msgspec.structs.replace(who, reason=reason)
 
 
 def manifest_to_wire(manifest: Manifest) -> dict[str, Any]:
     return {
-        "apiVersion": "kudurru.io/v1alpha1",
+        "apiVersion": API_VERSION,
         "kind": manifest.kind.name,
         "metadata": msgspec.to_builtins(manifest.meta),
         "spec": msgspec.to_builtins(manifest.spec),

@@ -6,7 +6,7 @@ the later ones show the moment of the first: objects that changed since are read
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -41,7 +41,7 @@ from kudurru.domain.ports import (
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.service import PAGE_MAX, because, read_object
 from kudurru.entrypoints.watches import Hub, LogWatch, resumable
-from kudurru.entrypoints.wiring import Change, Node, Result
+from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections import as_of
 
@@ -51,23 +51,21 @@ CHANGED_MAX = 10_000
 LOOKS_MAX = 16
 """How often a list looks again for what changed while it looked."""
 
-Submit = Callable[[Change], Awaitable[Result]]
-
 
 class LogStore:
-    """Implements `Store`. The views are those of a node that `submit` keeps up to date."""
+    """Implements `Store` over a node and its writer."""
 
-    def __init__(self, driver: str, node: Node, submit: Submit, hub: Hub, who: Who) -> None:
+    def __init__(self, driver: str, node: Node, writer: Writer, hub: Hub, who: Who) -> None:
         self._driver = driver
         self._node = node
-        self._submit = submit
+        self._writer = writer
         self._hub = hub
         self._who = who
         self._is_closed = False
 
     def acting_for(self, who: Who) -> Self:
         """The same store, its changes recorded as somebody else's."""
-        return type(self)(self._driver, self._node, self._submit, self._hub, who)
+        return type(self)(self._driver, self._node, self._writer, self._hub, who)
 
     # --- writing ------------------------------------------------------------------------
 
@@ -142,7 +140,7 @@ class LogStore:
             return []
         who = because(self._who, reason)
         change = Change(commands=tuple(commands), who=who, dry_run=dry_run)
-        return (await self._submit(change)).outcomes
+        return (await self._writer.submit(change)).outcomes
 
     # --- reading ------------------------------------------------------------------------
 
@@ -162,7 +160,8 @@ class LogStore:
         self._check_open()
         _check_kind(kind)
         selects = parse_selector(label_selector)
-        at, start = self._place(continue_)
+        async with self._writer.applying:  # or half of a large change would be seen
+            at, start = self._place(continue_)
         objects = await self._as_of(at, kind)
         items: builtins.list[dict[str, Any]] = []
         size = min(limit or PAGE_MAX, PAGE_MAX)
@@ -210,11 +209,13 @@ class LogStore:
         if resource_version:
             position = node.objects.position
             after = await asyncio.to_thread(resumable, node.log, resource_version, position)
-        return self._hub.open(kind, namespace, after)
+        async with self._writer.applying:
+            return self._hub.open(kind, namespace, after)
 
     async def snapshot(self, *, safe: bool = False) -> Snapshot:
         self._check_open()
-        at = self._node.objects.position
+        async with self._writer.applying:
+            at = self._node.objects.position
         found: builtins.list[dict[str, Any]] = []
         for kind in KINDS.values():
             if safe and kind.is_internal:
@@ -287,7 +288,7 @@ async def opened(
     await asyncio.to_thread(node.catch_up)
     writer = Writer(node)
     writer.follow()
-    store = LogStore(driver, node, writer.submit, Hub(node), who)
+    store = LogStore(driver, node, writer, Hub(node), who)
     running = asyncio.create_task(writer.run(), name="writer")
     try:
         yield store

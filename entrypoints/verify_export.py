@@ -141,10 +141,12 @@ class Key:
 
 
 def unbase64(text: str) -> bytes | None:
+    """Octets of the one way to write them, None for anything else."""
     try:
-        return base64.b64decode(text, validate=True)
+        octets = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
+    return octets if base64.b64encode(octets).decode() == text else None
 
 
 def split_note(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
@@ -171,11 +173,11 @@ def signed_by(key: Key, note: str) -> bool:
 class Keys:
     """The keys of a log, each adopted by a note that the one before has signed too."""
 
-    def __init__(self, origin: str, adoptions: list[dict[str, str]], trusted: list[Key]) -> None:
+    def __init__(self, origin: str, adoptions: list[str], trusted: list[Key]) -> None:
         self.current: Key | None = None
         self.is_trusted, self.trusted = False, trusted
-        for adoption in adoptions:
-            self._adopt(origin, adoption["note"])
+        for note in adoptions:
+            self._adopt(origin, note)
 
     def _adopt(self, origin: str, note: str) -> None:
         lines = split_note(note)[0].split("\n")
@@ -266,6 +268,9 @@ def root_by_proof(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) ->
 
 SCAN = json.JSONDecoder().raw_decode
 
+UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
+"""What reading raises where the text is not what it should be."""
+
 
 def fields_of(line: str) -> dict[str, str]:
     """Fields of an object on one line, as the very text that stands there: what was hashed."""
@@ -296,7 +301,14 @@ def octets_of(fields: dict[str, str], name: str) -> bytes | None:
 
 def hex_of(fields: dict[str, str], name: str) -> bytes | None:
     value = json.loads(fields[name])
-    return None if value is None else bytes.fromhex(value)
+    return None if value is None else unhex(value)
+
+
+def unhex(text: str) -> bytes:
+    octets = bytes.fromhex(text)
+    if octets.hex() != text:
+        raise ValueError("hexadecimal is written in small letters")
+    return octets
 
 
 class Event:
@@ -312,11 +324,14 @@ class Event:
                 part: (hex_of(fields, salt), octets_of(fields, part), self.header[part])
                 for part, salt in (("body", "salt"), ("who", "whoSalt"))
             }
-            self.leaf, self.head = hex_of(fields, "leaf"), hex_of(fields, "head")
-            self.proof = [bytes.fromhex(text) for text in json.loads(fields.get("proof", "[]"))]
+            self.leaf = hex_of(fields, "leaf")
+            self.head = hex_of(fields, "head") if "head" in fields else None
+            self.proof = [unhex(text) for text in json.loads(fields.get("proof", "[]"))]
             self.txn, self.n, self.type = (self.header[name] for name in ("txn", "n", "type"))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise Fault("entry", f"line {number} is no event: {error}") from None
+            if not all(isinstance(number, int) for number in (self.seq, self.txn, self.n)):
+                raise ValueError("seq, txn and n are numbers")
+        except UNREADABLE as error:
+            raise Fault("entry", f"line {number} is no event: {error!r}") from None
         self.computed = sha256(b"\x00" + self.entry)
 
     def check_payloads(self, erased: set[tuple[int, str]], redacted: set[tuple[int, str]]) -> None:
@@ -333,9 +348,10 @@ class Event:
         body = self.payloads["body"][1]
         if self.type == "payload.redacted.v1" and body is not None:
             said = json.loads(body)
-            first, part = said.get("seq", 0), said.get("part", "body")
-            last = min(max(first, said.get("last", 0)), self.seq - 1)
-            redacted.update((seq, part) for seq in range(first, last + 1))
+            if isinstance(said, dict) and isinstance(said.get("seq"), int):
+                first, part, last = said["seq"], str(said.get("part", "body")), said.get("last", 0)
+                last = max(first, last) if isinstance(last, int) else first
+                redacted.update((seq, part) for seq in range(first, min(last, self.seq - 1) + 1))
 
     def check_links(self, before: bytes) -> None:
         """Leaf and head, after the head before."""
@@ -356,15 +372,14 @@ class Export:
         self.number = 0
         header = self._next()
         try:
-            self.header = json.loads(header)
-            is_ours = self.header["kudurru"] == "export" and self.header["version"] == 1
-            self.origin, self.size = self.header["origin"], self.header["size"]
-            self.began = self.header.get("began", self.origin)
-            self.filter, self.keys = self.header["filter"], self.header["keys"]
-        except (ValueError, KeyError, TypeError):
-            raise Fault(
-                "file", "this is no export of kudurru: the first line says nothing"
-            ) from None
+            said = json.loads(header)
+            is_ours = said["kudurru"] == "export" and said["version"] == 1
+            self.origin, self.size = str(said["origin"]), int(said["size"])
+            self.began = str(said.get("began", said["origin"]))
+            self.filter = dict(said["filter"] or {})
+            self.keys = [str(note) for note in said["keys"]]
+        except UNREADABLE:
+            raise Fault("file", "this is no export of kudurru: the first line is none") from None
         if not is_ours:
             raise Fault("file", "this is no export that this verifier knows; use a newer one")
 
@@ -383,7 +398,7 @@ class Export:
                 try:
                     last = json.loads(line)
                     self.note, self.count = str(last["checkpoint"]), last["events"]
-                except (ValueError, KeyError):
+                except UNREADABLE:
                     raise Fault("truncation", "the last line cannot be read") from None
                 if next(self._lines, ""):
                     raise Fault("entry", "there is more after the checkpoint")
@@ -458,7 +473,7 @@ def verify_proof(text: str, trusted: list[Key]) -> tuple[str, Keys]:
         header = json.loads(entry)
         path = [unbase64(line) or b"" for line in lines]
         origin, size = note.split("\n")[0], int(note.split("\n")[1])
-    except (ValueError, IndexError, TypeError):
+    except UNREADABLE:
         raise Fault("file", "this is no proof with its entry") from None
     root = root_by_proof(sha256(b"\x00" + entry), index, size, path)
     if root is None or header.get("seq") != index + 1:

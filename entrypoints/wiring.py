@@ -146,6 +146,7 @@ class Node:
         self.clock = clock
         self._entropy = entropy
         self._pending: dict[int, Recorded] = {}
+        self._seen = 0
         self.observer: Observer | None = None
         self._why_not_writable: KudurruError | None = None
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
@@ -180,7 +181,17 @@ class Node:
         """What the log holds and the views do not, at most `limit` events. In any thread."""
         if self.views.follower.stopped_at is not None:
             return []
-        return list(islice(self.log.read(self.position), limit))
+        found = list(islice(self.log.read(self.position), limit))
+        self._note_seen(found)
+        return found
+
+    def known_head(self) -> int:
+        """Newest position of the log, as far as it is known without asking over a network."""
+        return max(self._seen, self.position) if self.log.is_shared else self.log.head().seq
+
+    def _note_seen(self, recorded: Sequence[Recorded]) -> None:
+        if recorded:
+            self._seen = max(self._seen, recorded[-1].seq)
 
     def catch_up(self) -> int:
         """Take in what the log holds and the views do not; how many events that was."""
@@ -360,9 +371,11 @@ class Node:
         """Record what was decided. In any thread. Raises: Overtaken when the log went on and what
         was decided does not hold any more; what the log does."""
         try:
-            return self.log.append(sets, at_us, head_seq=decided_at)
+            recorded = self.log.append(sets, at_us, head_seq=decided_at)
         except Conflict as error:
             raise Overtaken from error
+        self._note_seen(recorded)
+        return recorded
 
     def time_for_events_us(self, now_us: int) -> int:
         """What to append events with. Where the clock went back after records were let expire,
@@ -421,8 +434,11 @@ class Node:
             yield record
         except BaseException:
             self._pending.clear()
+            passed_s = self.zones.now_s
             self.views.follower.reset()
             self.catch_up()
+            # What had expired stays away, also where the clock went back since.
+            self.views.follower.advance(passed_s)
             raise
         finally:
             self._pending.clear()
@@ -509,7 +525,7 @@ class Node:
             stored.status,
             serial=serial,
             content_hash=zone.digest(),
-            record_count=zone.record_count,
+            record_count=zone.record_count + 1,  # and the SOA, as a zone file has it
             generation=stored.body.generation,
         )
         return UpdateStatus(key=state.key, status=status, expected=stored.resource_version)

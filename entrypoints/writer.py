@@ -241,10 +241,11 @@ class Writer:
     async def _follow(self) -> None:
         """Where the log cannot be read, views stay as they are until it calls again: answers are
         right as of then."""
+        self._is_behind = False  # first: what comes meanwhile asks again
         try:
             await self._catch_up()
-            self._is_behind = False
         except KudurruError:
+            self._is_behind = True
             self._catch_ups_failed += 1
 
     async def _sign(self, make: Make, future: asyncio.Future[StoredCheckpoint]) -> None:
@@ -272,9 +273,9 @@ class Writer:
             await self._note_clock(now_us)
             if log.is_shared:
                 await asyncio.to_thread(signer.refresh)
-            plan = make(now_us)
+            plan = await asyncio.to_thread(make, now_us)  # which asks the log
             if plan is None:
-                found = signer.current()
+                found = await asyncio.to_thread(signer.current)
                 assert found is not None
                 return found
             at_us = node.time_for_events_us(now_us)

@@ -20,6 +20,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._word = b""
         self._is_delivered = False
+        self._flows = threading.Event()
+        self._flows.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -33,12 +35,20 @@ class Proxy:
     def heal(self) -> None:
         self._is_cut = False
 
+    def hang(self) -> None:
+        """Swallow what comes, as a network does whose other end is gone; `resume` passes it on."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        self._flows.set()
+
     def cut_once_at(self, word: bytes, *, is_delivered: bool) -> None:
         """End the next connection whose client says this; the server has heard it, or not."""
         self._is_delivered = is_delivered
         self._word = word
 
     def close(self) -> None:
+        self.resume()
         self.cut()
         self._listener.close()
 
@@ -78,6 +88,7 @@ class Proxy:
                         while sink.recv(65536):
                             pass
                     break
+                self._flows.wait()
                 sink.sendall(data)
         with self._lock:
             self._pairs.discard(pair)

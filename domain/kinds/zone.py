@@ -1,5 +1,6 @@
 """DNSZone: a zone that is served (Primary), fetched (Secondary), or sent elsewhere (Forward)."""
 
+import re
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from typing import Annotated, Literal
@@ -22,6 +23,8 @@ from kudurru.domain.kinds.meta import (
 )
 
 ZONE_DEFAULT_TTL_S = 300
+
+_MAILBOX = re.compile(r"(?<!\\)@")
 
 
 class SOA(StrictSpec, frozen=True, kw_only=True):
@@ -91,6 +94,11 @@ class DNSZoneStatus(Spec, frozen=True, kw_only=True):
 
 def zone_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
     yield from _name_fault("spec.zoneName", spec.zone_name)
+    if spec.soa.rname and _MAILBOX.search(spec.soa.rname):
+        # RFC 1035 section 3.3.13: a mailbox is a name, its first label what stands before the @.
+        local, _, host = spec.soa.rname.partition("@")
+        hint = local.replace(".", "\\.") + "." + host
+        yield Cause("spec.soa.rname", f"an address is written as a name here: {hint}")
     for field in ("mname", "rname"):
         if text := getattr(spec.soa, field):
             yield from _name_fault(f"spec.soa.{field}", text)

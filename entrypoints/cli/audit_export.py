@@ -164,12 +164,12 @@ def _jsonl(log: VerifiableLog, selection: Selection, move: Move) -> Iterator[byt
     yield formats.last_line(checkpoint, count)
 
 
-def _adoptions(log: VerifiableLog, checkpoint: StoredCheckpoint) -> Iterable[tuple[int, str]]:
+def _adoptions(log: VerifiableLog, checkpoint: StoredCheckpoint) -> Iterable[str]:
     """Of the epoch that the checkpoint is of."""
     epoch = max((seq for seq, _ in epochs(log, checkpoint.size)), default=0)
     for event in log.read(epoch, checkpoint.size, key=SIGNING_KEY):
         if event.body is not None:
-            yield event.seq, msgspec.json.decode(event.body, type=AdoptionBody).note
+            yield msgspec.json.decode(event.body, type=AdoptionBody).note
 
 
 def _lines(

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.registry import DNS_RECORD_SET
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import directory
@@ -66,7 +67,7 @@ def _print(document: dict[str, Any]) -> None:
     if "namespace" in meta:
         _field("Namespace", meta["namespace"])
     _field("Kind", f"{document['kind']} ({document['apiVersion']})")
-    _field("Manager", meta["annotations"].pop("kudurru.io/managed-by"))
+    _field("Manager", meta["annotations"].pop(MANAGED_BY))
     for title, part in (("Labels", meta.get("labels")), ("Annotations", meta["annotations"])):
         for i, (key, value) in enumerate((part or {}).items()):
             _field(title if i == 0 else "", f"{key}={value}")

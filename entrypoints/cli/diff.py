@@ -47,6 +47,8 @@ def diff(
     when there are differences."""
     if bool(files) == bool(from_):
         raise typer.BadParameter("give either -f FILE or --from T")
+    if files and (to or zone):
+        raise typer.BadParameter("--to and --zone go with --from, not with -f")
     if files:
         manifests = common.load_manifests(files, namespace).manifests
         with common.service(data) as service:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kudurru.domain.errors import NotFound, Redacted
+from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind, kind_by_word
 from kudurru.domain.object_store import to_document
 from kudurru.domain.objects import Key, ref_of
@@ -136,7 +137,7 @@ def _row(kind: Kind, document: dict[str, Any], wide: bool, all_: bool, now_s: fl
         more = f" +{len(shown) - 2}" if len(shown) > 2 and not wide else ""
         row += [spec["zoneRef"]["name"], ", ".join(shown if wide else shown[:2]) + more]
     created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
-    row += [meta["annotations"]["kudurru.io/managed-by"], age(created, now_s)]
+    row += [meta["annotations"][MANAGED_BY], age(created, now_s)]
     if wide:
         row += [meta["generation"], meta["resourceVersion"], meta["uid"]]
     return row

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +18,8 @@ from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.settings import load_settings
 
 app = command_app()
+
+FILES_WANTED = 16_384
 
 
 class Engine(StrEnum):
@@ -110,8 +113,10 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
     from kudurru.entrypoints.server import ServeOptions, Server
 
     logs.start(settings.log.level, settings.log.format)
+    _allow_many_files()
     options = ServeOptions(
         data=Path(settings.node.data_dir),
+        node_name=settings.node.name,
         store=settings.store,
         listeners=settings.listeners.all,
         tls=settings.tls,
@@ -142,3 +147,11 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
 def _announce(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def _allow_many_files() -> None:
+    """1,000 connections on each of several listeners are more than the usual 1,024 descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(FILES_WANTED, hard) if hard != resource.RLIM_INFINITY else FILES_WANTED
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,5 +1,6 @@
 """What is PostgreSQL's own in its event log: triggers, several nodes, connections that break."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -353,3 +354,23 @@ def test_a_peer_that_is_reachable_and_silent_is_given_up(
     with pytest.raises(ConnectionLost), log._reader.use(timeout_s=0.1) as connection:
         connection.execute("SELECT pg_sleep(60)")
     assert log.head().seq == 0
+
+
+# --- who leads ------------------------------------------------------------------------------
+
+
+def test_a_leader_that_is_cut_off_learns_it_and_another_leads(
+    schema: str, between: Proxy, log: PostgresEventLog
+) -> None:
+    async def main() -> None:
+        with closing(opened(through(between), schema)) as far:
+            first, second = far.elector("controller"), log.elector("controller")
+            async with asyncio.timeout(PATIENCE_S):
+                await first.campaign()
+                between.cut()
+                await first.lost()
+                await second.campaign()
+            await first.resign()
+            await second.resign()
+
+    asyncio.run(main())

@@ -12,18 +12,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import dns.edns
 import dns.message
 
 from kudurru.adapters.clock import SystemClock
 from kudurru.domain.dns import names
+from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.dns.messages import COOKIE
 from kudurru.domain.dns.record_types import MX, NS, A
 from kudurru.domain.dns.zone_tree import RRset, Soa, Zone, ZoneSet
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 
 NAMES = 100_000
+CLIENT = "192.0.2.1"
 APEX = names.from_text("home.example.")
 ROUNDS = 5
+COOKIES = Cookies(bytes(32))
 
 
 def main() -> None:
@@ -80,6 +85,7 @@ def pipeline_of(zone: Zone) -> Pipeline:
         identity=Identity(),
         is_lameduck=lambda: False,
         on_exception=raise_again,
+        cookies=COOKIES,
     )
 
 
@@ -93,9 +99,14 @@ def question_sets() -> dict[str, list[bytes]]:
             for relative in relatives
         ]
 
+    now_s = SystemClock().now_us() // 1_000_000
+    verdict = COOKIES.judge(b"12345678", CLIENT, now_s)
+    ours = verdict.cookie if verdict is not None else b""
     sets = {
         "plain A": asked(hosts, "A", use_edns=False),
         "A with EDNS": asked(hosts, "A", use_edns=0),
+        "A with a first cookie": asked(hosts[:500], "A", use_edns=0, options=[cookie(b"12345678")]),
+        "A with a cookie of ours": asked(hosts, "A", use_edns=0, options=[cookie(ours)]),
         "no data": asked(hosts, "AAAA", use_edns=0),
         "no such name": asked([f"no{host}" for host in hosts], "A", use_edns=0),
         "wildcard": asked([f"{host}.wild" for host in hosts], "A", use_edns=0),
@@ -107,10 +118,14 @@ def question_sets() -> dict[str, list[bytes]]:
     return sets | {"mixed": mixed}
 
 
+def cookie(data: bytes) -> dns.edns.Option:
+    return dns.edns.GenericOption(COOKIE, data)
+
+
 def cost_us(pipeline: Pipeline, packets: list[bytes]) -> float:
     def answer_all() -> None:
         for packet in packets:
-            pipeline.handle(packet, "192.0.2.1", "udp")
+            pipeline.handle(packet, CLIENT, "udp")
 
     return best_of_us(answer_all) / len(packets)
 

@@ -95,7 +95,7 @@ def bench_proofs(source: Any, size: int) -> None:
     print(f"{'octets of a proof':44} {32 * len(path):>11,}")
     origin = origin_of(source.log_id, source.epoch)
     newest = source.newest_checkpoint()
-    keys = [(e.seq, note_of(e.body)) for e in source.read(key=SIGNING_KEY)]
+    keys = [note_of(event.body) for event in source.read(key=SIGNING_KEY)]
 
     def exported() -> bytes:
         lines = [first_line(origin, size, {}, keys)]

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.validation import parse_manifest
@@ -329,6 +332,21 @@ def test_an_edited_export_is_found(what: str, audited: Audited, tmp_path: Path) 
     file.write_text("".join(edit(audited.export)))
     done = checked(file, "--key", audited.key)
     assert (done.code, done.out) == (code, ""), done.err
+
+
+@hypothesis_settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_character_of_an_export_can_be_another(
+    data: st.DataObject, audited: Audited, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = "".join(audited.export)
+    at = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(
+        st.sampled_from('0a9Zz"{,:\\ \n\u00e9') | st.characters(exclude_categories=["Cs"])
+    )
+    file = tmp_path_factory.mktemp("edit") / "edited.jsonl"
+    file.write_text(text[:at] + other + text[at + 1 :], newline="\n")
+    assert (checked(file).code == 0) == (other == text[at])
 
 
 def test_an_edited_selection_is_found(audited: Audited, tmp_path: Path) -> None:

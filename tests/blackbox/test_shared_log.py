@@ -187,6 +187,26 @@ def test_three_nodes_append_through_a_death_and_a_cut_and_lose_and_double_nothin
     _check_log(direct, {owner for node in nodes for owner in node.acknowledged})
 
 
+@pytest.mark.slow
+def test_dns_is_answered_while_the_database_is_silent(tmp_path: Path) -> None:
+    database = server().new_database()
+    with proxy(server().socket) as between:
+        url = f"postgresql://kudurru@127.0.0.1:{between.port}/{database}"
+        with serving(tmp_path / "a", "--store", url) as serving_a:
+            node = Node(tmp_path / "a", serving_a)
+            with node.service() as service:
+                service.change(ChangeRequest(apply=[parse(zone(ZONE)), parse(www())]))
+            between.hang()
+            with writing(node, "a", 3, lambda: True):
+                for _ in range(200):
+                    assert serving_a.ask(f"www.{ZONE}", patience_s=2.0).answer
+                    with node.service() as service:
+                        assert service.get(parse(www()).key)["kind"] == "DNSRecordSet"
+                assert node.acknowledged == []
+                between.resume()
+            assert len(node.acknowledged) == 3
+
+
 def _check_log(url: str, acknowledged: set[str]) -> None:
     from kudurru.adapters.clock import SystemClock, SystemEntropy
 

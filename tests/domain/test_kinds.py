@@ -177,6 +177,11 @@ BOUNDS: dict[str, tuple[str, Any, Any]] = {
         zones(soa={"minimum": 2**31}),
     ),
     "SOA mname": ("spec.soa.mname", zones(soa={"mname": "ns."}), zones(soa={"mname": "a..b"})),
+    "SOA rname as an address": (
+        "spec.soa.rname",
+        zones(soa={"rname": r"host\@master.x"}),
+        zones(soa={"rname": "host.master@x.example"}),
+    ),
     "SOA rname": ("spec.soa.rname", zones(soa={"rname": r"a\.b.c"}), zones(soa={"rname": "a b"})),
     "nameservers": (
         "spec.nameservers",
@@ -840,3 +845,8 @@ def test_every_list_of_every_spec_has_a_bound() -> None:
         for path in unbounded(msgspec.inspect.type_info(kind.spec), kind.name)
     ]
     assert found == []
+
+
+def test_an_address_as_rname_is_answered_with_the_name_it_means() -> None:
+    (fault,) = faults(zones(soa={"rname": "host.master@x.example"}))
+    assert r"host\.master.x.example" in fault.message

@@ -127,9 +127,7 @@ def said_of(log: VerifiableLog, *, erased: int = 0) -> str:
     """What the verifier says of an export of a log, the body at a position erased."""
     newest = log.newest_checkpoint()
     assert newest is not None
-    notes = [
-        (event.seq, json.loads(event.body or b"")["note"]) for event in log.read(key=SIGNING_KEY)
-    ]
+    notes = [json.loads(event.body or b"")["note"] for event in log.read(key=SIGNING_KEY)]
     lines = [first_line(origin_of(log.log_id, log.epoch), newest.size, {}, notes)]
     for row in log.rows(0, newest.size):
         is_erased = row.seq == erased

@@ -260,7 +260,7 @@ def test_the_status_of_a_stamp_keeps_what_others_wrote(node: Node) -> None:
     assert after.status is not None
     assert after.status["conditions"] == [{"type": "Ready"}]
     assert after.status["serial"] == serial(node)
-    assert after.status["recordCount"] == 1
+    assert after.status["recordCount"] == 2  # with the SOA
 
 
 def test_an_expired_record_leaves_on_time_and_moves_the_serial(
@@ -319,3 +319,19 @@ def test_what_had_expired_stays_away_after_a_failed_write(node: Node, clock: Man
         node.commit(a_change(put(www())))
     (served,) = node.zones.served
     assert served.record_count == 0
+
+
+def test_time_that_has_passed_stays_passed_when_a_write_fails_and_the_clock_went_back() -> None:
+    node = memory_node()
+    log, clock = node.log, node.clock
+    assert isinstance(log, BrittleLog)
+    assert isinstance(clock, ManualClock)
+    node.commit(a_change(put(zone())))
+    clock.step_wall(3600 * 1_000_000)
+    node.advance()
+    passed_s = node.zones.now_s
+    clock.step_wall(-3600 * 1_000_000)
+    log.fails_next = True
+    with pytest.raises(StorageFailed):
+        node.commit(a_change(put(www())))
+    assert node.zones.now_s == passed_s
