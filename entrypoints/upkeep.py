@@ -15,6 +15,8 @@ from kudurru.domain.events import (
     LOG_EPOCH,
     LOG_PRUNED,
     OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_MOVED,
     OBJECT_STATUS,
     PAYLOAD_REDACTED,
     PRUNING_KEY,
@@ -27,11 +29,12 @@ from kudurru.domain.events import (
 )
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.object_store import CONTROLLER
-from kudurru.domain.objects import ref_of
+from kudurru.domain.objects import key_of, ref_of
 from kudurru.domain.ports import Anchor, Erasure, EventLog, Upkeep, VerifiableLog
 from kudurru.domain.pruning import Keeper, PrunedBody, digest_of, limit
 from kudurru.domain.targets import check_kept
 from kudurru.entrypoints.wiring import Node
+from kudurru.projections import as_of
 
 OTHERS_SHOWN = 20
 
@@ -104,6 +107,28 @@ def _check_body(node: Node, event: Recorded) -> None:
             f"position {event.seq} is what {ref_of(event.key)} is now: delete or change it first, "
             "then redact the position"
         )
+    if event.type == OBJECT_APPLIED and (serial := _named_by(node, event)):
+        raise Conflict(
+            f"position {event.seq} is part of the version that serial {serial} names, which must "
+            "mean the same for ever: change the zone once more, then redact the position"
+        )
+
+
+def _named_by(node: Node, event: Recorded) -> int:
+    """The serial of the newest version of a zone that a content is part of; 0 when it is of none.
+    Of a zone that is gone, as the highest serial of its name is known by what it was."""
+    zone = key_of(DNS_ZONE.name, "", event.scope.partition("/")[2])
+    upto = None
+    if event.key == zone:
+        ends = (e.seq for e in node.log.read(event.seq, key=zone) if e.type == OBJECT_DELETED)
+        upto = next(ends, None)
+    elif node.objects.entry(zone) is None:
+        return 0
+    changes = (OBJECT_APPLIED, OBJECT_MOVED, OBJECT_DELETED)
+    later = (e.seq for e in node.log.read(event.seq, key=event.key) if e.type in changes)
+    until = next(later, node.log.head().seq + 1)
+    serial, stamped = as_of.last_stamp(node.log, zone, upto)
+    return serial if event.seq < stamped < until else 0
 
 
 def _redaction_of_who(node: Node, event: Recorded) -> Redaction:

@@ -293,6 +293,20 @@ def last_serial(log: EventLog, zone: Key, upto: int | None = None) -> int | None
     return None
 
 
+def last_stamp(log: EventLog, zone: Key, upto: int | None = None) -> tuple[int, int]:
+    """The serial that a DNSZone had last, and the position where it got it; zeros when it had
+    none."""
+    serial = at = 0
+    for event in log.read(0, upto, key=zone, newest_first=True):
+        if event.type != OBJECT_STATUS or event.body is None:
+            continue
+        found = decode_status(event.body).get("serial")
+        if not isinstance(found, int) or (serial and found != serial):
+            break
+        serial, at = found, event.seq
+    return serial, at
+
+
 # --- what was done --------------------------------------------------------------------------
 
 

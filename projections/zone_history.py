@@ -66,29 +66,25 @@ class ZoneHistory:
     def forget_before(self, upto: Position) -> None:
         """Of each zone keep the newest version up to a position, as one to begin with, and those
         after it: nobody can tell any more what came before."""
-        for apex, versions in self._versions.items():
-            first = None
-            while versions and versions[0].seq <= upto:
-                first = versions.popleft()
-                self._digest.remove(_element(apex, first))
-                self._changes[apex] -= _size(first)
-            if first is not None:
-                first = msgspec.structs.replace(first, delta=None)
-                versions.appendleft(first)
-                self._digest.add(_element(apex, first))
+        for apex in self._versions:
+            self._begin_with(apex, upto)
 
-    def forget_changes(self, apex: Name) -> None:
-        """Secondaries fetch the whole zone once: how its versions became each other is gone."""
-        versions = self._versions.get(apex)
-        for _ in range(len(versions) if versions else 0):
-            assert versions is not None
-            version = versions.popleft()
-            self._digest.remove(_element(apex, version))
-            whole = msgspec.structs.replace(version, delta=None)
-            self._digest.add(_element(apex, whole))
-            versions.append(whole)
-        if versions:
-            self._changes[apex] = 0
+    def forget_changes(self) -> None:
+        """Of each zone keep the newest version only: secondaries fetch it whole once."""
+        for apex, versions in self._versions.items():
+            if versions:
+                self._begin_with(apex, versions[-1].seq)
+
+    def _begin_with(self, apex: Name, upto: Position) -> None:
+        versions, first = self._versions[apex], None
+        while versions and versions[0].seq <= upto:
+            first = versions.popleft()
+            self._digest.remove(_element(apex, first))
+            self._changes[apex] -= _size(first)
+        if first is not None:
+            first = msgspec.structs.replace(first, delta=None)
+            versions.appendleft(first)
+            self._digest.add(_element(apex, first))
 
     def versions(self, apex: Name) -> tuple[ZoneVersion, ...]:
         """Oldest first."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import msgspec
 
 from kudurru.domain import zone_model
+from kudurru.domain.chain import Redaction
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import is_serial
@@ -145,7 +146,10 @@ class ZoneView:
             self._apply_erased(event)
             return
         if event.type == PAYLOAD_REDACTED:
-            self._forget_redacted(event)
+            # What was erased is in the changes between versions too, of whatever zone had the name
+            # then; and a replay makes others, as it never sees it. Both are forgotten here.
+            if msgspec.json.decode(event.body, type=Redaction).part == "body":
+                self.history.forget_changes()
         elif event.type == LOG_PRUNED:
             pruned = msgspec.json.decode(event.body, type=PrunedBody)
             self.history.forget_before(Position(pruned.upto))
@@ -179,13 +183,6 @@ class ZoneView:
         before = self._stored(event.key) if event.key.startswith(_SET_PREFIX) else None
         if before is not None:
             self._remove(event.key, before[1])
-
-    def _forget_redacted(self, event: Recorded) -> None:
-        """What was redacted is in the changes between versions too. When the log is replayed, they
-        are those that it does not tell any more: both are forgotten here, so both ways agree."""
-        state = self._states.get(event.scope.partition("/")[2])
-        if state is not None:
-            self.history.forget_changes(state.apex)
 
     def is_known(self, name: str) -> bool:
         """Whether nothing was redacted of what a zone is made of now."""

@@ -18,9 +18,11 @@ from kudurru.domain.events import (
     ChangeSet,
     Event,
 )
+from kudurru.domain.object_store import resource_version
 from kudurru.domain.ports import Anchor, Erasure, Upkeep, VerifiableLog
 from kudurru.domain.pruning import Keeper, PrunedBody, digest_of
 from kudurru.domain.verify import Verified, verify
+from kudurru.entrypoints.watches import resumable
 from tests.contracts.test_event_log import ADAPTERS, new_log
 from tests.logs import NOON_US, adopt, applied, change, key, sign, trust
 
@@ -113,6 +115,13 @@ def test_what_begins_after_a_pruning_begins_at_its_end(log: VerifiableLog) -> No
     assert log.position_at(NOON_US + 599 * SECOND) == log.head().seq
     log.append([change(applied("a", 201))], NOON_US + 9_999 * SECOND)
     assert log.position_at(NOON_US + 9_999 * SECOND) == log.head().seq
+
+
+def test_a_watch_does_not_go_on_from_before_a_pruning(log: VerifiableLog) -> None:
+    prune(log, 512)
+    newest = log.head().seq
+    for position, found in ((511, None), (512, 512), (newest, newest)):
+        assert resumable(log, resource_version(1, position), newest) == found
 
 
 def test_a_log_is_pruned_again(log: VerifiableLog) -> None:
