@@ -385,6 +385,8 @@ class ZoneView:
         endpoints = zone_model.parse_endpoints(spec)
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
+        if not endpoints:
+            return  # it takes part in nothing, and would be noted in some histories only
         state = self._states.get(spec.zone_ref.name)
         if state is None or state.zone is None:
             self._waiting.setdefault(spec.zone_ref.name, set()).add(key)

@@ -135,7 +135,6 @@ def newest(data: Path) -> int:
         (("601",), "is what DNSRecordSet default/www is now: delete or change it first"),
         (("1",), "is what DNSZone home.arpa is now"),
         (("2",), "which verification or replay needs"),
-        (("603",), "is part of the version that serial"),
         (("99999",), "position 99999 is not in the log, which ends at"),
         (("11", "--reason", " "), "say why"),
     ],

@@ -2,18 +2,21 @@
 
 from contextlib import suppress
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.memory.log import MemoryEventLog
-from kudurru.domain.errors import KudurruError
+from kudurru.domain.errors import Conflict, KudurruError
 from kudurru.domain.events import OBJECT_APPLIED
+from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.verify import verify
 from kudurru.entrypoints import upkeep
 from kudurru.entrypoints.upkeep import RedactRequest
 from kudurru.entrypoints.wiring import Node
 from tests.histories import histories, operations, run
-from tests.nodes import TESTER, rebuilt
+from tests.nodes import TESTER, a_change, memory_node, rebuilt
+from tests.objects import drop, endpoint, manifest, put
 
 few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -40,3 +43,30 @@ def test_views_are_those_of_a_replay_after_any_redactions(node: Node, data: st.D
     run(node, data.draw(operations()))
     assert rebuilt(node).views.digests() == node.views.digests()
     assert verify(node.log).is_whole  # type: ignore[arg-type]  # a log of ours
+
+
+def www(address: str, **labels: str) -> Manifest:
+    endpoints = [endpoint("www.a.test.", "A", address)]
+    spec = {"zoneRef": {"name": "east"}, "endpoints": endpoints}
+    return manifest("DNSRecordSet", "www", spec, labels=labels)
+
+
+def test_what_the_newest_serial_names_is_not_redacted() -> None:
+    node = memory_node()
+    east = manifest("DNSZone", "east", {"zoneName": "a.test."})
+    node.commit(a_change(put(east), put(www("192.0.2.1"))))  # 1, 2, stamp 3
+    node.commit(a_change(put(www("192.0.2.1", team="x"))))  # 4, which changes no record
+    with pytest.raises(Conflict, match="serial 1700000000 names"):
+        redact(node, 2)
+    node.commit(a_change(put(www("192.0.2.2"))))  # 5, stamp 6
+    redact(node, 2)
+    assert rebuilt(node).views.digests() == node.views.digests()
+
+
+def test_the_last_content_of_a_zone_that_is_gone_says_whose_its_serial_was() -> None:
+    node = memory_node()
+    east = manifest("DNSZone", "east", {"zoneName": "a.test."})
+    node.commit(a_change(put(east)))
+    node.commit(a_change(drop(east.key)))
+    with pytest.raises(Conflict, match="serial 1700000000 names"):
+        redact(node, 1)
