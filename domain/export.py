@@ -41,12 +41,20 @@ Filter = dict[str, str]
 # --- JSON Lines, verifiable -------------------------------------------------------------------
 
 
-def first_line(origin: str, size: int, selection: Filter, adoptions: Iterable[str]) -> bytes:
-    """`size` events are in the log; `adoptions` are the notes that its keys were adopted by."""
+def first_line(
+    origin: str,
+    size: int,
+    selection: Filter,
+    adoptions: Iterable[str],
+    began: str = "",
+) -> bytes:
+    """`size` events are in the log; `adoptions` are the notes that its keys were adopted by.
+    `began` is the origin that the chain began with, another where the log went on from a backup."""
     document = {
         "kudurru": "export",
         "version": EXPORT_VERSION,
         "origin": origin,
+        "began": began or origin,
         "size": size,
         "filter": selection or None,
         "keys": list(adoptions),

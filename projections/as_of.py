@@ -5,7 +5,7 @@ through the index of scopes. Only what has no such narrow way (a kind, labels, e
 the whole log.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge
 
 import msgspec
@@ -96,12 +96,24 @@ def state(log: EventLog, key: Key, upto: int) -> StoredObject | None:
     return known.stored(log.epoch) if known is not None and not known.erased else None
 
 
-def objects(log: EventLog, scope: Scope, upto: int) -> dict[Key, StoredObject]:
-    """The objects of a scope, in order of their keys, with their status."""
+def objects(
+    log: EventLog,
+    scope: Scope,
+    upto: int,
+    erased: Callable[[Key, str], None] = lambda key, why: None,  # noqa: ARG005  # told to nobody
+) -> dict[Key, StoredObject]:
+    """The objects of a scope, in order of their keys, with their status. `erased` is told of those
+    that were there and cannot be shown, and why."""
     fold = _read(log, scope, upto)
     matches = parse_selector(scope.selector)
-    found = {key: known.stored(log.epoch) for key, known in sorted(fold.known.items())
-             if scope.covers(key, known.applied.scope) and not known.erased}  # fmt: skip
+    found = {}
+    for key, known in sorted(fold.known.items()):
+        if not scope.covers(key, known.applied.scope):
+            continue
+        if known.erased:
+            erased(key, known.erased)
+        else:
+            found[key] = known.stored(log.epoch)
     return {key: stored for key, stored in found.items() if matches(stored.body.labels)}
 
 

@@ -63,6 +63,33 @@ class ZoneHistory:
             self._digest.remove(_element(apex, version))
         self._changes.pop(apex, None)
 
+    def forget_before(self, upto: Position) -> None:
+        """Of each zone keep the newest version up to a position, as one to begin with, and those
+        after it: nobody can tell any more what came before."""
+        for apex, versions in self._versions.items():
+            first = None
+            while versions and versions[0].seq <= upto:
+                first = versions.popleft()
+                self._digest.remove(_element(apex, first))
+                self._changes[apex] -= _size(first)
+            if first is not None:
+                first = msgspec.structs.replace(first, delta=None)
+                versions.appendleft(first)
+                self._digest.add(_element(apex, first))
+
+    def forget_changes(self, apex: Name) -> None:
+        """Secondaries fetch the whole zone once: how its versions became each other is gone."""
+        versions = self._versions.get(apex)
+        for _ in range(len(versions) if versions else 0):
+            assert versions is not None
+            version = versions.popleft()
+            self._digest.remove(_element(apex, version))
+            whole = msgspec.structs.replace(version, delta=None)
+            self._digest.add(_element(apex, whole))
+            versions.append(whole)
+        if versions:
+            self._changes[apex] = 0
+
     def versions(self, apex: Name) -> tuple[ZoneVersion, ...]:
         """Oldest first."""
         return tuple(self._versions.get(apex, ()))

@@ -16,11 +16,20 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import is_serial
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
+from kudurru.domain.events import (
+    LOG_PRUNED,
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_STATUS,
+    PAYLOAD_REDACTED,
+    Position,
+    Recorded,
+)
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.pruning import PrunedBody
 from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
@@ -109,6 +118,7 @@ class ZoneView:
         self._problems: dict[Key, dict[Name, list[EndpointProblem]]] = {}
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
+        self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
         self._touched: set[str] = set()  # zones that may hold more than their serial says
         self._on_change()
 
@@ -132,7 +142,15 @@ class ZoneView:
         self.advance(event.ts // 1_000_000)
         self.position = event.seq
         if event.body is None:
+            self._apply_erased(event)
             return
+        if event.type == PAYLOAD_REDACTED:
+            self._forget_redacted(event)
+        elif event.type == LOG_PRUNED:
+            pruned = msgspec.json.decode(event.body, type=PrunedBody)
+            self.history.forget_before(Position(pruned.upto))
+        elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            self._unknown.pop(event.key, None)
         if event.key.startswith(_SET_PREFIX):
             if event.type in (OBJECT_APPLIED, OBJECT_DELETED):
                 self._apply_set(event)
@@ -151,6 +169,27 @@ class ZoneView:
             if state is not None and state.zone is not None:
                 self._rebuild(state, state.zone, owner, {})
                 self._changed()
+
+    def _apply_erased(self, event: Recorded) -> None:
+        """An old content that was redacted. Nobody knows what the zone served then; from the next
+        content of the object on it is known again."""
+        if event.type != OBJECT_APPLIED:
+            return
+        self._unknown[event.key] = event.scope.partition("/")[2]
+        before = self._stored(event.key) if event.key.startswith(_SET_PREFIX) else None
+        if before is not None:
+            self._remove(event.key, before[1])
+
+    def _forget_redacted(self, event: Recorded) -> None:
+        """What was redacted is in the changes between versions too. When the log is replayed, they
+        are those that it does not tell any more: both are forgotten here, so both ways agree."""
+        state = self._states.get(event.scope.partition("/")[2])
+        if state is not None:
+            self.history.forget_changes(state.apex)
+
+    def is_known(self, name: str) -> bool:
+        """Whether nothing was redacted of what a zone is made of now."""
+        return name not in self._unknown.values()
 
     def next_expiry_s(self) -> int | None:
         """When a record will go away by itself, seconds UTC."""

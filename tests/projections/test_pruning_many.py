@@ -1,0 +1,122 @@
+"""What a pruning keeps is what state needs: views of the rest are those of the whole."""
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kudurru.domain.codec import canonical
+from kudurru.domain.events import (
+    LOG_PRUNED,
+    OBJECT_APPLIED,
+    OBJECT_MOVED,
+    OBJECT_STATUS,
+    PRUNING_KEY,
+    Position,
+    Recorded,
+)
+from kudurru.domain.kinds.validation import Manifest
+from kudurru.domain.pruning import Keeper, PrunedBody, limit
+from kudurru.entrypoints.wiring import Node, Views
+from tests.histories import histories
+from tests.nodes import a_change, memory_node
+from tests.objects import drop, endpoint, manifest, put
+
+few = settings(max_examples=1200, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def keeper_of(events: Iterable[Recorded]) -> Keeper:
+    keeper = Keeper()
+    for event in events:
+        keeper.feed(event)
+    return keeper
+
+
+def is_kept(kept: bytes, seq: int) -> bool:
+    return bool(kept[(seq - 1) >> 3] >> ((seq - 1) & 7) & 1)
+
+
+def pruned_event(newest: Recorded, upto: int) -> Recorded:
+    body = canonical(PrunedBody(upto, upto + 1, "", 0))
+    return msgspec.structs.replace(
+        newest, seq=Position(newest.seq + 1), type=LOG_PRUNED, key=PRUNING_KEY, ver=1, body=body
+    )
+
+
+def views_of(events: list[Recorded], oldest: int) -> Views:
+    by_seq = {event.seq: event for event in events}
+    views = Views(by_seq.get, 1, oldest=lambda: Position(oldest))
+    views.follower.feed(events)
+    return views
+
+
+@given(histories(), st.data())
+@few
+def test_views_built_from_what_is_kept_are_those_of_the_whole_log(
+    node: Node, data: st.DataObject
+) -> None:
+    events = list(node.log.read())
+    upto = data.draw(st.integers(1, len(events)))
+    # Mostly at once: a stamp that comes later hides what was not told right before.
+    last = data.draw(st.one_of(st.just(upto), st.just(upto), st.integers(upto, len(events))))
+    kept = keeper_of(events[:upto]).kept()
+    whole = [*events[:last], pruned_event(events[last - 1], upto)]
+    left = [event for event in whole if event.seq > upto or is_kept(kept, event.seq)]
+    assert views_of(left, upto).digests() == views_of(whole, 0).digests()
+
+
+def zone_manifest() -> Manifest:
+    return manifest("DNSZone", "east", {"zoneName": "a.test."})
+
+
+def www(address: str, zone: str = "east") -> Manifest:
+    endpoints = [endpoint("www.a.test.", "A", address)]
+    return manifest("DNSRecordSet", "www", {"zoneRef": {"name": zone}, "endpoints": endpoints})
+
+
+def kept_of(node: Node, upto: int) -> list[int]:
+    kept = keeper_of(node.log.read(0, upto)).kept()
+    return [seq for seq in range(1, upto + 1) if is_kept(kept, seq)]
+
+
+def test_what_a_serial_names_is_kept_beside_what_came_after_it() -> None:
+    node = memory_node()
+    node.commit(a_change(put(zone_manifest()), put(www("192.0.2.1"))))
+    node.commit(a_change(put(www("192.0.2.2"))))
+    # 1 zone, 2 www, 3 its stamp, 4 www again, 5 the next stamp.
+    assert kept_of(node, 4) == [1, 2, 3, 4]
+    assert kept_of(node, 5) == [1, 4, 5]
+    events = list(node.log.read(0, 4))
+    whole = [*events, pruned_event(events[-1], 4)]
+    without = [event for event in whole if event.seq != 2]
+    assert views_of(without, 4).digests() != views_of(whole, 0).digests()
+
+
+def test_the_scope_that_an_object_left_since_the_stamp_is_kept() -> None:
+    node = memory_node()
+    node.commit(a_change(put(zone_manifest()), put(www("192.0.2.1"))))
+    node.commit(a_change(put(www("192.0.2.1", zone="west"))))
+    types = [event.type for event in node.log.read(3)]
+    assert types == [OBJECT_MOVED, OBJECT_APPLIED, OBJECT_STATUS]
+    assert kept_of(node, 5) == [1, 2, 3, 4, 5]
+    assert kept_of(node, 6) == [1, 5, 6]
+
+
+def test_of_a_zone_that_is_gone_its_last_serial_is_kept() -> None:
+    node = memory_node()
+    node.commit(a_change(put(zone_manifest()), put(www("192.0.2.1"))))
+    node.commit(a_change(put(www("192.0.2.2"))))
+    node.commit(a_change(drop(zone_manifest().key)))
+    assert kept_of(node, 6) == [1, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("before", "newest", "upto"),
+    [(1, 9_999, 0), (256, 9_999, 0), (257, 9_999, 256), (9_999, 257, 256), (9_999, 256, 0)],
+)
+def test_whole_tiles_go_and_never_up_to_the_newest_checkpoint(
+    before: int, newest: int, upto: int
+) -> None:
+    assert limit(before, newest) == upto
