@@ -15,6 +15,9 @@ import msgspec
 
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
 
+HAS_GROUPS = hasattr(socket, "SO_REUSEPORT")
+"""Whether several sockets may share an address; where they may not, each listener has one."""
+
 BACKLOG = 1024  # connections that wait for accept; the system may cut it (net.core.somaxconn)
 RECEIVE_BUFFER = 1 << 20  # octets asked for, so that a burst of queries waits instead of falling
 
@@ -84,6 +87,8 @@ def split_address(address: str) -> tuple[str, int]:
 def _bind(listener: Listener, count: int, undo: contextlib.ExitStack) -> Bound:
     host, port = split_address(listener.address)
     carrier = CARRIERS[listener.proto]
+    if not HAS_GROUPS:
+        count = 1
     try:
         with contextlib.ExitStack() as undo_probe:
             sockets = [_open(carrier, host, port, undo_probe, is_shared=False)]

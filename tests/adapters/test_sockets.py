@@ -129,3 +129,10 @@ def test_as_many_connections_wait_for_a_busy_loop_as_were_asked_for(
 
     most = int(Path("/proc/sys/net/core/somaxconn").read_text())
     assert asyncio.run(length()) == min(sockets.BACKLOG, most)
+
+
+def test_a_platform_without_groups_gets_one_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "HAS_GROUPS", False)
+    (bound,) = bind_all([Listener("udp", "127.0.0.1:0")], 4)
+    assert len(bound.sockets) == 1
+    bound.sockets[0].close()
