@@ -54,11 +54,12 @@ def first_line(
         "kudurru": "export",
         "version": EXPORT_VERSION,
         "origin": origin,
-        "began": began or origin,
         "size": size,
         "filter": selection or None,
         "keys": list(adoptions),
     }
+    if began not in ("", origin):
+        document["began"] = began
     return canonical(document) + b"\n"
 
 

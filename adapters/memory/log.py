@@ -91,7 +91,7 @@ class MemoryEventLog(RecordedLog):
 
     def _version(self, key: Key) -> int | None:
         # The newest row of a stream is never pruned.
-        event = self.get(seqs[-1]) if (seqs := self._streams.get(key)) else None
+        event = self._event(seqs[-1]) if (seqs := self._streams.get(key)) else None
         return event.ver if event is not None else None
 
     def head(self) -> LogHead:
@@ -101,6 +101,9 @@ class MemoryEventLog(RecordedLog):
         return LogHead(row.event.seq, row.event.ts, row.head)
 
     def get(self, seq: int) -> Recorded | None:
+        return self._event(seq)
+
+    def _event(self, seq: int) -> Recorded | None:
         row = self._rows[seq - 1] if 0 < seq <= len(self._rows) else None
         return row.event if row is not None else None
 
@@ -120,7 +123,7 @@ class MemoryEventLog(RecordedLog):
             found = found or []
             seqs = found[bisect_right(found, after) : bisect_right(found, last)]
         for seq in reversed(seqs) if newest_first else seqs:
-            event = self.get(seq)
+            event = self._event(seq)
             if event is not None and (scope is None or event.scope == scope):
                 yield event
 
@@ -131,7 +134,7 @@ class MemoryEventLog(RecordedLog):
         first = max(self.oldest(), 1)
 
         def ts_of(seq: int) -> int:
-            event = self.get(seq)
+            event = self._event(seq)
             assert event is not None, "every row from the oldest on is there"
             return event.ts
 
