@@ -210,6 +210,7 @@ class _Http1:
         self._connection = connection
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADERS_MAX)
         self._request: h11.Request | None = None
+        self._is_head = False  # of the request at hand: its response has no body
         self._body = bytearray()
         self._started_s: float | None = None
 
@@ -237,6 +238,7 @@ class _Http1:
                 return False
             if isinstance(event, h11.Request):
                 self._request = event
+                self._is_head = event.method == b"HEAD"
                 self._body.clear()
             elif isinstance(event, h11.Data):
                 self._body += event.data
@@ -273,6 +275,7 @@ class _Http1:
         self._send(response)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
+            self._is_head = False
 
     def _send(self, response: Response, *, is_last: bool = False) -> None:
         headers = response.headers
@@ -281,7 +284,8 @@ class _Http1:
         head = h11.Response(
             status_code=response.status, reason=phrase(response.status), headers=headers
         )
-        events = [head, h11.Data(data=response.body), h11.EndOfMessage()]
+        body = b"" if self._is_head else response.body  # RFC 9110 section 9.3.2
+        events = [head, h11.Data(data=body), h11.EndOfMessage()]
         self._connection.write(b"".join(self._http.send(event) or b"" for event in events))
         if is_last or self._http.our_state is h11.MUST_CLOSE:
             self._connection.cut()

@@ -231,6 +231,20 @@ def test_what_is_no_request_is_refused_and_the_connection_closed(request_, statu
     asyncio.run(main())
 
 
+def test_a_refused_head_is_answered_without_a_body() -> None:
+    async def main() -> None:
+        async with serving("https", Echo()) as engine:
+            reader, writer = await open_tls(target_of(engine), "http/1.1")
+            fields = b"Transfer-Encoding: chunked\r\nContent-Type: application/dns-message\r\n\r\n"
+            writer.write(b"HEAD /dns-query HTTP/1.1\r\n" + HOST + fields + b"no size\r\n")
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 4")
+            assert body == b""
+            writer.close()
+
+    asyncio.run(main())
+
+
 def test_a_client_may_ask_whether_to_go_on() -> None:
     async def main() -> None:
         async with serving("https", Echo()) as engine:
