@@ -140,3 +140,30 @@ def test_the_loops_beside_the_writer_end_when_told_even_as_something_is_recorded
         assert ended
 
     asyncio.run(test())
+
+
+def test_a_refused_write_changes_nothing_and_the_next_one_works() -> None:
+    async def test(writer: Writer, node: Node, log: BrittleLog) -> None:
+        log.fails_next = True
+        with pytest.raises(StorageFailed, match="no space left"):
+            await writer.submit(a_change(put(zone())))
+        assert (log.head().seq, node.objects.position, node.why_not_writable) == (0, 0, None)
+        assert (await writer.submit(a_change(put(zone())))).seq == 1
+        assert (writer.statistics().changes, writer.statistics().failed) == (2, 1)
+
+    with_writer(test)
+
+
+def test_a_change_is_acknowledged_when_only_its_stamp_is_refused_which_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer_module, "STAMP_RETRY_S", 0)
+
+    async def test(writer: Writer, node: Node, log: BrittleLog) -> None:
+        log.fails_next, log.passes = True, 1
+        change = a_change(put(zone()), imported_serials={"example.org": 77})
+        assert (await writer.submit(change)).seq == 1
+        assert not log.fails_next
+        assert await serial_of(node) == 77
+
+    with_writer(test)
