@@ -275,7 +275,6 @@ class ZoneView:
             state = self._states.pop(name)
             if state.zone is not None:
                 self._withdraw(state)
-                self.history.forget(state.apex)
             left = [s for s in self._by_apex[state.apex] if s is not state]
             if left:
                 self._by_apex[state.apex] = left
@@ -326,7 +325,8 @@ class ZoneView:
             self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
-        """Stop serving; its record sets wait for a zone of that name."""
+        """Stop serving; its record sets wait for a zone of that name. A zone that is served again
+        has no serial at first, so its versions until now lead nowhere."""
         keys = self._keys_of(state)
         if keys:
             self._waiting[state.name] = keys
@@ -336,6 +336,7 @@ class ZoneView:
         state.unselected.clear()
         state.zone = None
         self.served.remove(state.apex)
+        self.history.forget(state.apex)
         self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
