@@ -185,7 +185,7 @@ class Keeper:
             self._contents[stream.zone, event.key] = _Content(stream.applied, event.seq)
             self._zones_of.setdefault(event.key, set()).add(stream.zone)
 
-    # Which DNSZone serves a zone is elected as `ZoneView` does it: while one does, its stamps count.
+    # Which DNSZone serves a zone is elected as in `ZoneView`: while one does, its stamps count.
 
     def _apply_zone(self, event: Recorded, body: bytes) -> None:
         stored = decode_body(body)

@@ -116,13 +116,14 @@ def _check_body(node: Node, event: Recorded) -> None:
 
 def _named_by(node: Node, event: Recorded) -> int:
     """The serial of the newest version of a zone that a content is part of; 0 when it is of none.
-    Of a zone that is gone, as the highest serial of its name is known by what it was."""
-    zone = key_of(DNS_ZONE.name, "", event.scope.partition("/")[2])
+    Of a DNSZone also when it is gone, as the highest serial of its name is known by what it was."""
+    name = event.scope.partition("/")[2]
+    zone = key_of(DNS_ZONE.name, "", name)
     upto = None
     if event.key == zone:
         ends = (e.seq for e in node.log.read(event.seq, key=zone) if e.type == OBJECT_DELETED)
         upto = next(ends, None)
-    elif node.objects.entry(zone) is None:
+    elif (state := node.zones.state(name)) is None or state.zone is None:
         return 0
     changes = (OBJECT_APPLIED, OBJECT_MOVED, OBJECT_DELETED)
     later = (e.seq for e in node.log.read(event.seq, key=event.key) if e.type in changes)

@@ -37,7 +37,7 @@ class ZonesAsOf(ZoneSet):
         self._upto = upto
         event = log.get(upto)
         self.now_s = event.ts // 1_000_000 if event else 0
-        self._elected = _elected(log.births(DNS_ZONE.name, upto))
+        self._elected = _elected(as_of.zone_births(log, upto))
         self._unread = set(self._elected)
 
     def get(self, apex_key: bytes) -> Zone | None:

@@ -168,9 +168,7 @@ def test_a_zone_that_was_no_primary_for_a_while_has_no_serial_at_first_in_every_
     for upto in (3, 4, 5):
         left = [e for e in events if e.seq > upto or e.seq in kept_of(node, upto)]
         pruned = pruned_event(events[-1], upto)
-        assert (
-            views_of([*left, pruned], upto).digests() == views_of([*events, pruned], 0).digests()
-        )
+        assert views_of([*left, pruned], upto).digests() == views_of([*events, pruned], 0).digests()
 
 
 def test_of_a_zone_that_is_gone_its_last_serial_is_kept() -> None:
