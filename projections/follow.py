@@ -57,6 +57,7 @@ class Follower:
         """Up to the `oldest` position of a pruned log events are left out."""
         self.projections = tuple(projections)
         self._oldest = oldest
+        self._pruned_upto = Position(0)  # as far as was asked for
         self.stopped_at: Recorded | None = None
 
     @property
@@ -72,8 +73,13 @@ class Follower:
         for projection in self.projections:
             if event.seq > projection.position:
                 is_next = event.seq == projection.position + 1
-                assert is_next or event.seq <= self._oldest(), "a projection was handed a gap"
+                assert is_next or self._is_pruned(event.seq), "a projection was handed a gap"
                 projection.apply(event)
+
+    def _is_pruned(self, seq: int) -> bool:
+        if seq > self._pruned_upto:
+            self._pruned_upto = self._oldest()
+        return seq <= self._pruned_upto
 
     def feed(self, events: Iterable[Recorded]) -> int:
         """Apply events; how many were taken in."""

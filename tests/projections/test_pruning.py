@@ -85,6 +85,24 @@ def test_views_built_from_what_is_kept_are_those_of_the_whole_log(
     assert views_of(left, upto).digests() == views_of(whole, 0).digests()
 
 
+@given(histories(), st.data())
+@few
+def test_who_was_behind_when_rows_went_ends_with_the_same_views(
+    node: Node, data: st.DataObject
+) -> None:
+    events = list(node.log.read())
+    upto = data.draw(st.integers(1, len(events)))
+    at = data.draw(st.integers(0, upto))
+    kept = keeper_of(events[:upto]).kept()
+    whole = [*events, pruned_event(events[-1], upto)]
+    by_seq = {event.seq: event for event in whole}
+    # Who shares a log holds the bodies of what it has seen.
+    behind = Views(by_seq.get, 1, oldest=lambda: Position(upto))
+    behind.follower.feed(events[:at])
+    behind.follower.feed(e for e in whole[at:] if e.seq > upto or is_kept(kept, e.seq))
+    assert behind.digests() == views_of(whole, 0).digests()
+
+
 def read_back(node: Node, first: int, last: int) -> dict[str, object]:
     """What is told of two positions, by every way to ask."""
     log = node.log
