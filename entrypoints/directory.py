@@ -28,6 +28,7 @@ from kudurru.domain.epochs import epoch_began
 from kudurru.domain.errors import (
     Busy,
     Cause,
+    Conflict,
     Invalid,
     KudurruError,
     LogDamaged,
@@ -219,7 +220,9 @@ def replay_verified(
 
 def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> int:
     """Build the views of a node from the log, up to a position when one is given: then time
-    stands still there, and what had not expired is still served."""
+    stands still there, and what had not expired is still served. Raises: Conflict when the log
+    was pruned meanwhile."""
+    oldest = node.log.oldest()
     follower = node.views.follower if zones else node.views.objects_only
     # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
     gc.disable()
@@ -228,6 +231,9 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
     finally:
         gc.enable()
         gc.freeze()
+    if node.log.oldest() != oldest:
+        # What went may have been needed to see what a change took away.
+        raise Conflict("the log was pruned while it was read: run the command again")
     if upto is None:
         node.advance()
     return count

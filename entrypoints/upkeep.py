@@ -5,6 +5,8 @@ away. A process that dies before its commit has changed nothing, one that dies a
 of it; there is no step in between to recover from.
 """
 
+from datetime import timedelta
+
 import msgspec
 
 from kudurru.domain import targets
@@ -185,6 +187,12 @@ def position_before(text: str, log: EventLog, now_us: int) -> int:
             raise
         return 0
     return position if targets.position_in(text) is not None else position + 1
+
+
+def older_than(age: timedelta, log: EventLog, now_us: int) -> int:
+    """The position before which rows are older than that, by the times of the log, which never go
+    back: where a clock was once ahead, rows go later."""
+    return log.position_at(max(0, now_us - age // timedelta(microseconds=1))) + 1
 
 
 def plan_pruning(log: VerifiableLog, before: int) -> Pruning | None:

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import NoReturn
 
 import msgspec
@@ -28,6 +29,7 @@ from kudurru.domain.errors import (
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
+from kudurru.domain.settings_values import duration_text
 from kudurru.entrypoints import upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
 from kudurru.entrypoints.steps import no_collections, unhurried
@@ -174,6 +176,16 @@ class Writer:
 
         await self._sign_soon(make)
         return pruning
+
+    async def prune_old(self, retention: timedelta) -> Pruning | None:
+        """For a daily job: let go what is older than that. Raises as `prune` does."""
+        node = self._node
+        before = await asyncio.to_thread(
+            upkeep.older_than, retention, node.log, node.clock.now_us()
+        )
+        reason = f"older than {duration_text(retention)}"
+        who = Who(actor="system", source="retention", reason=reason)
+        return await self.prune(PruneRequest(before=before), who)
 
     def _signer(self) -> Checkpointer:
         if self._checkpointer is None:
