@@ -28,8 +28,8 @@ from kudurru.domain.errors import (
     StorageFailed,
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
+from kudurru.domain.notation import duration_text
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
-from kudurru.domain.settings_values import duration_text
 from kudurru.entrypoints import upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
 from kudurru.entrypoints.steps import no_collections, unhurried
