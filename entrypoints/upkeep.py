@@ -206,6 +206,7 @@ def plan_pruning(log: VerifiableLog, before: int) -> Pruning | None:
         keeper.feed(event)
         count += 1
     kept = keeper.kept()
+    if not count - (stay := int.from_bytes(kept).bit_count()):
+        return None
     size = next(log.checkpoints(upto)).size
-    stay = int.from_bytes(kept).bit_count()
     return Pruning(anchor=Anchor(size, kept), rows=count - stay, kept=stay)
