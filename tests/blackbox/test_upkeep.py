@@ -219,6 +219,24 @@ def before_checkpoint(data: Path) -> int:
     return int(events[0]["seq"])
 
 
+def test_a_log_whose_key_is_lost_goes_on_from_its_backup_with_everything(
+    data: Path, tmp_path: Path
+) -> None:
+    backup, other = tmp_path / "backup", tmp_path / "other"
+    shutil.rmtree(data / "keys")
+    ok("apply", "-f", write_json(tmp_path / "more.json", www("unsigned")), data=data)
+    ok("audit", "redact", "11", "--reason", "a password", data=data)  # which no key signs
+    position = digest_of(data)
+    done = ok("log", "export", backup, "-o", "json", data=data)
+    assert "the newest events are not signed" in done.err
+    assert done.json()["size"] == position > done.json()["signed"]
+    imported = ok("log", "import", backup, "--reason", "lost key", "-o", "json", data=other).json()
+    assert imported["position"] == position + 1
+    assert "is trusted" in ok("audit", "verify", "--key", imported["key"], data=other).out
+    check(other)
+    assert "unsigned" in ok("get", "rs", "www", "-o", "json", data=other).out
+
+
 @pytest.fixture(scope="module")
 def backup(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("backup")
