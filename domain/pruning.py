@@ -85,6 +85,13 @@ def limit(before: int, newest_checkpoint: int) -> Position:
     return Position(max(0, last - last % TILE_WIDTH))
 
 
+class _End(msgspec.Struct):
+    """Where an object left a zone, or was deleted."""
+
+    seq: int
+    zone: str
+
+
 class _Stream(msgspec.Struct):
     """What is known of the newest life of an object."""
 
@@ -93,8 +100,8 @@ class _Stream(msgspec.Struct):
     status: int = 0
     content_of_status: int = 0  # seq of the content that the status was written for
     zone: str = ""  # that it is in; of a DNSZone its own name
-    ends: list[int] = msgspec.field(default_factory=list)
-    """Where it left a zone, or was deleted, in any of its lives."""
+    ends: list[_End] = msgspec.field(default_factory=list)  # in any of its lives
+    deleted: int = 0  # where its life before this one ended
 
 
 class _Content(msgspec.Struct):
@@ -169,11 +176,12 @@ class Keeper:
                     self._stamp(event, stream)
             case t if t == OBJECT_MOVED:
                 self._replaced(event, stream)
-                stream.ends.append(event.seq)
+                stream.ends.append(_End(event.seq, stream.zone))
                 stream.zone = ""
             case t if t == OBJECT_DELETED:
                 self._replaced(event, stream)
-                stream.ends.append(event.seq)
+                stream.ends.append(_End(event.seq, stream.zone))
+                stream.deleted = event.seq
                 stream.applied = stream.status = 0
                 if is_zone:
                     self._delete_zone(event)
@@ -253,10 +261,23 @@ class Keeper:
             yield stream.newest
             if stream.applied:
                 yield stream.applied
+            if stream.deleted:
+                yield stream.deleted
             earlier = list(self._earlier_contents(key, stream))
             yield from earlier
             if earlier:
-                yield from (end for end in stream.ends if end > min(earlier))
+                yield from (end.seq for end in stream.ends if end.seq > min(earlier))
+            yield from self._departures(stream)
+
+    def _departures(self, stream: _Stream) -> Iterator[int]:
+        """Where an object left a zone that was stamped since, when the rest of it came later still:
+        who is behind and has it in the zone must see it go before the stamp."""
+        newest = stream.applied or stream.newest
+        last = {end.zone: end for end in stream.ends}
+        for zone, end in last.items():
+            stamped = self._stamps.get(zone)
+            if stamped is not None and end.seq < stamped.seq < newest:
+                yield end.seq
 
     def _earlier_contents(self, key: Key, stream: _Stream) -> Iterator[int]:
         """Contents of an object that count beside its newest, and its status."""

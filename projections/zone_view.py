@@ -21,6 +21,7 @@ from kudurru.domain.events import (
     LOG_PRUNED,
     OBJECT_APPLIED,
     OBJECT_DELETED,
+    OBJECT_MOVED,
     OBJECT_STATUS,
     PAYLOAD_REDACTED,
     Position,
@@ -156,7 +157,7 @@ class ZoneView:
         elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
             self._unknown.pop(event.key, None)
         if event.key.startswith(_SET_PREFIX):
-            if event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            if event.type in (OBJECT_APPLIED, OBJECT_DELETED, OBJECT_MOVED):
                 self._apply_set(event)
         elif event.key.startswith(_ZONE_PREFIX):
             self._apply_zone(event)
@@ -374,7 +375,7 @@ class ZoneView:
     def _apply_set(self, event: Recorded) -> None:
         key = event.key
         before = self._stored(key)
-        if event.type == OBJECT_DELETED:
+        if event.type != OBJECT_APPLIED:  # after it moved it comes in anew elsewhere
             if before is not None:
                 self._remove(key, before[1])
             return
