@@ -7,21 +7,33 @@ asks which has to have the version.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from ipaddress import ip_address
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from kudurru.adapters.dns.notify import NotifySocket
+from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns import names, tsig
 from kudurru.domain.dns.lookup import RCODE_NAMES
 from kudurru.domain.dns.messages import notify_message
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.tsig import BadTsig, Reader, Unverified
+from kudurru.domain.errors import Conflict, KudurruError
+from kudurru.domain.events import Who
 from kudurru.domain.kinds.zone import DNS_PORT, Transfer, split_endpoint
 from kudurru.domain.ports import Clock, Entropy
-from kudurru.domain.reconcile.notifies import Due, GivenUp, Notifies, NotifyStatistics, Target
+from kudurru.domain.reconcile.notifies import (
+    ACKNOWLEDGED,
+    UNSUPPORTED,
+    Due,
+    GivenUp,
+    Notifies,
+    NotifyStatistics,
+    Target,
+    status_with,
+)
 from kudurru.entrypoints.keyring import Keyring
-from kudurru.projections.zone_view import ZoneView
+from kudurru.entrypoints.wiring import Change, Node
 
 log = logging.getLogger("kudurru")
 
@@ -42,8 +54,20 @@ class _Asked(NamedTuple):
 
 
 class Notifier:
-    def __init__(self, zones: ZoneView, keyring: Keyring, clock: Clock, entropy: Entropy) -> None:
-        self._zones = zones
+    def __init__(
+        self,
+        node: Node,
+        keyring: Keyring,
+        clock: Clock,
+        entropy: Entropy,
+        submit: Callable[[Change], Awaitable[Any]],
+    ) -> None:
+        """`submit` writes what the status of a zone says of its secondaries."""
+        self._node = node
+        self._zones = node.zones
+        self._submit = submit
+        self._failures: dict[Name, dict[Target, str]] = {}
+        self._unreported: set[Name] = set()
         self._keyring = keyring
         self._clock = clock
         self._entropy = entropy
@@ -70,6 +94,7 @@ class Notifier:
                         await self._send(one)
                     else:
                         self._gave_up(one)
+                await self._report()
                 await self._pause()
         finally:
             self._socket.close()
@@ -127,7 +152,10 @@ class Notifier:
         self._forget(asked.apex, asked.target)
         rcode = datagram[3] & 15
         now_us = self._clock.monotonic_us()
-        self._notifies.answered(asked.apex, asked.target, rcode, now_us)
+        result = self._notifies.answered(asked.apex, asked.target, rcode, now_us)
+        if result in (ACKNOWLEDGED, UNSUPPORTED):
+            self._failures.get(asked.apex, {}).pop(asked.target, None)
+            self._unreported.add(asked.apex)
         self._wake.set()
 
     def _gave_up(self, one: GivenUp) -> None:
@@ -138,10 +166,48 @@ class Notifier:
         key = one.target.key
         if key is not None and self._keyring.find(key) is None:
             why = f"key {names.to_text(key, final_dot=False)} does not work: `kudurru tsig list`"
+        self._failures.setdefault(one.apex, {})[one.target] = why
+        self._unreported.add(one.apex)
         log.warning(
             "%s is not told of serial %d of %s any more: %s",
             *(one.target, one.serial, names.to_text(one.apex), why),
         )
+
+    async def _report(self) -> None:
+        """Write what changed into the status of the zones, once for each change of it."""
+        for apex in list(self._unreported):
+            self._unreported.discard(apex)
+            change = self._status_change(apex)
+            if change is None:
+                continue
+            try:
+                await self._submit(change)
+            except Conflict:
+                self._unreported.add(apex)  # somebody else wrote it meanwhile: look again
+                self._wake.set()
+            except KudurruError as error:
+                log.warning("what secondaries say is not written down: %s", error)
+
+    def _status_change(self, apex: Name) -> Change | None:
+        state = self._zones.serving(apex)
+        stored = self._node.objects.find(state.key) if state is not None else None
+        if state is None or stored is None:
+            self._failures.pop(apex, None)
+            return None
+        listed = set(targets_of(state.spec.transfer)) if state.spec.transfer else set()
+        found = self._failures.get(apex, {})
+        self._failures[apex] = {target: why for target, why in found.items() if target in listed}
+        status = status_with(
+            stored.status,
+            self._failures[apex],
+            self._clock.now_us() // 1_000_000,
+            generation=stored.body.generation,
+        )
+        if status is None:
+            return None
+        command = UpdateStatus(key=stored.key, status=status, expected=stored.resource_version)
+        who = Who(actor="system", source="notify", reason="secondaries")
+        return Change(commands=(command,), who=who)
 
     def _forget(self, apex: Name, target: Target) -> None:
         id_ = self._ids.pop((apex, target), None)

@@ -7,12 +7,14 @@ for a zone at any time; a version that comes meanwhile takes its place the next 
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import msgspec
 
 from kudurru.domain.dns.names import Name
+from kudurru.domain.kinds.meta import Condition
 
 ATTEMPTS_MAX = 6
 WAIT_FIRST_US = 2_000_000
@@ -62,6 +64,42 @@ class _Telling:
         self.attempts = 0
         self.sent: int | None = None
         self.last_rcode: int | None = None
+
+
+CONDITION = "SecondariesTold"
+SHOWN_MAX = 8
+"""Targets that a condition names: what does not fit is counted."""
+
+
+def status_with(
+    status: dict[str, Any] | None, failures: Mapping[Target, str], now_s: int, *, generation: int
+) -> dict[str, Any] | None:
+    """The status of a zone whose secondaries could not be told (and why), or were told again; None
+    where it says so already. A zone that never had trouble says nothing."""
+    conditions = list((status or {}).get("conditions", []))
+    before = next((c for c in conditions if c["type"] == CONDITION), None)
+    if before is None and not failures:
+        return None
+    parts = sorted(f"{target}: {why}" for target, why in failures.items())
+    message = "; ".join(parts[:SHOWN_MAX])
+    if len(parts) > SHOWN_MAX:
+        message += f"; and {len(parts) - SHOWN_MAX} more"
+    is_told = "False" if failures else "True"
+    if before is not None and (before["status"], before.get("message", "")) == (is_told, message):
+        return None
+    since = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if before is not None and before["status"] == is_told:
+        since = before["lastTransitionTime"]
+    after = Condition(
+        type=CONDITION,
+        status=is_told,  # type: ignore[arg-type]  # one of the two above
+        reason="NoAnswer" if failures else "AsExpected",
+        message=message,
+        observed_generation=generation,
+        last_transition_time=since,
+    )
+    others = [c for c in conditions if c["type"] != CONDITION]
+    return {**(status or {}), "conditions": [*others, msgspec.to_builtins(after)]}
 
 
 class NotifyStatistics(msgspec.Struct, frozen=True, kw_only=True):

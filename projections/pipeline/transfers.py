@@ -26,13 +26,16 @@ from kudurru.domain.dns.messages import Query, TransferFrame, transfer_frame, tr
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import AXFR
 from kudurru.domain.dns.serials import is_newer
-from kudurru.domain.dns.zone_tree import Delta, Zone
+from kudurru.domain.dns.zone_tree import CLASS_IN, Delta, Zone
 from kudurru.domain.kinds.zone import Transfer
 from kudurru.projections.zone_view import ZoneState, ZoneView
 
 TRANSFERS_MAX = 32
 """Streams at once. Each holds a message, the owners' names of its zone and a connection; one more
 secondary can wait for its next refresh."""
+
+ACLS_MAX = 4096
+"""Access lists that are kept ready."""
 
 STREAMS = frozenset({"tcp", "tls"})
 
@@ -135,7 +138,7 @@ class Transfers:
         """The messages of a transfer, unsigned, or why there is none. `room` is the octets that
         one message may have, `options` go into its OPT record."""
         state = self._zones.serving(names.key(query.qname))
-        if state is None or state.zone is None:
+        if state is None or state.zone is None or query.qclass != CLASS_IN:
             return _NOT_AUTHORITATIVE  # RFC 5936 section 2.2.1
         if not self._acl(state).allows(sender.client, sender.key):
             self._refused += 1
@@ -153,6 +156,8 @@ class Transfers:
     def _acl(self, state: ZoneState) -> Acl:
         known = self._acls.get(state.name)
         if known is None or known[0] is not state.spec.transfer:
+            if len(self._acls) >= ACLS_MAX:
+                self._acls.clear()  # also of zones that are gone
             known = self._acls[state.name] = state.spec.transfer, acl_of(state.spec.transfer)
         return known[1]
 

@@ -29,6 +29,24 @@ def test_a_key_is_made_listed_and_revoked_without_a_server(tmp_path: Path) -> No
     assert command("tsig", "revoke", "k1.example", "--data", data).code == 0
     assert command("tsig", "list", "--data", data, "-o", "json").json() == []
     assert command("audit", "verify", "--data", data).code == 0
+    assert command("replay", "--verify", "--data", data).code == 0
+
+
+def test_an_export_holds_no_keys(tmp_path: Path) -> None:
+    command("tsig", "create", "k1.example", "--data", tmp_path / "data")
+    done = command("replay", "--export", tmp_path / "out", "--data", tmp_path / "data")
+    assert done.code == 0
+    assert (tmp_path / "out/objects.jsonl").read_text() == ""
+
+
+def test_a_revoked_key_that_is_restored_does_not_work(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    seq = command("tsig", "create", "k1", "--data", data, "-o", "json").json()["position"]
+    command("tsig", "revoke", "k1", "--data", data)
+    done = command("restore", "--at", str(seq), "--all", "--yes", "--data", data)
+    assert done.code == 0, done.err
+    (state,) = command("tsig", "list", "--data", data, "-o", "json").json()
+    assert "its secret is not here" in state["problem"]
 
 
 def test_a_key_that_is_made_through_a_server_works_there_and_after_a_restart(

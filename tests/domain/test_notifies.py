@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kudurru.domain.dns import names
 from kudurru.domain.reconcile import notifies
-from kudurru.domain.reconcile.notifies import Due, GivenUp, Notifies, Target
+from kudurru.domain.reconcile.notifies import Due, GivenUp, Notifies, Target, status_with
 
 APEX = names.from_text("example.org.")
 ONE, TWO = Target("192.0.2.1", 53), Target("2001:db8::1", 5353)
@@ -186,3 +186,33 @@ def test_whatever_happens_every_target_is_told_the_newest_or_given_up(
 
 def test_targets_are_shown_as_addresses() -> None:
     assert (str(ONE), str(TWO)) == ("192.0.2.1:53", "[2001:db8::1]:5353")
+
+
+def test_a_zone_without_trouble_says_nothing_of_its_secondaries() -> None:
+    assert status_with(None, {}, 0, generation=1) is None
+    assert status_with({"serial": 1}, {}, 0, generation=1) is None
+
+
+def test_the_status_says_once_who_could_not_be_told_and_when_it_was_over() -> None:
+    other = {"type": "Ready", "status": "True", "reason": "AsExpected"}
+    first = status_with({"serial": 1, "conditions": [other]}, {ONE: "no"}, 10, generation=2)
+    assert first is not None
+    ready, told = first["conditions"]
+    assert (first["serial"], ready) == (1, other)
+    assert told["message"] == "192.0.2.1:53: no"
+    assert told["lastTransitionTime"] == "1970-01-01T00:00:10Z"
+    assert status_with(first, {ONE: "no"}, 20, generation=2) is None
+    second = status_with(first, {ONE: "no", TWO: "neither"}, 20, generation=2)
+    assert second is not None
+    assert second["conditions"][1]["lastTransitionTime"] == "1970-01-01T00:00:10Z"
+    third = status_with(second, {}, 30, generation=2)
+    assert third is not None
+    assert third["conditions"][1]["status"] == "True"
+    assert third["conditions"][1]["lastTransitionTime"] == "1970-01-01T00:00:30Z"
+
+
+def test_a_long_list_of_secondaries_is_cut() -> None:
+    many = {Target("192.0.2.1", port): "no" for port in range(1, 60)}
+    status = status_with(None, many, 0, generation=1)
+    assert status is not None
+    assert status["conditions"][0]["message"].endswith("; and 51 more")

@@ -16,12 +16,13 @@ from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.dns import names, tsig
 from kudurru.domain.kinds.zone import Transfer
+from kudurru.domain.reconcile import notifies
 from kudurru.domain.reconcile.notifies import Target
 from kudurru.entrypoints.keyring import KeyRequest, Keyring
 from kudurru.entrypoints.notifier import Notifier, targets_of
-from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.wiring import Change, Node
 from tests.nodes import TESTER, a_change, memory_node
-from tests.objects import endpoint, put, record_set, zone
+from tests.objects import ZONE_KEY, endpoint, put, record_set, zone
 
 SECRET = bytes(range(32))
 KEY = names.from_text("k1")
@@ -61,7 +62,16 @@ class Rig:
         self.node = node
         self.keyring = keyring
         self.secondary = secondary
-        self.notifier = Notifier(node.zones, keyring, SystemClock(), SeededEntropy(3))
+        self.notifier = Notifier(node, keyring, SystemClock(), SeededEntropy(3), self.submit)
+
+    async def submit(self, change: Change) -> None:
+        self.node.commit(change)
+
+    def conditions(self) -> list[dict[str, Any]]:
+        stored = self.node.objects.find(ZONE_KEY)
+        assert stored is not None
+        assert stored.status is not None
+        return list(stored.status.get("conditions", []))
 
     def zone(self, **transfer: Any) -> None:
         wanted = {"notify": [f"127.0.0.1:{self.secondary.port}"], **transfer}
@@ -202,6 +212,36 @@ def test_an_answer_from_elsewhere_is_no_answer(tmp_path: Path) -> None:
             transport.close()
 
     asyncio.run(main())
+
+
+def test_a_secondary_that_cannot_be_told_shows_in_the_status_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with rig(tmp_path) as one:
+            monkeypatch.setattr(notifies, "WAIT_FIRST_US", 1000)
+            one.secondary.reply = lambda _: None
+            one.zone()
+            await one.until("given_up", 1)
+            while not one.conditions():
+                await asyncio.sleep(0.001)
+            (condition,) = one.conditions()
+            assert (condition["type"], condition["status"]) == ("SecondariesTold", "False")
+            assert f"127.0.0.1:{one.secondary.port}: it does not answer" in condition["message"]
+            position = one.node.position
+            one.change(1)
+            await one.until("given_up", 2)
+            assert len(one.conditions()) == 1
+            assert one.node.position == position + 2  # the change and its stamp, and no status
+            monkeypatch.undo()
+            one.secondary.reply = acknowledge
+            one.change(2)
+            await one.until("acknowledged", 1)
+            while one.conditions()[0]["status"] == "False":
+                await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+    assert "is not told of serial" in caplog.text
 
 
 def test_a_key_that_does_not_work_sends_nothing(tmp_path: Path) -> None:

@@ -414,6 +414,11 @@ def test_zones_that_are_not_ours_are_notauth(node: Node, name: str) -> None:
     assert rcode(node, transfer_query(name, 1)) == "NOTAUTH"
 
 
+def test_a_zone_of_all_classes_is_notauth(node: Node) -> None:
+    query = transfer_query(ZONE, rdclass="ANY")
+    assert rcode(node, query) == "NOTAUTH"
+
+
 def test_a_forwarded_zone_is_notauth(node: Node) -> None:
     spec = {"zoneName": "f.test.", "type": "Forward", "forward": {"upstreams": ["192.0.2.1"]}}
     do(node, put(manifest("DNSZone", "f", spec)))
