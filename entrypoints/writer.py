@@ -347,7 +347,11 @@ class Writer:
         if not written:
             return node.results(decided, [])
         sets = [
-            ChangeSet(tuple(d.events), msgspec.structs.replace(d.change.who, wall=now_us))
+            ChangeSet(
+                tuple(d.events),
+                msgspec.structs.replace(d.change.who, wall=now_us),
+                d.change.secrets,
+            )
             for d in written
         ]
         await self._note_clock(now_us)
