@@ -18,7 +18,7 @@ from kudurru.domain.dns.lookup import RCODE_NAMES
 from kudurru.domain.dns.messages import notify_message
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.tsig import BadTsig, Reader, Unverified
-from kudurru.domain.errors import Conflict, KudurruError
+from kudurru.domain.errors import Conflict, KudurruError, StorageFailed
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.zone import DNS_PORT, Transfer, split_endpoint
 from kudurru.domain.ports import Clock, Entropy
@@ -88,16 +88,23 @@ class Notifier:
         try:
             while True:
                 self._wake.clear()
-                self._notifies.want(self._wanted(), self._clock.monotonic_us())
-                for one in self._notifies.due(self._clock.monotonic_us()):
-                    if isinstance(one, Due):
-                        await self._send(one)
-                    else:
-                        self._gave_up(one)
-                await self._report()
+                try:
+                    await self._look()
+                except StorageFailed as error:
+                    # Of keys and objects on a log over a network. What is due is said again.
+                    log.warning("secondaries are told later: %s", error)
                 await self._pause()
         finally:
             self._socket.close()
+
+    async def _look(self) -> None:
+        self._notifies.want(self._wanted(), self._clock.monotonic_us())
+        for one in self._notifies.due(self._clock.monotonic_us()):
+            if isinstance(one, Due):
+                await self._send(one)
+            else:
+                self._gave_up(one)
+        await self._report()
 
     async def _pause(self) -> None:
         due_us = self._notifies.next_due_us()

@@ -32,6 +32,23 @@ def test_a_key_is_made_listed_and_revoked_without_a_server(tmp_path: Path) -> No
     assert command("replay", "--verify", "--data", data).code == 0
 
 
+def test_a_backup_holds_no_secrets_and_says_which_keys_to_give_again(tmp_path: Path) -> None:
+    data, other, file = tmp_path / "data", tmp_path / "other", tmp_path / "secret"
+    file.write_text(SECRET)
+    assert command("tsig", "create", "k1", "--secret-file", file, "--data", data).code == 0
+    done = command("log", "export", tmp_path / "backup", "--data", data)
+    assert done.code == 0, done.err
+    done = command("log", "import", tmp_path / "backup", "--data", other)
+    assert done.code == 0, done.err
+    with serving(other):
+        (state,) = command("tsig", "list", "--data", other, "-o", "json").json()
+        assert "its secret is not here" in state["problem"]
+        again = ("tsig", "create", "k1", "--secret-file", file, "--replace", "--data", other)
+        assert command(*again).code == 0
+        (state,) = command("tsig", "list", "--data", other, "-o", "json").json()
+        assert state["problem"] == ""
+
+
 def test_an_export_holds_no_keys(tmp_path: Path) -> None:
     command("tsig", "create", "k1.example", "--data", tmp_path / "data")
     done = command("replay", "--export", tmp_path / "out", "--data", tmp_path / "data")

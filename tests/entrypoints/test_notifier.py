@@ -15,6 +15,7 @@ from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.dns import names, tsig
+from kudurru.domain.errors import StorageFailed
 from kudurru.domain.kinds.zone import Transfer
 from kudurru.domain.reconcile import notifies
 from kudurru.domain.reconcile.notifies import Target
@@ -253,6 +254,29 @@ def test_a_key_that_does_not_work_sends_nothing(tmp_path: Path) -> None:
             assert one.notifier.statistics().acknowledged == 0
 
     asyncio.run(main())
+
+
+def test_a_log_that_cannot_be_read_for_a_moment_costs_a_moment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with rig(tmp_path) as one:
+            monkeypatch.setattr(notifies, "WAIT_FIRST_US", 1000)
+            one.make_key()
+            one.secondary.reply = lambda packet: signed(acknowledge(packet), packet)
+            find, failures = one.keyring.find, [StorageFailed("the database is away")] * 2
+
+            def find_soon(name: Any) -> Any:
+                if failures:
+                    raise failures.pop()
+                return find(name)
+
+            monkeypatch.setattr(one.keyring, "find", find_soon)
+            one.zone(keys=["k1"])
+            await one.until("acknowledged", 1)
+
+    asyncio.run(main())
+    assert "the database is away" in caplog.text
 
 
 @pytest.mark.parametrize(
