@@ -48,8 +48,8 @@ from kudurru.domain.reconcile.secondaries import (
     manager_of,
 )
 from kudurru.entrypoints.leading import lead
-from kudurru.entrypoints.steps import unhurried
-from kudurru.entrypoints.wiring import Change, Node
+from kudurru.entrypoints.steps import no_collections, unhurried
+from kudurru.entrypoints.wiring import STEPPED_MIN, Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.transferred import Source, command_steps, is_sound, ours_of
 from kudurru.projections.zone_view import ZoneState
@@ -443,9 +443,11 @@ class Secondaries:
                 return
             source = Source(primary=str(peer), now_s=self._now_s())
             try:
+                is_large = isinstance(received, Whole) and len(received.owners) >= STEPPED_MIN
                 async with self._writer.applying:
                     steps = command_steps(received, state, node.objects, source)
-                    commands = await unhurried(steps)
+                    with no_collections() if is_large else contextlib.nullcontext():
+                        commands = await unhurried(steps)
                 await self._submit(tracked.name, commands, source=str(peer), reason=reason)
             except Conflict:
                 if not left:

@@ -66,6 +66,8 @@ def command_steps(
 ) -> Generator[None, None, Commands]:
     """Commands that make the zone what was received, in steps. Raises: BadTransfer where
     differences do not fit; Invalid where a name has more records than an object holds."""
+    # Cases: a name as it was; one that changes; one that holds nothing any more. Of a whole zone
+    # also what is not in it: names that went, and record sets that stand in no name's place.
     zone, stored = state.zone, objects.find(state.key)
     assert zone is not None
     assert stored is not None, "the zone is served"
@@ -75,8 +77,8 @@ def command_steps(
     else:
         owners = apply_steps(received.steps, lambda key: held(zone, key))
     naming = Naming(state, objects, manager=manager_of(state.name), thorough=thorough)
+    foresight = zone.foresee(received.version.soa)
     commands: list[Command] = []
-    changes: list[tuple[bytes, bytes]] = []
     kept: set[Key] = set()
     for i, (key, (owner, rrs)) in enumerate(owners.items(), 1):
         if i % PER_STEP == 0:
@@ -89,7 +91,7 @@ def command_steps(
             kept.update(state.sources_of(key))
             continue
         if not is_same:
-            changes.append((key, image))
+            foresight.replace(key, image)
         if rrs:
             manifest = _manifest(naming, Name(owner), rrs)
             kept.add(manifest.key)
@@ -99,13 +101,15 @@ def command_steps(
     if isinstance(received, Whole):
         surplus = (state.record_sets() | state.unselected) - kept
         commands += _deletions(sorted(surplus), naming.manager)
-        changes += [(key, EMPTY) for key in zone.nodes if key not in owners]
-    content_hash, count = zone.foresee(received.version.soa, changes)
+        for i, gone in enumerate([key for key in zone.nodes if key not in owners], 1):
+            foresight.replace(gone, EMPTY)
+            if i % PER_STEP == 0:
+                yield
     status = transferred(
         stored.status,
         received.version,
-        content_hash=content_hash,
-        record_count=count + 1,  # and the SOA, as a zone file has it
+        content_hash=foresight.digest(),
+        record_count=foresight.record_count + 1,  # and the SOA, as a zone file has it
         generation=stored.body.generation,
         primary=source.primary,
         now_s=source.now_s,

@@ -17,7 +17,7 @@ serial. So a zone remembers what each owner held when it was stamped last (the *
 stamped version can be read whole, and the next stamp says what changed, at the cost of the change.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct as Layout
 from typing import NamedTuple
 
@@ -279,20 +279,12 @@ class Zone:
         self._render_soa()
         return delta
 
-    def foresee(self, soa: Soa, changes: Iterable[tuple[bytes, bytes]]) -> tuple[str, int]:
-        """Digest and record count that the zone would have with another SOA, and with other images
-        for the owners, by key, in `changes`."""
-        digest, count = self._digest.copy(), self.record_count
+    def foresee(self, soa: Soa) -> "Foresight":
+        """What the zone would be with another SOA and other images, which it is told one by one."""
+        digest = self._digest.copy()
         digest.remove(_soa_element(self.key, self.soa))
         digest.add(_soa_element(self.key, soa))
-        for key, new in changes:
-            for rrset in unpack(self.nodes.get(key, EMPTY)):
-                digest.remove(_element(key, rrset))
-                count -= rrset.rr_count
-            for rrset in unpack(new):
-                digest.add(_element(key, rrset))
-                count += rrset.rr_count
-        return digest.hexdigest(), count
+        return Foresight(self.nodes, digest, self.record_count)
 
     def stamped_nodes(self) -> Iterator[tuple[bytes, bytes]]:
         """Owners and images of the stamped version, in no order, without the SOA; nothing before
@@ -426,6 +418,27 @@ class Zone:
         head = _RR_HEAD.pack(b"", SOA, CLASS_IN, soa.negative_ttl, length)
         parts[1] = head[len(QUESTION_POINTER) :] + parts[1]
         return tuple(parts)
+
+
+class Foresight:
+    """Digest and record count of a zone as it will be; see `Zone.foresee`."""
+
+    def __init__(self, nodes: Mapping[bytes, bytes], digest: SetDigest, record_count: int) -> None:
+        self._nodes = nodes
+        self._digest = digest
+        self.record_count = record_count
+
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def replace(self, key: bytes, image: bytes) -> None:
+        """Let an owner, by key, hold this image. Once for each."""
+        for rrset in unpack(self._nodes.get(key, EMPTY)):
+            self._digest.remove(_element(key, rrset))
+            self.record_count -= rrset.rr_count
+        for rrset in unpack(image):
+            self._digest.add(_element(key, rrset))
+            self.record_count += rrset.rr_count
 
 
 class ZoneSetStatistics(msgspec.Struct, frozen=True, kw_only=True):

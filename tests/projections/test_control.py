@@ -7,12 +7,14 @@ import dns.rcode
 import dns.tsig
 import dns.update
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.tsig import ALGORITHMS, TsigKey
 from kudurru.domain.later import Later
-from kudurru.projections.pipeline.control import Control
+from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
 from kudurru.projections.pipeline.signatures import Signatures
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -138,3 +140,15 @@ def test_an_update_with_a_wrong_signature_is_told_of(monkeypatch: pytest.MonkeyP
     assert scene.send(asked.to_wire()).rcode() == dns.rcode.NOTAUTH
     assert scene.refused == [("192.0.2.1", KEY.name)]
     assert not scene.updates
+
+
+@given(st.binary(max_size=64), st.integers(0, 120), st.sampled_from([NOTIFY, UPDATE]))
+def test_any_octets_get_an_answer_or_are_left_to_wait(noise: bytes, at: int, opcode: int) -> None:
+    scene = Scene()
+    for made in (notify(), dns.update.UpdateMessage("sec.example.")):
+        octets = bytearray(made.to_wire())
+        octets[at : at + len(noise)] = noise
+        octets = octets.ljust(12, b"\0")
+        octets[2] = opcode << 3
+        answer = scene.control.handle(bytes(octets), "192.0.2.1")
+        assert isinstance(answer, Later) or answer[:2] == octets[:2]
