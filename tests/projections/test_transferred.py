@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.dns.message_reader import Record
 from kudurru.domain.dns.names import Name
@@ -13,12 +14,14 @@ from kudurru.domain.dns.record_types import CNAME
 from kudurru.domain.dns.transfer import Differences, Step, Version, Whole
 from kudurru.domain.dns.zone_tree import Soa, unpack, unpack_records
 from kudurru.domain.events import Who
+from kudurru.domain.reconcile import secondaries
 from kudurru.domain.zone_import import group_by_owner
 from kudurru.entrypoints.steps import finish
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.projections.transferred import Source, command_steps, is_sound, ours_of
 from tests.nodes import a_change, commit_as_server, memory_node, rebuilt
 from tests.objects import put, zone
+from tests.projections.test_pruning import is_kept, keeper_of, pruned_event, views_of
 
 APEX = names.from_text("sec.example.")
 ZONE = zone("sec.example", type="Secondary", secondary={"primaries": [{"address": "192.0.2.1"}]})
@@ -162,3 +165,39 @@ def test_a_cname_is_taken_as_one() -> None:
     owner = names.from_text("alias", APEX)
     take(node, whole(1, frozenset({(owner, CNAME, names.from_text("a.example."))})))
     assert served(node) == {(owner, CNAME, names.from_text("a.example."))}
+
+
+def the_status(node: Node, change: object) -> None:
+    """Another status of the zone, as `change` makes it of the one before."""
+    state = node.zones.state("sec.example")
+    assert state is not None
+    stored = node.objects.find(state.key)
+    assert stored is not None
+    status = change(stored.status, 1_700_000_100, generation=1)  # type: ignore[operator]
+    command = UpdateStatus(key=state.key, status=status, expected=stored.resource_version)
+    commit_as_server(node, a_change(command))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(contents(), min_size=1, max_size=4), st.integers(0, 2**32))
+def test_what_a_pruning_keeps_of_a_secondary_is_what_it_serves(
+    versions: list[Content], seed: int
+) -> None:
+    chance, node = random.Random(seed), a_node()
+    for serial, content in enumerate(versions, 1):
+        take(node, whole(serial, content))
+        match chance.randrange(4):
+            case 0:
+                the_status(node, secondaries.expired)
+            case 1:
+                the_status(node, secondaries.expired)
+                the_status(node, secondaries.served)
+            case 2:  # a primary for a while, and a secondary again
+                commit_as_server(node, a_change(put(zone("sec.example"))))
+                commit_as_server(node, a_change(put(ZONE)))
+    events = list(node.log.read())
+    for upto in range(1, len(events) + 1):
+        kept = keeper_of(events[:upto]).kept()
+        all_of_it = [*events, pruned_event(events[-1], upto)]
+        left = [event for event in all_of_it if event.seq > upto or is_kept(kept, event.seq)]
+        assert views_of(left, upto).digests() == views_of(all_of_it, 0).digests()
