@@ -200,9 +200,11 @@ class RecordedLog(ApplicationRecorder):
         now_us: int,
         sign: SignTree | None,
         upkeep: Upkeep | None = None,
+        *,
+        head_seq: int | None = None,
     ) -> list[Recorded]:
         """See `VerifiableLog.append_signed`."""
-        return self._append(change_sets, now_us, sign=sign, upkeep=upkeep)
+        return self._append(change_sets, now_us, head_seq=head_seq, sign=sign, upkeep=upkeep)
 
     def _append(
         self, change_sets: Sequence[ChangeSet], now_us: int, **options: Any

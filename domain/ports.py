@@ -270,6 +270,8 @@ class VerifiableLog(EventLog, Protocol):
         now_us: int,
         sign: SignTree | None,
         upkeep: Upkeep | None = None,
+        *,
+        head_seq: int | None = None,
     ) -> list[Recorded]:
         """`append`, and in the same transaction the checkpoint that `sign` makes of the tree, and
         what `upkeep` takes away."""

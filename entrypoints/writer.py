@@ -292,9 +292,7 @@ class Writer:
                 return found
             at_us = node.time_for_events_us(now_us)
             try:
-                recorded = await asyncio.to_thread(
-                    log.append_signed, plan.change_sets, at_us, plan.sign, plan.upkeep
-                )
+                recorded = await asyncio.to_thread(plan.append, log, at_us)
             except Conflict:
                 if not log.is_shared:
                     raise
