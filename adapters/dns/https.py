@@ -76,6 +76,9 @@ class HttpsServer(StreamServer):
         self.trusted = trusted or Networks()
         self.doh = Doh(self.answering, self.trusted)
 
+    def network_of(self, peer: str) -> str:
+        return "" if peer in self.trusted else super().network_of(peer)
+
 
 class _Http(Protocol):
     """One version of HTTP on a connection."""
@@ -110,9 +113,6 @@ class _Connection(StreamConnection):
         self._responses = bytearray()
         self._is_waiting_for_turn = False
         self._idle_since_s = self.now_s = self._loop.time()
-
-    def _network(self) -> str:
-        return "" if self._client in self._server.trusted else super()._network()
 
     def opened(self) -> None:
         assert self._tls is not None

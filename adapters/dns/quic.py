@@ -89,9 +89,7 @@ class QuicServer:
         self._tokens = QuicRetryTokenHandler()
         self.by_id: dict[bytes, _Connection] = {}
         self.handshakes_failed = 0
-        self.connections: Connections[_Connection] = Connections(
-            self.limits.connections, self.limits.connections_per_network
-        )
+        self.connections: Connections[_Connection] = Connections(self.limits)
         self._is_running = False
 
     @property
@@ -112,7 +110,7 @@ class QuicServer:
         for sock in self._sockets:
             if self._is_running:
                 asyncio.get_running_loop().remove_reader(sock)
-        await self.connections.stop(self.limits.drain_s)
+        await self.connections.stop()
         for sock in self._sockets:
             sock.close()
         self._is_running = False
@@ -123,11 +121,8 @@ class QuicServer:
     def statistics(self) -> EngineStatistics:
         return msgspec.structs.replace(
             self.answering.statistics(),
-            connections=len(self.connections),
-            connections_accepted=self.connections.accepted,
-            connections_refused=self.connections.refused,
-            connections_timed_out=self.connections.timed_out,
             handshakes_failed=self.handshakes_failed,
+            **self.connections.counts(),
         )
 
     def send(

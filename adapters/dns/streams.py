@@ -10,18 +10,16 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, cast
 
 import msgspec
 
-from kudurru.adapters.connections import Connections, network_of
+from kudurru.adapters.connections import ConnectionLimits, ConnectionServer, network_of
 from kudurru.adapters.dns.answering import Answering
 from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.proxyproto import Malformed, read_header, refuse_header
 from kudurru.adapters.dns.tls_stream import TlsStream
 from kudurru.adapters.networks import Networks
-from kudurru.adapters.sockets import BACKLOG, address_of
 from kudurru.domain.ports import STREAM_IDLE_S, EngineStatistics, QueryHandler
 
 MESSAGE_MAX = 65_535  # what two octets of length can say
@@ -29,16 +27,12 @@ READ_MAX = 64 << 10  # octets taken from a connection at a time
 ANSWERS_HELD_MAX = 64 << 10  # octets written that the client has not taken; then we wait for it
 
 
-class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
-    connections: int = 1000
-    connections_per_network: int = 50  # an IPv4 address or an IPv6 /64
+class StreamLimits(ConnectionLimits, frozen=True, kw_only=True):
     handshake_s: float = 5  # PROXY header and TLS
     idle_s: float = STREAM_IDLE_S
-    request_s: float = 30  # for one message to arrive, or the answers to be taken
-    drain_s: float = 5  # at stop, for answers to leave
 
 
-class StreamServer:
+class StreamServer(ConnectionServer["StreamConnection"]):
     """A `PacketEngine` over connections. Its sockets listen already.
 
     `tls` gives the context for a new connection, and so a renewed certificate; None serves in the
@@ -57,38 +51,25 @@ class StreamServer:
         limits: StreamLimits | None = None,
         memo: Memo | None = None,
     ) -> None:
-        self._sockets = tuple(sockets)
+        self.limits = limits or StreamLimits()
+        super().__init__(sockets, self.limits)
         self._make = make
         self.tls = tls
         self.proxies = proxies
-        self.limits = limits or StreamLimits()
         self.answering = Answering(handler, proto, MESSAGE_MAX, memo or Memo())
         self.handshakes_failed = 0
-        self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
-        self._servers: list[asyncio.Server] = []
         # One for all: the loop fills it and hands it over before it serves anything else.
         self.buffer = memoryview(bytearray(READ_MAX))
-        self.connections: Connections[StreamConnection] = Connections(
-            self.limits.connections, self.limits.connections_per_network
-        )
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        return self._addresses
+    def make_protocol(self) -> "StreamConnection":
+        return self._make(self)
 
-    async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            make = partial(self._make, self)
-            self._servers.append(await loop.create_server(make, sock=sock, backlog=BACKLOG))
-        self.connections.start()
+    def is_proxy(self, peer: str) -> bool:
+        return self.proxies is not None and peer in self.proxies
 
-    async def stop(self) -> None:
-        for server in self._servers:
-            server.close()
-        for sock in self._sockets:
-            sock.close()
-        await self.connections.stop(self.limits.drain_s)
+    def network_of(self, peer: str) -> str:
+        # A balancer stands for many clients: its connections count where they come from.
+        return "" if self.is_proxy(peer) else super().network_of(peer)
 
     def invalidate(self) -> None:
         self.answering.memo.invalidate()
@@ -96,11 +77,8 @@ class StreamServer:
     def statistics(self) -> EngineStatistics:
         return msgspec.structs.replace(
             self.answering.statistics(),
-            connections=len(self.connections),
-            connections_accepted=self.connections.accepted,
-            connections_refused=self.connections.refused,
-            connections_timed_out=self.connections.timed_out,
             handshakes_failed=self.handshakes_failed,
+            **self.connections.counts(),
         )
 
 
@@ -150,18 +128,14 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")  # None: it is gone already
         self._client = peer[0] if peer else ""
-        self._is_proxy = self._server.proxies is not None and self._client in self._server.proxies
-        # A balancer stands for many clients: its connections count where they come from.
-        self.network = "" if self._is_proxy else self._network()
+        self._is_proxy = self._server.is_proxy(self._client)
+        self.network = self._server.network_of(self._client)
         if not peer or not self._server.connections.add(self):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=ANSWERS_HELD_MAX)
         if self._head is None and self._tls is None:
             self._open()
-
-    def _network(self) -> str:
-        return network_of(self._client)
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._server.connections.discard(self)
