@@ -37,12 +37,13 @@ from kudurru.adapters.dns.streams import (
     StreamServer,
 )
 from kudurru.adapters.networks import Networks
+from kudurru.adapters.turns import Turns
 from kudurru.domain.ports import QueryHandler
 
 ALPN = ("h2", "http/1.1")
 STREAMS_MAX = 100  # requests under way on a connection
 SLICE = 1 << 10  # octets parsed at a time, since what parses them does not stop in between
-STEPS_PER_TURN = 20  # slices parsed and requests answered, about 5 ms: then others get their turn
+STEPS_PER_TURN = 8  # slices parsed and requests answered, about 2 ms
 RESETS_MAX = 100  # by the client, of one connection (CVE-2023-44487, rapid reset)
 BODY_WINDOW = MESSAGE_MAX + 1  # a body that is too large is seen to be
 BODIES_WINDOW = 2 * BODY_WINDOW  # of all requests of a connection that are not whole
@@ -62,6 +63,7 @@ class HttpsServer(StreamServer):
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
         memo: Memo | None = None,
+        turns: Turns | None = None,
     ) -> None:
         super().__init__(
             handler,
@@ -72,6 +74,7 @@ class HttpsServer(StreamServer):
             proxies=proxies,
             limits=limits,
             memo=memo,
+            turns=turns,
         )
         self.trusted = trusted or Networks()
         self.doh = Doh(self.answering, self.trusted)
@@ -111,7 +114,6 @@ class _Connection(StreamConnection):
         # Of this turn, encrypted: one write for all. But a record of TLS for each, since dnsperf
         # (2.10) waits for ever for the second response in a record.
         self._responses = bytearray()
-        self._is_waiting_for_turn = False
         self._idle_since_s = self.now_s = self._loop.time()
 
     def opened(self) -> None:
@@ -120,17 +122,29 @@ class _Connection(StreamConnection):
         self._http = (_Http2 if self._tls.alpn == "h2" else _Http1)(self)
         self._flush()
 
-    def received(self, octets: bytes | memoryview) -> None:
-        self.now_s = self._loop.time()
+    def received(self, octets: bytes | bytearray) -> None:
         self._arrived += octets
-        self._work()
 
-    def ended(self) -> None:
-        if not self._is_waiting_for_turn and not self._is_waiting_for_client:
-            self.close()
-
-    def client_caught_up(self) -> None:
-        self._work()
+    def work(self) -> bool:
+        """Parse and answer for a turn."""
+        self.now_s = self._loop.time()
+        has_more = False
+        for _ in range(STEPS_PER_TURN):
+            if self._is_waiting_for_client or self._transport.is_closing():
+                break
+            if self._http.work():
+                self._idle_since_s = self.now_s
+            elif self._arrived:
+                self._http.receive(bytes(self._arrived[:SLICE]))
+                del self._arrived[:SLICE]
+            else:
+                break
+        else:
+            has_more = True
+        if not self._transport.is_closing():
+            self._flush()
+            self._set_deadline()
+        return has_more
 
     def close(self) -> None:
         if self._is_open and not self._transport.is_closing():
@@ -160,40 +174,6 @@ class _Connection(StreamConnection):
         """Send what is written, and no more."""
         self._flush()
         super().close()
-
-    def _take_turn(self) -> None:
-        self._is_waiting_for_turn = False
-        self.now_s = self._loop.time()
-        self._work()
-
-    def _work(self) -> None:
-        """Parse and answer for a turn; read on only when all that has arrived is done with."""
-        if self._is_waiting_for_turn:
-            return
-        transport = self._transport
-        for _ in range(STEPS_PER_TURN):
-            if self._is_waiting_for_client or transport.is_closing():
-                break
-            if self._http.work():
-                self._idle_since_s = self.now_s
-            elif self._arrived:
-                self._http.receive(bytes(self._arrived[:SLICE]))
-                del self._arrived[:SLICE]
-            else:
-                break
-        else:
-            self._is_waiting_for_turn = True
-            self._loop.call_soon(self._take_turn)
-        if transport.is_closing():
-            return
-        self._flush()
-        self._set_deadline()
-        if self._is_waiting_for_turn or self._is_waiting_for_client:
-            transport.pause_reading()
-        elif self.has_ended:
-            self.close()
-        else:
-            transport.resume_reading()
 
     def _set_deadline(self) -> None:
         started_s = self._http.started_s()

@@ -2,8 +2,12 @@
 client that does not take its answers.
 
 A connection is a pipe of steps: a PROXY header when one is due, then TLS when the listener is
-encrypted, then the protocol's own `received`. It counts as a connection from its first octet, so
-what never finishes its handshake is bounded like everything else.
+encrypted, then the protocol's own `received` and `work`. It counts as a connection from its first
+octet, so what never finishes its handshake is bounded like everything else.
+
+What arrives is looked at when it is the connection's turn. Until then, and while its client does
+not take what we say, nothing more is read from it: a connection holds at most one read, whatever
+its client does.
 """
 
 import asyncio
@@ -20,6 +24,7 @@ from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.proxyproto import Malformed, read_header, refuse_header
 from kudurru.adapters.dns.tls_stream import TlsStream
 from kudurru.adapters.networks import Networks
+from kudurru.adapters.turns import Turns
 from kudurru.domain.ports import STREAM_IDLE_S, EngineStatistics, QueryHandler
 
 MESSAGE_MAX = 65_535  # what two octets of length can say
@@ -36,7 +41,8 @@ class StreamServer(ConnectionServer["StreamConnection"]):
     """A `PacketEngine` over connections. Its sockets listen already.
 
     `tls` gives the context for a new connection, and so a renewed certificate; None serves in the
-    clear. `proxies` are the peers that must send a PROXY header.
+    clear. `proxies` are the peers that must send a PROXY header. `turns` are shared with other
+    servers on the same loop.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class StreamServer(ConnectionServer["StreamConnection"]):
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
         memo: Memo | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.limits = limits or StreamLimits()
         super().__init__(sockets, self.limits)
@@ -58,6 +65,7 @@ class StreamServer(ConnectionServer["StreamConnection"]):
         self.proxies = proxies
         self.answering = Answering(handler, proto, MESSAGE_MAX, memo or Memo())
         self.handshakes_failed = 0
+        self.turns = turns or Turns()
         # One for all: the loop fills it and hands it over before it serves anything else.
         self.buffer = memoryview(bytearray(READ_MAX))
 
@@ -83,7 +91,8 @@ class StreamServer(ConnectionServer["StreamConnection"]):
 
 
 class StreamConnection(asyncio.BufferedProtocol):
-    """One client. A subclass says what `opened` and `received` do and moves the deadline."""
+    """One client. A subclass says what `opened`, `received` and `work` do and moves the deadline
+    in them."""
 
     def __init__(self, server: StreamServer) -> None:
         self._server = server
@@ -93,10 +102,12 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._client = self.network = ""
+        self._read = bytearray()  # not looked at yet
         self._head: bytearray | None = None if server.proxies is None else bytearray()
         self._is_proxy = False
         self._tls = None if server.tls is None else TlsStream(server.tls())
         self._is_open = False
+        self._is_waiting_for_turn = False
         self._is_waiting_for_client = False
         self.has_ended = False  # the client sends no more
         self.deadline_s = self._loop.time() + server.limits.handshake_s
@@ -107,16 +118,12 @@ class StreamConnection(asyncio.BufferedProtocol):
         """What comes before `received` is done."""
         raise NotImplementedError
 
-    def received(self, octets: bytes | memoryview) -> None:
-        """Octets of the protocol; a view holds only during the call."""
+    def received(self, octets: bytes | bytearray) -> None:
+        """Octets of the protocol; `work` comes next."""
         raise NotImplementedError
 
-    def ended(self) -> None:
-        """The client sends no more, and may still read."""
-        raise NotImplementedError
-
-    def client_caught_up(self) -> None:
-        """Answers may be written again."""
+    def work(self) -> bool:
+        """Answer, for a turn; whether there is more to do."""
         raise NotImplementedError
 
     def write(self, octets: bytes | bytearray) -> None:
@@ -144,34 +151,22 @@ class StreamConnection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, size: int) -> None:
-        octets: bytes | memoryview = self._buffer[:size]
-        if self._transport.is_closing():
-            return
-        if self._head is not None:
-            octets = self._behind_header(octets)
-        if self._tls is not None:
-            octets = self._decrypted(octets)
-        if self._is_open and len(octets) and not self._transport.is_closing():
-            self.received(octets)
-        if self._tls is not None and self._tls.has_ended:
-            self.eof_received()
+        self._read += self._buffer[:size]
+        self._want_turn()
 
     def eof_received(self) -> bool:
         """A client may shut down its side and still read (RFC 7766 section 6.2.4)."""
-        if not self.has_ended and not self._transport.is_closing():
-            self.has_ended = True
-            if self._is_open:
-                self.ended()
-            else:
-                self._transport.close()
+        self.has_ended = True
+        self._want_turn()
         return True
 
     def pause_writing(self) -> None:
         self._is_waiting_for_client = True
+        self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._is_waiting_for_client = False
-        self.client_caught_up()
+        self._want_turn()
 
     def expire(self) -> None:
         if self._is_waiting_for_client or self._transport.is_closing():
@@ -187,6 +182,46 @@ class StreamConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         self._transport.abort()
 
+    # --- turns --------------------------------------------------------------------------
+
+    def _want_turn(self) -> None:
+        if self._is_waiting_for_turn:
+            return
+        self._is_waiting_for_turn = True
+        self._server.turns.take(self._take_turn)
+        if self._is_waiting_for_turn:
+            self._transport.pause_reading()
+
+    def _take_turn(self) -> None:
+        self._is_waiting_for_turn = False
+        if self._read and not self._transport.is_closing():
+            octets, self._read = self._read, bytearray()
+            self._look_at(octets)
+        has_more = False
+        if self._is_open and not self._transport.is_closing():
+            has_more = self.work()
+        if self._transport.is_closing():
+            return
+        if self._is_waiting_for_client:
+            self._transport.pause_reading()
+        elif has_more:
+            self._is_waiting_for_turn = True
+            self._transport.pause_reading()
+            self._server.turns.wait(self._take_turn)
+        elif self.has_ended:
+            self.close()
+        else:
+            self._transport.resume_reading()
+
+    def _look_at(self, octets: bytes | bytearray) -> None:
+        if self._head is not None:
+            octets = self._behind_header(octets)
+        if self._tls is not None and octets:
+            octets = self._decrypted(octets)
+            self.has_ended = self.has_ended or self._tls.has_ended
+        if self._is_open and octets and not self._transport.is_closing():
+            self.received(octets)
+
     # --- before the protocol ------------------------------------------------------------
 
     def _open(self) -> None:
@@ -194,7 +229,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.deadline_s = self._loop.time() + self._limits.idle_s
         self.opened()
 
-    def _behind_header(self, octets: bytes | memoryview) -> bytes:
+    def _behind_header(self, octets: bytes | bytearray) -> bytes:
         """What follows the PROXY header, empty while it is not whole."""
         assert self._head is not None
         self._head += octets
@@ -227,10 +262,8 @@ class StreamConnection(asyncio.BufferedProtocol):
                 self._transport.abort()
         return size
 
-    def _decrypted(self, octets: bytes | memoryview) -> bytes:
+    def _decrypted(self, octets: bytes | bytearray) -> bytes:
         assert self._tls is not None
-        if not len(octets):
-            return b""
         plain = b""
         try:
             plain = self._tls.receive(octets)

@@ -2,9 +2,7 @@
 pipelined.
 
 Answers are made in the order of the queries, at once, so what is outstanding on a connection is
-what it has sent and we have not looked at. At most QUERIES_PER_TURN are answered before others get
-their turn, and while a client does not take its answers nothing is read from it. So a connection
-holds at most one buffer of queries and one of answers, whatever its client does.
+what it has sent and we have not looked at: at most one read. It holds one buffer of answers.
 """
 
 import socket
@@ -20,9 +18,11 @@ from kudurru.adapters.dns.streams import (
     StreamServer,
 )
 from kudurru.adapters.networks import Networks
+from kudurru.adapters.turns import Turns
 from kudurru.domain.ports import QueryHandler
 
-QUERIES_PER_TURN = 100  # below 1 ms when the memo knows them
+QUERIES_PER_TURN = 100  # below a millisecond
+MISS = 10  # queries that one counts for which the memo does not know
 
 
 class TcpServer(StreamServer):
@@ -37,6 +37,7 @@ class TcpServer(StreamServer):
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
         memo: Memo | None = None,
+        turns: Turns | None = None,
     ) -> None:
         super().__init__(
             handler,
@@ -47,6 +48,7 @@ class TcpServer(StreamServer):
             proxies=proxies,
             limits=limits,
             memo=memo,
+            turns=turns,
         )
 
 
@@ -60,77 +62,58 @@ class _Connection(StreamConnection):
 
     def __init__(self, server: StreamServer) -> None:
         super().__init__(server)
-        self._arrived = bytearray()  # not looked at yet
-        self._is_waiting_for_turn = False
+        self._arrived = bytearray()  # not answered yet
+        self._is_begun = False  # a message, with what was received last
 
     def opened(self) -> None:
         pass
 
-    def received(self, octets: bytes | memoryview) -> None:
-        was_under_way = bool(self._arrived)
+    def received(self, octets: bytes | bytearray) -> None:
+        self._is_begun = not self._arrived
         self._arrived += octets
-        if self._work() or not was_under_way:
+
+    def resume_writing(self) -> None:
+        self._is_begun = True
+        super().resume_writing()
+
+    def work(self) -> bool:
+        if self._is_waiting_for_client:
+            return False
+        used = self._answer_some()
+        del self._arrived[:used]
+        if used or self._is_begun:
+            self._is_begun = False
             self._set_deadline()
-
-    def ended(self) -> None:
-        self._work()
-
-    def client_caught_up(self) -> None:
-        self._work()
-        self._set_deadline()
-
-    def _take_turn(self) -> None:
-        self._is_waiting_for_turn = False
-        self._work()
-        self._set_deadline()
+        return self._message_size() is not None
 
     def _set_deadline(self) -> None:
         under_way = self._arrived or self._is_waiting_for_client or self._transport.is_closing()
         wait_s = self._limits.request_s if under_way else self._limits.idle_s
         self.deadline_s = self._loop.time() + wait_s
 
-    def _work(self) -> bool:
-        """Answer what has arrived, as far as this turn and the client's reading allow. Whether a
-        message was complete."""
-        transport = self._transport
-        if self._is_waiting_for_turn or self._is_waiting_for_client or transport.is_closing():
-            return False
-        used = self._answer_some()
-        del self._arrived[:used]
-        has_more = self._message_size() is not None
-        if has_more and not self._is_waiting_for_client:
-            self._is_waiting_for_turn = True
-            self._loop.call_soon(self._take_turn)
-        if self.has_ended:
-            if not has_more:
-                self.close()
-        elif has_more or self._is_waiting_for_client:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
-        return used > 0
-
     def _answer_some(self) -> int:
         """Answer one turn of queries and close where one is malformed or dropped; the answers
         before it still leave. Octets used."""
         answering = self._answering
         answers = bytearray()
-        used = count = 0
+        used = count = cost = 0
         is_over = False
         while (
             not is_over
-            and count < QUERIES_PER_TURN
+            and cost < QUERIES_PER_TURN
             and len(answers) < ANSWERS_HELD_MAX
             and (size := self._message_size(used)) is not None
         ):
             packet = bytes(self._arrived[used + 2 : used + 2 + size])
             used += 2 + size
             answering.received += 1
+            cost += 1
             wire = None
             if size < HEADER:
                 answering.malformed += 1
-            else:
-                wire = answering.recall(packet) or answering.ask(packet, self._client)
+            elif (wire := answering.recall(packet)) is None:
+                wire = answering.ask(packet, self._client)
+                cost += MISS - 1
             if wire is None:
                 is_over = True
             else:
