@@ -7,7 +7,6 @@ address, and resolves port 0; only then the group takes its place.
 
 import contextlib
 import errno
-import resource
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ HAS_GROUPS = hasattr(socket, "SO_REUSEPORT")
 
 BACKLOG = 1024  # connections that wait for accept; the system may cut it (net.core.somaxconn)
 RECEIVE_BUFFER = 1 << 20  # octets asked for, so that a burst of queries waits instead of falling
-OPEN_FILES = 65_536  # several listeners full of connections; systems often begin with 1,024
 
 CARRIERS = {
     **dict.fromkeys(("tcp", "tls", "https"), "tcp"),
@@ -56,14 +54,6 @@ def bind_all(listeners: Sequence[Listener], per_listener: int = 1) -> list[Bound
         bound = [_bind(listener, per_listener, undo) for listener in listeners]
         undo.pop_all()
         return bound
-
-
-def make_room_for_sockets() -> None:
-    """Let this process open as many files as the system allows it, up to OPEN_FILES."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def address_of(sock: socket.socket) -> str:

@@ -25,7 +25,7 @@ from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.secret_files import secret_in
-from kudurru.adapters.sockets import Bound, Listener, bind_all, make_room_for_sockets
+from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
@@ -128,7 +128,6 @@ class Server:
         a part that must not end did."""
         options = self._options
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        make_room_for_sockets()
         self._catch_signals()
         async with AsyncExitStack() as stack:
             directory = open_data_dir(options.data, create=True)

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import logging
 import os
-import resource
 import socket
 from collections.abc import Iterator
 
@@ -12,7 +11,6 @@ import pytest
 
 from kudurru.adapters import accepting
 from kudurru.adapters.accepting import ACCEPTS_PER_TURN, Acceptor
-from kudurru.adapters.sockets import make_room_for_sockets
 from tests.engines import until
 
 STORM = 5 * ACCEPTS_PER_TURN
@@ -138,19 +136,3 @@ def test_one_that_was_gone_before_it_was_taken_ends_nothing(listening, clients) 
         assert len(admitted) == ACCEPTS_PER_TURN
 
     asyncio.run(main())
-
-
-def test_the_limit_of_open_files_is_what_the_system_allows(monkeypatch) -> None:
-    limits = {}
-    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: limits.update(now=pair))
-    for soft, hard, wanted in (
-        (1024, 4096, (4096, 4096)),
-        (1024, 1 << 20, (65_536, 1 << 20)),
-        (1024, resource.RLIM_INFINITY, (65_536, resource.RLIM_INFINITY)),
-        (100_000, 1 << 20, None),
-        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
-    ):
-        limits.clear()
-        monkeypatch.setattr(resource, "getrlimit", lambda _, pair=(soft, hard): pair)
-        make_room_for_sockets()
-        assert limits.get("now") == wanted
