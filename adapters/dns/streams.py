@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from kudurru.adapters.connections import ConnectionLimits, ConnectionServer, network_of
-from kudurru.adapters.dns.answering import Answering
+from kudurru.adapters.dns.answering import Answering, Waiting
 from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.proxyproto import Malformed, read_header, refuse_header
 from kudurru.adapters.dns.tls_stream import TlsStream
@@ -30,6 +30,7 @@ from kudurru.domain.ports import STREAM_IDLE_S, EngineStatistics, QueryHandler
 MESSAGE_MAX = 65_535  # what two octets of length can say
 READ_MAX = 64 << 10  # octets taken from a connection at a time
 ANSWERS_HELD_MAX = 64 << 10  # octets written that the client has not taken; then we wait for it
+OUTSTANDING_MAX = 100  # queries of a connection whose answers are to come
 
 
 class StreamLimits(ConnectionLimits, frozen=True, kw_only=True):
@@ -109,6 +110,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._is_open = False
         self._is_waiting_for_turn = False
         self._is_waiting_for_client = False
+        self._is_ending = False  # closes when the answers to come are there
+        self._waiting = Waiting(self._none_waiting)
         self.has_ended = False  # the client sends no more
         self.deadline_s = self._loop.time() + server.limits.handshake_s
 
@@ -125,6 +128,11 @@ class StreamConnection(asyncio.BufferedProtocol):
     def work(self) -> bool:
         """Answer, for a turn; whether there is more to do."""
         raise NotImplementedError
+
+    @property
+    def must_wait(self) -> bool:
+        """Nothing more can be done before an answer that is to come."""
+        return len(self._waiting) >= OUTSTANDING_MAX
 
     def write(self, octets: bytes | bytearray) -> None:
         self._transport.write(octets if self._tls is None else self._tls.send(octets))
@@ -145,6 +153,7 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._open()
 
     def connection_lost(self, _exc: Exception | None) -> None:
+        self._waiting.cancel()
         self._server.connections.discard(self)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -172,12 +181,26 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self._is_waiting_for_client or self._transport.is_closing():
             self._transport.abort()
         else:
-            self.close()
+            self.shut()
 
     def close(self) -> None:
+        """Take no more queries, and close when the answers to come are there."""
+        if self._waiting and not self._transport.is_closing():
+            self._is_ending = True
+            self._transport.pause_reading()
+        else:
+            self.shut()
+
+    def shut(self) -> None:
+        """Close when what is written has left."""
+        self._waiting.cancel()
         if self._tls is not None and not self._transport.is_closing():
             self._transport.write(self._tls.close())
         self._transport.close()
+
+    def _none_waiting(self) -> None:
+        if self._is_ending:
+            self.shut()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -194,7 +217,7 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     def _take_turn(self) -> None:
         self._is_waiting_for_turn = False
-        if self._read and not self._transport.is_closing():
+        if self._read and not self._is_over():
             octets, self._read = self._read, bytearray()
             self._look_at(octets)
         has_more = False
@@ -202,7 +225,7 @@ class StreamConnection(asyncio.BufferedProtocol):
             has_more = self.work()
         if self._transport.is_closing():
             return
-        if self._is_waiting_for_client:
+        if self._is_waiting_for_client or self._is_ending or self.must_wait:
             self._transport.pause_reading()
         elif has_more:
             self._is_waiting_for_turn = True
@@ -212,6 +235,10 @@ class StreamConnection(asyncio.BufferedProtocol):
             self.close()
         else:
             self._transport.resume_reading()
+
+    def _is_over(self) -> bool:
+        """Whether no more queries are taken."""
+        return self._is_ending or self._transport.is_closing()
 
     def _look_at(self, octets: bytes | bytearray) -> None:
         if self._head is not None:

@@ -1,24 +1,27 @@
 """DNS over TCP (RFC 7766) and TLS (RFC 7858): messages with two octets of length before each,
 pipelined.
 
-Answers are made in the order of the queries, at once, so what is outstanding on a connection is
-what it has sent and we have not looked at: at most one read. It holds one buffer of answers.
+Answers that are known at once are made in the order of the queries; the others overtake each other
+(RFC 7766 section 6.2.1.1). A connection holds at most one read of queries, OUTSTANDING_MAX answers
+to come, and one buffer of answers, whatever its client does.
 """
 
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 
-from kudurru.adapters.dns.answering import HEADER
+from kudurru.adapters.dns.answering import HEADER, Wire
 from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.streams import (
     ANSWERS_HELD_MAX,
+    OUTSTANDING_MAX,
     StreamConnection,
     StreamLimits,
     StreamServer,
 )
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.turns import Turns
+from kudurru.domain.later import Later
 from kudurru.domain.ports import QueryHandler
 
 QUERIES_PER_TURN = 100  # below a millisecond
@@ -63,7 +66,7 @@ class _Connection(StreamConnection):
     def __init__(self, server: StreamServer) -> None:
         super().__init__(server)
         self._arrived = bytearray()  # not answered yet
-        self._is_begun = False  # a message, with what was received last
+        self._is_begun = False  # a new wait, with what happened last
 
     def opened(self) -> None:
         pass
@@ -77,7 +80,7 @@ class _Connection(StreamConnection):
         super().resume_writing()
 
     def work(self) -> bool:
-        if self._is_waiting_for_client:
+        if self._is_waiting_for_client or self._is_ending:
             return False
         used = self._answer_some()
         del self._arrived[:used]
@@ -87,41 +90,59 @@ class _Connection(StreamConnection):
         return self._message_size() is not None
 
     def _set_deadline(self) -> None:
-        under_way = self._arrived or self._is_waiting_for_client or self._transport.is_closing()
+        under_way = (
+            self._arrived
+            or self._waiting
+            or self._is_waiting_for_client
+            or self._transport.is_closing()
+        )
         wait_s = self._limits.request_s if under_way else self._limits.idle_s
         self.deadline_s = self._loop.time() + wait_s
+
+    def _answer_late(self, wire: Wire) -> None:
+        if self._transport.is_closing():
+            return
+        if wire is None:
+            self.close()
+            return
+        self.write(len(wire).to_bytes(2, "big") + wire)
+        self._answering.answered += 1
+        self._is_begun = True
+        self._want_turn()
 
     def _answer_some(self) -> int:
         """Answer one turn of queries and close where one is malformed or dropped; the answers
         before it still leave. Octets used."""
         answering = self._answering
         answers = bytearray()
-        used = count = cost = 0
+        used = cost = 0
         is_over = False
         while (
             not is_over
             and cost < QUERIES_PER_TURN
             and len(answers) < ANSWERS_HELD_MAX
+            and len(self._waiting) < OUTSTANDING_MAX
             and (size := self._message_size(used)) is not None
         ):
             packet = bytes(self._arrived[used + 2 : used + 2 + size])
             used += 2 + size
             answering.received += 1
             cost += 1
-            wire = None
+            wire: Wire | Later[Wire] = None
             if size < HEADER:
                 answering.malformed += 1
             elif (wire := answering.recall(packet)) is None:
                 wire = answering.ask(packet, self._client)
                 cost += MISS - 1
-            if wire is None:
+            if isinstance(wire, Later):
+                self._waiting.add(wire, self._answer_late)
+            elif wire is None:
                 is_over = True
             else:
                 answers += len(wire).to_bytes(2, "big") + wire
-                count += 1
+                answering.answered += 1
         if answers:
             self.write(answers)
-            answering.answered += count
         if is_over:
             self.close()
         return used
