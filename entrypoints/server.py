@@ -293,6 +293,8 @@ class Server:
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
+        if self.why_not_writable is not None:
+            node.zones.show_unstamped()
         if checkpointer is not None:
             checkpointer.recount()
 

@@ -73,6 +73,14 @@ class ZoneState:
         """Keys of the record sets that take part in the zone."""
         return {key for owner in self.sources for key in self.sources_of(owner)}
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the zone may be answered from: a primary once it has a serial, for nobody must
+        see its SOA without one."""
+        if self.zone is None:
+            return False
+        return self.zone.stamped_soa is not None or self.spec.type != "Primary"
+
     def allows(self, namespace: str) -> bool:
         allowed = self.spec.allowed_namespaces
         return allowed is None or namespace in allowed
@@ -110,6 +118,7 @@ class ZoneView:
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
         self._touched: set[str] = set()  # zones that may hold more than their serial says
+        self._shows_unstamped = False
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
@@ -219,6 +228,12 @@ class ZoneView:
         self._touched = {s.name for s in found}
         return found
 
+    def show_unstamped(self) -> None:
+        """Serve zones that have no serial yet, too, until one is written: it cannot be now."""
+        self._shows_unstamped = True
+        for apex in self._by_apex:
+            self._show(apex)
+
     # --- zones --------------------------------------------------------------------------
 
     def _apply_zone(self, event: Recorded) -> None:
@@ -246,6 +261,7 @@ class ZoneView:
                 self._elect(state.apex)
             else:
                 del self._by_apex[state.apex]
+                self._show(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
             assert event.body is not None
             self._stamp(self._states[name], event, event.body)
@@ -286,8 +302,17 @@ class ZoneView:
             first.zone = zone
             self._touched.add(first.name)
             self._populate(first, zone, self._waiting.pop(first.name, set()))
-            self.served.add(zone)
-            self._changed()
+        self._show(apex)
+
+    def _show(self, apex: Name) -> None:
+        """Serve who has the name. What was served there before stays until the first serial of a
+        zone that takes its place."""
+        state = next((s for s in self._by_apex.get(apex, ()) if s.zone is not None), None)
+        if state is None:
+            self.served.remove(apex)
+        elif state.zone is not None and (state.is_shown or self._shows_unstamped):
+            self.served.add(state.zone)
+        self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
         """Stop serving; its record sets wait for a zone of that name."""
@@ -299,8 +324,6 @@ class ZoneView:
         state.sources.clear()
         state.unselected.clear()
         state.zone = None
-        self.served.remove(state.apex)
-        self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
         return state.unselected | state.record_sets()
@@ -330,7 +353,8 @@ class ZoneView:
         self.served.before_change(zone)
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
-        self._changed()
+        self._shows_unstamped = False
+        self._show(state.apex)
 
     # --- record sets --------------------------------------------------------------------
 

@@ -42,9 +42,9 @@ class ZonesAsOf(ZoneSet):
     def get(self, apex_key: bytes) -> Zone | None:
         if apex_key in self._unread:
             self._unread.discard(apex_key)
-            zone = self.load(self._elected[apex_key]).zone
-            if zone is not None:
-                self.add(zone)
+            state = self.load(self._elected[apex_key])
+            if state.zone is not None and state.is_shown:
+                self.add(state.zone)
         return super().get(apex_key)
 
     def find(self, key: bytes) -> Zone | None:
