@@ -7,6 +7,7 @@ rebuilt one equals the live one, by digest. Live and replayed events take the sa
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from kudurru.domain.errors import LogDamaged
 from kudurru.domain.events import KNOWN_TYPES, Position, Recorded
 from kudurru.domain.ports import EventLog
 
@@ -24,7 +25,8 @@ class Projection(Protocol):
 
     def apply(self, event: Recorded) -> None:
         """Take in the next event, the one right after `position`. Never raises for what an event
-        says: what was accepted once replays for ever."""
+        says: what was accepted once replays for ever. Raises LogDamaged where an older event is
+        gone that it needs."""
         ...
 
     def advance(self, now_s: int) -> None:
@@ -65,7 +67,8 @@ class Follower:
             return
         for projection in self.projections:
             if event.seq > projection.position:
-                assert event.seq == projection.position + 1, "a projection was handed a gap"
+                if event.seq != projection.position + 1:
+                    raise LogDamaged("gap", projection.position + 1, "the event is missing")
                 projection.apply(event)
 
     def feed(self, events: Iterable[Recorded]) -> int:

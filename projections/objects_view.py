@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from kudurru.domain.checkpoint import StateBody
+from kudurru.domain.errors import LogDamaged
 from kudurru.domain.events import (
     CHECKPOINT_STATE,
     OBJECT_APPLIED,
@@ -174,9 +175,9 @@ class ObjectsView:
 
     def _load(self, key: Key, entry: Entry) -> StoredObject:
         applied = self._read_event(entry.applied)
-        # The body of a live object is never erased and the index came from this log.
-        assert applied is not None
-        assert applied.body is not None
+        if applied is None or applied.body is None:
+            # The index came from this log, and the body of a live object is never erased.
+            raise LogDamaged("payload", entry.applied, f"the content of {key} is gone")
         status = self._read_event(entry.status) if entry.status else None
         return StoredObject(
             key=key,

@@ -16,8 +16,10 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import is_serial
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.errors import LogDamaged
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
+from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
@@ -25,9 +27,6 @@ from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_history import ZoneHistory
-
-_decode_zone = msgspec.json.Decoder(DNSZoneSpec)
-_decode_set = msgspec.json.Decoder(DNSRecordSetSpec)
 
 _ZONE_PREFIX = "DNSZone/"
 _SET_PREFIX = "DNSRecordSet/"
@@ -241,7 +240,7 @@ class ZoneView:
         if event.type == OBJECT_APPLIED:
             assert event.body is not None
             body = decode_body(event.body)
-            spec = _decode_zone.decode(body.spec)
+            spec = read_zone(body.spec)
             state = self._states.get(name)
             if state is None:
                 state = ZoneState(event.key, body.creation_timestamp, spec)
@@ -369,7 +368,7 @@ class ZoneView:
         body = decode_body(event.body)
         if before is not None and bytes(before[0].spec) == bytes(body.spec):
             return
-        spec = _decode_set.decode(body.spec)
+        spec = read_record_set(body.spec)
         endpoints = zone_model.parse_endpoints(spec)
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
@@ -382,11 +381,15 @@ class ZoneView:
 
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
-        event = self._read_event(entry.applied) if entry else None
-        if event is None or event.body is None:
+        if entry is None:
+            return None
+        event = self._read_event(entry.applied)
+        if event is None:
+            raise LogDamaged("gap", entry.applied, f"the content of {key} is missing")
+        if event.body is None:
             return None
         body = decode_body(event.body)
-        return body, _decode_set.decode(body.spec)
+        return body, read_record_set(body.spec)
 
     def _load(self, key: Key) -> tuple[str, Endpoints] | None:
         before = self._stored(key)

@@ -5,12 +5,15 @@ from typing import Any
 import pytest
 
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.domain import codec
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name, from_text
 from kudurru.domain.dns.record_types import A, type_to_text
 from kudurru.domain.dns.zone_tree import Delta, Soa, Zone, find_rrset, unpack
-from kudurru.domain.events import ChangeSet, Position
+from kudurru.domain.errors import LogDamaged
+from kudurru.domain.events import OBJECT_APPLIED, ChangeSet, Event, Position, Who
+from kudurru.domain.object_store import AppliedBody
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import zone_history
 from kudurru.projections.zone_history import ZoneHistory
@@ -87,6 +90,41 @@ def test_a_zone_that_cannot_be_given_a_serial_is_served_all_the_same(node: Node)
     assert served(node).serial > 0
     record(node, put(manifest("DNSZone", "other", {"zoneName": "example.net"})))
     assert len(node.zones.served) == 1
+
+
+# Logs of other versions, and damaged ones
+
+
+def test_what_a_laxer_version_accepted_is_served_on(node: Node) -> None:
+    """A TTL above today's bound, and a field that is gone."""
+    do(node, put(zone()), put(www()))
+    spec = {
+        "zoneRef": {"name": "example.org", "was": 1},
+        "endpoints": [
+            {"dnsName": "www.example.org", "recordType": "A", "targets": ["192.0.2.9"]}
+            | {"recordTTL": 2**31, "weight": 5}
+        ],
+    }
+    body = AppliedBody(uid="u", generation=2, creation_timestamp="2026-01-01T00:00:00Z", spec=spec)
+    event = Event(
+        *(OBJECT_APPLIED, WWW_KEY, node.objects.version(WWW_KEY) + 1, "default/example.org", "m"),
+        codec.canonical(body),
+    )
+    change_set = ChangeSet((event,), Who(actor="older"))
+    node.take_in(node.log.append([change_set], node.clock.now_us()))
+    assert find_rrset(served(node).nodes[OWNER], A)[1].endswith(bytes((192, 0, 2, 9)))
+    do(node, drop(WWW_KEY))
+    assert OWNER not in served(node).nodes
+
+
+def test_a_content_that_is_missing_in_the_log_is_told_and_not_left_out(node: Node) -> None:
+    do(node, put(zone()), put(www()))
+    node.views.zones._read_event = lambda seq: None
+    node.views.objects._read_event = lambda seq: None
+    node.objects._cache.clear()
+    for read in (node.zones.problems, node.objects.find):
+        with pytest.raises(LogDamaged, match="the content of DNSRecordSet/default/www is"):
+            read(WWW_KEY)
 
 
 # Record sets and their zone
