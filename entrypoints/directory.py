@@ -225,6 +225,7 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
         gc.freeze()
     if upto is None:
         node.advance()
+    node.zones.show_unstamped()  # a server that was killed may have left one
     return count
 
 

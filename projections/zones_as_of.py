@@ -28,7 +28,8 @@ from kudurru.projections.zone_view import ZoneState, ZoneView
 
 
 class ZonesAsOf(ZoneSet):
-    """Zones served at a position. Time stands at the moment of its event."""
+    """Zones served at a position, also before their first serial. Time stands at the moment of
+    its event."""
 
     def __init__(self, log: EventLog, upto: int) -> None:
         super().__init__()
@@ -42,9 +43,9 @@ class ZonesAsOf(ZoneSet):
     def get(self, apex_key: bytes) -> Zone | None:
         if apex_key in self._unread:
             self._unread.discard(apex_key)
-            state = self.load(self._elected[apex_key])
-            if state.zone is not None and state.is_shown:
-                self.add(state.zone)
+            zone = self.load(self._elected[apex_key]).zone
+            if zone is not None:
+                self.add(zone)
         return super().get(apex_key)
 
     def find(self, key: bytes) -> Zone | None:
