@@ -243,7 +243,7 @@ class Server:
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
         )
-        limiter = RateLimiter(options.ratelimit, SystemClock())
+        limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         if self._certificates is not None:
