@@ -32,7 +32,7 @@ from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import Listener as Configured
-from kudurru.domain.settings import RatelimitSettings, TlsSettings
+from kudurru.domain.settings import RatelimitSettings, TlsSettings, TsigSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
@@ -40,11 +40,13 @@ from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
     answer,
+    keyring_of,
     open_checkpointer,
     pipeline_of,
     trust_of,
 )
-from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -55,6 +57,7 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
@@ -78,6 +81,8 @@ from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from kudurru.projections.pipeline.signatures import Signatures
+from kudurru.projections.pipeline.transfers import Transfers
 
 log = logging.getLogger("kudurru")
 
@@ -111,6 +116,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     trusted_keys: tuple[str, ...] = ()
+    secrets_key: str = ""
+    tsig: TsigSettings = TsigSettings()
 
 
 class Server:
@@ -123,6 +130,8 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self._node: Node | None = None
+        self._keyring: Keyring | None = None
+        self._notifier: Notifier | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
 
@@ -141,20 +150,27 @@ class Server:
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            addresses = await self._listen(node, writer, Cookies(secret), stack)
+            keyring = keyring_of(
+                directory, node, options.secrets_key, allow_old=options.tsig.allow_old
+            )
+            self._keyring = keyring
+            notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
+            self._notifier = notifier
+            addresses = await self._listen(node, writer, keyring, Cookies(secret), stack)
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer))
+            rpc = RpcServer(path, self._handler(node, writer, keyring))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
                     running = [
                         tasks.create_task(
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        )
+                        ),
+                        tasks.create_task(notifier.run(), name="notifies"),
                     ]
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
@@ -172,6 +188,8 @@ class Server:
                     self._write_pid_file(stack)
                     if checkpointer is not None and checkpointer.is_new_key:
                         _tell_key(checkpointer)
+                    for problem in keyring.problems():
+                        log.warning("%s", problem)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
@@ -194,6 +212,8 @@ class Server:
     def invalidate(self) -> None:
         for _, engine in self._engines:
             engine.invalidate()
+        if self._notifier is not None:
+            self._notifier.wake()
 
     # --- starting -----------------------------------------------------------------------
 
@@ -226,7 +246,12 @@ class Server:
         node.why_not_writable = damage
 
     async def _listen(
-        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+        self,
+        node: Node,
+        writer: Writer,
+        keyring: Keyring,
+        cookies: Cookies,
+        stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
@@ -238,6 +263,7 @@ class Server:
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
             stack.callback(close, one)
+        transfers = Transfers(node.zones)
         pipeline = pipeline_of(
             node,
             is_synced=lambda: self.is_synced,
@@ -245,10 +271,16 @@ class Server:
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
+            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            transfers=transfers,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
+        metrics.add(lambda: transfer_samples(transfers))
+        if self._notifier is not None:
+            notifier = self._notifier
+            metrics.add(lambda: notify_samples(notifier.statistics()))
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
@@ -279,9 +311,12 @@ class Server:
 
     def warnings(self) -> list[str]:
         """What an operator should see to, though queries are answered."""
-        if self._certificates is None or not self._certificates.problem:
-            return []
-        return [f"Certificate: {self._certificates.problem}"]
+        found = []
+        if self._certificates is not None and self._certificates.problem:
+            found.append(f"Certificate: {self._certificates.problem}")
+        if self._keyring is not None and self.is_synced:
+            found += [f"Key: {problem}" for problem in self._keyring.problems()]
+        return found
 
     async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
@@ -364,7 +399,7 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer) -> Any:
+    def _handler(self, node: Node, writer: Writer, keyring: Keyring) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -403,6 +438,16 @@ class Server:
                     prepare = partial(restoring.prepare_undo, node.log, unwanted)
                     carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
                     return msgspec.to_builtins(carried)
+                case "create-key":
+                    wanted = msgspec.convert(argument, KeyRequest)
+                    made = keyring.creation(wanted, because(who, wanted.reason), SystemEntropy())
+                    return msgspec.to_builtins(await writer.submit(made))
+                case "revoke-key":
+                    name, reason = msgspec.convert(argument, tuple[str, str])
+                    gone = revocation(node, name, because(who, reason))
+                    return msgspec.to_builtins(await writer.submit(gone))
+                case "key-states":
+                    return msgspec.to_builtins(keyring.states())
                 case "mark":
                     mark = to_mark(msgspec.convert(argument, MarkRequest), who)
                     return (await writer.submit(mark)).seq

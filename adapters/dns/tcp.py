@@ -4,13 +4,16 @@ pipelined.
 Answers that are known at once are made in the order of the queries; the others overtake each other
 (RFC 7766 section 6.2.1.1). A connection holds at most one read of queries, OUTSTANDING_MAX answers
 to come, and one buffer of answers, whatever its client does.
+
+A transfer is an answer of many messages, each made when the client has taken those before. Queries
+that come meanwhile wait for its end.
 """
 
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from kudurru.adapters.dns.answering import HEADER, Wire
+from kudurru.adapters.dns.answering import HEADER, Many, Wire
 from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.streams import (
     ANSWERS_HELD_MAX,
@@ -67,6 +70,7 @@ class _Connection(StreamConnection):
         super().__init__(server)
         self._arrived = bytearray()  # not answered yet
         self._is_begun = False  # a new wait, with what happened last
+        self._rest: Iterator[bytes] | None = None  # of an answer of many messages
 
     def opened(self) -> None:
         pass
@@ -82,22 +86,48 @@ class _Connection(StreamConnection):
     def work(self) -> bool:
         if self._is_waiting_for_client or self._is_ending:
             return False
-        used = self._answer_some()
-        del self._arrived[:used]
+        used = 0
+        if self._rest is not None:
+            self._is_begun = True
+            self._send_rest()
+        if self._rest is None and not self._transport.is_closing():
+            used = self._answer_some()
+            del self._arrived[:used]
         if used or self._is_begun:
             self._is_begun = False
             self._set_deadline()
-        return self._message_size() is not None
+        return self._rest is not None or self._message_size() is not None
 
     def _set_deadline(self) -> None:
         under_way = (
             self._arrived
             or self._waiting
+            or self._rest is not None
             or self._is_waiting_for_client
             or self._transport.is_closing()
         )
         wait_s = self._limits.request_s if under_way else self._limits.idle_s
         self.deadline_s = self._loop.time() + wait_s
+
+    def _send_rest(self) -> None:
+        """Send one more message of an answer of many. One that cannot be finished ends with the
+        connection, so that nobody takes it for whole."""
+        assert self._rest is not None
+        try:
+            wire = next(self._rest, None)
+        except Exception as fault:
+            self._answering.failed(fault)
+            self._rest = None
+            self.abort()
+            return
+        if wire is None:
+            self._rest = None
+        else:
+            self.write(len(wire).to_bytes(2, "big") + wire)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest = None
+        super().connection_lost(exc)
 
     def _answer_late(self, wire: Wire) -> None:
         if self._transport.is_closing():
@@ -119,6 +149,7 @@ class _Connection(StreamConnection):
         is_over = False
         while (
             not is_over
+            and self._rest is None
             and cost < QUERIES_PER_TURN
             and len(answers) < ANSWERS_HELD_MAX
             and len(self._waiting) < OUTSTANDING_MAX
@@ -128,17 +159,19 @@ class _Connection(StreamConnection):
             used += 2 + size
             answering.received += 1
             cost += 1
-            wire: Wire | Later[Wire] = None
+            wire: Wire | Later[Wire] | Many = None
             if size < HEADER:
                 answering.malformed += 1
             elif (wire := answering.recall(packet)) is None:
-                wire = answering.ask(packet, self._client)
+                wire = answering.ask_many(packet, self._client)
                 cost += MISS - 1
             if isinstance(wire, Later):
                 self._waiting.add(wire, self._answer_late)
             elif wire is None:
                 is_over = True
             else:
+                if isinstance(wire, Many):
+                    wire, self._rest = wire
                 answers += len(wire).to_bytes(2, "big") + wire
                 answering.answered += 1
         if answers:
