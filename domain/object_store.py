@@ -41,6 +41,7 @@ from kudurru.domain.kinds.meta import (
 )
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.objects import Key, key_of, ref_of
@@ -370,7 +371,7 @@ class Batch:
     def _check_zone_name(self, manifest: Manifest, stored: StoredObject | None) -> None:
         spec = manifest.spec
         if isinstance(spec, DNSZoneSpec) and stored is not None:
-            before = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
+            before = read_zone(stored.body.spec)
             if _apex(before) != _apex(spec):
                 _refuse(
                     manifest,
@@ -422,7 +423,7 @@ class _ZoneFacts(NamedTuple):
 
 
 def _zone_facts(stored: StoredObject) -> _ZoneFacts:
-    spec = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
+    spec = read_zone(stored.body.spec)
     apex = _apex(spec)
     return _ZoneFacts(apex, names.to_text(apex), spec.type == "Secondary")
 

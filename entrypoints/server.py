@@ -285,7 +285,7 @@ class Server:
             transfers=transfers,
             control=inbound.control,
         )
-        limiter = RateLimiter(options.ratelimit, SystemClock())
+        limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(lambda: transfer_samples(transfers))
@@ -343,6 +343,8 @@ class Server:
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
+        if self.why_not_writable is not None:
+            node.zones.show_unstamped()
         if checkpointer is not None:
             checkpointer.recount()
 

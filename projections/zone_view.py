@@ -29,6 +29,7 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
+from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
@@ -38,9 +39,6 @@ from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_history import ZoneHistory
-
-_decode_zone = msgspec.json.Decoder(DNSZoneSpec)
-_decode_set = msgspec.json.Decoder(DNSRecordSetSpec)
 
 _ZONE_PREFIX = "DNSZone/"
 _SET_PREFIX = "DNSRecordSet/"
@@ -86,6 +84,12 @@ class ZoneState:
         """Keys of the record sets that take part in the zone."""
         return {key for owner in self.sources for key in self.sources_of(owner)}
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the zone may be answered from: once it has a serial, for nobody must see its SOA
+        without one."""
+        return self.zone is not None and self.zone.stamped_soa is not None
+
     def allows(self, namespace: str) -> bool:
         allowed = self.spec.allowed_namespaces
         return allowed is None or namespace in allowed
@@ -124,6 +128,7 @@ class ZoneView:
         self._scheduled: set[Expiry] = set()  # what the heap holds
         self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
         self._touched: set[str] = set()  # zones that may hold more than their serial says
+        self._shows_unstamped = False
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
@@ -279,6 +284,12 @@ class ZoneView:
         self._touched = {s.name for s in found}
         return found
 
+    def show_unstamped(self) -> None:
+        """Serve zones that have no serial yet, too, until one is written: it cannot be now."""
+        self._shows_unstamped = True
+        for apex in self._by_apex:
+            self._show(apex)
+
     # --- zones --------------------------------------------------------------------------
 
     def _apply_zone(self, event: Recorded) -> None:
@@ -286,7 +297,7 @@ class ZoneView:
         if event.type == OBJECT_APPLIED:
             assert event.body is not None
             body = decode_body(event.body)
-            spec = _decode_zone.decode(body.spec)
+            spec = read_zone(body.spec)
             state = self._states.get(name)
             if state is None:
                 state = ZoneState(event.key, body.creation_timestamp, spec)
@@ -305,6 +316,7 @@ class ZoneView:
                 self._elect(state.apex)
             else:
                 del self._by_apex[state.apex]
+                self._show(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
             assert event.body is not None
             self._stamp(self._states[name], event, event.body)
@@ -353,8 +365,23 @@ class ZoneView:
             if first.spec.type == "Secondary":
                 stored = self._objects.find(first.key)
                 self._take_version(zone, stored.status if stored else None)
-            self.served.add(zone)
-            self._changed()
+        self._show(apex)
+
+    def _show(self, apex: Name) -> None:
+        """Serve who has the name. What was served there before stays until the first serial of a
+        zone that takes its place; where nothing was, a secondary answers that it is not ready."""
+        state = next((s for s in self._by_apex.get(apex, ()) if s.zone is not None), None)
+        if state is None:
+            self.served.remove(apex)
+        elif state.zone is not None and (
+            state.is_shown or self._shows_unstamped or self._awaits(state)
+        ):
+            self.served.add(state.zone)
+        self._changed()
+
+    def _awaits(self, state: ZoneState) -> bool:
+        """Whether a secondary is still to be transferred to where nothing is served."""
+        return state.spec.type == "Secondary" and self.served.get(state.apex) is None
 
     def _withdraw(self, state: ZoneState) -> None:
         """Stop serving; its record sets wait for a zone of that name. A zone that is served again
@@ -367,9 +394,7 @@ class ZoneView:
         state.sources.clear()
         state.unselected.clear()
         state.zone = None
-        self.served.remove(state.apex)
         self.history.forget(state.apex)
-        self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
         return state.unselected | state.record_sets()
@@ -397,7 +422,7 @@ class ZoneView:
             delta = self._take_version(zone, status)
             if delta is not None:
                 self.history.add(state.apex, delta, event.seq, event.ts)
-            self._changed()
+            self._show(state.apex)
             return
         # Only the serial is looked at: whatever else a status holds, the zone is served.
         serial = status.get("serial")
@@ -406,7 +431,8 @@ class ZoneView:
         self.served.before_change(zone)
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
-        self._changed()
+        self._shows_unstamped = False
+        self._show(state.apex)
 
     @staticmethod
     def _take_version(zone: Zone, status: dict[str, Any] | None) -> Delta | None:
@@ -438,7 +464,7 @@ class ZoneView:
         body = decode_body(event.body)
         if before is not None and bytes(before[0].spec) == bytes(body.spec):
             return
-        spec = _decode_set.decode(body.spec)
+        spec = read_record_set(body.spec)
         endpoints = zone_model.parse_endpoints(spec)
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
@@ -454,10 +480,10 @@ class ZoneView:
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
         event = self._read_event(entry.applied) if entry else None
-        if event is None or event.body is None:
+        if event is None or event.body is None:  # pruned or redacted
             return None
         body = decode_body(event.body)
-        return body, _decode_set.decode(body.spec)
+        return body, read_record_set(body.spec)
 
     def _load(self, key: Key) -> tuple[str, Endpoints] | None:
         before = self._stored(key)

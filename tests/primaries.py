@@ -113,19 +113,19 @@ class MemoryClient:
     async def ask(self, peer: Peer, query: bytes, *, stream: bool = False) -> bytes:
         answers = self.scripts[peer.address].answers(query, stream=stream)
         if not answers or not isinstance(answers[0], bytes):
-            raise Unreachable(f"{peer} does not answer")
+            raise Unreachable("it does not answer")
         return answers[0]
 
     async def fetch(self, peer: Peer, query: bytes) -> AsyncGenerator[bytes, None]:
         answers = self.scripts[peer.address].answers(query, stream=True)
         if answers is None:
-            raise Unreachable(f"{peer} stalls")
+            raise Unreachable("it stalls")
         for answer in answers:
             self.before_message()
             if isinstance(answer, str):
                 return
             yield answer
-        raise Unreachable(f"{peer} stalls")
+        raise Unreachable("it stalls")
 
 
 class SocketPrimary:

@@ -41,7 +41,7 @@ class AsyncTransferClient:
         async with contextlib.aclosing(self._messages(peer, query)) as messages:
             async for message in messages:
                 return message
-        raise Unreachable(f"{peer} closes the connection without an answer")
+        raise Unreachable("it closes the connection without an answer")
 
     def fetch(self, peer: Peer, query: bytes) -> AsyncGenerator[bytes, None]:
         return self._messages(peer, query)
@@ -53,7 +53,7 @@ class AsyncTransferClient:
                 _Datagrams, remote_addr=(peer.address, peer.port)
             )
         except OSError as error:
-            raise _unreachable(peer, error) from error
+            raise _unreachable(error) from error
         try:
             for _ in range(self._limits.udp_tries):
                 transport.sendto(query)
@@ -61,10 +61,10 @@ class AsyncTransferClient:
                     async with asyncio.timeout(self._limits.udp_s):
                         return await protocol.answer(query[:2])
         except OSError as error:
-            raise _unreachable(peer, error) from error
+            raise _unreachable(error) from error
         finally:
             transport.close()
-        raise Unreachable(f"{peer} does not answer")
+        raise Unreachable("it does not answer")
 
     async def _messages(self, peer: Peer, query: bytes) -> AsyncGenerator[bytes, None]:
         limits = self._limits
@@ -82,9 +82,9 @@ class AsyncTransferClient:
         except asyncio.IncompleteReadError:
             return  # it closed the connection: what that means is the caller's to say
         except TimeoutError:
-            raise Unreachable(f"{peer} stalls: no message within the time for it") from None
+            raise Unreachable("it stalls: no message within the time for it") from None
         except OSError as error:
-            raise _unreachable(peer, error) from error
+            raise _unreachable(error) from error
         finally:
             # Not a graceful end: the peer may still be sending, and nobody reads it.
             writer.transport.abort()
@@ -99,9 +99,9 @@ class AsyncTransferClient:
                     server_hostname=(peer.server_name or "") if peer.is_tls else None,
                 )
         except TimeoutError:
-            raise Unreachable(f"{peer} does not take the connection in time") from None
+            raise Unreachable("it does not take the connection in time") from None
         except OSError as error:  # ssl.SSLError is one
-            raise _unreachable(peer, error) from error
+            raise _unreachable(error) from error
 
 
 def _context(peer: Peer) -> ssl.SSLContext:
@@ -116,11 +116,11 @@ def _context(peer: Peer) -> ssl.SSLContext:
     return context
 
 
-def _unreachable(peer: Peer, error: OSError) -> Unreachable:
+def _unreachable(error: OSError) -> Unreachable:
     # asyncio's own text of a failed connection repeats the address instead of saying why.
     is_plain = error.errno is not None and not isinstance(error, ssl.SSLError)
     why = os.strerror(error.errno) if is_plain and error.errno else str(error)
-    return Unreachable(f"{peer}: {why}")
+    return Unreachable(why)
 
 
 class _Datagrams(asyncio.DatagramProtocol):

@@ -12,7 +12,7 @@ from kudurru.adapters.refresh_times import RefreshTimes
 from kudurru.domain.commands import Revert
 from kudurru.domain.dns import names
 from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN, SERVFAIL, lookup
-from kudurru.domain.dns.record_types import NS, SOA, TXT
+from kudurru.domain.dns.record_types import NS, SOA, TXT, A
 from kudurru.domain.errors import Invalid, StorageFailed
 from kudurru.domain.events import OBJECT_STATUS
 from kudurru.domain.objects import Key, key_of
@@ -394,8 +394,13 @@ def test_nobody_else_writes_into_a_secondary_zone() -> None:
 def test_record_sets_that_were_there_before_give_way_to_the_primarys() -> None:
     async def use(scene: Scene) -> None:
         mine = record_set("mine", endpoint(f"mine.{NAME}", "A", "192.0.2.9"), zone=NAME)
-        await scene.writer.submit(a_change(put(mine)))
-        await transferred(scene)
+        await scene.writer.submit(a_change(put(zone(NAME)), put(mine)))
+        await scene.add()
+        await scene.settled()
+        assert scene.rcode("mine", A) == NOERROR  # until there is something to take its place
+        scene.say(whole(10, 'www 60 TXT "one"', timers=HOURS))
+        scene.pass_time(2)
+        await scene.until(lambda: scene.rcode("mine", A) == NXDOMAIN)
         assert scene.sets() == {f"apex.{NAME}", f"www.{NAME}"}
 
     run(use)
