@@ -370,6 +370,15 @@ class Reply(NamedTuple):
     anybody who sends the same query over the same kind of transport, until `invalidate()`."""
 
 
+class Neighbours(Protocol):
+    """Hardware addresses of the hosts on the same links."""
+
+    def mac_of(self, address: bytes) -> bytes:
+        """6 octets for an address of 4 or 16, empty when it is not known. Answers from memory: it
+        is asked for every query."""
+        ...
+
+
 class QueryHandler(Protocol):
     def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
         """Answer one DNS message of at least 12 octets.

@@ -17,6 +17,7 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain import zone_export
@@ -63,11 +64,14 @@ from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
+from kudurru.projections.pipeline.policy import Policy
 from kudurru.projections.zones_as_of import ZonesAsOf
 
 LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
+
+NOBODY = FixedNeighbours()
 
 MESSAGE_MIN = 12
 """Octets of the header of a DNS message (RFC 1035 section 4.1.1)."""
@@ -230,7 +234,8 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
 
 def pipeline_of(node: Node, **options: Any) -> Pipeline:
     """The pipeline over a node's zones; `options` as the server sets them."""
-    return _pipeline(node.zones.served, node.clock, **options)
+    policy = Policy(lambda: node.views.policies.filters, options.pop("neighbours", NOBODY))
+    return _pipeline(node.zones.served, node.clock, policy=policy, **options)
 
 
 def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
@@ -242,6 +247,7 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
         cookies=options.get("cookies"),
+        policy=options.get("policy"),
     )
 
 

@@ -88,4 +88,5 @@ def extended_error(answer: Answer) -> bytes:
     """The option that says more than the code does (RFC 8914)."""
     if answer.extended_error is None:
         return b""
-    return pack_option(EXTENDED_ERROR, answer.extended_error.to_bytes(2, "big"))
+    text = answer.extended_text.encode()
+    return pack_option(EXTENDED_ERROR, answer.extended_error.to_bytes(2, "big") + text)

@@ -1,4 +1,4 @@
-"""From a query's octets to the answer's: ingress, then zones; what nobody answers is refused.
+"""From a query's octets to the answer's: ingress, zones, policy; what nobody answers is refused.
 
 The pipeline is one plain call per query, and whatever goes wrong inside costs that query only.
 """
@@ -19,10 +19,12 @@ from kudurru.domain.dns.messages import (
     error_reply,
     parse_query,
 )
+from kudurru.domain.dns.record_types import CNAME
 from kudurru.domain.dns.zone_tree import ZoneSet
 from kudurru.domain.ports import Clock, Reply
 from kudurru.projections.pipeline.edns import Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
+from kudurru.projections.pipeline.policy import Policy
 from kudurru.projections.pipeline.zones import Zones
 
 UDP = "udp"
@@ -57,7 +59,9 @@ class Pipeline:
         is_lameduck: Callable[[], bool],
         on_exception: Callable[[Exception], None],
         cookies: Cookies | None = None,
+        policy: Policy | None = None,
     ) -> None:
+        self._policy = policy
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._zones = Zones(zones)
@@ -78,7 +82,7 @@ class Pipeline:
                 return Reply(query.reply, False) if query.reply is not None else None
             now_s = self._clock.now_us() // 1_000_000
             asked = self._edns.read(query, client, proto, now_s)
-            answer = asked.answer or self._answer(query, now_s)
+            answer = asked.answer or self._answer(query, client, proto, now_s)
             wire = compose(
                 query,
                 answer,
@@ -103,13 +107,29 @@ class Pipeline:
             unhandled_exceptions=self._unhandled_exceptions,
         )
 
-    def _answer(self, query: Query, now_s: int) -> Answer:
+    def _answer(self, query: Query, client: str, proto: str, now_s: int) -> Answer:
         answer = self._ingress.answer(query)
         if answer is None:
-            answer = self._zones.answer(query, now_s) or NOT_OURS
+            answer = self._zones.answer(query, now_s)
+            if answer is None:
+                answer = self._filtered(query, client, proto, now_s)
             if query.qclass == CLASS_ANY:
                 # RFC 1035 section 6.2: nobody has the authority over all classes.
                 answer = msgspec.structs.replace(answer, is_authoritative=False)
+        return answer
+
+    def _filtered(self, query: Query, client: str, proto: str, now_s: int) -> Answer:
+        """What policies make of a question that no zone answers."""
+        if self._policy is None:
+            return NOT_OURS
+        caller = self._policy.caller(client, proto)
+        decision = self._policy.judge(caller, query.qname.lower(), query.qtype, now_s)
+        answer = self._policy.answer(query, decision) or NOT_OURS
+        if answer.answer and answer.answer[0].rtype == CNAME:
+            answer = self._zones.behind(answer.answer[0], query.qtype, now_s)
+        if answer.is_lasting and not self._policy.is_uniform:
+            # The next client may get another one.
+            answer = msgspec.structs.replace(answer, is_lasting=False)
         return answer
 
     def _failed(
