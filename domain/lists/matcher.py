@@ -60,9 +60,9 @@ class Union:
         return next((place for place in places if place is not None), None)
 
 
-def rank(hit: Hit) -> tuple[int, int]:
-    """Order of the hits on a name: exact, wildcards with the closest first, patterns."""
+def rank(hit: Hit) -> tuple[int, int, str, int, int]:
+    """Order of the hits on a name: exact, wildcards with the closest first, patterns; then by list
+    and place, so that every node decides alike."""
     rule = hit.rule
-    if rule.pattern:
-        return 2, 0
-    return int(rule.covers != SELF), -len(rule.name)
+    kind, size = (2, 0) if rule.pattern else (int(rule.covers != SELF), -len(rule.name))
+    return kind, size, hit.list, hit.source, hit.offset

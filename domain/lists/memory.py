@@ -17,6 +17,7 @@ class MemoryMatcher:
 
     def __init__(self) -> None:
         self._by_name: dict[bytes, tuple[Hit, ...]] = {}
+        self._names: dict[Key, set[bytes]] = {}
         self._texts: dict[tuple[Key, int], tuple[str, Sequence[str]]] = {}
         self._patterns = Patterns([])
         self._pattern_hits: list[Hit] = []
@@ -36,17 +37,14 @@ class MemoryMatcher:
 
     def drop(self, key: Key) -> None:
         """Forget a list. Nothing happens where there is none."""
-        gone = [place for place in self._texts if place[0] == key]
-        if not gone:
-            return
-        for place in gone:
+        for place in [place for place in self._texts if place[0] == key]:
             del self._texts[place]
-        for name, hits in list(self._by_name.items()):
-            left = tuple(hit for hit in hits if hit.list != key)
-            if not left:
-                del self._by_name[name]
-            elif len(left) != len(hits):
+        for name in self._names.pop(key, ()):
+            left = tuple(hit for hit in self._by_name[name] if hit.list != key)
+            if left:
                 self._by_name[name] = left
+            else:
+                del self._by_name[name]
         self._pattern_hits = [hit for hit in self._pattern_hits if hit.list != key]
         self._compile()
 
@@ -79,6 +77,7 @@ class MemoryMatcher:
             return
         name = hit.rule.name
         self._by_name[name] = (*self._by_name.get(name, ()), hit)
+        self._names.setdefault(hit.list, set()).add(name)
 
     def _compile(self) -> None:
         patterns = [hit.rule.pattern for hit in self._pattern_hits]

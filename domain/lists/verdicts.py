@@ -1,11 +1,11 @@
 """What a set of lists makes of a name, class by class.
 
 Within a class the first hit that applies decides: exact before wildcard before pattern, the closest
-wildcard first. Which of several lists it is does not matter for the answer, unless rules bring
-replies of their own; then the list that comes first in `lists` decides.
+wildcard first, and between equals the order of the lists' keys.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from ipaddress import IPv4Address, IPv6Address
 
 import msgspec
 
@@ -20,7 +20,7 @@ from kudurru.domain.objects import Key
 class Asker(msgspec.Struct, frozen=True):
     """Who asks, as far as rules with `$client` care."""
 
-    address: object = None  # ipaddress.IPv4Address or IPv6Address; None matches no network
+    address: IPv4Address | IPv6Address | None = None
     names: frozenset[str] = frozenset()
     """Client id, MAC, listener, names of groups: lower case."""
 
@@ -50,7 +50,7 @@ NONE = Verdicts()
 
 
 def verdicts(
-    name: Name, hits: Sequence[Hit], lists: Sequence[Key], qtype: int, asker: Asker = NOBODY
+    name: Name, hits: Sequence[Hit], lists: Container[Key], qtype: int, asker: Asker = NOBODY
 ) -> Verdicts:
     """What `lists` say of a `name` (a key), a type of question and a client.
     `hits` are those of `Matcher.lookup(name)`."""
@@ -83,7 +83,9 @@ def _applies(rule: Rule, name: Name, qtype: int, asker: Asker) -> bool:
 
 def _is_one_of(asker: Asker, clients: Iterable[Network | str]) -> bool:
     return any(
-        client in asker.names if isinstance(client, str) else asker.address in client
+        client in asker.names
+        if isinstance(client, str)
+        else asker.address is not None and asker.address in client
         for client in clients
     )
 
