@@ -20,15 +20,16 @@ from kudurru.domain.events import (
 )
 from kudurru.domain.filtering import pauses
 from kudurru.domain.filtering.clients import ClientIndex, Place, places_of
-from kudurru.domain.filtering.decision import Filters, Subscribed
+from kudurru.domain.filtering.decision import Filters
 from kudurru.domain.filtering.policies import BlockDefaults, CompiledPolicy
 from kudurru.domain.filtering.schedules import TimeZones
 from kudurru.domain.kinds.clientgroup import ClientGroupSpec
 from kudurru.domain.kinds.meta import Reason, is_enabled
 from kudurru.domain.kinds.policy import PolicySpec
 from kudurru.domain.kinds.registry import BLOCK_LIST, CLIENT_GROUP, POLICY
+from kudurru.domain.lists.matcher import Matcher
 from kudurru.domain.object_store import decode_body
-from kudurru.domain.objects import ObjectRef, ref_of
+from kudurru.domain.objects import Key, ObjectRef, key_of, ref_of
 from kudurru.domain.set_digest import SetDigest, number_of
 
 _KINDS = frozenset({POLICY.name, CLIENT_GROUP.name, BLOCK_LIST.name})
@@ -54,7 +55,7 @@ class PolicyView:
     def __init__(self, time_zones: TimeZones, on_change: Callable[[], None] = lambda: None) -> None:
         self._time_zones = time_zones
         self._on_change = on_change
-        self._subscribed: Subscribed | None = None
+        self._matcher: Matcher | None = None
         self._defaults = BlockDefaults()
         self.reset()
 
@@ -63,7 +64,7 @@ class PolicyView:
         self._policies: dict[str, CompiledPolicy] = {}
         self._groups: dict[str, tuple[Place, ...]] = {}
         self._unsupported: set[str] = set()  # groups that name an integration
-        self._lists: set[str] = set()
+        self._lists: set[Key] = set()
         self._disabled: set[tuple[str, str]] = set()  # (kind, namespace/name)
         self._pauses: dict[str, int | None] = {}
         self._facts: dict[str, int] = {}  # what each object or pause counts for in the digest
@@ -103,7 +104,7 @@ class PolicyView:
             if group.sources is not None and group.sources.integration_ref is not None:
                 self._unsupported.add(name)
         else:
-            self._lists.add(name)
+            self._lists.add(event.key)
         self._changed()
 
     def _forget(self, ref: ObjectRef) -> None:
@@ -115,7 +116,7 @@ class PolicyView:
             self._groups.pop(name, None)
             self._unsupported.discard(name)
         else:
-            self._lists.discard(name)
+            self._lists.discard(key_of(ref.kind, ref.namespace, ref.name))
 
     def _set_blocking(self, event: Recorded) -> None:
         if event.body is None:
@@ -143,7 +144,7 @@ class PolicyView:
         over = [g for g, until in self._pauses.items() if until is not None and until <= now_s]
         for group in over:
             del self._pauses[group]
-            self._count(pauses.key_of_group(group), None)
+            self._count(pauses.stream_of(group), None)
         if over:
             self._changed()
 
@@ -159,7 +160,7 @@ class PolicyView:
                 self._policies.values(),
                 ClientIndex(self._groups),
                 pauses=self._pauses,
-                subscribed=self._subscribed,
+                matcher=self._matcher,
                 lists=self._lists,
                 defaults=self._defaults,
             )
@@ -173,9 +174,9 @@ class PolicyView:
     def has_group(self, name: str) -> bool:
         return name in self._groups or (CLIENT_GROUP.name, name) in self._disabled
 
-    def subscribe(self, lists: Subscribed) -> None:
+    def subscribe(self, matcher: Matcher) -> None:
         """Match against these lists from now on."""
-        self._subscribed = lists
+        self._matcher = matcher
         self._changed()
 
     def configure(self, defaults: BlockDefaults) -> None:
@@ -190,8 +191,9 @@ class PolicyView:
             ref = ObjectRef(POLICY.name, *policy.name.split("/", 1))
             for group in sorted(policy.groups or ()):
                 yield from self._reference(ref, CLIENT_GROUP.name, group, group in self._groups)
-            for name in policy.lists:
-                yield from self._reference(ref, BLOCK_LIST.name, name, name in self._lists)
+            for key in policy.lists:
+                name = key.partition("/")[2]
+                yield from self._reference(ref, BLOCK_LIST.name, name, key in self._lists)
             if policy.hours is not None and not policy.hours.is_known:
                 zone = policy.hours.time_zone
                 message = f"this host does not know the time zone {zone!r}; its hours count as UTC"

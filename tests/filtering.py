@@ -7,12 +7,15 @@ import msgspec
 
 from kudurru.adapters.time_zones import find_time_zone
 from kudurru.domain.dns import names, record_types
-from kudurru.domain.filtering.clients import Caller, ClientIndex, caller_from, places_of
-from kudurru.domain.filtering.decision import Decision, Filters, Hit, Verdicts, decide
+from kudurru.domain.dns.names import Name
+from kudurru.domain.filtering.clients import ClientIndex, caller_from, places_of
+from kudurru.domain.filtering.decision import Decision, Filters, decide
 from kudurru.domain.filtering.policies import CompiledPolicy
-from kudurru.domain.filtering.rules import Ancestry, RuleSet
 from kudurru.domain.kinds.clientgroup import ClientGroupSpec
 from kudurru.domain.kinds.policy import PolicySpec
+from kudurru.domain.lists.memory import MemoryMatcher
+from kudurru.domain.lists.rules import Context
+from kudurru.domain.objects import Key
 
 NOON_S = 1_760_000_000
 
@@ -32,37 +35,15 @@ def groups(**clients: Sequence[Mapping[str, str]]) -> ClientIndex:
     )
 
 
-class PlainLists:
-    """`Subscribed` over rules as policies write them: `!` is important, `@` allows."""
-
-    is_personal = False
-
-    def __init__(self, lists: Mapping[str, Sequence[str]]) -> None:
-        self._lists = {
-            name: {
-                mark: RuleSet([rule.lstrip("!@") for rule in rules if _mark(rule) == mark])
-                for mark in ("!@", "!", "@", "")
-            }
-            for name, rules in lists.items()
-        }
-
-    def find(self, lists: Sequence[str], name: Ancestry, rtype: int, caller: Caller) -> Verdicts:
-        found = []
-        for mark in ("!@", "!", "@", ""):
-            hits = [
-                Hit(one, match.rule, match.line)
-                for one in lists
-                if one in self._lists and (match := self._lists[one][mark].find(name))
-            ]
-            found.append(hits[0] if hits else None)
-        return Verdicts(*found)
+def lists(**rules: Sequence[str]) -> MemoryMatcher:
+    """Inline lists of the namespace default."""
+    matcher = MemoryMatcher()
+    for name, lines in rules.items():
+        matcher.put(Key(f"BlockList/default/{name}"), [("inline", lines)], Context())
+    return matcher
 
 
-def _mark(rule: str) -> str:
-    return rule[: len(rule) - len(rule.lstrip("!@"))]
-
-
-def key(name: str) -> bytes:
+def key(name: str) -> Name:
     return names.key(names.from_text(name))
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from kudurru.domain.kinds.clientgroup import Client, ClientGroupSpec
+from kudurru.domain.lists.verdicts import Asker
 
 _MAPPED = bytes(10) + b"\xff\xff"  # IPv4 among IPv6 (RFC 4291 section 2.5.5.2)
 _IDENTIFIER = (1 << 64) - 1  # the lower half of an IPv6 address
@@ -107,6 +108,14 @@ class ClientIndex:
                 yield "listener", caller.listener
         if self._has_suffixes and len(caller.address) == 16:
             yield "suffix", address & _IDENTIFIER
+
+
+def asker_of(caller: Caller, groups: Groups) -> Asker:
+    """The caller as rules with `$client` know it: by address, client ID, MAC, listener, and the
+    groups with and without their namespace."""
+    known = {caller.client_id, caller.listener, caller.mac.hex(":")}
+    known |= groups | {group.partition("/")[2] for group in groups}
+    return Asker(ip_address(caller.address), frozenset(known - {""}))
 
 
 def _place(client: Client) -> Place:

@@ -16,13 +16,13 @@ before regex. A bypass ends the list of policies: what comes after it in order d
 a client is paused nothing is denied. What a policy itself allows is not sent to safe search.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Container, Iterable, Mapping
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from kudurru.domain.dns.record_types import ANY
-from kudurru.domain.filtering.clients import Caller, ClientIndex, Groups
+from kudurru.domain.dns.names import Name
+from kudurru.domain.filtering.clients import Caller, ClientIndex, Groups, asker_of
 from kudurru.domain.filtering.policies import (
     BlockDefaults,
     CompiledPolicy,
@@ -32,6 +32,10 @@ from kudurru.domain.filtering.policies import (
     safe_target,
 )
 from kudurru.domain.filtering.rules import Ancestry, Match
+from kudurru.domain.lists.matcher import Hit, Matcher, Union
+from kudurru.domain.lists.rules import Reply as ListReply
+from kudurru.domain.lists.verdicts import Verdict, Verdicts, verdicts
+from kudurru.domain.objects import Key
 
 Action = Literal["pass", "block", "rewrite"]
 Reason = Literal[
@@ -48,54 +52,6 @@ EVERYONE = ""
 """Stands for all clients, where groups are paused."""
 
 
-class Hit(NamedTuple):
-    """A rule of a subscribed list."""
-
-    list: str  # namespace/name
-    rule: str
-    line: int
-
-
-class Verdicts(NamedTuple):
-    """What some lists say of a name, by class."""
-
-    important_allow: Hit | None = None
-    important_deny: Hit | None = None
-    allow: Hit | None = None
-    deny: Hit | None = None
-
-
-NO_VERDICTS = Verdicts()
-
-
-class Subscribed(Protocol):
-    """The subscribed lists that are loaded."""
-
-    @property
-    def is_personal(self) -> bool:
-        """Whether a rule is for some clients only."""
-        ...
-
-    def find(self, lists: Sequence[str], name: Ancestry, rtype: int, caller: Caller) -> Verdicts:
-        """Of lists by name; one that is not there says nothing."""
-        ...
-
-
-class NoLists:
-    """`Subscribed` to nothing."""
-
-    is_personal = False
-
-    def find(
-        self,
-        lists: Sequence[str],  # noqa: ARG002  # the protocol's
-        name: Ancestry,  # noqa: ARG002  # the protocol's
-        rtype: int,  # noqa: ARG002  # the protocol's
-        caller: Caller,  # noqa: ARG002  # the protocol's
-    ) -> Verdicts:
-        return NO_VERDICTS
-
-
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What becomes of a question and who says so. `policy` is the one that decided, else the first
     that applies: block mode, TTL, upstreams and query log are its."""
@@ -103,13 +59,21 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     action: Action = "pass"
     reason: Reason = "none"
     policy: CompiledPolicy | None = None
-    list: str = ""
-    rule: str = ""
+    rule: str = ""  # as it stands in the policy; of a list it is `hit`
     line: int = 0
+    hit: Hit | None = None
+    reply: ListReply | None = None  # what the rule of a list wants answered
     matched: bytes = b""
     """The name that the rule names, where it is not the question's: an alias, a target, or an
     address of the answer."""
     rewritten: Rewritten | None = None
+    is_personal: bool = False
+    """Whether a rule looked at who asks: another client may get another decision."""
+
+    @property
+    def list(self) -> str:
+        """namespace/name of the list that decided, empty where none did."""
+        return self.hit.list.partition("/")[2] if self.hit is not None else ""
 
     @property
     def is_blocked(self) -> bool:
@@ -143,8 +107,8 @@ class Filters:
         clients: ClientIndex | None = None,
         *,
         pauses: Mapping[str, int | None] | None = None,
-        subscribed: Subscribed | None = None,
-        lists: Container[str] | None = None,
+        matcher: Matcher | None = None,
+        lists: Container[Key] | None = None,
         defaults: BlockDefaults | None = None,
     ) -> None:
         """`pauses` are moments in unix time by group, None: until blocking is enabled again.
@@ -152,25 +116,23 @@ class Filters:
         self.policies = tuple(in_order(policies))
         self.defaults = defaults or BlockDefaults()
         self._lists = {
-            policy.name: tuple(name for name in policy.lists if lists is None or name in lists)
+            policy.name: frozenset(key for key in policy.lists if lists is None or key in lists)
             for policy in self.policies
         }
-        self.subscribed: Subscribed = subscribed or NoLists()
+        self.matcher = matcher or Union()
         self._clients = clients or ClientIndex({})
         self._pauses = dict(pauses or {})
         self._groups: dict[Caller, Groups] = {}
         self._candidates: dict[Groups, tuple[list[CompiledPolicy], list[CompiledPolicy]]] = {}
         self.is_idle = not self.policies
         """Nothing is filtered for anybody."""
-        self._is_uniform = all(p.groups is None and p.hours is None for p in self.policies)
-        self._is_uniform = self._is_uniform and not self._pauses
+        self.is_uniform = not self._pauses and all(
+            policy.groups is None and policy.hours is None for policy in self.policies
+        )
+        """Whether a decision is the same for every client, until something changes, unless it says
+        that it is personal."""
 
-    @property
-    def is_uniform(self) -> bool:
-        """Whether a question's outcome is the same for every client, until something changes."""
-        return self._is_uniform and not self.subscribed.is_personal
-
-    def lists_of(self, policy: CompiledPolicy) -> tuple[str, ...]:
+    def lists_of(self, policy: CompiledPolicy) -> frozenset[Key]:
         return self._lists[policy.name]
 
     def groups_of(self, caller: Caller) -> Groups:
@@ -213,7 +175,7 @@ class Filters:
         )
 
 
-def decide(filters: Filters, caller: Caller, key: bytes, rtype: int, now_s: int) -> Decision:
+def decide(filters: Filters, caller: Caller, key: Name, rtype: int, now_s: int) -> Decision:
     """What becomes of a question. `key` is its name in lower case."""
     if filters.is_idle:
         return PASS
@@ -233,7 +195,10 @@ def decide(filters: Filters, caller: Caller, key: bytes, rtype: int, now_s: int)
             )
     decision = _undecided(applying)
     if not applying.is_paused:
-        decision = _judge(filters, applying, name, rtype, caller) or decision
+        said = _said_by_lists(filters, applying, name, rtype, caller)
+        decision = _judge(applying, said, name, rtype) or decision
+        if said.is_personal:
+            decision = msgspec.structs.replace(decision, is_personal=True)
     if decision.is_blocked or decision.reason == "policy-allow":
         return decision
     return _safe_search(applying, key) or decision
@@ -243,7 +208,8 @@ def decide_on_answer(
     filters: Filters,
     caller: Caller,
     asked: Decision,
-    leads_to: Iterable[bytes],
+    leads_to: Iterable[Name],
+    rtype: int,
     now_s: int,
 ) -> Decision:
     """What becomes of an answer that leads to these names (keys): the decision on the question,
@@ -253,10 +219,16 @@ def decide_on_answer(
     applying = filters.applying(caller, now_s)
     if applying.is_paused or not applying.policies:
         return asked
+    is_personal = asked.is_personal
     for key in leads_to:
-        found = _judge(filters, applying, Ancestry(key), ANY, caller, with_types=False)
+        name = Ancestry(key)
+        said = _said_by_lists(filters, applying, name, rtype, caller)
+        found = _judge(applying, said, name, rtype, with_types=False)
+        is_personal = is_personal or said.is_personal
         if found is not None and found.is_blocked:
-            return msgspec.structs.replace(found, matched=key)
+            return msgspec.structs.replace(found, matched=key, is_personal=is_personal)
+    if is_personal != asked.is_personal:
+        return msgspec.structs.replace(asked, is_personal=is_personal)
     return asked
 
 
@@ -269,28 +241,27 @@ def _undecided(applying: Applying) -> Decision:
     return Decision(policy=first) if first is not None else PASS
 
 
+class _Said(NamedTuple):
+    """What the lists say of a name, by policy where they say something."""
+
+    by: list[tuple[CompiledPolicy, Verdicts]]
+    is_personal: bool
+
+
+_NOTHING_SAID = _Said([], False)
+
+
 def _judge(
-    filters: Filters,
-    applying: Applying,
-    name: Ancestry,
-    rtype: int,
-    caller: Caller,
-    *,
-    with_types: bool = True,
+    applying: Applying, said: _Said, name: Ancestry, rtype: int, *, with_types: bool = True
 ) -> Decision | None:
     """The classes between rewrites and safe search."""
     policies = applying.policies
-    said = [
-        (policy, filters.subscribed.find(lists, name, rtype, caller))
-        for policy in policies
-        if (lists := filters.lists_of(policy))
-    ]
-    for policy, verdicts in said:
-        if verdicts.important_allow is not None:
-            return _by_list(policy, verdicts.important_allow, "pass", "important-allow")
-    for policy, verdicts in said:
-        if verdicts.important_deny is not None:
-            return _by_list(policy, verdicts.important_deny, "block", "important-deny")
+    for policy, by_lists in said.by:
+        if by_lists.important_allow is not None:
+            return _by_list(policy, by_lists.important_allow, "pass", "important-allow")
+    for policy, by_lists in said.by:
+        if by_lists.important_deny is not None:
+            return _by_list(policy, by_lists.important_deny, "block", "important-deny")
     for policy in policies:
         if policy.allow and (match := policy.allow.find(name)) is not None:
             return _by_policy(policy, match, "pass", "policy-allow")
@@ -299,26 +270,38 @@ def _judge(
             return _by_policy(policy, match, "block", "policy-deny")
         if with_types and rtype in policy.block_types:
             return Decision(action="block", reason="blocked-type", policy=policy)
-    for policy, verdicts in said:
-        if verdicts.allow is not None:
-            return _by_list(policy, verdicts.allow, "pass", "list-allow")
-    for policy, verdicts in said:
-        if verdicts.deny is not None:
-            return _by_list(policy, verdicts.deny, "block", "list-deny")
+    for policy, by_lists in said.by:
+        if by_lists.allow is not None:
+            return _by_list(policy, by_lists.allow, "pass", "list-allow")
+    for policy, by_lists in said.by:
+        if by_lists.deny is not None:
+            return _by_list(policy, by_lists.deny, "block", "list-deny")
     return None
+
+
+def _said_by_lists(
+    filters: Filters, applying: Applying, name: Ancestry, rtype: int, caller: Caller
+) -> _Said:
+    asking = [(p, lists) for p in applying.policies if (lists := filters.lists_of(p))]
+    hits = filters.matcher.lookup(name.key) if asking else ()
+    if not hits:
+        return _NOTHING_SAID
+    asker = asker_of(caller, applying.groups)
+    return _Said(
+        [(policy, verdicts(name.key, hits, lists, rtype, asker)) for policy, lists in asking],
+        any(hit.rule.clients or hit.rule.not_clients for hit in hits),
+    )
 
 
 def _by_policy(policy: CompiledPolicy, match: Match, action: Action, reason: Reason) -> Decision:
     return Decision(action=action, reason=reason, policy=policy, rule=match.rule, line=match.line)
 
 
-def _by_list(policy: CompiledPolicy, hit: Hit, action: Action, reason: Reason) -> Decision:
-    return Decision(
-        action=action, reason=reason, policy=policy, list=hit.list, rule=hit.rule, line=hit.line
-    )
+def _by_list(policy: CompiledPolicy, said: Verdict, action: Action, reason: Reason) -> Decision:
+    return Decision(action=action, reason=reason, policy=policy, hit=said.hit, reply=said.reply)
 
 
-def _safe_search(applying: Applying, key: bytes) -> Decision | None:
+def _safe_search(applying: Applying, key: Name) -> Decision | None:
     safe = next((policy for policy in applying.policies if policy.safe_search), None)
     target = safe_target(key) if safe is not None else None
     if target is None:

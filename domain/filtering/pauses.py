@@ -27,7 +27,7 @@ class BlockingSet(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None  # unix time of the end of a pause; None: until the next word
 
 
-def key_of_group(group: str) -> Key:
+def stream_of(group: str) -> Key:
     """Stream of a group, by its full name."""
     return Key(f"{PREFIX}{group}" if group else f"{PREFIX}/everyone")
 
@@ -50,7 +50,7 @@ def _command(fact: BlockingSet, version: int) -> RecordFact:
     namespace = fact.group.partition("/")[0]
     return RecordFact(
         type=BLOCKING_SET,
-        key=key_of_group(fact.group),
+        key=stream_of(fact.group),
         ver=version + 1,
         scope=f"{namespace}/",
         manager=DEFAULT_MANAGER,

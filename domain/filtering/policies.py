@@ -15,6 +15,9 @@ from kudurru.domain.filtering.rules import Ancestry, RuleSet
 from kudurru.domain.filtering.schedules import Hours, TimeZones
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
 from kudurru.domain.kinds.policy import PolicySpec, Rewrite
+from kudurru.domain.objects import Key
+
+BLOCK_LIST = "BlockList"
 
 BlockMode = Literal["zeroip", "nxdomain", "nodata", "refused", "custom"]
 
@@ -47,7 +50,9 @@ class CompiledPolicy:
         self.groups: Groups | None = (
             frozenset(full_name(ref, namespace) for ref in spec.client_group_refs) or None
         )
-        self.lists = tuple(full_name(ref, namespace) for ref in spec.block_list_refs)
+        self.lists = tuple(
+            Key(f"{BLOCK_LIST}/{full_name(ref, namespace)}") for ref in spec.block_list_refs
+        )
         self.allow = RuleSet(spec.allow)
         self.deny = RuleSet(spec.deny)
         self.rewrites = _Rewrites(spec.rewrites)

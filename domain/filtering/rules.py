@@ -6,13 +6,16 @@ length of the name and nothing else.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kudurru.domain import regexes
 from kudurru.domain.dns import names
-from kudurru.domain.dns.names import BadName
+from kudurru.domain.dns.names import BadName, Name
+
+if TYPE_CHECKING:
+    from kudurru.domain.lists.patterns import Patterns
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
@@ -27,7 +30,7 @@ class Ancestry:
 
     __slots__ = ("_text", "above", "key")
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: Name) -> None:
         self.key = key
         self.above: list[bytes] = []  # nearest first, the root last
         self._text: str | None = None
@@ -64,7 +67,7 @@ class RuleSet:
                 continue
             into = self._below if rule.startswith("*.") else self._exact
             into.setdefault(key, match)
-        self._regexes, self._set = self._compile(patterns)
+        self._regexes, self._patterns = self._compile(patterns)
 
     def __bool__(self) -> bool:
         return bool(self._exact or self._below or self._regexes)
@@ -79,13 +82,12 @@ class RuleSet:
             for key in name.above:
                 if (found := self._below.get(key)) is not None:
                     return found
-        if self._set is not None:
-            hits: list[int] = self._set.Match(name.text)
-            if hits:
-                return self._regexes[min(hits)]
+        if self._patterns is not None:
+            for hit in self._patterns.search(name.text):
+                return self._regexes[hit]
         return None
 
-    def _compile(self, patterns: Iterable[Match]) -> tuple[list[Match], Any]:
+    def _compile(self, patterns: Iterable[Match]) -> "tuple[list[Match], Patterns | None]":
         usable = []
         for match in patterns:
             if regexes.fault(match.rule[1:-1]) is None:
@@ -94,4 +96,6 @@ class RuleSet:
                 self.unusable.append(match.rule)
         if not usable:
             return [], None
-        return usable, regexes.compiled_set(match.rule[1:-1] for match in usable)
+        from kudurru.domain.lists.patterns import Patterns  # loads RE2, for those who need it
+
+        return usable, Patterns([match.rule[1:-1] for match in usable])

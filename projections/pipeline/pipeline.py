@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from kudurru.domain.dns import names
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.lookup import NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
 from kudurru.domain.dns.messages import (
@@ -18,11 +19,13 @@ from kudurru.domain.dns.messages import (
     compose,
     error_reply,
     parse_query,
+    truncated,
 )
 from kudurru.domain.dns.record_types import CNAME
 from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
 from kudurru.domain.ports import Clock, Reply
-from kudurru.projections.pipeline.edns import Edns, extended_error
+from kudurru.projections.pipeline.edns import Asked, Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
 from kudurru.projections.pipeline.policy import Policy
 from kudurru.projections.pipeline.zones import Zones
@@ -70,6 +73,7 @@ class Pipeline:
         self._requests: dict[str, int] = defaultdict(int)
         self._responses: dict[int | None, int] = defaultdict(int)
         self._unhandled_exceptions = 0
+        self._dropped_by_policy = 0
 
     def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
         """The reply to one message; None: send nothing. Never raises."""
@@ -83,17 +87,26 @@ class Pipeline:
             now_s = self._clock.now_us() // 1_000_000
             asked = self._edns.read(query, client, proto, now_s)
             answer = asked.answer or self._answer(query, client, proto, now_s)
-            wire = compose(
-                query,
-                answer,
-                query.udp_max if proto == UDP else TCP_MAX,
-                options=asked.options + extended_error(answer),
-                block=asked.block,
-            )
+            if answer is DROPPED:
+                self._dropped_by_policy += 1
+                self._responses[None] += 1
+                return None
+            wire = self._compose(query, answer, proto, asked)
         except Exception as error:
             return self._failed(error, packet, query)
         self._responses[answer.rcode] += 1
         return Reply(wire, answer.is_lasting and not asked.is_personal)
+
+    def _compose(self, query: Query, answer: Answer, proto: str, asked: Asked) -> bytes:
+        if answer is TRUNCATED:
+            return truncated(query, answer, asked.options)
+        return compose(
+            query,
+            answer,
+            query.udp_max if proto == UDP else TCP_MAX,
+            options=asked.options + extended_error(answer),
+            block=asked.block,
+        )
 
     def statistics(self) -> PipelineStatistics:
         responses = {
@@ -103,7 +116,10 @@ class Pipeline:
         return PipelineStatistics(
             requests=dict(self._requests),
             responses=responses,
-            dropped={"malformed": self._responses.get(None, 0)},
+            dropped={
+                "malformed": self._responses.get(None, 0) - self._dropped_by_policy,
+                "policy": self._dropped_by_policy,
+            },
             unhandled_exceptions=self._unhandled_exceptions,
         )
 
@@ -123,11 +139,11 @@ class Pipeline:
         if self._policy is None:
             return NOT_OURS
         caller = self._policy.caller(client, proto)
-        decision = self._policy.judge(caller, query.qname.lower(), query.qtype, now_s)
-        answer = self._policy.answer(query, decision) or NOT_OURS
+        decision = self._policy.judge(caller, names.key(query.qname), query.qtype, now_s)
+        answer = self._policy.answer(query, decision, proto) or NOT_OURS
         if answer.answer and answer.answer[0].rtype == CNAME:
             answer = self._zones.behind(answer.answer[0], query.qtype, now_s)
-        if answer.is_lasting and not self._policy.is_uniform:
+        if answer.is_lasting and not self._policy.is_lasting(decision):
             # The next client may get another one.
             answer = msgspec.structs.replace(answer, is_lasting=False)
         return answer

@@ -11,6 +11,7 @@ import msgspec
 
 from kudurru.domain.dns.lookup import Answer
 from kudurru.domain.dns.messages import Query
+from kudurru.domain.dns.names import Name
 from kudurru.domain.filtering import answers
 from kudurru.domain.filtering.clients import Caller, packed_address
 from kudurru.domain.filtering.decision import Decision, Filters, decide
@@ -36,25 +37,28 @@ class Policy:
         address = packed_address(client)
         return Caller(address, self._neighbours.mac_of(address), client_id.lower(), proto)
 
-    @property
-    def is_uniform(self) -> bool:
+    def is_lasting(self, decision: Decision) -> bool:
         """Whether everybody gets the same, until `on_change` of the view."""
-        return self._filters().is_uniform
+        return self._filters().is_uniform and not decision.is_personal
 
-    def judge(self, caller: Caller, key: bytes, rtype: int, now_s: int) -> Decision:
+    def judge(self, caller: Caller, key: Name, rtype: int, now_s: int) -> Decision:
         return decide(self._filters(), caller, key, rtype, now_s)
 
-    def answer(self, query: Query, decision: Decision) -> Answer | None:
-        """What policies answer; None passes the question on."""
+    def answer(self, query: Query, decision: Decision, proto: str) -> Answer | None:
+        """What policies answer; None passes the question on. DROPPED and TRUNCATED of
+        `filtering.answers` stand for what is no answer."""
         defaults = self._filters().defaults
         match decision.action:
             case "block":
+                answer = answers.blocked(decision, query.qtype, defaults)
+                if answer is answers.TRUNCATED and proto != "udp":
+                    return None
                 self._count(decision)
-                return answers.blocked(decision, query.qtype, defaults)
-            case "rewrite":
-                answer = answers.rewritten(decision, query.qtype, defaults)
-                self._rewritten += answer is not None
                 return answer
+            case "rewrite":
+                rewritten = answers.rewritten(decision, query.qtype, defaults)
+                self._rewritten += rewritten is not None
+                return rewritten
             case "pass":
                 return None
 

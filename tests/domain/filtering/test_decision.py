@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kudurru.domain.dns.record_types import A
 from kudurru.domain.filtering.clients import ClientIndex
 from kudurru.domain.filtering.decision import Decision, Filters, decide_on_answer
 from kudurru.domain.filtering.policies import CompiledPolicy
-from tests.filtering import NOON_S, PlainLists, caller_from, groups, judged, key, policy
+from kudurru.domain.objects import Key
+from tests.filtering import NOON_S, caller_from, groups, judged, key, lists, policy
 
 KIDS = "192.0.2.1"
 OTHER = "192.0.2.2"
@@ -18,13 +20,13 @@ CLIENTS = groups(kids=[{"ip": KIDS}], tv=[{"ip": KIDS}, {"ip": "192.0.2.3"}])
 
 
 def filters(*policies: CompiledPolicy, clients: ClientIndex = CLIENTS, **more: Any) -> Filters:
-    lists = {f"default/{name}": rules for name, rules in more.pop("lists", {}).items()}
-    return Filters(policies, clients, subscribed=PlainLists(lists), **more)
+    return Filters(policies, clients, **more)
 
 
 def said(decision: Decision) -> str:
     """Action, reason and rule in a line."""
-    return f"{decision.action} {decision.reason} {decision.rule}".strip()
+    by = decision.rule or decision.list.removeprefix("default/")
+    return f"{decision.action} {decision.reason} {by}".strip()
 
 
 @pytest.mark.parametrize(
@@ -62,11 +64,12 @@ def test_a_match_tells_the_rule_and_its_line() -> None:
 def test_classes_go_before_priorities() -> None:
     high = policy("high", priority=10, deny=["x.example"], blockListRefs=["ads"])
     low = policy("low", allow=["x.example"], rewrites=[{"name": "r.example", "targets": [KIDS]}])
-    both = filters(high, low, lists={"ads": ["r.example", "@y.example", "!x.example"]})
+    rules = ["r.example", "@@||y.example^", "y.example", "||x.example^$important"]
+    both = filters(high, low, matcher=lists(ads=rules))
     assert said(judged(filters(high, low), "x.example")) == "pass policy-allow x.example"
-    assert said(judged(both, "x.example")) == "block important-deny x.example"
+    assert said(judged(both, "x.example")) == "block important-deny ads"
     assert said(judged(both, "r.example")) == "rewrite rewrite r.example"
-    assert said(judged(both, "y.example")) == "pass list-allow y.example"
+    assert said(judged(both, "y.example")) == "pass list-allow ads"
 
 
 def test_higher_priority_decides_and_then_the_name() -> None:
@@ -160,16 +163,36 @@ def test_search_engines_are_sent_to_their_safe_name_unless_blocked_or_allowed() 
 
 def test_only_lists_that_count_are_asked() -> None:
     one = policy("one", blockListRefs=["ads", "other/more", "off"])
-    lists = {"ads": ["a.example"], "off": ["b.example"]}
-    found = filters(one, lists=lists)
-    assert judged(found, "a.example").list == "default/ads"
-    counted = filters(one, lists=lists) and Filters(
+    found = Filters(
         [one],
-        subscribed=PlainLists({f"default/{n}": r for n, r in lists.items()}),
-        lists={"default/ads"},
+        matcher=lists(ads=["a.example"], off=["b.example"], other=["c.example"]),
+        lists={Key("BlockList/default/ads"), Key("BlockList/default/other")},
     )
-    assert judged(counted, "a.example").is_blocked
-    assert not judged(counted, "b.example").is_blocked
+    assert judged(found, "a.example").list == "default/ads"
+    assert not judged(found, "b.example").is_blocked  # it is switched off
+    assert not judged(found, "c.example").is_blocked  # no policy names it
+
+
+def test_a_rule_for_some_clients_makes_the_decision_personal() -> None:
+    rules = ["||a.example^$client=192.0.2.1", "||b.example^$client=~kids", "||c.example^"]
+    found = filters(policy("one", blockListRefs=["ads"]), matcher=lists(ads=rules))
+    assert found.is_uniform
+    blocked = {
+        (name, client): (decision.is_blocked, decision.is_personal)
+        for name in ("a.example", "b.example", "c.example", "d.example")
+        for client in (KIDS, OTHER)
+        for decision in [judged(found, name, client=client)]
+    }
+    assert blocked == {
+        ("a.example", KIDS): (True, True),
+        ("a.example", OTHER): (False, True),
+        ("b.example", KIDS): (False, True),
+        ("b.example", OTHER): (True, True),
+        ("c.example", KIDS): (True, False),
+        ("c.example", OTHER): (True, False),
+        ("d.example", KIDS): (False, False),
+        ("d.example", OTHER): (False, False),
+    }
 
 
 @pytest.mark.parametrize(
@@ -190,7 +213,7 @@ def test_what_an_answer_leads_to_is_held_against_the_rules_too(
     found = filters(policy("one", deny=rules, allow=["good.example"], blockTypes=["ANY"]))
     decision = judged(found, asked)
     after = decide_on_answer(
-        found, caller_from(KIDS), decision, [key(name) for name in leads_to], NOON_S
+        found, caller_from(KIDS), decision, [key(name) for name in leads_to], A, NOON_S
     )
     assert said(after) == outcome
     assert after.is_blocked == bool(after.matched)
@@ -242,6 +265,15 @@ def _weight(rule: str, name: str) -> tuple[int, int] | None:
     return (0, 0) if rule == name else None
 
 
+def _written(rule: str) -> str:
+    """A rule of the oracle as an adblock list has it."""
+    mark, bare = rule[: len(rule) - len(rule.lstrip("!@"))], rule.lstrip("!@")
+    exact = bare if bare.startswith("/") else f"|{bare}^"
+    text = f"*.{bare[2:]}" if bare.startswith("*.") else exact
+    text = f"||{text}^" if text.startswith("*.") else text
+    return ("@@" if "@" in mark else "") + text + ("$important" if "!" in mark else "")
+
+
 def _expected(
     specs: list[dict[str, Any]], lists: dict[str, list[str]], name: str, mine: set[str]
 ) -> tuple[str, str]:
@@ -276,12 +308,13 @@ def _expected(
     st.sampled_from([KIDS, "192.0.2.3", OTHER]),
 )
 def test_the_lightest_of_all_rules_decides(
-    specs: list[dict[str, Any]], lists: dict[str, list[str]], name: str, client: str
+    specs: list[dict[str, Any]], said: dict[str, list[str]], name: str, client: str
 ) -> None:
     policies = [policy(str(i), **spec) for i, spec in enumerate(specs)]
-    found = judged(filters(*policies, lists=lists), name, client=client)
+    matcher = lists(**{one: [_written(rule) for rule in rules] for one, rules in said.items()})
+    found = judged(filters(*policies, matcher=matcher), name, client=client)
     mine = {KIDS: {"kids", "tv"}, "192.0.2.3": {"tv"}}.get(client, set())
-    action, decider = _expected(specs, lists, name, mine)
+    action, decider = _expected(specs, said, name, mine)
     assert found.action == action
     if decider:
         assert found.policy is not None
