@@ -1,10 +1,14 @@
-"""From a query's octets to the answer's: ingress, then zones; what nobody answers is refused.
+"""From a query's octets to the answer's: ingress, zones, then the resolver for clients who may use
+it; what nobody answers is refused.
 
-The pipeline is one plain call per query, and whatever goes wrong inside costs that query only.
+The pipeline is one plain call per query, and whatever goes wrong inside costs that query only. An
+answer that has to be asked for comes later, by callback: a query that waits is a few objects.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -19,15 +23,34 @@ from kudurru.domain.dns.messages import (
     error_reply,
     parse_query,
 )
+from kudurru.domain.dns.responses import Resolved, compose_resolved
 from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply
-from kudurru.projections.pipeline.edns import Edns, extended_error
+from kudurru.projections.pipeline.edns import Asked, Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
 from kudurru.projections.pipeline.zones import Zones
 
 UDP = "udp"
 NO_REPLY = "none"
 """The response code under which a drop is counted."""
+
+NOT_FOR_YOU = msgspec.structs.replace(NOT_OURS, is_lasting=False)
+"""Refused because of who asks, so it is no answer for anybody else."""
+
+
+class Resolver(Protocol):
+    """Answers what no zone here holds."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is anybody that it answers."""
+        ...
+
+    def resolve(self, query: Query, client: str) -> Resolved | Later[Resolved] | None:
+        """The answer, at once or within some seconds; None: not for this client. `client` is an
+        address in text."""
+        ...
 
 
 class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +80,9 @@ class Pipeline:
         is_lameduck: Callable[[], bool],
         on_exception: Callable[[Exception], None],
         cookies: Cookies | None = None,
+        resolver: Resolver | None = None,
     ) -> None:
+        self._resolver = resolver
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._zones = Zones(zones)
@@ -67,8 +92,8 @@ class Pipeline:
         self._responses: dict[int | None, int] = defaultdict(int)
         self._unhandled_exceptions = 0
 
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
-        """The reply to one message; None: send nothing. Never raises."""
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        """The reply to one message, or one to come; None: send nothing. Never raises."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
         try:
@@ -78,22 +103,35 @@ class Pipeline:
                 return Reply(query.reply, False) if query.reply is not None else None
             now_s = self._clock.now_us() // 1_000_000
             asked = self._edns.read(query, client, proto, now_s)
-            answer = asked.answer or self._answer(query, now_s)
-            wire = compose(
-                query,
-                answer,
-                query.udp_max if proto == UDP else TCP_MAX,
-                options=asked.options + extended_error(answer),
-                block=asked.block,
-            )
+            answer = asked.answer or self._answer(query, client, now_s)
+            if isinstance(answer, Later):
+                return answer.map(partial(self._finish_later, packet, query, asked, proto))
+            return self._finish(query, asked, proto, answer)
         except Exception as error:
             return self._failed(error, packet, query)
+
+    def _finish_later(
+        self, packet: bytes, query: Query, asked: Asked, proto: str, answer: Answer | Resolved
+    ) -> Reply | None:
+        try:
+            return self._finish(query, asked, proto, answer)
+        except Exception as error:
+            return self._failed(error, packet, query)
+
+    def _finish(self, query: Query, asked: Asked, proto: str, answer: Answer | Resolved) -> Reply:
+        limit = query.udp_max if proto == UDP else TCP_MAX
+        options = asked.options + extended_error(answer.extended_error)
+        if isinstance(answer, Resolved):
+            wire = compose_resolved(query, answer, limit, options=options, block=asked.block)
+            self._responses[answer.message.rcode] += 1
+            return Reply(wire, False)  # its TTLs count down
+        wire = compose(query, answer, limit, options=options, block=asked.block)
         self._responses[answer.rcode] += 1
         return Reply(wire, answer.is_lasting and not asked.is_personal)
 
     def statistics(self) -> PipelineStatistics:
         responses = {
-            NO_REPLY if rcode is None else RCODE_NAMES[rcode]: count
+            NO_REPLY if rcode is None else RCODE_NAMES.get(rcode, f"RCODE{rcode}"): count
             for rcode, count in self._responses.items()
         }
         return PipelineStatistics(
@@ -103,10 +141,14 @@ class Pipeline:
             unhandled_exceptions=self._unhandled_exceptions,
         )
 
-    def _answer(self, query: Query, now_s: int) -> Answer:
+    def _answer(self, query: Query, client: str, now_s: int) -> Answer | Resolved | Later[Resolved]:
         answer = self._ingress.answer(query)
         if answer is None:
-            answer = self._zones.answer(query, now_s) or NOT_OURS
+            answer = self._zones.answer(query, now_s)
+            if answer is None:
+                if self._resolver is None or not self._resolver.is_on:
+                    return NOT_OURS
+                return self._resolver.resolve(query, client) or NOT_FOR_YOU
             if query.qclass == CLASS_ANY:
                 # RFC 1035 section 6.2: nobody has the authority over all classes.
                 answer = msgspec.structs.replace(answer, is_authoritative=False)
