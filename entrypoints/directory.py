@@ -34,6 +34,7 @@ from kudurru.domain.errors import (
     StorageBroken,
 )
 from kudurru.domain.events import SIGNING_KEY, Position, Who
+from kudurru.domain.later import Later
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.signed_note import VerifierKey, parse_key
@@ -271,6 +272,7 @@ def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
     if len(packet) < MESSAGE_MIN:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
     reply = pipeline.handle(packet, "127.0.0.1", "tcp")
+    assert not isinstance(reply, Later)  # without a resolver nothing is waited for
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]
     return reply.wire

@@ -29,6 +29,7 @@ from kudurru.domain.dns.zone_tree import (
     EMPTY,
     Zone,
     ZoneSet,
+    alias_of,
     find_rrset,
     pack_record,
     unpack,
@@ -117,13 +118,13 @@ def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
     return _Resolution(zones, qtype, now_s).run(zone, qname, key)
 
 
-def lookup_behind(zones: ZoneSet, alias: Placed, qtype: int, now_s: int) -> Answer:
+def lookup_behind(zones: ZoneSet, alias: Placed, qtype: int, now_s: int) -> Answer | None:
     """Answer that begins with a CNAME of ours, and goes on with what the zones have for its
-    target; with the alias alone where they have nothing to do with it."""
-    target = next(unpack_records(alias.wire)).rdata
-    zone = zones.find_for(target.lower(), qtype) if qtype not in (CNAME, ANY) else None
+    target; None where they have nothing to do with it."""
+    target = alias_of(alias.wire)
+    zone = zones.find_for(target.lower(), qtype)
     if zone is None:
-        return Answer(NOERROR, answer=(alias,))
+        return None
     resolution = _Resolution(zones, qtype, now_s)
     resolution.answer.append(alias)
     found = resolution.run(zone, target, target.lower(), target)
@@ -230,7 +231,7 @@ class _Resolution:
         alias = find_rrset(image, CNAME)
         if alias is not None:
             wire = self._place(zone, key, owner, CNAME, alias)
-            return next(unpack_records(wire)).rdata
+            return alias_of(wire)
         self.negative = zone
         return None
 

@@ -6,6 +6,8 @@ length of the name and nothing else.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -61,7 +63,7 @@ class RuleSet:
                 patterns.append(match)
                 continue
             try:
-                key = names.key(names.from_text(rule.removeprefix("*.")))
+                key = _key(rule.removeprefix("*."))
             except BadName:
                 self.unusable.append(rule)
                 continue
@@ -99,3 +101,11 @@ class RuleSet:
         from kudurru.domain.lists.patterns import Patterns  # loads RE2, for those who need it
 
         return usable, Patterns([match.rule[1:-1] for match in usable])
+
+
+def _key(text: str) -> Name:
+    """Key of a name, or of an address in any of its forms. Raises BadName."""
+    if ":" in text:
+        with suppress(ValueError):  # a name may hold colons too
+            text = str(IPv6Address(text))
+    return names.key(names.from_text(text))

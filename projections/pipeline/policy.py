@@ -12,9 +12,11 @@ import msgspec
 from kudurru.domain.dns.lookup import Answer
 from kudurru.domain.dns.messages import Query
 from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.responses import Message
 from kudurru.domain.filtering import answers
 from kudurru.domain.filtering.clients import Caller, packed_address
-from kudurru.domain.filtering.decision import Decision, Filters, decide
+from kudurru.domain.filtering.decision import Decision, Filters, decide, decide_on_answer
+from kudurru.domain.filtering.inspection import leads_to
 from kudurru.domain.ports import Neighbours
 
 
@@ -43,6 +45,17 @@ class Policy:
 
     def judge(self, caller: Caller, key: Name, rtype: int, now_s: int) -> Decision:
         return decide(self._filters(), caller, key, rtype, now_s)
+
+    def judge_answer(
+        self, caller: Caller, query: Query, decision: Decision, message: Message, now_s: int
+    ) -> Decision:
+        """The decision on an answer from elsewhere: the one on its question, unless it leads to
+        what is blocked."""
+        filters = self._filters()
+        if filters.is_idle or decision.spares_the_answer:
+            return decision
+        names = leads_to(query.question, message)
+        return decide_on_answer(filters, caller, decision, names, query.qtype, now_s)
 
     def answer(self, query: Query, decision: Decision, proto: str) -> Answer | None:
         """What policies answer; None passes the question on. DROPPED and TRUNCATED of

@@ -14,6 +14,6 @@ class Zones:
         answer = lookup(self._zones, query.qname, query.qtype, now_s)
         return None if answer is NOT_OURS else answer
 
-    def behind(self, alias: Placed, qtype: int, now_s: int) -> Answer:
-        """The answer that begins with this CNAME."""
+    def behind(self, alias: Placed, qtype: int, now_s: int) -> Answer | None:
+        """The answer that begins with this CNAME; None: no zone here encloses its target."""
         return lookup_behind(self._zones, alias, qtype, now_s)

@@ -5,19 +5,27 @@ from typing import Any
 import dns.edns
 import dns.flags
 import dns.message
+import dns.name
 import dns.rcode
+import dns.rdataclass
 import dns.rdatatype
+import dns.rrset
+import dns.zone
 import pytest
 
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.memory.neighbours import FixedNeighbours
+from kudurru.domain.dns.messages import Query
+from kudurru.domain.dns.responses import Resolved, read_response
 from kudurru.domain.dns.zone_tree import ZoneSet
 from kudurru.domain.filtering.clients import mac_from_text, packed_address
 from kudurru.domain.filtering.decision import Filters
 from kudurru.domain.filtering.policies import BlockDefaults, CompiledPolicy
+from kudurru.domain.later import Later
 from kudurru.domain.lists.memory import MemoryMatcher
 from kudurru.domain.lists.rules import Context
 from kudurru.domain.objects import Key
+from kudurru.domain.ports import Reply
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.policy import Policy
@@ -33,12 +41,14 @@ home.example. 300 IN NS ns.home.example.
 nas.home.example. 300 IN A 192.0.2.50
 www.home.example. 300 IN CNAME nas.home.example.
 """
+BEHIND_SHOP = "CNAME 60 x.tracker.example. | CNAME 50 y.cdn.example. | A 40 192.0.2.9"
 BEHIND_WWW = "CNAME 300 nas.home.example. | A 300 192.0.2.50"
 
 
 def pipeline_of(
     *policies: CompiledPolicy, known: dict[bytes, bytes] | None = None, **more: Any
 ) -> Pipeline:
+    resolver = more.pop("resolver", None)
     clients = groups(kids=[{"ip": KIDS}], tv=[{"mac": "aa:bb:cc:00:01:02"}])
     filters = Filters(policies, clients, **more)
     return Pipeline(
@@ -49,6 +59,7 @@ def pipeline_of(
         is_lameduck=lambda: False,
         on_exception=raise_again,
         policy=Policy(lambda: filters, FixedNeighbours(known)),
+        resolver=resolver,
     )
 
 
@@ -59,6 +70,7 @@ def ask(
     reply = pipeline.handle(query.to_wire(), client, proto)
     if reply is None:
         return None
+    assert isinstance(reply, Reply)
     message = dns.message.from_wire(reply.wire)
     assert message.question == query.question
     return message, reply.memo
@@ -67,9 +79,10 @@ def ask(
 def told(pipeline: Pipeline, *question: str, **more: str) -> str:
     """Code and records of the answer, in a line."""
     found = ask(pipeline, *question, **more)
-    if found is None:
-        return "dropped"
-    message = found[0]
+    return shown(found[0]) if found is not None else "dropped"
+
+
+def shown(message: dns.message.Message) -> str:
     records = [
         f"{dns.rdatatype.to_text(rrset.rdtype)} {rrset.ttl} {rdata.to_text()}"
         for rrset in message.answer
@@ -291,3 +304,127 @@ def test_blocks_are_counted_by_policy_and_list() -> None:
         ("default/one", ""): 1,
         ("default/one", "default/big"): 2,
     }
+
+
+# --- what the resolver finds --------------------------------------------------------------------
+
+
+class Upstream:
+    """A resolver that knows answers as text; `later` hands them over when it is told to."""
+
+    is_on = True
+
+    def __init__(self, *records: str, later: bool = False) -> None:
+        self._records = records
+        self._later = later
+        self.waiting: list[tuple[Later[Resolved], Resolved]] = []
+        self.asked: list[str] = []
+
+    def resolve(self, query: Query, client: str) -> Resolved | Later[Resolved] | None:
+        name = dns.name.from_wire(query.qname, 0)[0]
+        self.asked.append(name.to_text())
+        question = dns.message.make_query(name, query.qtype, use_edns=False)
+        response = dns.message.make_response(question)
+        text = "\n".join(self._records)
+        zone = dns.zone.from_text(text, origin=".", relativize=False, check_origin=False)
+        for _ in range(5):
+            node = zone.get_node(name)
+            if node is None:
+                break
+            alias = node.get_rdataset(dns.rdataclass.IN, dns.rdatatype.CNAME)
+            found = node.get_rdataset(dns.rdataclass.IN, dns.rdatatype.RdataType(query.qtype))
+            rdataset = alias or found
+            if rdataset is not None:
+                response.answer.append(dns.rrset.from_rdata_list(name, rdataset.ttl, rdataset))
+            if alias is None:
+                break
+            name = alias[0].target
+        wire = response.to_wire()
+        resolved = Resolved(read_response(query.question, wire), "forward")
+        if not self._later:
+            return resolved
+        later: Later[Resolved] = Later()
+        self.waiting.append((later, resolved))
+        return later
+
+
+RECORDS = [
+    "www.shop.example 60 IN CNAME x.tracker.example.",
+    "x.tracker.example 50 IN CNAME y.cdn.example.",
+    "y.cdn.example 40 IN A 192.0.2.9",
+    "addr.example 60 IN A 192.0.2.66",
+    "addr.example 60 IN AAAA 2001:db8::66",
+    "svc.example 60 IN HTTPS 1 . alpn=h2 ipv4hint=192.0.2.66",
+    "svc6.example 60 IN HTTPS 1 . ipv6hint=2001:db8::1,2001:db8::66",
+    "alt.example 60 IN HTTPS 1 x.tracker.example. alpn=h2",
+    "fine.example 60 IN A 192.0.2.7",
+    "forcesafesearch.google.com 60 IN A 192.0.2.120",
+    "far.example 60 IN CNAME www.shop.example.",
+]
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("name", "rtype", "answer"),
+    [
+        ("www.shop.example", "A", "NOERROR | A 30 0.0.0.0"),
+        ("www.shop.example", "AAAA", "NOERROR | AAAA 30 ::"),
+        ("addr.example", "A", "NOERROR | A 30 0.0.0.0"),
+        ("addr.example", "AAAA", "NOERROR | AAAA 30 ::"),
+        ("svc.example", "HTTPS", "NOERROR"),
+        ("svc6.example", "HTTPS", "NOERROR"),
+        ("alt.example", "HTTPS", "NOERROR"),
+        ("fine.example", "A", "NOERROR | A 60 192.0.2.7"),
+        (
+            "good.example",
+            "A",
+            f"NOERROR | CNAME 30 www.shop.example. | {BEHIND_SHOP}",
+        ),
+        (
+            "www.google.com",
+            "A",
+            "NOERROR | CNAME 300 forcesafesearch.google.com. | A 60 192.0.2.120",
+        ),
+        ("www.google.com", "AAAA", "NOERROR | CNAME 300 forcesafesearch.google.com."),
+    ],
+)
+def test_what_is_found_is_looked_through(later: bool, name: str, rtype: str, answer: str) -> None:
+    one = policy(
+        "one",
+        deny=["*.tracker.example", "192.0.2.66", "2001:DB8:0::66"],
+        rewrites=[{"name": "good.example", "type": "CNAME", "targets": ["www.shop.example"]}],
+        safeSearch=True,
+    )
+    upstream = Upstream(*RECORDS, later=later)
+    found = pipeline_of(one, resolver=upstream)
+    query = dns.message.make_query(name, rtype, use_edns=True)
+    reply = found.handle(query.to_wire(), OTHER, "udp")
+    if later:
+        assert isinstance(reply, Later)
+        for waiting, resolved in upstream.waiting:
+            waiting.settle(resolved)
+        reply = reply.value
+    assert isinstance(reply, Reply)
+    assert shown(dns.message.from_wire(reply.wire)) == answer
+    assert not reply.memo or not upstream.asked
+
+
+def test_a_name_that_is_allowed_is_answered_as_it_comes() -> None:
+    one = policy("one", deny=["*.tracker.example"], allow=["www.shop.example"])
+    assert told(pipeline_of(one, resolver=Upstream(*RECORDS)), "www.shop.example") == (
+        f"NOERROR | {BEHIND_SHOP}"
+    )
+
+
+def test_nobody_is_asked_for_what_is_blocked() -> None:
+    upstream = Upstream(*RECORDS)
+    told(pipeline_of(policy("one", deny=["fine.example"]), resolver=upstream), "fine.example")
+    assert upstream.asked == []
+
+
+def test_one_client_does_not_get_what_another_was_given() -> None:
+    kids = policy("kids", clientGroupRefs=["kids"], deny=["*.tracker.example"])
+    found = pipeline_of(kids, resolver=Upstream(*RECORDS))
+    for client in (OTHER, KIDS, OTHER, KIDS):
+        answer = told(found, "www.shop.example", client=client)
+        assert (answer == "NOERROR | A 30 0.0.0.0") == (client == KIDS)
