@@ -34,6 +34,7 @@ from kudurru.domain.errors import (
     StorageBroken,
 )
 from kudurru.domain.events import SIGNING_KEY, Position, Who
+from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.later import Later
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
@@ -42,6 +43,14 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket, restoring
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.filtering import (
+    BlockingRequest,
+    BlockingState,
+    ExplainRequest,
+    read_blocking,
+    read_explanation,
+    to_blocking,
+)
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
@@ -268,6 +277,14 @@ def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
     return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
 
 
+def explain_as_of(node: Node, upto: Position, request: ExplainRequest) -> Explanation:
+    """Why a client got what it got at a position. The node's views are empty."""
+    replay(node, upto)
+    event = node.log.get(upto)
+    now_us = event.ts if event is not None else 0
+    return read_explanation(node, request, NOBODY, now_us=now_us)
+
+
 def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
     if len(packet) < MESSAGE_MIN:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
@@ -311,6 +328,16 @@ class LocalService:
 
     def query(self, packet: bytes) -> bytes:
         return answer(self._node, packet)
+
+    def explain(self, request: ExplainRequest) -> Explanation:
+        return read_explanation(self._node, request, NOBODY)
+
+    def blocking(self) -> BlockingState:
+        return read_blocking(self._node)
+
+    def set_blocking(self, request: BlockingRequest) -> BlockingState:
+        self._node.commit(to_blocking(self._node, request, self._who))
+        return read_blocking(self._node)
 
     def export(self, zone: str) -> list[str]:
         return list(export_zone(self._node, zone))

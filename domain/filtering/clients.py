@@ -31,6 +31,11 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
     client_id: str = ""  # lower case
     listener: str = ""  # "udp", or "udp/192.0.2.1:53"
 
+    @property
+    def text(self) -> str:
+        """Its address."""
+        return str(ip_address(self.address))
+
 
 def caller_from(
     address: str, *, mac: bytes = b"", client_id: str = "", listener: str = ""

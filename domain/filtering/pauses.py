@@ -60,3 +60,8 @@ def _command(fact: BlockingSet, version: int) -> RecordFact:
 
 def decode(body: bytes) -> BlockingSet:
     return msgspec.json.decode(body, type=BlockingSet)
+
+
+def verb(body: bytes) -> str:
+    """What the event says, in a word."""
+    return "resumed" if decode(body).blocks else "paused"
