@@ -243,6 +243,7 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
         cookies=options.get("cookies"),
+        resolver=options.get("resolver"),
     )
 
 
