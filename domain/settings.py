@@ -193,6 +193,24 @@ class UpstreamSettings(Section, frozen=True):
     ] = msgspec.field(default_factory=dict)
 
 
+class ResolverSettings(Section, frozen=True):
+    special_names: Annotated[
+        bool, cluster("Answer names that no upstream should see (RFC 6303, 6761) here")
+    ] = True
+    browser_canary: Annotated[
+        bool, cluster("Tell browsers, by use-application-dns.net, not to bypass this resolver")
+    ] = True
+    designation: Annotated[bool, cluster("Answer resolver.arpa (RFC 9462) here, with nothing")] = (
+        True
+    )
+    rebind_protection: Annotated[
+        bool, cluster("Refuse answers of upstreams that lead to private addresses")
+    ] = True
+    private_domains: Annotated[
+        tuple[Domain, ...], cluster("Domains whose names may have private addresses all the same")
+    ] = ()
+
+
 class ServeStaleSettings(Section, frozen=True):
     enabled: Annotated[bool, cluster("Answer from expired entries when upstreams fail")] = True
     max_age: Annotated[timedelta, cluster("How long after expiry")] = timedelta(hours=12)
@@ -362,6 +380,7 @@ class Settings(Section, frozen=True):
     acl: AclSettings = AclSettings()
     ratelimit: RatelimitSettings = RatelimitSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
+    resolver: ResolverSettings = ResolverSettings()
     cache: CacheSettings = CacheSettings()
     blocking: BlockingSettings = BlockingSettings()
     lists: ListSettings = ListSettings()

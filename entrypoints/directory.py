@@ -258,6 +258,9 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         on_exception=options.get("on_exception", _raise),
         cookies=options.get("cookies"),
         policy=options.get("policy"),
+        resolver=options.get("resolver"),
+        route_of=options.get("route_of", lambda _upstreams: None),
+        note=options.get("note"),
     )
 
 

@@ -33,7 +33,16 @@ from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
 from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.ports import PacketEngine
-from kudurru.domain.settings import BlockingSettings, RatelimitSettings, TlsSettings
+from kudurru.domain.settings import (
+    AclSettings,
+    BlockingSettings,
+    CacheSettings,
+    QuerylogSettings,
+    RatelimitSettings,
+    ResolverSettings,
+    TlsSettings,
+    UpstreamSettings,
+)
 from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
@@ -64,6 +73,7 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.resolving import Resolving
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
@@ -113,6 +123,11 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     lameduck_s: float = 5.0
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()
+    querylog: QuerylogSettings = QuerylogSettings()
+    acl: AclSettings = AclSettings()
+    upstreams: UpstreamSettings = UpstreamSettings()
+    resolver: ResolverSettings = ResolverSettings()
+    cache: CacheSettings = CacheSettings()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
@@ -251,8 +266,13 @@ class Server:
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
             stack.callback(close, one)
+        resolving = Resolving(
+            options.upstreams, options.resolver, options.cache, options.acl, node.clock
+        )
+        stack.push_async_callback(resolving.close)
         pipeline = pipeline_of(
             node,
+            resolver=resolving.resolver,
             is_synced=lambda: self.is_synced,
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
@@ -263,6 +283,7 @@ class Server:
         limiter = RateLimiter(options.ratelimit, SystemClock())
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
+        metrics.add(resolving.samples)
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))

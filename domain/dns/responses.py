@@ -409,6 +409,18 @@ def _without_top_bits(body: bytes, ttls_at: tuple[int, ...]) -> bytes:
     return bytes(clean)
 
 
+def addresses_of(message: Message) -> list[tuple[int, bytes]]:
+    """Type and octets of the addresses in an answer section."""
+    found: list[tuple[int, bytes]] = []
+    body = message.body
+    for at in message.ttls_at[: message.counts[0]]:
+        rtype = body[at - 4] << 8 | body[at - 3]
+        size = _SIZES.get(rtype)
+        if size is not None:
+            found.append((rtype, body[at + 6 : at + 6 + size]))
+    return found
+
+
 # Giving them on
 
 

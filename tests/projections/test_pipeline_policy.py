@@ -29,6 +29,7 @@ from kudurru.domain.ports import Reply
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.policy import Policy
+from kudurru.projections.pipeline.resolver import Route
 from tests.filtering import groups, lists, policy
 from tests.projections.test_pipeline import raise_again
 from tests.zone_files import zone_from_text
@@ -116,6 +117,15 @@ def test_a_blocked_name_is_blocked_for_every_type(mode: str, rtype: str, answer:
     found = pipeline_of(one)
     assert told(found, "ads.example", rtype) == answer
     assert told(found, "other.example", rtype) == "REFUSED"
+
+
+def test_a_blocked_name_is_no_referral_to_stub_resolvers() -> None:
+    for mode in ("nodata", "zeroip", "nxdomain"):
+        one = policy("one", deny=["ads.example"], blockMode=mode)
+        found = ask(pipeline_of(one), "ads.example", "TXT")
+        assert found is not None
+        assert found[0].flags & dns.flags.RA
+        assert not found[0].flags & dns.flags.AA
 
 
 def test_a_no_tells_how_long_it_may_be_kept() -> None:
@@ -320,7 +330,9 @@ class Upstream:
         self.waiting: list[tuple[Later[Resolved], Resolved]] = []
         self.asked: list[str] = []
 
-    def resolve(self, query: Query, client: str) -> Resolved | Later[Resolved] | None:
+    def resolve(
+        self, query: Query, client: str, route: Route | None = None
+    ) -> Resolved | Later[Resolved] | None:
         name = dns.name.from_wire(query.qname, 0)[0]
         self.asked.append(name.to_text())
         question = dns.message.make_query(name, query.qtype, use_edns=False)
