@@ -81,6 +81,12 @@ METRICS: Final = {
         "counter", "Time that answers took, to be divided by their number", ("upstream",)
     ),
     "upstream_healthy": Declared("gauge", "0 while it is not answering", ("upstream",)),
+    "blocked_total": Declared("counter", "Questions blocked", ("policy", "list")),
+    "rewritten_total": Declared("counter", "Questions answered by rewrites"),
+    "querylog_dropped_total": Declared("counter", "Queries that were not logged", ("reason",)),
+    "querylog_written_total": Declared("counter", "Queries logged"),
+    "querylog_waiting": Declared("gauge", "Queries noted and not handed over yet"),
+    "querylog_restarts_total": Declared("counter", "Times that its process ended by itself"),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
 }
 

@@ -2,7 +2,7 @@
 per port (tests/contracts, for stores tests/conformance/store) runs on every adapter."""
 
 import builtins
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -390,6 +390,17 @@ class QueryHandler(Protocol):
         "tcp", "tls", "https", "h3", "quic"). A reply over UDP has at most 4,096 octets. None: send
         nothing (a drop).
         """
+        ...
+
+
+class RepeatListener(Protocol):
+    """A query handler that also wants to hear of the queries that engines answer by themselves."""
+
+    hears_repeats: bool
+
+    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        """(address of 4 or 16 octets, message without its ID) of queries that got a reply which
+        the handler had given before. Costs what an append costs."""
         ...
 
 

@@ -18,6 +18,7 @@ from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.memory.neighbours import FixedNeighbours
+from kudurru.adapters.query_log.store import purge
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain import zone_export
@@ -125,7 +126,7 @@ def open_service(
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
         checkpointer = open_checkpointer(directory, node)
-        yield LocalService(node, who, checkpointer)
+        yield LocalService(node, who, checkpointer, directory)
         checkpointer.take_if_active()
 
 
@@ -260,7 +261,7 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         policy=options.get("policy"),
         resolver=options.get("resolver"),
         route_of=options.get("route_of", lambda _upstreams: None),
-        note=options.get("note"),
+        notes=options.get("notes"),
     )
 
 
@@ -312,8 +313,15 @@ def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
 class LocalService:
     """A `Service` in this process."""
 
-    def __init__(self, node: Node, who: Who, checkpointer: Checkpointer | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        who: Who,
+        checkpointer: Checkpointer | None = None,
+        directory: DataDir | None = None,
+    ) -> None:
         self._node = node
+        self._directory = directory
         self._who = who
         self._checkpointer = checkpointer
 
@@ -341,6 +349,11 @@ class LocalService:
     def set_blocking(self, request: BlockingRequest) -> BlockingState:
         self._node.commit(to_blocking(self._node, request, self._who))
         return read_blocking(self._node)
+
+    def purge_queries(self, before_us: int | None) -> int:
+        if self._directory is None:
+            raise NotFound("there is no query log here")
+        return purge(self._directory.querylog, before_us)
 
     def export(self, zone: str) -> list[str]:
         return list(export_zone(self._node, zone))

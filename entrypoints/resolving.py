@@ -62,6 +62,8 @@ class Resolving:
     ) -> None:
         """Take settings. Upstreams that are still named keep their connections and health."""
         _check_bootstrap(upstreams)
+        self._groups = upstreams.groups
+        self._policy_routes: dict[tuple[str, ...], Route | None] = {}
         self._forwarder.strategy = upstreams.strategy
         self._forwarder.timeout_us = _microseconds(upstreams.timeout.total_seconds())
         self._bootstrap = Group(tuple(map(self._upstream, _addresses(upstreams.bootstrap))))
@@ -73,6 +75,18 @@ class Resolving:
     def route(self, upstreams: Iterable[str], *, is_inside: bool = False) -> Route:
         """Where a policy or a zone sends its questions. Raises ValueError."""
         return self._route(_addresses(upstreams), (), is_inside=is_inside)
+
+    def route_of(self, upstreams: tuple[str, ...]) -> Route | None:
+        """Where a policy sends its questions: upstreams, and groups by name. None where they make
+        no sense, so that the default counts."""
+        if upstreams not in self._policy_routes:
+            try:
+                addresses = self._members(self._groups, upstreams)
+                route: Route | None = self._route(addresses, (), is_inside=False)
+            except ValueError:
+                route = None
+            self._policy_routes[upstreams] = route
+        return self._policy_routes[upstreams]
 
     def samples(self) -> Iterator[Sample]:
         yield from _cache_samples(self.cache)

@@ -146,6 +146,9 @@ class RemoteService:
         found = self._call("set-blocking", msgspec.to_builtins(request))
         return msgspec.convert(found, BlockingState)
 
+    def purge_queries(self, before_us: int | None) -> int:
+        return msgspec.convert(self._call("purge-queries", before_us), int)
+
     def export(self, zone: str) -> list[str]:
         return self._call("export", zone)  # type: ignore[no-any-return]  # as the server sent it
 

@@ -29,7 +29,7 @@ from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.ports import PacketEngine
@@ -73,6 +73,7 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.resolving import Resolving
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
@@ -163,14 +164,15 @@ class Server:
             node = self._open_node(directory, stack)
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
+            query_log = self._query_log(directory, stack)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            addresses = await self._listen(node, writer, Cookies(secret), stack)
+            addresses = await self._listen(node, writer, Cookies(secret), query_log, stack)
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer))
+            rpc = RpcServer(path, self._handler(node, writer, query_log))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -182,6 +184,9 @@ class Server:
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
+                    if query_log is not None:
+                        writing = query_log.process.run()
+                        running.append(tasks.create_task(writing, name="query log"))
                     looking = keep_neighbours(self._neighbours)
                     running.append(tasks.create_task(looking, name="neighbours"))
                     if self._certificates is not None:
@@ -236,6 +241,15 @@ class Server:
             self._stop_writing(node, damages[0])
         return node
 
+    def _query_log(self, directory: DataDir, stack: AsyncExitStack) -> QueryLog | None:
+        """What is noted until the listeners are closed is written, so it is closed after them."""
+        settings = self._options.querylog
+        if not settings.enabled:
+            return None
+        query_log = QueryLog(directory.querylog, settings, SystemClock())
+        stack.push_async_callback(query_log.process.close)
+        return query_log
+
     def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
         """None for a damaged log: nobody signs that."""
         if self.why_not_writable is not None:
@@ -254,7 +268,12 @@ class Server:
         node.why_not_writable = damage
 
     async def _listen(
-        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+        self,
+        node: Node,
+        writer: Writer,
+        cookies: Cookies,
+        query_log: QueryLog | None,
+        stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
@@ -273,6 +292,8 @@ class Server:
         pipeline = pipeline_of(
             node,
             resolver=resolving.resolver,
+            route_of=resolving.route_of,
+            notes=query_log.notes if query_log is not None else None,
             is_synced=lambda: self.is_synced,
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
@@ -284,6 +305,8 @@ class Server:
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(resolving.samples)
+        if query_log is not None:
+            metrics.add(query_log.samples)
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
@@ -397,7 +420,7 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer) -> Any:
+    def _handler(self, node: Node, writer: Writer, query_log: QueryLog | None) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -424,6 +447,10 @@ class Server:
                     wanted = msgspec.convert(argument, BlockingRequest)
                     await writer.submit(to_blocking(node, wanted, who))
                     return msgspec.to_builtins(read_blocking(node))
+                case "purge-queries":
+                    if query_log is None:
+                        raise NotFound("this server keeps no query log")
+                    return await query_log.process.purge(msgspec.convert(argument, int | None))
                 case "export":
                     return await asyncio.to_thread(list, export_zone(node, argument))
                 case "info":

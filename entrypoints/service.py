@@ -99,6 +99,11 @@ class Service(Protocol):
         """Pause or resume. Raises Invalid, NotFound."""
         ...
 
+    def purge_queries(self, before_us: int | None) -> int:
+        """Delete logged queries from before a moment, None: all; how many. Raises: NotFound where
+        there is no query log."""
+        ...
+
     def export(self, zone: str) -> list[str]:
         """Lines of a master file: the version that the zone's serial names."""
         ...

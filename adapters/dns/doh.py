@@ -79,9 +79,10 @@ class Doh:
         if len(packet) < HEADER:
             answering.malformed += 1
             return refusal(400, "the message has no whole header")
-        wire = answering.recall(packet)
+        client = self._client_of(request, peer)
+        wire = answering.recall(packet, client)
         if wire is None:
-            found = answering.ask(packet, self._client_of(request, peer))
+            found = answering.ask(packet, client)
             if isinstance(found, Later):
                 return found
             wire = found

@@ -6,13 +6,16 @@ dropped and counted.
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
+import kudurru
 from kudurru.adapters.query_log.child import (
     LENGTH,
     Answer,
@@ -29,6 +32,9 @@ from kudurru.domain.query_log import Privacy, Retention, Seen
 
 log = logging.getLogger("kudurru")
 
+_ROOT = os.pathsep.join(str(Path(folder).parent) for folder in kudurru.__path__)
+"""Where this program is, for a child that is to be the same one."""
+
 FLUSH_S = 0.25
 PIPE_MAX = 8 << 20
 """Octets that may wait for the child: some seconds of a busy site."""
@@ -43,7 +49,7 @@ REPORT_S = 10.0
 
 class QueryLogProcess:
     """`take` gives the notes of one batch, None when there are none; `lose` is told how many were
-    dropped. `run` is the task that does it all, until it is cancelled."""
+    dropped. `run` is the task that does it all, until it is cancelled; `close` comes after it."""
 
     def __init__(
         self,
@@ -75,33 +81,33 @@ class QueryLogProcess:
             raise StorageFailed(answer.error)
         return answer.deleted
 
-    async def run(self) -> None:
-        """Start the child, feed it, and start another when it ends."""
+    async def run(self) -> NoReturn:
+        """Start the child, feed it, and start another when it ends. Whatever goes wrong here is
+        the query log's loss and nobody else's."""
         pause_s = RESTART_S
-        try:
-            while True:
-                started_at = asyncio.get_running_loop().time()
-                try:
-                    await self._run_child()
-                except OSError as error:
-                    log.error("the query log cannot be written: %s", error)
-                if asyncio.get_running_loop().time() - started_at > RESTART_MAX_S:
-                    pause_s = RESTART_S
-                self.restarts += 1
+        while True:
+            started_at = asyncio.get_running_loop().time()
+            try:
+                await self._run_child()
                 log.warning("the process that writes the query log ended; another is started")
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, RESTART_MAX_S)
-        finally:
-            await self._stop()
+            except Exception as error:
+                log.error("the query log cannot be written: %s", error)
+            if asyncio.get_running_loop().time() - started_at > RESTART_MAX_S:
+                pause_s = RESTART_S
+            self.restarts += 1
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RESTART_MAX_S)
 
     async def _run_child(self) -> None:
         child = self._child = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",
             "-m",
             "kudurru.adapters.query_log.child",
             str(self._path),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": _ROOT},
         )
         self._send(self._settings)
         async with asyncio.TaskGroup() as tasks:
@@ -156,8 +162,8 @@ class QueryLogProcess:
             self.statistics = answer.statistics
             return answer
 
-    async def _stop(self) -> None:
-        """Let the child write what there is, and end."""
+    async def close(self) -> None:
+        """Let the child write what there is, and end. After `run` was cancelled."""
         child = self._child
         if child is None or child.returncode is not None or child.stdin is None:
             return

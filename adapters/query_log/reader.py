@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 from sqlite_utils import Database
 
+from kudurru.adapters.query_log.schema import VERSION
 from kudurru.adapters.query_log.store import HOUR_US
 from kudurru.adapters.sqlite.connection import BUSY_TIMEOUT_S, storage_errors
 from kudurru.domain.errors import NotFound
@@ -148,6 +149,9 @@ def open_reader(path: Path) -> Iterator[QueryLogReader]:
             f"file:{quote(os.fsencode(path))}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S
         )
         try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version != VERSION:
+                raise NotFound(f"the query log at {path} is not of this version, or being made")
             yield QueryLogReader(Database(connection))
         finally:
             connection.close()

@@ -15,7 +15,7 @@ import msgspec
 
 from kudurru.adapters.query_log.schema import open_log
 from kudurru.adapters.sqlite.connection import storage_errors
-from kudurru.domain.errors import StorageBroken, StorageFailed
+from kudurru.domain.errors import NotFound, StorageBroken, StorageFailed
 from kudurru.domain.query_log import (
     KEY_SIZE,
     Fact,
@@ -47,6 +47,17 @@ class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
     unknown: int = 0  # repeats of what was not noted
     failed: int = 0  # queries that the disk did not take
     deleted: int = 0
+
+
+def purge(path: Path, before_us: int | None) -> int:
+    """Delete from a query log that nobody writes just now. Raises: NotFound, StorageFailed."""
+    if not path.exists():
+        raise NotFound(f"there is no query log at {path}")
+    store = QueryLogStore(path, bytes)
+    try:
+        return store.purge(before_us)
+    finally:
+        store.close()
 
 
 class QueryLogStore:
@@ -285,7 +296,8 @@ class QueryLogStore:
         """Give pages that are free back, also those that the write-ahead log remembers."""
         assert self._connection is not None
         with storage_errors(self._path):
-            self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+            # `execute` would take one step of it, which is one page.
+            self._connection.executescript("PRAGMA incremental_vacuum")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _size(self) -> int:
@@ -309,4 +321,6 @@ class QueryLogStore:
                     f"DELETE FROM {table} WHERE id NOT IN"  # noqa: S608  # our own table names
                     f" (SELECT {table[:-1]} FROM hourly_{table})"
                 )
-        self._forget_ids()
+        if gone:
+            self._forget_ids()
+            self._shrink()

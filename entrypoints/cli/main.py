@@ -33,6 +33,8 @@ COMMANDS = {
     "query": ("query", "Ask what a name answers, now or back then."),
     "explain": ("explain", "Say why a client gets what it gets for a name."),
     "blocking": ("blocking", "Pause what policies deny, and resume it."),
+    "queries": ("queries", "Show who asked what and what became of it."),
+    "top": ("top", "Show the names and clients with the most queries."),
     "zone": ("zone", "Import, export and check zones as master files."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),

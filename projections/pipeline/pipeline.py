@@ -6,7 +6,7 @@ answer that has to be asked for comes later, by callback: a query that waits is 
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -33,13 +33,14 @@ from kudurru.domain.filtering.clients import Caller
 from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply
-from kudurru.domain.query_log import NO_RCODE, Fact
+from kudurru.domain.query_log import NO_RCODE
 from kudurru.projections.pipeline.course import Course
 from kudurru.projections.pipeline.edns import Asked, Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
-from kudurru.projections.pipeline.policy import Policy
+from kudurru.projections.pipeline.policy import Policy, PolicyStatistics
 from kudurru.projections.pipeline.resolver import Route
 from kudurru.projections.pipeline.zones import Zones
+from kudurru.projections.query_log import QueryNotes
 
 UDP = "udp"
 NO_REPLY = "none"
@@ -80,6 +81,7 @@ class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     responses: dict[str, int]  # by name of the response code, "none" for drops
     dropped: dict[str, int]  # by reason
     unhandled_exceptions: int
+    policy: PolicyStatistics | None = None
 
 
 class Pipeline:
@@ -103,13 +105,14 @@ class Pipeline:
         policy: Policy | None = None,
         resolver: Resolver | None = None,
         route_of: RouteOf = lambda _upstreams: None,
-        note: Callable[[Fact], None] | None = None,
+        notes: QueryNotes | None = None,
     ) -> None:
-        """`note` gets a fact of every query but those about the server itself."""
+        """`notes` get a fact of every query but those about the server itself."""
         self._policy = policy
         self._resolver = resolver
         self._route_of = route_of
-        self._note = note
+        self._notes = notes
+        self.hears_repeats = notes is not None
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._zones = Zones(zones)
@@ -176,8 +179,13 @@ class Pipeline:
         self, course: Course, rcode: int, upstream: str = "", *, is_repeatable: bool = False
     ) -> None:
         """Note the query for who keeps a log of them."""
-        if self._note is not None and course.source and not course.is_silent:
-            self._note(course.fact(rcode, upstream, self._clock, is_repeatable=is_repeatable))
+        if self._notes is not None and course.source and not course.is_silent:
+            self._notes.note(course.fact(rcode, upstream, self._clock, is_repeatable=is_repeatable))
+
+    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        """Implements `domain.ports.RepeatListener`."""
+        if self._notes is not None:
+            self._notes.repeated(repeats)
 
     def statistics(self) -> PipelineStatistics:
         responses = {
@@ -192,6 +200,7 @@ class Pipeline:
                 "policy": self._dropped_by_policy,
             },
             unhandled_exceptions=self._unhandled_exceptions,
+            policy=self._policy.statistics() if self._policy is not None else None,
         )
 
     def _answer(self, course: Course) -> Found:
