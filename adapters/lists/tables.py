@@ -15,7 +15,7 @@ import msgspec
 import xxhash
 
 from kudurru.adapters.data_dir import sync_folder
-from kudurru.domain.lists.rules import Context
+from kudurru.adapters.lists.jobs import Text
 from kudurru.domain.lists.table import (
     PAGE,
     VERSION,
@@ -31,36 +31,30 @@ from kudurru.domain.lists.table import (
     layout,
     read_header,
 )
-from kudurru.domain.objects import Key
 
 _CHUNK = 1 << 20
 
 
-class Text(msgspec.Struct, frozen=True):
-    """A text that is to be in a table: a file, named after the SHA-256 of its content."""
-
-    list: Key
-    index: int  # in spec.sources
-    title: str
-    context: Context
-    path: str
-    digest: str
-
-
-def write_table(path: Path, texts: Sequence[Text], seed: int) -> tuple[SourceFacts, ...]:
-    """Build a table and put it at `path`; what was found in each source. Raises: OSError, with what
-    was at `path` still there; TooManyRules."""
-    aside = path.with_name(path.name + ".new")
+def write_table_aside(path: Path, texts: Sequence[Text], seed: int) -> tuple[SourceFacts, ...]:
+    """Build a table at `path`, durable but for its name; what was found in each source. Raises:
+    OSError; Unusable when it would be too large. Then there is nothing at `path`."""
     size = sum(Path(text.path).stat().st_size + 1 for text in texts)
     lines = sum(_count_lines(text.path) for text in texts)
     try:
-        facts = _write_with_room(aside, texts, lines, size, seed)
-        aside.rename(path)
+        while True:
+            try:
+                return _write(path, texts, layout(lines, size), seed)
+            except Full:  # lines with many names
+                lines = 2 * lines + 64
     except BaseException:
-        aside.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         raise
+
+
+def put_in_place(aside: Path, path: Path) -> None:
+    """From here on `path` is what was written aside, also after a power cut. Raises OSError."""
+    aside.replace(path)
     sync_folder(path.parent)
-    return facts
 
 
 def open_table(path: Path) -> Table | None:
@@ -81,16 +75,6 @@ def open_table(path: Path) -> Table | None:
         mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     mapped.madvise(mmap.MADV_RANDOM)
     return Table(mapped)
-
-
-def _write_with_room(
-    path: Path, texts: Sequence[Text], lines: int, size: int, seed: int
-) -> tuple[SourceFacts, ...]:
-    while True:
-        try:
-            return _write(path, texts, layout(lines, size), seed)
-        except Full:  # lines with many names
-            lines = 2 * lines + 64
 
 
 def _count_lines(path: str) -> int:

@@ -1,13 +1,13 @@
 """Lists in a dictionary: for inline sources and tests. Some 300 octets a rule."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.lists.matcher import Hit, Place, rank
-from kudurru.domain.lists.parser import Parser
 from kudurru.domain.lists.patterns import Patterns
-from kudurru.domain.lists.rules import BELOW, SELF, Context, Rule
+from kudurru.domain.lists.rules import BELOW, SELF, Context
+from kudurru.domain.lists.scan import rules_in, text_of
 from kudurru.domain.objects import Key
 
 
@@ -18,22 +18,20 @@ class MemoryMatcher:
     def __init__(self) -> None:
         self._by_name: dict[bytes, tuple[Hit, ...]] = {}
         self._names: dict[Key, set[bytes]] = {}
-        self._texts: dict[tuple[Key, int], tuple[str, Sequence[str]]] = {}
+        self._texts: dict[tuple[Key, int], tuple[str, bytes]] = {}
         self._patterns = Patterns([])
         self._pattern_hits: list[Hit] = []
 
-    def put(self, key: Key, sources: Sequence[tuple[str, Sequence[str]]], context: Context) -> int:
-        """Replace a list by the lines of its sources, each (what it is called, lines); how many
-        rules that are. `Hit.offset` is the index of the line here."""
+    def put(self, key: Key, sources: Sequence[tuple[str, Sequence[str]]], context: Context) -> None:
+        """Replace a list by the lines of its sources, each (what it is called, lines)."""
         self.drop(key)
-        count = 0
         for source, (title, lines) in enumerate(sources):
-            self._texts[key, source] = title, lines
-            for hit in _hits(key, source, lines, context):
-                self._add(hit)
-                count += 1
+            # A line feed inside a line would make two of it.
+            text = "\n".join(line.replace("\n", " ") for line in lines).encode("utf-8", "replace")
+            self._texts[key, source] = title, text
+            for offset, rule in rules_in(text, 0, len(text), context):
+                self._add(Hit(key, rule, source, offset))
         self._compile()
-        return count
 
     def drop(self, key: Key) -> None:
         """Forget a list. Nothing happens where there is none."""
@@ -66,10 +64,14 @@ class MemoryMatcher:
         return found
 
     def place(self, hit: Hit) -> Place | None:
-        title, lines = self._texts.get((hit.list, hit.source), ("", ()))
-        if hit.offset >= len(lines):
+        found = self._texts.get((hit.list, hit.source))
+        if found is None:
             return None
-        return Place(title, hit.offset + 1, lines[hit.offset])
+        title, text = found
+        start = text.rfind(b"\n", 0, hit.offset) + 1
+        end = text.find(b"\n", hit.offset)
+        line = text[start : end if end >= 0 else len(text)]
+        return Place(title, 1 + text.count(b"\n", 0, start), text_of(line))
 
     def _add(self, hit: Hit) -> None:
         if hit.rule.pattern:
@@ -83,15 +85,3 @@ class MemoryMatcher:
         patterns = [hit.rule.pattern for hit in self._pattern_hits]
         if patterns != self._patterns.texts:
             self._patterns = Patterns(patterns)
-
-
-def _hits(key: Key, source: int, lines: Sequence[str], context: Context) -> Iterator[Hit]:
-    parser = Parser(context)
-    for number, text in enumerate(lines):
-        for rule in parser.feed(text).rules:
-            yield Hit(key, rule, source, number)
-
-
-def rules_of(lines: Sequence[str], context: Context) -> list[Rule]:
-    """Rules of a text, in order."""
-    return [hit.rule for hit in _hits(Key(""), 0, lines, context)]

@@ -25,8 +25,8 @@ class Octets(Protocol):
     def rfind(self, sub: bytes, start: int = ..., end: int = ..., /) -> int: ...
 
 
-# Labels that begin with a letter or digit, at least two of them, and a last one that makes no number
-# of it; nor a name that hosts files begin with.
+# Labels that begin with a letter or digit, at least two of them, and a last one that makes no
+# number of it; nor a name that hosts files begin with.
 _NAME = (
     rb"(?!(?i:localhost\.))"
     rb"([A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9][A-Za-z0-9_-]*)*\.[A-Za-z][A-Za-z0-9_-]*)"

@@ -41,9 +41,6 @@ PAGE = 4096
 
 PATTERNS_MAX = 1000
 """Regular expressions of one list."""
-RULES_MAX = 5_000_000
-"""Rules of one source."""
-
 _TAG_BITS, _OFFSET_BITS = 25, 36
 _TAG_SHIFT = 64 - _TAG_BITS
 _TAG = (1 << _TAG_BITS) - 1
@@ -74,10 +71,6 @@ class Unusable(Exception):
 
 class Full(Exception):
     """More rules than there are places for: build again with more."""
-
-
-class TooManyRules(Exception):
-    """A source has more rules than one may have."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -185,8 +178,7 @@ class Builder:
         return Directory(tuple(facts), self._shortest)
 
     def add(self, source: Source) -> SourceFacts:
-        """Read a source. Sources of one list come one after the other. Raises: Full;
-        TooManyRules."""
+        """Read a source. Sources of one list come one after the other. Raises Full."""
         if source.list != self._list:
             self._list, self._list_start, self._patterns = source.list, source.start, 0
         end = source.start + source.size
@@ -212,10 +204,6 @@ class Builder:
                 entries += 1
             if without_owner(more) != contexts[-1][1]:  # type: ignore[arg-type]  # of Other
                 contexts.append((offset, without_owner(more)))  # type: ignore[arg-type]
-            if entries > RULES_MAX:
-                raise TooManyRules(f"more than {RULES_MAX} rules")
-        if entries > RULES_MAX:
-            raise TooManyRules(f"{entries} rules; at most {RULES_MAX}")
         return SourceFacts(source, entries, dict(refused), tuple(patterns), tuple(contexts))
 
     def _insert(self, name: bytes, offset: int, covers: int, *, is_plain: bool) -> None:
