@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.later import Later
 from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key
 from kudurru.domain.tree import Edge
@@ -370,9 +371,19 @@ class Reply(NamedTuple):
     anybody who sends the same query over the same kind of transport, until `invalidate()`."""
 
 
+class Neighbours(Protocol):
+    """Hardware addresses of the hosts on the same links."""
+
+    def mac_of(self, address: bytes) -> bytes:
+        """6 octets for an address of 4 or 16, empty when it is not known. Answers from memory: it
+        is asked for every query."""
+        ...
+
+
 class QueryHandler(Protocol):
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
-        """Answer one DNS message of at least 12 octets.
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        """Answer one DNS message of at least 12 octets, at once or later. A reply to come is
+        settled within some seconds, whatever happens; who does not want it any more cancels it.
 
         `client` is the address in text without port, `proto` a listener's protocol ("udp",
         "tcp", "tls", "https", "h3", "quic"). A reply over UDP has at most 4,096 octets. None: send
@@ -404,6 +415,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
     dropped_by_handler: int = 0
+    waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0
     unhandled_exceptions: int = 0  # raised by the handler; the query got no answer
     connections: int = 0  # open now; this and the rest are 0 on UDP

@@ -17,6 +17,7 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain import zone_export
@@ -33,6 +34,8 @@ from kudurru.domain.errors import (
     StorageBroken,
 )
 from kudurru.domain.events import SIGNING_KEY, Position, Who
+from kudurru.domain.filtering.explain import Explanation
+from kudurru.domain.later import Later
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.signed_note import VerifierKey, parse_key
@@ -40,6 +43,14 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket, restoring
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.filtering import (
+    BlockingRequest,
+    BlockingState,
+    ExplainRequest,
+    read_blocking,
+    read_explanation,
+    to_blocking,
+)
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
@@ -63,11 +74,14 @@ from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
+from kudurru.projections.pipeline.policy import Policy
 from kudurru.projections.zones_as_of import ZonesAsOf
 
 LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
+
+NOBODY = FixedNeighbours()
 
 MESSAGE_MIN = 12
 """Octets of the header of a DNS message (RFC 1035 section 4.1.1)."""
@@ -230,7 +244,8 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
 
 def pipeline_of(node: Node, **options: Any) -> Pipeline:
     """The pipeline over a node's zones; `options` as the server sets them."""
-    return _pipeline(node.zones.served, node.clock, **options)
+    policy = Policy(lambda: node.views.policies.filters, options.pop("neighbours", NOBODY))
+    return _pipeline(node.zones.served, node.clock, policy=policy, **options)
 
 
 def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
@@ -242,6 +257,7 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
         cookies=options.get("cookies"),
+        policy=options.get("policy"),
     )
 
 
@@ -261,10 +277,19 @@ def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
     return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
 
 
+def explain_as_of(node: Node, upto: Position, request: ExplainRequest) -> Explanation:
+    """Why a client got what it got at a position. The node's views are empty."""
+    replay(node, upto)
+    event = node.log.get(upto)
+    now_us = event.ts if event is not None else 0
+    return read_explanation(node, request, NOBODY, now_us=now_us)
+
+
 def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
     if len(packet) < MESSAGE_MIN:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
     reply = pipeline.handle(packet, "127.0.0.1", "tcp")
+    assert not isinstance(reply, Later)  # without a resolver nothing is waited for
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]
     return reply.wire
@@ -303,6 +328,16 @@ class LocalService:
 
     def query(self, packet: bytes) -> bytes:
         return answer(self._node, packet)
+
+    def explain(self, request: ExplainRequest) -> Explanation:
+        return read_explanation(self._node, request, NOBODY)
+
+    def blocking(self) -> BlockingState:
+        return read_blocking(self._node)
+
+    def set_blocking(self, request: BlockingRequest) -> BlockingState:
+        self._node.commit(to_blocking(self._node, request, self._who))
+        return read_blocking(self._node)
 
     def export(self, zone: str) -> list[str]:
         return list(export_zone(self._node, zone))

@@ -29,10 +29,12 @@ from kudurru.domain.errors import (
     StorageFailed,
 )
 from kudurru.domain.events import Who
+from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -133,6 +135,16 @@ class RemoteService:
 
     def query(self, packet: bytes) -> bytes:
         return self._call("query", packet)  # type: ignore[no-any-return]  # as the server sent it
+
+    def explain(self, request: ExplainRequest) -> Explanation:
+        return msgspec.convert(self._call("explain", msgspec.to_builtins(request)), Explanation)
+
+    def blocking(self) -> BlockingState:
+        return msgspec.convert(self._call("blocking", None), BlockingState)
+
+    def set_blocking(self, request: BlockingRequest) -> BlockingState:
+        found = self._call("set-blocking", msgspec.to_builtins(request))
+        return msgspec.convert(found, BlockingState)
 
     def export(self, zone: str) -> list[str]:
         return self._call("export", zone)  # type: ignore[no-any-return]  # as the server sent it

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -24,15 +24,17 @@ from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Who
+from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.ports import PacketEngine
+from kudurru.domain.settings import BlockingSettings, RatelimitSettings, TlsSettings
 from kudurru.domain.settings import Listener as Configured
-from kudurru.domain.settings import RatelimitSettings, TlsSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
@@ -43,6 +45,13 @@ from kudurru.entrypoints.directory import (
     open_checkpointer,
     pipeline_of,
     trust_of,
+)
+from kudurru.entrypoints.filtering import (
+    BlockingRequest,
+    ExplainRequest,
+    read_blocking,
+    read_explanation,
+    to_blocking,
 )
 from kudurru.entrypoints.health import metrics_of
 from kudurru.entrypoints.listeners import (
@@ -103,6 +112,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     coalesce_s: float = 0.25
     lameduck_s: float = 5.0
     ratelimit: RatelimitSettings = RatelimitSettings()
+    blocking: BlockingSettings = BlockingSettings()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
@@ -122,6 +132,7 @@ class Server:
         self._node: Node | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
+        self._neighbours = NeighbourTable()
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
@@ -156,6 +167,8 @@ class Server:
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
+                    looking = keep_neighbours(self._neighbours)
+                    running.append(tasks.create_task(looking, name="neighbours"))
                     if self._certificates is not None:
                         watch = keep_fresh(self._certificates)
                         running.append(tasks.create_task(watch, name="certificates"))
@@ -198,6 +211,9 @@ class Server:
         event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        blocking = self._options.blocking
+        ttl_s = int(blocking.ttl.total_seconds())
+        node.views.policies.configure(BlockDefaults(blocking.mode, ttl_s))
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
@@ -242,6 +258,7 @@ class Server:
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
+            neighbours=self._neighbours,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
@@ -376,6 +393,16 @@ class Server:
                     return read_problems(node, as_key(argument))
                 case "query":
                     return answer(node, argument)
+                case "explain":
+                    question = msgspec.convert(argument, ExplainRequest)
+                    found = read_explanation(node, question, self._neighbours)
+                    return msgspec.to_builtins(found)
+                case "blocking":
+                    return msgspec.to_builtins(read_blocking(node))
+                case "set-blocking":
+                    wanted = msgspec.convert(argument, BlockingRequest)
+                    await writer.submit(to_blocking(node, wanted, who))
+                    return msgspec.to_builtins(read_blocking(node))
                 case "export":
                     return await asyncio.to_thread(list, export_zone(node, argument))
                 case "info":
@@ -405,6 +432,13 @@ class Server:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 
         return handle
+
+
+async def keep_neighbours(table: NeighbourTable) -> NoReturn:
+    """Read the hardware addresses of clients, until cancelled. A large table takes a moment."""
+    while True:
+        await asyncio.to_thread(table.refresh)
+        await asyncio.sleep(REFRESH_S)
 
 
 async def _carry_out(

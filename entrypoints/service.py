@@ -5,7 +5,7 @@ node, `entrypoints.rpc.RemoteService` sends the request to the server that holds
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -14,6 +14,7 @@ from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Who
+from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import API_VERSION, DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
@@ -22,6 +23,9 @@ from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
+
+if TYPE_CHECKING:
+    from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
 
 PAGE_MAX = 500
 REASON_MAX = 1024
@@ -83,6 +87,16 @@ class Service(Protocol):
 
     def query(self, packet: bytes) -> bytes:
         """Answer to a DNS query; a drop is answered SERVFAIL."""
+        ...
+
+    def explain(self, request: "ExplainRequest") -> Explanation:
+        """Why a client gets what it gets. Raises Invalid."""
+        ...
+
+    def blocking(self) -> "BlockingState": ...
+
+    def set_blocking(self, request: "BlockingRequest") -> "BlockingState":
+        """Pause or resume. Raises Invalid, NotFound."""
         ...
 
     def export(self, zone: str) -> list[str]:

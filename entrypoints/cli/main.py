@@ -31,6 +31,8 @@ COMMANDS = {
     "replay": ("replay", "Rebuild every view from the log."),
     "audit": ("audit", "Verify and follow the log."),
     "query": ("query", "Ask what a name answers, now or back then."),
+    "explain": ("explain", "Say why a client gets what it gets for a name."),
+    "blocking": ("blocking", "Pause what policies deny, and resume it."),
     "zone": ("zone", "Import, export and check zones as master files."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),

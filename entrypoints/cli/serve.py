@@ -127,6 +127,7 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         coalesce_s=settings.zones.coalesce.total_seconds(),
         lameduck_s=settings.health.lameduck.total_seconds(),
         ratelimit=settings.ratelimit,
+        blocking=settings.blocking,
         with_demo=with_demo,
         pid_file=pid_file,
         strict=strict,

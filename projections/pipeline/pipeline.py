@@ -1,13 +1,18 @@
-"""From a query's octets to the answer's: ingress, then zones; what nobody answers is refused.
+"""From a query's octets to the answer's: ingress, zones, policy, then the resolver for clients who
+may use it, and policy once more over what that found; what nobody answers is refused.
 
-The pipeline is one plain call per query, and whatever goes wrong inside costs that query only.
+The pipeline is one plain call per query, and whatever goes wrong inside costs that query only. An
+answer that has to be asked for comes later, by callback: a query that waits is a few objects.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 import msgspec
 
+from kudurru.domain.dns import names
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.lookup import NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
 from kudurru.domain.dns.messages import (
@@ -18,16 +23,45 @@ from kudurru.domain.dns.messages import (
     compose,
     error_reply,
     parse_query,
+    truncated,
 )
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.record_types import CNAME
+from kudurru.domain.dns.responses import Resolved, behind_alias, compose_resolved
+from kudurru.domain.dns.zone_tree import ZoneSet, alias_of
+from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
+from kudurru.domain.filtering.clients import Caller
+from kudurru.domain.filtering.decision import PASS, Decision
+from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply
-from kudurru.projections.pipeline.edns import Edns, extended_error
+from kudurru.projections.pipeline.edns import Asked, Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
+from kudurru.projections.pipeline.policy import Policy
 from kudurru.projections.pipeline.zones import Zones
 
 UDP = "udp"
 NO_REPLY = "none"
 """The response code under which a drop is counted."""
+
+NOT_FOR_YOU = msgspec.structs.replace(NOT_OURS, is_lasting=False)
+"""Refused because of who asks, so it is no answer for anybody else."""
+
+
+Found = Answer | Resolved | Later[Resolved] | Later[Answer | Resolved]
+"""An answer, or one to come."""
+
+
+class Resolver(Protocol):
+    """Answers what no zone here holds."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is anybody that it answers."""
+        ...
+
+    def resolve(self, query: Query, client: str) -> Resolved | Later[Resolved] | None:
+        """The answer, at once or within some seconds; None: not for this client. `client` is an
+        address in text."""
+        ...
 
 
 class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +91,11 @@ class Pipeline:
         is_lameduck: Callable[[], bool],
         on_exception: Callable[[Exception], None],
         cookies: Cookies | None = None,
+        policy: Policy | None = None,
+        resolver: Resolver | None = None,
     ) -> None:
+        self._policy = policy
+        self._resolver = resolver
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._zones = Zones(zones)
@@ -66,9 +104,10 @@ class Pipeline:
         self._requests: dict[str, int] = defaultdict(int)
         self._responses: dict[int | None, int] = defaultdict(int)
         self._unhandled_exceptions = 0
+        self._dropped_by_policy = 0
 
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
-        """The reply to one message; None: send nothing. Never raises."""
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        """The reply to one message, or one to come; None: send nothing. Never raises."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
         try:
@@ -78,39 +117,137 @@ class Pipeline:
                 return Reply(query.reply, False) if query.reply is not None else None
             now_s = self._clock.now_us() // 1_000_000
             asked = self._edns.read(query, client, proto, now_s)
-            answer = asked.answer or self._answer(query, now_s)
-            wire = compose(
-                query,
-                answer,
-                query.udp_max if proto == UDP else TCP_MAX,
-                options=asked.options + extended_error(answer),
-                block=asked.block,
-            )
+            answer = asked.answer or self._answer(query, client, proto, now_s)
+            if isinstance(answer, Later):
+                return answer.map(partial(self._finish_later, packet, query, asked, proto))
+            return self._finish(query, asked, proto, answer)
         except Exception as error:
             return self._failed(error, packet, query)
+
+    def _finish_later(
+        self, packet: bytes, query: Query, asked: Asked, proto: str, answer: Answer | Resolved
+    ) -> Reply | None:
+        try:
+            return self._finish(query, asked, proto, answer)
+        except Exception as error:
+            return self._failed(error, packet, query)
+
+    def _finish(
+        self, query: Query, asked: Asked, proto: str, answer: Answer | Resolved
+    ) -> Reply | None:
+        limit = query.udp_max if proto == UDP else TCP_MAX
+        if isinstance(answer, Resolved):
+            options = asked.options + extended_error(answer.extended_error)
+            wire = compose_resolved(query, answer, limit, options=options, block=asked.block)
+            self._responses[answer.message.rcode] += 1
+            return Reply(wire, False)  # its TTLs count down
+        if answer is DROPPED:
+            self._dropped_by_policy += 1
+            self._responses[None] += 1
+            return None
+        options = asked.options + extended_error(answer.extended_error, answer.extended_text)
+        if answer is TRUNCATED:
+            wire = truncated(query, answer, options)
+        else:
+            wire = compose(query, answer, limit, options=options, block=asked.block)
         self._responses[answer.rcode] += 1
         return Reply(wire, answer.is_lasting and not asked.is_personal)
 
     def statistics(self) -> PipelineStatistics:
         responses = {
-            NO_REPLY if rcode is None else RCODE_NAMES[rcode]: count
+            NO_REPLY if rcode is None else RCODE_NAMES.get(rcode, f"RCODE{rcode}"): count
             for rcode, count in self._responses.items()
         }
         return PipelineStatistics(
             requests=dict(self._requests),
             responses=responses,
-            dropped={"malformed": self._responses.get(None, 0)},
+            dropped={
+                "malformed": self._responses.get(None, 0) - self._dropped_by_policy,
+                "policy": self._dropped_by_policy,
+            },
             unhandled_exceptions=self._unhandled_exceptions,
         )
 
-    def _answer(self, query: Query, now_s: int) -> Answer:
+    def _answer(self, query: Query, client: str, proto: str, now_s: int) -> Found:
         answer = self._ingress.answer(query)
         if answer is None:
-            answer = self._zones.answer(query, now_s) or NOT_OURS
+            answer = self._zones.answer(query, now_s)
+            if answer is None:
+                return self._filtered(query, client, proto, now_s)
             if query.qclass == CLASS_ANY:
                 # RFC 1035 section 6.2: nobody has the authority over all classes.
                 answer = msgspec.structs.replace(answer, is_authoritative=False)
         return answer
+
+    def _filtered(self, query: Query, client: str, proto: str, now_s: int) -> Found:
+        """What policies make of a question that no zone here answers."""
+        if self._policy is None or query.qclass == CLASS_ANY:
+            return self._resolved(query, client, PASS)
+        caller = self._policy.caller(client, proto)
+        decision = self._policy.judge(caller, names.key(query.qname), query.qtype, now_s)
+        answer = self._policy.answer(query, decision, proto)
+        if answer is None:
+            found = self._resolved(query, client, decision)
+            check = partial(self._checked, query, caller, decision, proto, now_s)
+            return found.map(check) if isinstance(found, Later) else check(found)
+        if len(answer.answer) == 1 and answer.answer[0].rtype == CNAME != query.qtype:
+            return self._behind(query, client, decision, answer, now_s)
+        return self._for(decision, answer)
+
+    def _resolved(self, query: Query, client: str, decision: Decision) -> Found:
+        """What the resolver has for a question. Refused where there is none, or not for all."""
+        if self._resolver is None or not self._resolver.is_on:
+            return self._for(decision, NOT_OURS)
+        return self._resolver.resolve(query, client) or NOT_FOR_YOU
+
+    def _checked(
+        self,
+        query: Query,
+        caller: Caller,
+        decision: Decision,
+        proto: str,
+        now_s: int,
+        found: Answer | Resolved,
+    ) -> Answer | Resolved:
+        """What was resolved, unless it leads to what is blocked."""
+        if self._policy is None or not isinstance(found, Resolved):
+            return found
+        after = self._policy.judge_answer(caller, query, decision, found.message, now_s)
+        if after is decision or not after.is_blocked:
+            return found
+        answer = self._policy.answer(query, after, proto)
+        if answer is None:
+            return found
+        # It comes of what was found, which may be another thing the next time.
+        return msgspec.structs.replace(answer, is_lasting=False) if answer.is_lasting else answer
+
+    def _behind(
+        self, query: Query, client: str, decision: Decision, answer: Answer, now_s: int
+    ) -> Found:
+        """An alias that a policy gave, and what is behind it: in zones here, else elsewhere."""
+        alias = answer.answer[0]
+        local = self._zones.behind(alias, query.qtype, now_s)
+        if local is not None:
+            return self._for(decision, local)
+        target = alias_of(alias.wire)
+        question = target + query.question[len(query.qname) :]
+        onward = msgspec.structs.replace(query, qname=names.Name(target), question=question)
+        found = self._resolved(onward, client, decision)
+        join = partial(self._join, answer, question)
+        return found.map(join) if isinstance(found, Later) else join(found)
+
+    def _join(self, answer: Answer, question: bytes, found: Answer | Resolved) -> Answer | Resolved:
+        if not isinstance(found, Resolved):
+            # Nobody is there to ask: the client may follow the alias by itself.
+            return msgspec.structs.replace(answer, is_lasting=False)
+        message = behind_alias(answer.answer[0].wire, question, found.message, found.age_s)
+        return msgspec.structs.replace(found, message=message, age_s=0)
+
+    def _for(self, decision: Decision, answer: Answer) -> Answer:
+        """An answer that came of a decision: the next client may get another one."""
+        if self._policy is None or not answer.is_lasting or self._policy.is_lasting(decision):
+            return answer
+        return msgspec.structs.replace(answer, is_lasting=False)
 
     def _failed(
         self, error: Exception, packet: bytes, query: Query | Unanswerable | None
