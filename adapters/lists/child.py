@@ -34,7 +34,8 @@ from kudurru.adapters.lists.jobs import (
     Result,
     Unchanged,
 )
-from kudurru.adapters.lists.tables import write_table_aside
+from kudurru.adapters.lists.tables import TextDamaged, write_table_aside
+from kudurru.adapters.secret_files import write_all
 from kudurru.domain.lists.body import Facts, NoList, inspect
 from kudurru.domain.lists.table import Unusable
 
@@ -54,6 +55,8 @@ def do(job: Job) -> Result:
         return Failed(str(error), error.retry_after_s)
     except (NoList, Unusable) as error:
         return Failed(str(error))
+    except TextDamaged as error:
+        return Failed(str(error), damaged=error.digest)
     except OSError as error:
         return Failed(f"the disk refuses: {error.strerror or error}")
 
@@ -67,7 +70,7 @@ def _fetch(job: Fetch) -> Fetched | Unchanged:
 
             def write(piece: bytes) -> None:
                 hasher.update(piece)
-                _write_all(file, piece)
+                write_all(file.fileno(), piece)
 
             response = _get(job, write, lambda: deadline - time.monotonic())
             if response.kind == "unchanged":
@@ -145,12 +148,6 @@ def resolver(nameservers: Sequence[str]) -> Resolve:
 def _create(path: Path) -> BinaryIO:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
-
-
-def _write_all(file: BinaryIO, octets: bytes) -> None:
-    left = memoryview(octets)
-    while left:
-        left = left[file.write(left) :]
 
 
 def main() -> None:

@@ -74,6 +74,7 @@ class Built(msgspec.Struct, frozen=True, tag=True):
 class Failed(msgspec.Struct, frozen=True, tag=True):
     why: str  # for a person
     retry_after_s: int = 0
+    damaged: str = ""  # digest of a text on disk that is not what was fetched
 
 
 Job = Fetch | Build

@@ -5,6 +5,7 @@ one or the new one, whole, and what is mapped stays what it was. Where its octet
 were written, it is refused, and built again from the texts.
 """
 
+import hashlib
 import mmap
 import os
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ import xxhash
 
 from kudurru.adapters.data_dir import sync_folder
 from kudurru.adapters.lists.jobs import Text
+from kudurru.adapters.secret_files import write_all
 from kudurru.domain.lists.table import (
     PAGE,
     VERSION,
@@ -35,9 +37,17 @@ from kudurru.domain.lists.table import (
 _CHUNK = 1 << 20
 
 
+class TextDamaged(Exception):
+    """A text on disk is not what was fetched: fetch it again."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"the copy {digest[:12]}… of a list is damaged")
+        self.digest = digest
+
+
 def write_table_aside(path: Path, texts: Sequence[Text], seed: int) -> tuple[SourceFacts, ...]:
     """Build a table at `path`, durable but for its name; what was found in each source. Raises:
-    OSError; Unusable when it would be too large. Then there is nothing at `path`."""
+    OSError; TextDamaged; Unusable when it would be too large. Then there is nothing at `path`."""
     size = sum(Path(text.path).stat().st_size + 1 for text in texts)
     lines = sum(_count_lines(text.path) for text in texts)
     try:
@@ -89,18 +99,18 @@ def _write(path: Path, texts: Sequence[Text], where: Layout, seed: int) -> tuple
         file.seek(where.texts_at)
         sources = [_copy(text, file) for text in texts]
         if file.tell() != where.directory_at:
-            raise OSError("a text changed while it was copied")
+            raise OSError("a text changed while it was read")
         with mmap.mmap(file.fileno(), where.directory_at) as mapped:
             directory = _build(mapped, sources, where, seed)
         body = msgspec.msgpack.encode(directory)
         file.seek(where.directory_at)
-        _write_all(file, body)
+        write_all(file.fileno(), body)
         digest = _digest(file, PAGE)
         header = Header(
             VERSION, seed, where.begins, where.places, where.directory_at, len(body), digest
         )
         file.seek(0)
-        _write_all(file, header.page())
+        write_all(file.fileno(), header.page())
         os.fsync(file.fileno())
     return directory.sources
 
@@ -112,19 +122,16 @@ def _create(path: Path) -> BinaryIO:
 
 def _copy(text: Text, to: BinaryIO) -> Source:
     start = to.tell()
+    hasher = hashlib.sha256()
     with Path(text.path).open("rb", buffering=0) as file:
         for chunk in iter(lambda: file.read(_CHUNK), b""):
-            _write_all(to, chunk)
-    _write_all(to, b"\n")
+            hasher.update(chunk)
+            write_all(to.fileno(), chunk)
+    if hasher.hexdigest() != text.digest:
+        raise TextDamaged(text.digest)
+    write_all(to.fileno(), b"\n")
     size = to.tell() - start
     return Source(text.list, text.index, text.title, text.context, start, size, text.digest)
-
-
-def _write_all(file: BinaryIO, octets: bytes) -> None:
-    """Unbuffered files may write less: when the disk fills up, before the error says so."""
-    left = memoryview(octets)
-    while left:
-        left = left[file.write(left) :]
 
 
 def _build(mapped: mmap.mmap, sources: Iterable[Source], where: Layout, seed: int) -> Directory:

@@ -1,13 +1,15 @@
 """Lists in a dictionary: for inline sources and tests. Some 300 octets a rule."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
+from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.matcher import Hit, Place, rank
 from kudurru.domain.lists.patterns import Patterns
-from kudurru.domain.lists.rules import BELOW, SELF, Context
-from kudurru.domain.lists.scan import rules_in, text_of
+from kudurru.domain.lists.rules import BELOW, PATTERNS_MAX, SELF, Context, Line, Reason
+from kudurru.domain.lists.scan import rules_of, scan, text_of
 from kudurru.domain.objects import Key
 
 
@@ -22,16 +24,42 @@ class MemoryMatcher:
         self._patterns = Patterns([])
         self._pattern_hits: list[Hit] = []
 
-    def put(self, key: Key, sources: Sequence[tuple[str, Sequence[str]]], context: Context) -> None:
-        """Replace a list by the lines of its sources, each (what it is called, lines)."""
+    def put(
+        self, key: Key, sources: Sequence[tuple[str, Sequence[str]]], context: Context
+    ) -> list[Facts]:
+        """Replace a list by the lines of its sources, each (what it is called, lines); what was
+        found in each."""
+        return self.put_at(key, list(enumerate(sources)), context)
+
+    def put_at(
+        self, key: Key, sources: Sequence[tuple[int, tuple[str, Sequence[str]]]], context: Context
+    ) -> list[Facts]:
+        """`put`, for sources that are not all of their list: each with its index there."""
         self.drop(key)
-        for source, (title, lines) in enumerate(sources):
-            # A line feed inside a line would make two of it.
-            text = "\n".join(line.replace("\n", " ") for line in lines).encode("utf-8", "replace")
-            self._texts[key, source] = title, text
-            for offset, rule in rules_in(text, 0, len(text), context):
-                self._add(Hit(key, rule, source, offset))
+        found = [self._read(key, index, *source, context) for index, source in sources]
         self._compile()
+        return found
+
+    def _read(
+        self, key: Key, index: int, title: str, lines: Sequence[str], context: Context
+    ) -> Facts:
+        # A line feed inside a line would make two of it.
+        text = "\n".join(line.replace("\n", " ") for line in lines).encode("utf-8", "replace")
+        self._texts[key, index] = title, text
+        entries = 0
+        patterns = sum(hit.list == key for hit in self._pattern_hits)
+        refused: Counter[Reason] = Counter()
+        for offset, found, more in scan(text, 0, len(text), context):
+            if isinstance(found, Line):
+                refused.update(found.refused)
+            for rule in rules_of(found, more, context):
+                patterns += bool(rule.pattern)
+                if rule.pattern and patterns > PATTERNS_MAX:
+                    refused[Reason.REGEX_MAX] += 1
+                    continue
+                entries += 1
+                self._add(Hit(key, rule, index, offset))
+        return Facts(entries, dict(refused))
 
     def drop(self, key: Key) -> None:
         """Forget a list. Nothing happens where there is none."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Protocol
 
+from kudurru.domain.dns.names import Name
 from kudurru.domain.lists.parser import Parser
 from kudurru.domain.lists.rules import SUBTREE, Context, Line, Rule
 
@@ -111,12 +112,9 @@ def text_of(line: bytes) -> str:
     return line[:OCTETS_MAX].rstrip(b"\r\n").decode("utf-8", "replace")
 
 
-def rules_in(text: Octets, start: int, end: int, context: Context) -> Iterator[tuple[int, Rule]]:
-    """Every rule with the offset of its line, or of its name. What `scan` finds, at leisure."""
-    for offset, found, more in scan(text, start, end, context):
-        if isinstance(found, bytes):
-            assert isinstance(more, int)
-            yield offset, Rule(name=found, covers=more, is_allow=context.is_allow)  # type: ignore[arg-type]  # Name
-        else:
-            for rule in found.rules:
-                yield offset, rule
+def rules_of(found: bytes | Line, more: object, context: Context) -> tuple[Rule, ...]:
+    """Rules of a line that `scan` found."""
+    if isinstance(found, Line):
+        return found.rules
+    assert isinstance(more, int)
+    return (Rule(name=Name(found), covers=more, is_allow=context.is_allow),)

@@ -30,7 +30,7 @@ from kudurru.domain.dns.names import Name
 from kudurru.domain.lists.matcher import Hit, Place, rank
 from kudurru.domain.lists.parser import parse_line
 from kudurru.domain.lists.patterns import Patterns
-from kudurru.domain.lists.rules import BELOW, SELF, SUBTREE, Context, Reason, Rule
+from kudurru.domain.lists.rules import BELOW, PATTERNS_MAX, SELF, SUBTREE, Context, Reason, Rule
 from kudurru.domain.lists.scan import Octets, scan, text_of
 from kudurru.domain.objects import Key
 
@@ -39,8 +39,6 @@ VERSION = 1
 """Raise it when the layout, or the meaning of a line, changes: older files are then built anew."""
 PAGE = 4096
 
-PATTERNS_MAX = 1000
-"""Regular expressions of one list."""
 _TAG_BITS, _OFFSET_BITS = 25, 36
 _TAG_SHIFT = 64 - _TAG_BITS
 _TAG = (1 << _TAG_BITS) - 1

@@ -13,8 +13,8 @@ from kudurru.adapters.lists.tables import open_table, put_in_place, write_table_
 from kudurru.domain.dns import names
 from kudurru.domain.lists.matcher import Hit, Place
 from kudurru.domain.lists.memory import MemoryMatcher
-from kudurru.domain.lists.rules import SELF, SUBTREE, Context, Reason
-from kudurru.domain.lists.table import PATTERNS_MAX, SourceFacts, Table, Unusable
+from kudurru.domain.lists.rules import PATTERNS_MAX, SELF, SUBTREE, Context, Reason
+from kudurru.domain.lists.table import SourceFacts, Table, Unusable
 from kudurru.domain.objects import Key
 
 ONE, TWO = Key("BlockList/default/one"), Key("BlockList/default/two")

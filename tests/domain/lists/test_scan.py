@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kudurru.domain.lists.parser import Parser
 from kudurru.domain.lists.rules import SELF, SUBTREE, Context, Format, Reason, Rule
-from kudurru.domain.lists.scan import rules_in, scan, text_of
+from kudurru.domain.lists.scan import rules_of, scan, text_of
 
 FORMATS: tuple[Format, ...] = ("auto", "hosts", "domains", "adblock", "dnsmasq", "rpz", "regex")
 
@@ -27,6 +27,15 @@ lines = st.one_of(
 )  # fmt: skip
 
 
+def at_once(text: bytes, context: Context, start: int = 0, end: int | None = None) -> list[Rule]:
+    end = len(text) if end is None else end
+    return [
+        rule
+        for _, found, more in scan(text, start, end, context)
+        for rule in rules_of(found, more, context)
+    ]
+
+
 def slowly(text: bytes, context: Context) -> list[Rule]:
     parser = Parser(context)
     return [rule for line in text.split(b"\n") for rule in parser.feed(text_of(line)).rules]
@@ -41,18 +50,18 @@ def test_a_whole_text_and_its_lines_make_the_same_rules(
 ) -> None:
     text = "\n".join(texts).encode("utf-8", "replace")
     context = Context(format=format_, covers=covers)
-    assert [rule for _, rule in rules_in(text, 0, len(text), context)] == slowly(text, context)
+    assert at_once(text, context) == slowly(text, context)
 
 
 @given(st.binary(max_size=300), st.sampled_from(FORMATS))
 def test_no_octets_break_it(text: bytes, format_: Format) -> None:
     context = Context(format=format_)
-    assert [rule for _, rule in rules_in(text, 0, len(text), context)] == slowly(text, context)
+    assert at_once(text, context) == slowly(text, context)
 
 
 def test_only_the_part_that_was_asked_for_is_read() -> None:
     text = b"a.example\nb.example\nc.example\n"
-    assert len(list(rules_in(text, 10, 20, Context()))) == 1
+    assert len(at_once(text, Context(), 10, 20)) == 1
 
 
 @pytest.mark.parametrize("format_", ["auto", "rpz"])
