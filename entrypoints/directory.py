@@ -51,6 +51,7 @@ from kudurru.entrypoints.filtering import (
     read_explanation,
     to_blocking,
 )
+from kudurru.entrypoints.list_service import ListRow, stored_rows, take_up_lists
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
@@ -114,7 +115,7 @@ def open_service(
         if not write:
             with open_reader(data) as node:
                 replay_verified(node, on_damage=on_damage)
-                yield LocalService(node, who)
+                yield LocalService(node, who, lists=directory.lists)
             return
         lock_or_remote = _acquire(directory)
         if isinstance(lock_or_remote, RemoteService):
@@ -125,7 +126,7 @@ def open_service(
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
         checkpointer = open_checkpointer(directory, node)
-        yield LocalService(node, who, checkpointer)
+        yield LocalService(node, who, checkpointer, lists=directory.lists)
         checkpointer.take_if_active()
 
 
@@ -309,10 +310,19 @@ def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
 class LocalService:
     """A `Service` in this process."""
 
-    def __init__(self, node: Node, who: Who, checkpointer: Checkpointer | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        who: Who,
+        checkpointer: Checkpointer | None = None,
+        *,
+        lists: Path | None = None,
+    ) -> None:
+        """`lists` is the folder of what a server fetched; without it only inline sources count."""
         self._node = node
         self._who = who
         self._checkpointer = checkpointer
+        self._lists = lists
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -327,10 +337,24 @@ class LocalService:
         return read_problems(self._node, key)
 
     def query(self, packet: bytes) -> bytes:
+        self._take_up_lists()
         return answer(self._node, packet)
 
     def explain(self, request: ExplainRequest) -> Explanation:
+        self._take_up_lists()
         return read_explanation(self._node, request, NOBODY)
+
+    def _take_up_lists(self) -> None:
+        """Filter by what the last server of this directory had fetched."""
+        if self._lists is not None:
+            take_up_lists(self._node, self._lists)
+            self._lists = None
+
+    def lists(self) -> list[ListRow]:
+        return stored_rows(self._node)
+
+    def refresh_lists(self, names: Sequence[Key]) -> list[Key]:  # noqa: ARG002  # of the protocol
+        raise Busy("no server runs here: lists are fetched by `kudurru serve`, when it starts")
 
     def blocking(self) -> BlockingState:
         return read_blocking(self._node)

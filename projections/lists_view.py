@@ -100,6 +100,6 @@ class ListsView:
     def __contains__(self, key: Key) -> bool:
         return key in self._facts
 
-    def keys(self) -> Iterable[Key]:
+    def all_keys(self) -> Iterable[Key]:
         """Of all lists, in order."""
         return sorted(self._facts)

@@ -33,6 +33,7 @@ COMMANDS = {
     "query": ("query", "Ask what a name answers, now or back then."),
     "explain": ("explain", "Say why a client gets what it gets for a name."),
     "blocking": ("blocking", "Pause what policies deny, and resume it."),
+    "list": ("list_", "Show subscribed lists, and fetch them."),
     "zone": ("zone", "Import, export and check zones as master files."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),
