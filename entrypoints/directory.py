@@ -52,6 +52,7 @@ from kudurru.entrypoints.filtering import (
     read_explanation,
     to_blocking,
 )
+from kudurru.entrypoints.list_service import ListRow, stored_rows, take_up_lists
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
@@ -115,7 +116,7 @@ def open_service(
         if not write:
             with open_reader(data) as node:
                 replay_verified(node, on_damage=on_damage)
-                yield LocalService(node, who)
+                yield LocalService(node, who, lists=directory.lists)
             return
         lock_or_remote = _acquire(directory)
         if isinstance(lock_or_remote, RemoteService):
@@ -126,7 +127,9 @@ def open_service(
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
         checkpointer = open_checkpointer(directory, node)
-        yield LocalService(node, who, checkpointer, directory)
+        yield LocalService(
+            node, who, checkpointer, lists=directory.lists, query_log=directory.querylog
+        )
         checkpointer.take_if_active()
 
 
@@ -318,12 +321,16 @@ class LocalService:
         node: Node,
         who: Who,
         checkpointer: Checkpointer | None = None,
-        directory: DataDir | None = None,
+        *,
+        lists: Path | None = None,
+        query_log: Path | None = None,
     ) -> None:
+        """`lists` is the folder of what a server fetched; without it only inline sources count."""
         self._node = node
-        self._directory = directory
+        self._query_log = query_log
         self._who = who
         self._checkpointer = checkpointer
+        self._lists = lists
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -338,10 +345,24 @@ class LocalService:
         return read_problems(self._node, key)
 
     def query(self, packet: bytes) -> bytes:
+        self._take_up_lists()
         return answer(self._node, packet)
 
     def explain(self, request: ExplainRequest) -> Explanation:
+        self._take_up_lists()
         return read_explanation(self._node, request, NOBODY)
+
+    def _take_up_lists(self) -> None:
+        """Filter by what the last server of this directory had fetched."""
+        if self._lists is not None:
+            take_up_lists(self._node, self._lists)
+            self._lists = None
+
+    def lists(self) -> list[ListRow]:
+        return stored_rows(self._node)
+
+    def refresh_lists(self, names: Sequence[Key]) -> list[Key]:  # noqa: ARG002  # of the protocol
+        raise Busy("no server runs here: lists are fetched by `kudurru serve`, when it starts")
 
     def blocking(self) -> BlockingState:
         return read_blocking(self._node)
@@ -351,9 +372,9 @@ class LocalService:
         return read_blocking(self._node)
 
     def purge_queries(self, before_us: int | None) -> int:
-        if self._directory is None:
+        if self._query_log is None:
             raise NotFound("there is no query log here")
-        return purge(self._directory.querylog, before_us)
+        return purge(self._query_log, before_us)
 
     def export(self, zone: str) -> list[str]:
         return list(export_zone(self._node, zone))

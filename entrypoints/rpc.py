@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -35,6 +35,7 @@ from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
 from kudurru.entrypoints.actors import actor_of
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
+from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -148,6 +149,12 @@ class RemoteService:
 
     def purge_queries(self, before_us: int | None) -> int:
         return msgspec.convert(self._call("purge-queries", before_us), int)
+
+    def lists(self) -> list[ListRow]:
+        return msgspec.convert(self._call("lists", None), list[ListRow])
+
+    def refresh_lists(self, names: Sequence[Key]) -> list[Key]:
+        return self._call("refresh-lists", list(names))  # type: ignore[no-any-return]  # keys
 
     def export(self, zone: str) -> list[str]:
         return self._call("export", zone)  # type: ignore[no-any-return]  # as the server sent it

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -23,15 +23,19 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.http_ops import HttpServer, health_routes
+from kudurru.adapters.lists.files import ListFiles
 from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
+from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.filtering.policies import BlockDefaults
+from kudurru.domain.kinds.blocklist import BlockListStatus
+from kudurru.domain.objects import Key
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import (
     AclSettings,
@@ -63,6 +67,8 @@ from kudurru.entrypoints.filtering import (
     to_blocking,
 )
 from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.list_keeper import ListKeeper, ListOptions
+from kudurru.entrypoints.list_service import status_of
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -129,6 +135,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     upstreams: UpstreamSettings = UpstreamSettings()
     resolver: ResolverSettings = ResolverSettings()
     cache: CacheSettings = CacheSettings()
+    lists: ListOptions = ListOptions()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
@@ -165,6 +172,7 @@ class Server:
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             query_log = self._query_log(directory, stack)
+            keeper = self._open_lists(directory, node, writer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
             addresses = await self._listen(node, writer, Cookies(secret), query_log, stack)
             await self._replay(node, checkpointer)
@@ -172,7 +180,7 @@ class Server:
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer, query_log))
+            rpc = RpcServer(path, self._handler(node, writer, keeper, query_log))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -187,6 +195,7 @@ class Server:
                     if query_log is not None:
                         writing = query_log.process.run()
                         running.append(tasks.create_task(writing, name="query log"))
+                    running.append(tasks.create_task(keeper.run(), name="lists"))
                     looking = keep_neighbours(self._neighbours)
                     running.append(tasks.create_task(looking, name="neighbours"))
                     if self._certificates is not None:
@@ -198,6 +207,7 @@ class Server:
                         await self._add_demo(node, writer)
                     if self.why_not_writable is None:
                         writer.request_stamp()
+                    await self._unless_stopped(keeper.settle())
                     self.is_synced = True
                     self._write_pid_file(stack)
                     if checkpointer is not None and checkpointer.is_new_key:
@@ -259,6 +269,40 @@ class Server:
             level = logging.INFO if node.log.is_shared else logging.ERROR
             log.log(level, "checkpoints are not signed: %s", checkpointer.why_not)
         return checkpointer
+
+    def _open_lists(self, directory: DataDir, node: Node, writer: Writer) -> ListKeeper:
+        async def write_status(key: Key, status: BlockListStatus) -> None:
+            stored = node.objects.find(key)
+            if stored is None:
+                raise NotFound(f"{key} is gone")
+            document = {**(stored.status or {}), **msgspec.to_builtins(status)}
+            command = UpdateStatus(key=key, status=document, expected=stored.resource_version)
+            who = Who(actor="system", source="lists", reason="sources were fetched")
+            await writer.submit(Change(commands=(command,), who=who))
+
+        keeper = ListKeeper(
+            node.views.lists,
+            ListFiles(directory.lists),
+            node.clock,
+            SystemEntropy(),
+            on_matcher=node.views.policies.subscribe,
+            read_status=lambda key: status_of(node.objects.find(key)),
+            write_status=write_status,
+            options=self._options.lists,
+        )
+        keeper.open()
+        return keeper
+
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for something, or until a signal asks to stop."""
+        both = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._stopping.wait())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if both[0].done():
+                both[0].result()
+        finally:
+            for one in both:
+                one.cancel()
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
         """What cannot be trusted stops writing, not answering."""
@@ -420,7 +464,9 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer, query_log: QueryLog | None) -> Any:
+    def _handler(
+        self, node: Node, writer: Writer, keeper: ListKeeper, query_log: QueryLog | None
+    ) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -451,6 +497,10 @@ class Server:
                     if query_log is None:
                         raise NotFound("this server keeps no query log")
                     return await query_log.process.purge(msgspec.convert(argument, int | None))
+                case "lists":
+                    return msgspec.to_builtins(keeper.rows())
+                case "refresh-lists":
+                    return keeper.refresh([as_key(key) for key in argument])
                 case "export":
                     return await asyncio.to_thread(list, export_zone(node, argument))
                 case "info":

@@ -4,7 +4,7 @@ Requests and replies are plain values, so that both ways are the same: `LocalSer
 node, `entrypoints.rpc.RemoteService` sends the request to the server that holds the directory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -26,6 +26,7 @@ from kudurru.entrypoints.wiring import Change, Node, Result
 
 if TYPE_CHECKING:
     from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
+    from kudurru.entrypoints.list_service import ListRow
 
 PAGE_MAX = 500
 REASON_MAX = 1024
@@ -102,6 +103,13 @@ class Service(Protocol):
     def purge_queries(self, before_us: int | None) -> int:
         """Delete logged queries from before a moment, None: all; how many. Raises: NotFound where
         there is no query log."""
+        ...
+
+    def lists(self) -> "list[ListRow]": ...
+
+    def refresh_lists(self, names: Sequence[Key]) -> list[Key]:
+        """Fetch these lists now, or all; keys of what is fetched. Raises NotFound, Conflict for one
+        that is disabled, Busy without a server."""
         ...
 
     def export(self, zone: str) -> list[str]:

@@ -1,13 +1,15 @@
 """Lists in a dictionary: for inline sources and tests. Some 300 octets a rule."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
+from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.matcher import Hit, Place, rank
-from kudurru.domain.lists.parser import Parser
 from kudurru.domain.lists.patterns import Patterns
-from kudurru.domain.lists.rules import BELOW, SELF, Context, Rule
+from kudurru.domain.lists.rules import BELOW, PATTERNS_MAX, SELF, Context, Line, Reason
+from kudurru.domain.lists.scan import rules_of, scan, text_of
 from kudurru.domain.objects import Key
 
 
@@ -18,22 +20,46 @@ class MemoryMatcher:
     def __init__(self) -> None:
         self._by_name: dict[bytes, tuple[Hit, ...]] = {}
         self._names: dict[Key, set[bytes]] = {}
-        self._texts: dict[tuple[Key, int], tuple[str, Sequence[str]]] = {}
+        self._texts: dict[tuple[Key, int], tuple[str, bytes]] = {}
         self._patterns = Patterns([])
         self._pattern_hits: list[Hit] = []
 
-    def put(self, key: Key, sources: Sequence[tuple[str, Sequence[str]]], context: Context) -> int:
-        """Replace a list by the lines of its sources, each (what it is called, lines); how many
-        rules that are. `Hit.offset` is the index of the line here."""
+    def put(
+        self, key: Key, sources: Sequence[tuple[str, Sequence[str]]], context: Context
+    ) -> list[Facts]:
+        """Replace a list by the lines of its sources, each (what it is called, lines); what was
+        found in each."""
+        return self.put_at(key, list(enumerate(sources)), context)
+
+    def put_at(
+        self, key: Key, sources: Sequence[tuple[int, tuple[str, Sequence[str]]]], context: Context
+    ) -> list[Facts]:
+        """`put`, for sources that are not all of their list: each with its index there."""
         self.drop(key)
-        count = 0
-        for source, (title, lines) in enumerate(sources):
-            self._texts[key, source] = title, lines
-            for hit in _hits(key, source, lines, context):
-                self._add(hit)
-                count += 1
+        found = [self._read(key, index, *source, context) for index, source in sources]
         self._compile()
-        return count
+        return found
+
+    def _read(
+        self, key: Key, index: int, title: str, lines: Sequence[str], context: Context
+    ) -> Facts:
+        # A line feed inside a line would make two of it.
+        text = "\n".join(line.replace("\n", " ") for line in lines).encode("utf-8", "replace")
+        self._texts[key, index] = title, text
+        entries = 0
+        patterns = sum(hit.list == key for hit in self._pattern_hits)
+        refused: Counter[Reason] = Counter()
+        for offset, found, more in scan(text, 0, len(text), context):
+            if isinstance(found, Line):
+                refused.update(found.refused)
+            for rule in rules_of(found, more, context):
+                patterns += bool(rule.pattern)
+                if rule.pattern and patterns > PATTERNS_MAX:
+                    refused[Reason.REGEX_MAX] += 1
+                    continue
+                entries += 1
+                self._add(Hit(key, rule, index, offset))
+        return Facts(entries, dict(refused))
 
     def drop(self, key: Key) -> None:
         """Forget a list. Nothing happens where there is none."""
@@ -66,10 +92,14 @@ class MemoryMatcher:
         return found
 
     def place(self, hit: Hit) -> Place | None:
-        title, lines = self._texts.get((hit.list, hit.source), ("", ()))
-        if hit.offset >= len(lines):
+        found = self._texts.get((hit.list, hit.source))
+        if found is None:
             return None
-        return Place(title, hit.offset + 1, lines[hit.offset])
+        title, text = found
+        start = text.rfind(b"\n", 0, hit.offset) + 1
+        end = text.find(b"\n", hit.offset)
+        line = text[start : end if end >= 0 else len(text)]
+        return Place(title, 1 + text.count(b"\n", 0, start), text_of(line))
 
     def _add(self, hit: Hit) -> None:
         if hit.rule.pattern:
@@ -83,15 +113,3 @@ class MemoryMatcher:
         patterns = [hit.rule.pattern for hit in self._pattern_hits]
         if patterns != self._patterns.texts:
             self._patterns = Patterns(patterns)
-
-
-def _hits(key: Key, source: int, lines: Sequence[str], context: Context) -> Iterator[Hit]:
-    parser = Parser(context)
-    for number, text in enumerate(lines):
-        for rule in parser.feed(text).rules:
-            yield Hit(key, rule, source, number)
-
-
-def rules_of(lines: Sequence[str], context: Context) -> list[Rule]:
-    """Rules of a text, in order."""
-    return [hit.rule for hit in _hits(Key(""), 0, lines, context)]

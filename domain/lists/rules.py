@@ -14,6 +14,10 @@ SUBTREE = SELF | BELOW
 first, RPZ's `*.d` the second, `||d^` the third."""
 
 
+PATTERNS_MAX = 1000
+"""Regular expressions of one list."""
+
+
 class Reply(msgspec.Struct, frozen=True, gc=False):
     """What a rule wants answered instead of what the block mode says.
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "blocking": ("blocking", "Pause what policies deny, and resume it."),
     "queries": ("queries", "Show who asked what and what became of it."),
     "top": ("top", "Show the names and clients with the most queries."),
+    "list": ("list_", "Show subscribed lists, and fetch them."),
     "zone": ("zone", "Import, export and check zones as master files."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),

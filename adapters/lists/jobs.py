@@ -1,0 +1,81 @@
+"""What the process for lists is asked, and what it answers."""
+
+from typing import Literal
+
+import msgspec
+
+from kudurru.domain.lists.body import Facts
+from kudurru.domain.lists.rules import Context
+from kudurru.domain.lists.table import SourceFacts
+from kudurru.domain.objects import Key
+
+
+class Request(msgspec.Struct, frozen=True):
+    url: str
+    max_bytes: int  # after decompression
+    etag: str = ""
+    last_modified: str = ""
+    allow_private: bool = False
+
+
+class Response(msgspec.Struct, frozen=True):
+    """`unchanged`: what the caller has is what there is."""
+
+    kind: Literal["new", "unchanged"]
+    etag: str = ""
+    last_modified: str = ""
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A text that is to be in a table: a file, named after the SHA-256 of its content."""
+
+    list: Key
+    index: int  # in spec.sources
+    title: str
+    context: Context
+    path: str
+    digest: str
+
+
+class Fetch(msgspec.Struct, frozen=True, tag=True):
+    """Get a text, look at it, and leave it at `spool`."""
+
+    request: Request  # of an http or https URL, or of a `file:` one
+    spool: str
+    context: Context
+    had_entries: bool  # the copy in use has some
+    seconds: float
+    nameservers: tuple[str, ...] = ()  # addresses to resolve with; none: as this machine does
+
+
+class Build(msgspec.Struct, frozen=True, tag=True):
+    """Write a table of texts at `path`."""
+
+    texts: tuple[Text, ...]
+    seed: int
+    path: str
+
+
+class Fetched(msgspec.Struct, frozen=True, tag=True):
+    digest: str  # SHA-256 of what is at `spool`, hex
+    size: int
+    facts: Facts
+    response: Response
+
+
+class Unchanged(msgspec.Struct, frozen=True, tag=True):
+    """The server says that there is nothing new."""
+
+
+class Built(msgspec.Struct, frozen=True, tag=True):
+    facts: tuple[SourceFacts, ...]
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    why: str  # for a person
+    retry_after_s: int = 0
+    damaged: str = ""  # digest of a text on disk that is not what was fetched
+
+
+Job = Fetch | Build
+Result = Fetched | Unchanged | Built | Failed
