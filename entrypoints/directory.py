@@ -284,9 +284,11 @@ def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
     return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
 
 
-def explain_as_of(node: Node, upto: Position, request: ExplainRequest) -> Explanation:
-    """Why a client got what it got at a position. The node's views are empty."""
+def explain_as_of(data: Path, node: Node, upto: Position, request: ExplainRequest) -> Explanation:
+    """Why a client got what it got at a position, by lists as they are now. The node's views are
+    empty."""
     replay(node, upto)
+    take_up_lists(node, open_data_dir(data).lists)
     event = node.log.get(upto)
     now_us = event.ts if event is not None else 0
     return read_explanation(node, request, NOBODY, now_us=now_us)
