@@ -128,7 +128,7 @@ class Rig:
         return Asked(self, query, reply)
 
     def pass_time(self, seconds: float) -> None:
-        self.timers.advance(int(seconds * SECOND_US))
+        self.timers.advance(round(seconds * SECOND_US))
 
     def asked_names(self) -> list[str]:
         return [str(query.question[0].name).lower() for _, _, query in self.asked]
