@@ -62,6 +62,7 @@ class Resolving:
     ) -> None:
         """Take settings. Upstreams that are still named keep their connections and health."""
         _check_bootstrap(upstreams)
+        self._carriers.ca = upstreams.ca
         self._forwarder.strategy = upstreams.strategy
         self._forwarder.timeout_us = _microseconds(upstreams.timeout.total_seconds())
         self._bootstrap = Group(tuple(map(self._upstream, _addresses(upstreams.bootstrap))))
