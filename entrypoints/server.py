@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,11 @@ from kudurru.domain.settings import (
 from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
+from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
-    answer,
     open_checkpointer,
     pipeline_of,
     trust_of,
@@ -62,12 +63,13 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
-from kudurru.entrypoints.resolving import Resolving
+from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     REASON_MAX,
     ChangeRequest,
+    FlushRequest,
     ListRequest,
     MarkRequest,
     because,
@@ -82,6 +84,7 @@ from kudurru.entrypoints.service import (
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 log = logging.getLogger("kudurru")
@@ -91,6 +94,8 @@ SWITCH_INTERVAL_S = 0.0005
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
 
 PORT_TRIES = 20
+
+MICROSECOND = timedelta(microseconds=1)
 
 SLICE = 500
 """Events replayed before the loop may answer a query."""
@@ -134,6 +139,9 @@ class Server:
         self._node: Node | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
+        self._pipeline: Pipeline
+        self._resolving: Resolving
+        self._keeper: CacheKeeper
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
@@ -150,7 +158,9 @@ class Server:
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            addresses = await self._listen(node, writer, Cookies(secret), stack)
+            addresses = await self._listen(
+                node, writer, Cookies(secret), directory.cache_dump, stack
+            )
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
@@ -168,6 +178,10 @@ class Server:
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
+                    if options.cache.persist_interval:
+                        interval_s = options.cache.persist_interval.total_seconds()
+                        dumping = self._keeper.keep_dumped(interval_s)
+                        running.append(tasks.create_task(dumping, name="cache"))
                     if self._certificates is not None:
                         watch = keep_fresh(self._certificates)
                         running.append(tasks.create_task(watch, name="certificates"))
@@ -235,7 +249,12 @@ class Server:
         node.why_not_writable = damage
 
     async def _listen(
-        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+        self,
+        node: Node,
+        writer: Writer,
+        cookies: Cookies,
+        cache_dump: Path,
+        stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
@@ -247,11 +266,16 @@ class Server:
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
             stack.callback(close, one)
-        resolving = Resolving(
+        resolving = self._resolving = Resolving(
             options.upstreams, options.resolver, options.cache, options.acl, node.clock
         )
         stack.push_async_callback(resolving.close)
-        pipeline = pipeline_of(
+        self._keeper = CacheKeeper(resolving.cache, cache_dump, node.clock)
+        if options.cache.persist_interval:
+            max_age_us = options.cache.persist_max_age // MICROSECOND
+            self._keeper.restore(max_age_us)
+            stack.push_async_callback(self._keeper.dump_last)
+        pipeline = self._pipeline = pipeline_of(
             node,
             resolver=resolving.resolver,
             is_synced=lambda: self.is_synced,
@@ -393,7 +417,12 @@ class Server:
                 case "problems":
                     return read_problems(node, as_key(argument))
                 case "query":
-                    return answer(node, argument)
+                    return await resolved(self._pipeline, msgspec.convert(argument, bytes))
+                case "cache-stats":
+                    return msgspec.to_builtins(self._resolving.cache.statistics())
+                case "cache-flush":
+                    flush = msgspec.convert(argument, FlushRequest)
+                    return self._resolving.flush(flush.name, subtree=flush.subtree)
                 case "export":
                     return await asyncio.to_thread(list, export_zone(node, argument))
                 case "info":

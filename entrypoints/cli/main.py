@@ -31,6 +31,7 @@ COMMANDS = {
     "replay": ("replay", "Rebuild every view from the log."),
     "audit": ("audit", "Verify and follow the log."),
     "query": ("query", "Ask what a name answers, now or back then."),
+    "cache": ("cache", "Show and flush the cache of the resolver."),
     "zone": ("zone", "Import, export and check zones as master files."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),
