@@ -24,7 +24,7 @@ from kudurru.domain.dns.responses import KeptAnswer, Message
 from kudurru.domain.settings import CacheSettings
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.projections.message_cache import MessageCache
-from tests.upstreams import Rig, always
+from tests.upstreams import Rig, always, silent
 
 DAY_US = 86_400_000_000
 ONE = "192.0.2.11"
@@ -94,6 +94,7 @@ def test_flags_and_negative_answers_come_back_as_they_were(tmp_path: Path) -> No
     first = asked.wire[2:]
     asyncio.run(keeper_of(rig, path).dump())
     after = Rig(ONE)
+    after.scripts[ONE] = silent
     assert keeper_of(after, path).restore(DAY_US) == 1
     assert after.ask("nope.example", want_dnssec=True).wire[2:] == first
     assert not after.ask("nope.example").is_answered  # asked without DO it is another question
