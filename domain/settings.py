@@ -191,6 +191,9 @@ class UpstreamSettings(Section, frozen=True):
     conditional: Annotated[
         Mapping[Domain, tuple[Upstream, ...]], cluster("Upstreams by domain, closest one first")
     ] = msgspec.field(default_factory=dict)
+    ca: Annotated[
+        SecretFile, cluster("CAs beside the system's that certificates of upstreams may be from")
+    ] = SecretFile("")
 
 
 class ResolverSettings(Section, frozen=True):

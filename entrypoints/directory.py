@@ -315,6 +315,9 @@ def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
     return list(zone_export.lines(state.zone))
 
 
+NO_CACHE = "no server runs on this data directory, and only a running one has a cache"
+
+
 class LocalService:
     """A `Service` in this process."""
 
@@ -397,6 +400,13 @@ class LocalService:
 
     def info(self, *, digests: bool = False) -> Info:
         return read_info(self._node, __version__, digests=digests)
+
+    def cache_stats(self) -> dict[str, int]:
+        raise NotFound(NO_CACHE)
+
+    def cache_flush(self, name: str, *, subtree: bool = False) -> int:
+        del name, subtree
+        raise NotFound(NO_CACHE)
 
     def restore(self, request: RestoreRequest) -> Carried:
         who = because(self._who, request.reason)

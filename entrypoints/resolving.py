@@ -1,5 +1,6 @@
 """The resolver as the settings have it: upstreams, groups, routes and the cache, put together."""
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -9,13 +10,14 @@ from kudurru.adapters.metrics import Sample, rcode_label
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.chance import Chance
 from kudurru.domain.dns import names
+from kudurru.domain.dns.messages import HEADER_SIZE
 from kudurru.domain.dns.record_types import AAAA, A
 from kudurru.domain.dns.responses import addresses_of
 from kudurru.domain.dns.upstreams import ForDomains, UpstreamAddress, parse_entry
 from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.later import Later
-from kudurru.domain.ports import Clock
+from kudurru.domain.ports import Clock, Reply
 from kudurru.domain.settings import (
     AclSettings,
     CacheSettings,
@@ -24,6 +26,7 @@ from kudurru.domain.settings import (
 )
 from kudurru.projections.message_cache import MessageCache
 from kudurru.projections.pipeline.forward import Forwarder, Group, Outcome, Question, Upstream
+from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.resolver import CachingResolver, Route, Rules
 
 DEFAULT = "default"
@@ -64,6 +67,7 @@ class Resolving:
         _check_bootstrap(upstreams)
         self._groups = upstreams.groups
         self._policy_routes: dict[tuple[str, ...], Route | None] = {}
+        self._carriers.ca = upstreams.ca
         self._forwarder.strategy = upstreams.strategy
         self._forwarder.timeout_us = _microseconds(upstreams.timeout.total_seconds())
         self._bootstrap = Group(tuple(map(self._upstream, _addresses(upstreams.bootstrap))))
@@ -96,6 +100,14 @@ class Resolving:
         yield Sample("resolver_rebind_blocked_total", (), seen.rebound)
         for upstream in self._upstreams.values():
             yield from _upstream_samples(upstream)
+
+    def flush(self, name: str, *, subtree: bool = False) -> int:
+        """How many answers were forgotten; an empty name is all. Raises Invalid."""
+        try:
+            wire = names.from_text(name) if name else None
+        except names.BadName as fault:
+            raise Invalid("name", [Cause("", str(fault))]) from None
+        return self.cache.flush(wire, subtree=subtree)
 
     async def close(self) -> None:
         for upstream in self._upstreams.values():
@@ -170,6 +182,26 @@ class Resolving:
         for i, one in enumerate(asked):
             one.then(lambda outcome, i=i: take(i, outcome))  # type: ignore[misc]  # bound per turn
         return found
+
+
+async def resolved(pipeline: Pipeline, packet: bytes) -> bytes:
+    """The answer to a query of this machine, as over TCP; a drop is SERVFAIL. Raises Invalid for
+    what is too short to be a query."""
+    if len(packet) < HEADER_SIZE:
+        raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
+    reply = pipeline.handle(packet, "127.0.0.1", "tcp")
+    if isinstance(reply, Later):
+        reply = await _awaited(reply)
+    return packet[:2] + b"\x80\x02" + packet[4:] if reply is None else reply.wire
+
+
+async def _awaited(later: Later[Reply | None]) -> Reply | None:
+    found: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+    later.then(found.set_result)
+    try:
+        return await found
+    finally:
+        later.cancel()  # does nothing but where the caller is gone
 
 
 def _hosts(outcome: Outcome) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,11 +51,11 @@ from kudurru.domain.settings import (
 from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
+from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
-    answer,
     open_checkpointer,
     pipeline_of,
     trust_of,
@@ -80,12 +81,13 @@ from kudurru.entrypoints.listeners import (
 )
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.query_logging import QueryLog
-from kudurru.entrypoints.resolving import Resolving
+from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     REASON_MAX,
     ChangeRequest,
+    FlushRequest,
     ListRequest,
     MarkRequest,
     because,
@@ -100,6 +102,7 @@ from kudurru.entrypoints.service import (
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 log = logging.getLogger("kudurru")
@@ -109,6 +112,8 @@ SWITCH_INTERVAL_S = 0.0005
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
 
 PORT_TRIES = 20
+
+MICROSECOND = timedelta(microseconds=1)
 
 SLICE = 500
 """Events replayed before the loop may answer a query."""
@@ -156,6 +161,9 @@ class Server:
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
         self._neighbours = NeighbourTable()
+        self._pipeline: Pipeline
+        self._resolving: Resolving
+        self._keeper: CacheKeeper
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
@@ -174,7 +182,9 @@ class Server:
             query_log = self._query_log(directory, stack)
             keeper = self._open_lists(directory, node, writer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            addresses = await self._listen(node, writer, Cookies(secret), query_log, stack)
+            addresses = await self._listen(
+                node, writer, Cookies(secret), directory.cache_dump, query_log, stack
+            )
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
@@ -198,6 +208,10 @@ class Server:
                     running.append(tasks.create_task(keeper.run(), name="lists"))
                     looking = keep_neighbours(self._neighbours)
                     running.append(tasks.create_task(looking, name="neighbours"))
+                    if options.cache.persist_interval:
+                        interval_s = options.cache.persist_interval.total_seconds()
+                        dumping = self._keeper.keep_dumped(interval_s)
+                        running.append(tasks.create_task(dumping, name="cache"))
                     if self._certificates is not None:
                         watch = keep_fresh(self._certificates)
                         running.append(tasks.create_task(watch, name="certificates"))
@@ -316,6 +330,7 @@ class Server:
         node: Node,
         writer: Writer,
         cookies: Cookies,
+        cache_dump: Path,
         query_log: QueryLog | None,
         stack: AsyncExitStack,
     ) -> str:
@@ -329,11 +344,16 @@ class Server:
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
             stack.callback(close, one)
-        resolving = Resolving(
+        resolving = self._resolving = Resolving(
             options.upstreams, options.resolver, options.cache, options.acl, node.clock
         )
         stack.push_async_callback(resolving.close)
-        pipeline = pipeline_of(
+        self._keeper = CacheKeeper(resolving.cache, cache_dump, node.clock)
+        if options.cache.persist_interval:
+            max_age_us = options.cache.persist_max_age // MICROSECOND
+            self._keeper.restore(max_age_us)
+            stack.push_async_callback(self._keeper.dump_last)
+        pipeline = self._pipeline = pipeline_of(
             node,
             resolver=resolving.resolver,
             route_of=resolving.route_of,
@@ -482,7 +502,12 @@ class Server:
                 case "problems":
                     return read_problems(node, as_key(argument))
                 case "query":
-                    return answer(node, argument)
+                    return await resolved(self._pipeline, msgspec.convert(argument, bytes))
+                case "cache-stats":
+                    return msgspec.to_builtins(self._resolving.cache.statistics())
+                case "cache-flush":
+                    flush = msgspec.convert(argument, FlushRequest)
+                    return self._resolving.flush(flush.name, subtree=flush.subtree)
                 case "explain":
                     question = msgspec.convert(argument, ExplainRequest)
                     found = read_explanation(node, question, self._neighbours)

@@ -73,6 +73,11 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     digests: dict[str, str]
 
 
+class FlushRequest(msgspec.Struct, frozen=True):
+    name: str = ""  # empty: everything
+    subtree: bool = False
+
+
 class Service(Protocol):
     def change(self, request: ChangeRequest) -> Result: ...
 
@@ -133,6 +138,15 @@ class Service(Protocol):
 
     def undo(self, request: UndoRequest) -> Carried:
         """Raises Conflict when objects changed since; what the changes are refused with."""
+        ...
+
+    def cache_stats(self) -> dict[str, int]:
+        """Raises NotFound without a running server."""
+        ...
+
+    def cache_flush(self, name: str, *, subtree: bool = False) -> int:
+        """How many answers were forgotten; an empty name is all. Raises NotFound without a running
+        server."""
         ...
 
     def mark(self, request: MarkRequest) -> int:

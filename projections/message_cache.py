@@ -6,13 +6,14 @@ recently used answers go first. Time is monotonic: a wall clock that jumps ages 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import msgspec
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.responses import Message, with_ttls_between
+from kudurru.domain.dns.responses import KeptAnswer, Message, with_ttls_between
 from kudurru.domain.settings import CacheSettings
 
 ENTRY_BYTES = 600
@@ -163,6 +164,25 @@ class MessageCache:
             self._remove(key)
         return len(found)
 
+    def kept(self, clock_us: int, now_us: int) -> list[Callable[[], KeptAnswer]]:
+        """What is kept, to be written down bit by bit: nothing is copied here but references.
+        `clock_us` is wall time, `now_us` monotonic."""
+        return [
+            partial(_kept, key, entry, clock_us - now_us) for key, entry in self._entries.items()
+        ]
+
+    def restore(self, answers: Iterable[KeptAnswer], clock_us: int, now_us: int) -> int:
+        """Take back what was written down; how many are still of use. The time between counts. An
+        answer is never better than it was when it was written at `clock_us` or before."""
+        count = 0
+        for kept in answers:
+            left_us = min(kept.expires_us - clock_us, kept.ttl_us)
+            if kept.ttl_us > 0 and left_us > -self._stale_us:
+                stored_us = now_us + left_us - kept.ttl_us
+                self.put(kept.key, kept.message, stored_us, kept.ttl_us, kept.upstream)
+                count += 1
+        return count
+
     def entries(self) -> Iterator[tuple[bytes, Entry]]:
         """All of them, least recently used first. Not while the cache changes."""
         return iter(self._entries.items())
@@ -187,6 +207,11 @@ class MessageCache:
             _, entry = self._entries.popitem(last=False)
             self._bytes -= entry.size
             self._evictions += 1
+
+
+def _kept(key: bytes, entry: Entry, offset_us: int) -> KeptAnswer:
+    expires_us = entry.stored_us + entry.ttl_us + offset_us
+    return KeptAnswer(key, expires_us, entry.ttl_us, entry.upstream, entry.message)
 
 
 def _is_meant(key: bytes, wanted: bytes, *, subtree: bool) -> bool:

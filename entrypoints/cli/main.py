@@ -36,6 +36,7 @@ COMMANDS = {
     "queries": ("queries", "Show who asked what and what became of it."),
     "top": ("top", "Show the names and clients with the most queries."),
     "list": ("list_", "Show subscribed lists, and fetch them."),
+    "cache": ("cache", "Show and flush the cache of the resolver."),
     "zone": ("zone", "Import, export and check zones as master files."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),

@@ -42,6 +42,9 @@ LETTERS_LOST_MAX = 3
 """Answers with the right letters over TCP only, in a row, after which an upstream is one that does
 not keep them."""
 
+DOWN, TIMEOUT = "down", "timeout"
+"""Why there is no answer: no upstream was tried, or none answered in time."""
+
 _BADVERS = 16
 _LAME = frozenset({SERVFAIL, REFUSED, NOTIMP, FORMERR})
 """Codes that say more of the server than of the name: another one is asked."""
@@ -179,7 +182,7 @@ class _Flight:
         self._under_way = 0
         self._tries = 0
         self._lame: Outcome | None = None  # the best answer so far that is none
-        self._why = "every upstream is down"
+        self._why = DOWN
 
     @property
     def is_over(self) -> bool:
@@ -327,7 +330,7 @@ class _Attempt:
             self._probe.carrier.send(self._probe)
 
     def _time_out(self) -> None:
-        self._fail("timeout")
+        self._fail(TIMEOUT)
 
     # --- from exchanges -----------------------------------------------------------------
 

@@ -23,7 +23,14 @@ from kudurru.domain.later import Later
 from kudurru.domain.notation import Network
 from kudurru.domain.ports import Clock, Timer, Timers
 from kudurru.projections.message_cache import Entry, MessageCache
-from kudurru.projections.pipeline.forward import Forwarder, Group, Outcome, Question
+from kudurru.projections.pipeline.forward import (
+    DOWN,
+    TIMEOUT,
+    Forwarder,
+    Group,
+    Outcome,
+    Question,
+)
 
 WAITING_MAX = 10_000
 """Clients that wait for upstreams. A few megabytes; what is more is told to try elsewhere."""
@@ -252,9 +259,8 @@ class CachingResolver:
         key, stale = flight.key, flight.stale
         message = outcome.message
         if message is None or not outcome.is_good:
-            if stale is not None:
-                return self._stale(key, stale)
-            return self._failure(key, outcome)
+            failure = self._failure(key, outcome)
+            return failure if stale is None else self._stale(key, stale)
         if self._leads_inside(question.name, route, message):
             self._rebound += 1
             return _REBOUND
@@ -274,7 +280,7 @@ class CachingResolver:
     def _failure(self, key: bytes, outcome: Outcome) -> Resolved:
         message = outcome.message
         if message is None:
-            code = NO_REACHABLE if outcome.why in ("timeout", "") else NETWORK_ERROR
+            code = NO_REACHABLE if outcome.why in (DOWN, TIMEOUT) else NETWORK_ERROR
             return Resolved(_SERVFAIL, "forward", extended_error=code)
         rcode = SERVFAIL if message.rcode in _UNTOLD else message.rcode
         failed = Resolved(

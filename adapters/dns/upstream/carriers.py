@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
-from kudurru.adapters.dns.upstream.streams import StreamCarrier
+from kudurru.adapters.dns.upstream.connecting import ConnectingCarrier
+from kudurru.adapters.dns.upstream.streams import stream_dial
 from kudurru.adapters.dns.upstream.udp import UdpCarrier
 from kudurru.domain.chance import Chance
 from kudurru.domain.dns.upstreams import UpstreamAddress
@@ -15,11 +17,14 @@ LookUp = Callable[[str], Later[tuple[str, ...]]]
 
 
 class Carriers:
-    """Implements `domain.ports.Carriers`. `look_up` asks the bootstrap servers."""
+    """Implements `domain.ports.Carriers`. `look_up` asks the bootstrap servers; `ca` is a file of
+    further CAs for certificates of upstreams. What encrypted transports need is imported when there
+    is one."""
 
-    def __init__(self, chance: Chance, look_up: LookUp) -> None:
+    def __init__(self, chance: Chance, look_up: LookUp, ca: str = "") -> None:
         self._chance = chance
         self._look_up = look_up
+        self.ca = ca
 
     def open(self, address: UpstreamAddress, *, over_tcp: bool = False) -> Carrier:
         if address.addresses:
@@ -37,9 +42,28 @@ class Carriers:
             case "udp" if not over_tcp:
                 return UdpCarrier(targets[0], self._chance)
             case "udp" | "tcp":
-                return StreamCarrier(targets, self._chance)
+                return ConnectingCarrier(targets, stream_dial(self._chance))
+            case "dot":
+                from kudurru.adapters.dns.upstream.tls import Tls
+
+                tls = Tls(address, self.ca)
+                return ConnectingCarrier(targets, stream_dial(self._chance, tls))
+            case "doh":
+                from kudurru.adapters.dns.upstream.doh import ALPN, doh_dial
+                from kudurru.adapters.dns.upstream.tls import Tls
+
+                return ConnectingCarrier(targets, doh_dial(address, Tls(address, self.ca, ALPN)))
+            case "doh3" | "doq":
+                from kudurru.adapters.dns.upstream.quic import quic_dial
+                from kudurru.adapters.dns.upstream.tls import Tls
+
+                return ConnectingCarrier(
+                    targets, quic_dial(address, Tls(address, self.ca), self.ca)
+                )
+            case "dnscrypt":
+                raise NotImplementedError
             case _:
-                raise NotImplementedError(address.transport)
+                assert_never(address.transport)
 
 
 class NamedCarrier:
