@@ -393,6 +393,19 @@ class QueryHandler(Protocol):
         ...
 
 
+class IdentifyingHandler(Protocol):
+    """A query handler that also wants to know what clients call themselves."""
+
+    takes_client_ids: bool
+
+    def handle(
+        self, packet: bytes, client: str, proto: str, client_id: str = ""
+    ) -> Reply | Later[Reply | None] | None:
+        """As `QueryHandler.handle`. `client_id` is one label: of the path of DoH, else the first
+        of the name that the client asked for in its TLS handshake."""
+        ...
+
+
 class RepeatListener(Protocol):
     """A query handler that also wants to hear of the queries that engines answer by themselves."""
 

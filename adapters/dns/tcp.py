@@ -155,7 +155,7 @@ class _Connection(StreamConnection):
                 answering.malformed += 1
             else:
                 wire = answering.recall(packet, self._client)
-                wire = wire or answering.ask(packet, self._client)
+                wire = wire or answering.ask(packet, self._client, self.client_id)
             count += 1
             if isinstance(wire, Later):
                 self._waiting.add(wire, self._answer_late)

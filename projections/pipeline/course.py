@@ -12,12 +12,25 @@ class Course:
     """One query. `source` says which stage has the answer, and is empty while none has and for
     queries about the server itself."""
 
-    __slots__ = ("client", "decision", "now_us", "proto", "query", "source", "started_us")
+    __slots__ = (
+        "client", "client_id", "decision", "listener", "now_us", "proto", "query", "source",
+        "started_us",
+    )  # fmt: skip
 
-    def __init__(self, query: Query, client: str, proto: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        query: Query,
+        client: str,
+        proto: str,
+        clock: Clock,
+        client_id: str = "",
+        listener: str = "",
+    ) -> None:
         self.query = query
         self.client = client
         self.proto = proto
+        self.client_id = client_id
+        self.listener = f"{proto}/{listener}" if listener else proto
         self.now_us = clock.now_us()
         self.started_us = clock.monotonic_us()
         self.decision: Decision = PASS

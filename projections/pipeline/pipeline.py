@@ -123,8 +123,11 @@ class Pipeline:
         self._unhandled_exceptions = 0
         self._dropped_by_policy = 0
 
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
-        """The reply to one message, or one to come; None: send nothing. Never raises."""
+    def handle(
+        self, packet: bytes, client: str, proto: str, client_id: str = "", listener: str = ""
+    ) -> Reply | Later[Reply | None] | None:
+        """The reply to one message, or one to come; None: send nothing. Never raises. `client_id`
+        is what the client calls itself, `listener` the address that it came to."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
         try:
@@ -132,7 +135,7 @@ class Pipeline:
             if isinstance(query, Unanswerable):
                 self._responses[query.rcode] += 1
                 return Reply(query.reply, False) if query.reply is not None else None
-            course = Course(query, client, proto, self._clock)
+            course = Course(query, client, proto, self._clock, client_id, listener)
             asked = self._edns.read(query, client, proto, course.now_s)
             answer = asked.answer or self._answer(course)
             if isinstance(answer, Later):
@@ -221,7 +224,7 @@ class Pipeline:
         query = course.query
         if self._policy is None or query.qclass == CLASS_ANY:
             return self._resolved(course, query)
-        caller = self._policy.caller(course.client, course.proto)
+        caller = self._policy.caller(course.client, course.listener, course.client_id)
         key = names.key(query.qname)
         decision = self._policy.judge(caller, key, query.qtype, course.now_s)
         course.decision = decision

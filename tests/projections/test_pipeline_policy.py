@@ -260,6 +260,36 @@ def test_who_asks_decides_what_is_answered() -> None:
     assert told(found, "spy.example", client=OTHER) == "REFUSED"
 
 
+def test_a_client_may_be_known_by_what_it_calls_itself_or_where_it_asks() -> None:
+    clients = groups(phone=[{"clientID": "Anna-Phone"}], guest=[{"listener": "192.0.2.53:53"}])
+    filters = Filters(
+        [
+            policy("phone", clientGroupRefs=["phone"], deny=["a.example"]),
+            policy("guest", clientGroupRefs=["guest"], deny=["b.example"]),
+        ],
+        clients,
+    )
+    found = Pipeline(
+        ZoneSet([]),
+        lambda: True,
+        clock=ManualClock(),
+        identity=Identity(),
+        is_lameduck=lambda: False,
+        on_exception=raise_again,
+        policy=Policy(lambda: filters, FixedNeighbours()),
+    )
+    for name, client_id, listener, is_blocked in (
+        ("a.example", "anna-phone", "", True),
+        ("a.example", "ben-phone", "", False),
+        ("b.example", "", "192.0.2.53:53", True),
+        ("b.example", "", "192.0.2.54:53", False),
+    ):
+        query = dns.message.make_query(name, "A")
+        reply = found.handle(query.to_wire(), OTHER, "tls", client_id, listener)
+        assert isinstance(reply, Reply)
+        assert (dns.message.from_wire(reply.wire).rcode() == dns.rcode.NOERROR) == is_blocked
+
+
 def test_an_answer_is_remembered_only_where_everybody_gets_it() -> None:
     kids = policy("kids", clientGroupRefs=["kids"], deny=["games.example"])
     personal = ["||a.example^$client=192.0.2.1"]
