@@ -54,7 +54,7 @@ class Policy:
         filters = self._filters()
         if filters.is_idle or decision.spares_the_answer:
             return decision
-        names = leads_to(query.question, message)
+        names = leads_to(query.qname.lower() + query.question[-4:], message)
         return decide_on_answer(filters, caller, decision, names, query.qtype, now_s)
 
     def answer(self, query: Query, decision: Decision, proto: str) -> Answer | None:

@@ -205,9 +205,7 @@ def test_the_lowest_level_keeps_clients_and_a_higher_one_no_more_of_them(
     assert b"later.example" not in octets(path)
 
 
-def test_pseudonyms_change_with_the_settings_and_only_then(
-    path: Path, store: QueryLogStore
-) -> None:
+def test_pseudonyms_change_with_the_settings_only(path: Path, store: QueryLogStore) -> None:
     for privacy in (Privacy(level=2), Privacy(level=2), Privacy(level=2, ignore=("lan",))):
         store.configure(privacy, Retention())
         store.write(seen(fact()))
