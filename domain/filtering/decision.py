@@ -140,6 +140,8 @@ class Filters:
         self._is_timeless = not self._pauses and all(p.hours is None for p in self.policies)
         self.is_idle = not self.policies
         """Nothing is filtered for anybody."""
+        self.has_silent = any(policy.query_log is False for policy in self.policies)
+        """Whether a policy wants no trace of its clients."""
         self.is_uniform = self._is_timeless and all(p.groups is None for p in self.policies)
         """Whether a decision is the same for every client, until something changes, unless it says
         that it is personal."""
@@ -207,6 +209,12 @@ def decide(filters: Filters, caller: Caller, key: Name, rtype: int, now_s: int) 
             filters.decisions.clear()
         filters.decisions[question] = decision
     return decision
+
+
+def first_policy(filters: Filters, caller: Caller, now_s: int) -> CompiledPolicy | None:
+    """The policy that counts for a client where no rule decided."""
+    applying = filters.applying(caller, now_s)
+    return applying.policies[0] if applying.policies else applying.bypass
 
 
 def _decide(

@@ -174,7 +174,7 @@ class Pipeline:
         else:
             wire = compose(query, answer, limit, options=options, block=asked.block)
         self._responses[answer.rcode] += 1
-        is_repeatable = answer.is_lasting and not asked.is_personal and not course.is_silent
+        is_repeatable = answer.is_lasting and not asked.is_personal and course.is_repeatable
         self._tell(course, answer.rcode, is_repeatable=is_repeatable)
         return Reply(wire, is_repeatable)
 
@@ -214,6 +214,10 @@ class Pipeline:
             if answer is None:
                 return self._filtered(course)
             course.source = "authoritative"
+            if self._policy is not None and self._policy.has_silent:
+                caller = self._policy.caller(course.client, course.listener, course.client_id)
+                course.decision = self._policy.by_default(caller, course.now_s)
+                course.is_repeatable = False
             if query.qclass == CLASS_ANY:
                 # RFC 1035 section 6.2: nobody has the authority over all classes.
                 answer = msgspec.structs.replace(answer, is_authoritative=False)
@@ -225,6 +229,7 @@ class Pipeline:
         if self._policy is None or query.qclass == CLASS_ANY:
             return self._resolved(course, query)
         caller = self._policy.caller(course.client, course.listener, course.client_id)
+        course.is_repeatable = not self._policy.has_silent
         key = names.key(query.qname)
         decision = self._policy.judge(caller, key, query.qtype, course.now_s)
         course.decision = decision

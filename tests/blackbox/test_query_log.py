@@ -84,12 +84,17 @@ def test_a_policy_may_want_no_trace_of_its_clients(tmp_path: Path) -> None:
                                      "deny": ["secret.example"]}),
         document("Policy", "rest", {"deny": ["ads.example"]}),
     ]  # fmt: skip
-    with serving(data) as server:
+    with serving(data, "--demo") as server:
+        told(server, GROWN_UP, "www.demo.example")  # the engine knows the answer from now on
         file = write_json(tmp_path / "objects.json", *quiet)
         assert command("apply", "--data", data, "-f", file).code == 0
         for _ in range(2):
             told(server, KID, "secret.example")
+            told(server, KID, "other.secret.example")
+            told(server, KID, "www.demo.example")
             told(server, GROWN_UP, "ads.example")
+            told(server, GROWN_UP, "www.demo.example")
+    assert count(data) == 5
     assert {one["client"] for one in queries(data)} == {GROWN_UP}
     assert b"secret" not in octets(data)
 
