@@ -91,7 +91,9 @@ from kudurru.entrypoints.service import (
     ListRequest,
     MarkRequest,
     because,
+    erased,
     export_zone,
+    pruned,
     read_info,
     read_list,
     read_object,
@@ -99,6 +101,7 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
@@ -551,6 +554,14 @@ class Server:
                 case "mark":
                     mark = to_mark(msgspec.convert(argument, MarkRequest), who)
                     return (await writer.submit(mark)).seq
+                case "redact":
+                    secret = msgspec.convert(argument, RedactRequest)
+                    redaction = await writer.redact(secret, because(who, secret.reason))
+                    return msgspec.to_builtins(erased(redaction))
+                case "prune":
+                    old = msgspec.convert(argument, PruneRequest)
+                    pruning = await writer.prune(old, because(who, old.reason))
+                    return msgspec.to_builtins(pruned(pruning))
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 

@@ -79,10 +79,11 @@ class PolicyView:
         self.position = event.seq
         if event.type == BLOCKING_SET:
             self._set_blocking(event)
-        elif event.key.partition("/")[0] in _KINDS and event.body is not None:
-            if event.type == OBJECT_APPLIED:
+        elif event.key.partition("/")[0] in _KINDS:
+            if event.type == OBJECT_APPLIED and event.body is not None:
                 self._apply_object(event, event.body)
-            elif event.type == OBJECT_DELETED:
+            elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+                # Gone, or an old content that was redacted: a newer one follows it.
                 self._forget(ref_of(event.key))
                 self._count(event.key, None)
                 self._changed()

@@ -12,15 +12,26 @@ from contextlib import contextmanager
 import msgspec
 
 from kudurru.domain import zone_model
+from kudurru.domain.chain import Redaction
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import is_serial
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
+from kudurru.domain.events import (
+    LOG_PRUNED,
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_MOVED,
+    OBJECT_STATUS,
+    PAYLOAD_REDACTED,
+    Position,
+    Recorded,
+)
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.pruning import PrunedBody
 from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
@@ -109,6 +120,7 @@ class ZoneView:
         self._problems: dict[Key, dict[Name, list[EndpointProblem]]] = {}
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
+        self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
         self._touched: set[str] = set()  # zones that may hold more than their serial says
         self._on_change()
 
@@ -132,9 +144,20 @@ class ZoneView:
         self.advance(event.ts // 1_000_000)
         self.position = event.seq
         if event.body is None:
+            self._apply_erased(event)
             return
+        if event.type == PAYLOAD_REDACTED:
+            # What was erased is in the changes between versions too, of whatever zone had the name
+            # then; and a replay makes others, as it never sees it. Both are forgotten here.
+            if msgspec.json.decode(event.body, type=Redaction).part == "body":
+                self.history.forget_changes()
+        elif event.type == LOG_PRUNED:
+            pruned = msgspec.json.decode(event.body, type=PrunedBody)
+            self.history.forget_before(Position(pruned.upto))
+        elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            self._unknown.pop(event.key, None)
         if event.key.startswith(_SET_PREFIX):
-            if event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            if event.type in (OBJECT_APPLIED, OBJECT_DELETED, OBJECT_MOVED):
                 self._apply_set(event)
         elif event.key.startswith(_ZONE_PREFIX):
             self._apply_zone(event)
@@ -151,6 +174,20 @@ class ZoneView:
             if state is not None and state.zone is not None:
                 self._rebuild(state, state.zone, owner, {})
                 self._changed()
+
+    def _apply_erased(self, event: Recorded) -> None:
+        """An old content that was redacted. Nobody knows what the zone served then; from the next
+        content of the object on it is known again."""
+        if event.type != OBJECT_APPLIED:
+            return
+        self._unknown[event.key] = event.scope.partition("/")[2]
+        before = self._stored(event.key) if event.key.startswith(_SET_PREFIX) else None
+        if before is not None:
+            self._remove(event.key, before[1])
+
+    def is_known(self, name: str) -> bool:
+        """Whether nothing was redacted of what a zone is made of now."""
+        return name not in self._unknown.values()
 
     def next_expiry_s(self) -> int | None:
         """When a record will go away by itself, seconds UTC."""
@@ -239,7 +276,6 @@ class ZoneView:
             state = self._states.pop(name)
             if state.zone is not None:
                 self._withdraw(state)
-                self.history.forget(state.apex)
             left = [s for s in self._by_apex[state.apex] if s is not state]
             if left:
                 self._by_apex[state.apex] = left
@@ -290,7 +326,8 @@ class ZoneView:
             self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
-        """Stop serving; its record sets wait for a zone of that name."""
+        """Stop serving; its record sets wait for a zone of that name. A zone that is served again
+        has no serial at first, so its versions until now lead nowhere."""
         keys = self._keys_of(state)
         if keys:
             self._waiting[state.name] = keys
@@ -300,6 +337,7 @@ class ZoneView:
         state.unselected.clear()
         state.zone = None
         self.served.remove(state.apex)
+        self.history.forget(state.apex)
         self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
@@ -337,7 +375,7 @@ class ZoneView:
     def _apply_set(self, event: Recorded) -> None:
         key = event.key
         before = self._stored(key)
-        if event.type == OBJECT_DELETED:
+        if event.type != OBJECT_APPLIED:  # after it moved it comes in anew elsewhere
             if before is not None:
                 self._remove(key, before[1])
             return
@@ -349,6 +387,8 @@ class ZoneView:
         endpoints = zone_model.parse_endpoints(spec)
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
+        if not endpoints:
+            return  # it takes part in nothing, and would be noted in some histories only
         state = self._states.get(spec.zone_ref.name)
         if state is None or state.zone is None:
             self._waiting.setdefault(spec.zone_ref.name, set()).add(key)
