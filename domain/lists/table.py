@@ -168,10 +168,6 @@ class Builder:
         self._list_start = 0
         self._patterns = 0  # of this list
 
-    def release(self) -> None:
-        """Let go of the octets."""
-        self._words.release()
-
     def directory(self, facts: Iterable[SourceFacts]) -> Directory:
         return Directory(tuple(facts), self._shortest)
 
