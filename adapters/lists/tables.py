@@ -94,6 +94,7 @@ def _count_lines(path: str) -> int:
 
 def _write(path: Path, texts: Sequence[Text], where: Layout, seed: int) -> tuple[SourceFacts, ...]:
     with _create(path) as file:
+        os.ftruncate(file.fileno(), where.directory_at)
         file.seek(where.texts_at)
         sources = [_copy(text, file) for text in texts]
         if file.tell() != where.directory_at:
@@ -139,12 +140,12 @@ def _build(
     words = bytearray(8 * where.places)
     with mmap.mmap(file.fileno(), where.directory_at, access=mmap.ACCESS_READ) as mapped:
         builder = Builder(memoryview(words).cast("Q"), where.begins, seed, mapped)
-        found = []
-        for source in sources:
-            found.append(builder.add(source))
-            # What was read shall not count as ours any more: it stays in the page cache.
+
+        def let_go(_offset: int) -> None:
+            """What was read stays in the page cache, and shall not count as ours."""
             mapped.madvise(mmap.MADV_DONTNEED)
-        return words, builder.directory(found)
+
+        return words, builder.directory([builder.add(source, let_go) for source in sources])
 
 
 def _digest(file: BinaryIO, start: int) -> bytes:

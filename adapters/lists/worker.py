@@ -21,7 +21,7 @@ async def run(job: Job, seconds: float) -> Result:
             sys.executable, "-P", "-m", "kudurru.adapters.lists.child",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=None,  # a fault of ours goes to our log
             limit=_RESULT_MAX,
             env=_environment(),
         )  # fmt: skip
