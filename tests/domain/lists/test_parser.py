@@ -158,6 +158,7 @@ REFUSED = [
     ("dnsmasq", "domain-needed", Reason.NOT_A_RULE),
     ("auto", "moved", Reason.NOT_A_RULE),
     ("auto", "This page has moved", Reason.NOT_A_RULE),
+    ("auto", "Once A day", Reason.NOT_A_RULE),
     ("auto", "<html><body>moved</body></html>", Reason.NOT_A_RULE),
     ("domains", "two words.example", Reason.NOT_A_RULE),
     ("auto", "a" * 5000, Reason.TOO_LONG),

@@ -97,6 +97,7 @@ def test_records_of_one_name_are_answered_together() -> None:
     assert [rtype for rtype, _ in said.reply.records] == [A, AAAA]
 
 
+WALLED = b"\x01e\x07example\x06walled\x07example\x00"
 ZONE = [
     "*.a.example CNAME .", "b.a.example A 192.0.2.1", "*.b.a.example CNAME *.",
     "c.a.example CNAME rpz-passthru.", "e.example CNAME *.walled.example.",
