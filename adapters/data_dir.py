@@ -5,6 +5,7 @@ store         where the log is when it is not here
 views.db      projections and snapshots
 querylog.db   queries, which are no part of the log
 secrets.db    secret parts of keys, tokens and users
+cache.dump    answers of upstreams, for the next start
 lists/        block lists as fetched
 keys/         signing keys and other secrets of the node, mode 0700
 lock          see `adapters.sqlite.lock`
@@ -46,6 +47,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def secrets(self) -> Path:
         return self.path / "secrets.db"
+
+    @property
+    def cache_dump(self) -> Path:
+        return self.path / "cache.dump"
 
     @property
     def lists(self) -> Path:

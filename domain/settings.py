@@ -191,6 +191,27 @@ class UpstreamSettings(Section, frozen=True):
     conditional: Annotated[
         Mapping[Domain, tuple[Upstream, ...]], cluster("Upstreams by domain, closest one first")
     ] = msgspec.field(default_factory=dict)
+    ca: Annotated[
+        SecretFile, cluster("CAs beside the system's that certificates of upstreams may be from")
+    ] = SecretFile("")
+
+
+class ResolverSettings(Section, frozen=True):
+    special_names: Annotated[
+        bool, cluster("Answer names that no upstream should see (RFC 6303, 6761) here")
+    ] = True
+    browser_canary: Annotated[
+        bool, cluster("Tell browsers, by use-application-dns.net, not to bypass this resolver")
+    ] = True
+    designation: Annotated[bool, cluster("Answer resolver.arpa (RFC 9462) here, with nothing")] = (
+        True
+    )
+    rebind_protection: Annotated[
+        bool, cluster("Refuse answers of upstreams that lead to private addresses")
+    ] = True
+    private_domains: Annotated[
+        tuple[Domain, ...], cluster("Domains whose names may have private addresses all the same")
+    ] = ()
 
 
 class ServeStaleSettings(Section, frozen=True):
@@ -362,6 +383,7 @@ class Settings(Section, frozen=True):
     acl: AclSettings = AclSettings()
     ratelimit: RatelimitSettings = RatelimitSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
+    resolver: ResolverSettings = ResolverSettings()
     cache: CacheSettings = CacheSettings()
     blocking: BlockingSettings = BlockingSettings()
     lists: ListSettings = ListSettings()

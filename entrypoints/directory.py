@@ -18,6 +18,7 @@ from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.memory.neighbours import FixedNeighbours
+from kudurru.adapters.query_log.store import purge
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain import zone_export
@@ -126,7 +127,9 @@ def open_service(
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
         checkpointer = open_checkpointer(directory, node)
-        yield LocalService(node, who, checkpointer, lists=directory.lists)
+        yield LocalService(
+            node, who, checkpointer, lists=directory.lists, query_log=directory.querylog
+        )
         checkpointer.take_if_active()
 
 
@@ -259,6 +262,9 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         on_exception=options.get("on_exception", _raise),
         cookies=options.get("cookies"),
         policy=options.get("policy"),
+        resolver=options.get("resolver"),
+        route_of=options.get("route_of", lambda _upstreams: None),
+        notes=options.get("notes"),
     )
 
 
@@ -278,9 +284,11 @@ def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
     return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
 
 
-def explain_as_of(node: Node, upto: Position, request: ExplainRequest) -> Explanation:
-    """Why a client got what it got at a position. The node's views are empty."""
+def explain_as_of(data: Path, node: Node, upto: Position, request: ExplainRequest) -> Explanation:
+    """Why a client got what it got at a position, by lists as they are now. The node's views are
+    empty."""
     replay(node, upto)
+    take_up_lists(node, open_data_dir(data).lists)
     event = node.log.get(upto)
     now_us = event.ts if event is not None else 0
     return read_explanation(node, request, NOBODY, now_us=now_us)
@@ -307,6 +315,9 @@ def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
     return list(zone_export.lines(state.zone))
 
 
+NO_CACHE = "no server runs on this data directory, and only a running one has a cache"
+
+
 class LocalService:
     """A `Service` in this process."""
 
@@ -317,9 +328,11 @@ class LocalService:
         checkpointer: Checkpointer | None = None,
         *,
         lists: Path | None = None,
+        query_log: Path | None = None,
     ) -> None:
         """`lists` is the folder of what a server fetched; without it only inline sources count."""
         self._node = node
+        self._query_log = query_log
         self._who = who
         self._checkpointer = checkpointer
         self._lists = lists
@@ -363,6 +376,11 @@ class LocalService:
         self._node.commit(to_blocking(self._node, request, self._who))
         return read_blocking(self._node)
 
+    def purge_queries(self, before_us: int | None) -> int:
+        if self._query_log is None:
+            raise NotFound("there is no query log here")
+        return purge(self._query_log, before_us)
+
     def export(self, zone: str) -> list[str]:
         return list(export_zone(self._node, zone))
 
@@ -382,6 +400,13 @@ class LocalService:
 
     def info(self, *, digests: bool = False) -> Info:
         return read_info(self._node, __version__, digests=digests)
+
+    def cache_stats(self) -> dict[str, int]:
+        raise NotFound(NO_CACHE)
+
+    def cache_flush(self, name: str, *, subtree: bool = False) -> int:
+        del name, subtree
+        raise NotFound(NO_CACHE)
 
     def restore(self, request: RestoreRequest) -> Carried:
         who = because(self._who, request.reason)

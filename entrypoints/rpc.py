@@ -39,6 +39,7 @@ from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     ChangeRequest,
+    FlushRequest,
     Info,
     ListReply,
     ListRequest,
@@ -147,6 +148,9 @@ class RemoteService:
         found = self._call("set-blocking", msgspec.to_builtins(request))
         return msgspec.convert(found, BlockingState)
 
+    def purge_queries(self, before_us: int | None) -> int:
+        return msgspec.convert(self._call("purge-queries", before_us), int)
+
     def lists(self) -> list[ListRow]:
         return msgspec.convert(self._call("lists", None), list[ListRow])
 
@@ -170,6 +174,12 @@ class RemoteService:
 
     def undo(self, request: UndoRequest) -> Carried:
         return msgspec.convert(self._call("undo", msgspec.to_builtins(request)), Carried)
+
+    def cache_stats(self) -> dict[str, int]:
+        return msgspec.convert(self._call("cache-stats", None), dict[str, int])
+
+    def cache_flush(self, name: str, *, subtree: bool = False) -> int:
+        return msgspec.convert(self._call("cache-flush", FlushRequest(name, subtree)), int)
 
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)

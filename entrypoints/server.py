@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,15 +38,24 @@ from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import PacketEngine
-from kudurru.domain.settings import BlockingSettings, RatelimitSettings, TlsSettings
+from kudurru.domain.settings import (
+    AclSettings,
+    BlockingSettings,
+    CacheSettings,
+    QuerylogSettings,
+    RatelimitSettings,
+    ResolverSettings,
+    TlsSettings,
+    UpstreamSettings,
+)
 from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
+from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
-    answer,
     open_checkpointer,
     pipeline_of,
     trust_of,
@@ -70,11 +80,14 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.query_logging import QueryLog
+from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
     REASON_MAX,
     ChangeRequest,
+    FlushRequest,
     ListRequest,
     MarkRequest,
     because,
@@ -89,6 +102,7 @@ from kudurru.entrypoints.service import (
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 log = logging.getLogger("kudurru")
@@ -98,6 +112,8 @@ SWITCH_INTERVAL_S = 0.0005
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
 
 PORT_TRIES = 20
+
+MICROSECOND = timedelta(microseconds=1)
 
 SLICE = 500
 """Events replayed before the loop may answer a query."""
@@ -119,6 +135,11 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     lameduck_s: float = 5.0
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()
+    querylog: QuerylogSettings = QuerylogSettings()
+    acl: AclSettings = AclSettings()
+    upstreams: UpstreamSettings = UpstreamSettings()
+    resolver: ResolverSettings = ResolverSettings()
+    cache: CacheSettings = CacheSettings()
     lists: ListOptions = ListOptions()
     with_demo: bool = False
     pid_file: Path | None = None
@@ -140,6 +161,9 @@ class Server:
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
         self._neighbours = NeighbourTable()
+        self._pipeline: Pipeline
+        self._resolving: Resolving
+        self._keeper: CacheKeeper
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
@@ -155,15 +179,18 @@ class Server:
             node = self._open_node(directory, stack)
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
+            query_log = self._query_log(directory, stack)
             keeper = self._open_lists(directory, node, writer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            addresses = await self._listen(node, writer, Cookies(secret), stack)
+            addresses = await self._listen(
+                node, writer, Cookies(secret), directory.cache_dump, query_log, stack
+            )
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer, keeper))
+            rpc = RpcServer(path, self._handler(node, writer, keeper, query_log))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -175,9 +202,16 @@ class Server:
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
+                    if query_log is not None:
+                        writing = query_log.process.run()
+                        running.append(tasks.create_task(writing, name="query log"))
                     running.append(tasks.create_task(keeper.run(), name="lists"))
                     looking = keep_neighbours(self._neighbours)
                     running.append(tasks.create_task(looking, name="neighbours"))
+                    if options.cache.persist_interval:
+                        interval_s = options.cache.persist_interval.total_seconds()
+                        dumping = self._keeper.keep_dumped(interval_s)
+                        running.append(tasks.create_task(dumping, name="cache"))
                     if self._certificates is not None:
                         watch = keep_fresh(self._certificates)
                         running.append(tasks.create_task(watch, name="certificates"))
@@ -231,6 +265,15 @@ class Server:
             self._stop_writing(node, damages[0])
         return node
 
+    def _query_log(self, directory: DataDir, stack: AsyncExitStack) -> QueryLog | None:
+        """What is noted until the listeners are closed is written, so it is closed after them."""
+        settings = self._options.querylog
+        if not settings.enabled:
+            return None
+        query_log = QueryLog(directory.querylog, settings, SystemClock())
+        stack.push_async_callback(query_log.process.close)
+        return query_log
+
     def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
         """None for a damaged log: nobody signs that."""
         if self.why_not_writable is not None:
@@ -283,7 +326,13 @@ class Server:
         node.why_not_writable = damage
 
     async def _listen(
-        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+        self,
+        node: Node,
+        writer: Writer,
+        cookies: Cookies,
+        cache_dump: Path,
+        query_log: QueryLog | None,
+        stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
@@ -295,8 +344,20 @@ class Server:
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
             stack.callback(close, one)
-        pipeline = pipeline_of(
+        resolving = self._resolving = Resolving(
+            options.upstreams, options.resolver, options.cache, options.acl, node.clock
+        )
+        stack.push_async_callback(resolving.close)
+        self._keeper = CacheKeeper(resolving.cache, cache_dump, node.clock)
+        if options.cache.persist_interval:
+            max_age_us = options.cache.persist_max_age // MICROSECOND
+            self._keeper.restore(max_age_us)
+            stack.push_async_callback(self._keeper.dump_last)
+        pipeline = self._pipeline = pipeline_of(
             node,
+            resolver=resolving.resolver,
+            route_of=resolving.route_of,
+            notes=query_log.notes if query_log is not None else None,
             is_synced=lambda: self.is_synced,
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
@@ -307,6 +368,9 @@ class Server:
         limiter = RateLimiter(options.ratelimit, SystemClock())
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
+        metrics.add(resolving.samples)
+        if query_log is not None:
+            metrics.add(query_log.samples)
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
@@ -420,7 +484,9 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer, keeper: ListKeeper) -> Any:
+    def _handler(
+        self, node: Node, writer: Writer, keeper: ListKeeper, query_log: QueryLog | None
+    ) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -436,7 +502,12 @@ class Server:
                 case "problems":
                     return read_problems(node, as_key(argument))
                 case "query":
-                    return answer(node, argument)
+                    return await resolved(self._pipeline, msgspec.convert(argument, bytes))
+                case "cache-stats":
+                    return msgspec.to_builtins(self._resolving.cache.statistics())
+                case "cache-flush":
+                    flush = msgspec.convert(argument, FlushRequest)
+                    return self._resolving.flush(flush.name, subtree=flush.subtree)
                 case "explain":
                     question = msgspec.convert(argument, ExplainRequest)
                     found = read_explanation(node, question, self._neighbours)
@@ -447,6 +518,10 @@ class Server:
                     wanted = msgspec.convert(argument, BlockingRequest)
                     await writer.submit(to_blocking(node, wanted, who))
                     return msgspec.to_builtins(read_blocking(node))
+                case "purge-queries":
+                    if query_log is None:
+                        raise NotFound("this server keeps no query log")
+                    return await query_log.process.purge(msgspec.convert(argument, int | None))
                 case "lists":
                     return msgspec.to_builtins(keeper.rows())
                 case "refresh-lists":

@@ -73,6 +73,11 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     digests: dict[str, str]
 
 
+class FlushRequest(msgspec.Struct, frozen=True):
+    name: str = ""  # empty: everything
+    subtree: bool = False
+
+
 class Service(Protocol):
     def change(self, request: ChangeRequest) -> Result: ...
 
@@ -98,6 +103,11 @@ class Service(Protocol):
 
     def set_blocking(self, request: "BlockingRequest") -> "BlockingState":
         """Pause or resume. Raises Invalid, NotFound."""
+        ...
+
+    def purge_queries(self, before_us: int | None) -> int:
+        """Delete logged queries from before a moment, None: all; how many. Raises: NotFound where
+        there is no query log."""
         ...
 
     def lists(self) -> "list[ListRow]": ...
@@ -128,6 +138,15 @@ class Service(Protocol):
 
     def undo(self, request: UndoRequest) -> Carried:
         """Raises Conflict when objects changed since; what the changes are refused with."""
+        ...
+
+    def cache_stats(self) -> dict[str, int]:
+        """Raises NotFound without a running server."""
+        ...
+
+    def cache_flush(self, name: str, *, subtree: bool = False) -> int:
+        """How many answers were forgotten; an empty name is all. Raises NotFound without a running
+        server."""
         ...
 
     def mark(self, request: MarkRequest) -> int:

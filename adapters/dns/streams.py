@@ -108,6 +108,11 @@ class StreamServer:
 class StreamConnection(asyncio.BufferedProtocol):
     """One client. A subclass says what `opened` and `received` do and moves the deadline."""
 
+    @property
+    def client_id(self) -> str:
+        """What the client calls itself; "" where it does not."""
+        return self._tls.client_id if self._tls is not None else ""
+
     def __init__(self, server: StreamServer) -> None:
         self._server = server
         self._limits = server.limits

@@ -154,7 +154,8 @@ class _Connection(StreamConnection):
             if size < HEADER:
                 answering.malformed += 1
             else:
-                wire = answering.recall(packet) or answering.ask(packet, self._client)
+                wire = answering.recall(packet, self._client)
+                wire = wire or answering.ask(packet, self._client, self.client_id)
             count += 1
             if isinstance(wire, Later):
                 self._waiting.add(wire, self._answer_late)

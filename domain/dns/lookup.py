@@ -94,6 +94,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     is_lasting: bool = True
     """Whether it stays right until served data changes; not so for records that expire."""
     extended_error: int | None = None
+    is_recursive: bool = False
+    """Whether it says that recursion is to be had here. Stub resolvers take an answer without data
+    that says neither this nor AA for a referral, and ask the next server."""
     extended_text: str = ""
     """What people are told beside the extended error."""
 
@@ -128,7 +131,7 @@ def lookup_behind(zones: ZoneSet, alias: Placed, qtype: int, now_s: int) -> Answ
     resolution = _Resolution(zones, qtype, now_s)
     resolution.answer.append(alias)
     found = resolution.run(zone, target, target.lower(), target)
-    return msgspec.structs.replace(found, is_authoritative=False)
+    return msgspec.structs.replace(found, is_authoritative=False, is_recursive=True)
 
 
 class _Resolution:

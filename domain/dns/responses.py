@@ -78,7 +78,7 @@ _PROOFS = frozenset({NSEC, NSEC3, RRSIG})
 Source = Literal["forward", "cache", "stale", "local"]
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What a response says, without its header, question and OPT.
 
     `body` is the octets behind the question; `ttls_at` are the offsets of its TTLs. `ttl_s` is for
@@ -94,6 +94,16 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     is_negative: bool = False
     is_authentic: bool = False  # validated by an upstream that is trusted with it (AD)
     extended_error: int | None = None  # of RFC 8914
+
+
+class KeptAnswer(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """An answer of a cache, with the time it expires as the wall clock has it."""
+
+    key: bytes
+    expires_us: int
+    ttl_us: int
+    upstream: str
+    message: Message
 
 
 class Resolved(msgspec.Struct, frozen=True, gc=False):
@@ -407,6 +417,18 @@ def _without_top_bits(body: bytes, ttls_at: tuple[int, ...]) -> bytes:
         if clean[at] & 0x80:
             clean[at : at + 4] = bytes(4)
     return bytes(clean)
+
+
+def addresses_of(message: Message) -> list[tuple[int, bytes]]:
+    """Type and octets of the addresses in an answer section."""
+    found: list[tuple[int, bytes]] = []
+    body = message.body
+    for at in message.ttls_at[: message.counts[0]]:
+        rtype = body[at - 4] << 8 | body[at - 3]
+        size = _SIZES.get(rtype)
+        if size is not None:
+            found.append((rtype, body[at + 6 : at + 6 + size]))
+    return found
 
 
 # Giving them on

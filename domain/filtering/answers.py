@@ -45,7 +45,7 @@ def blocked(decision: Decision, rtype: int, defaults: BlockDefaults) -> Answer:
         return _by_rule(decision.reply, rtype, ttl, text)
     mode = policy.block_mode or defaults.mode
     if mode == "refused":
-        return Answer(REFUSED, extended_error=BLOCKED, extended_text=text)
+        return _answer(REFUSED, (), text)
     if mode == "nxdomain":
         return _nothing(NXDOMAIN, ttl, text)
     data = {"zeroip": _ZERO, "custom": policy.custom}.get(mode, ())
@@ -66,7 +66,7 @@ def _by_rule(reply: Reply, rtype: int, ttl: int, text: str) -> Answer:
             return _nothing(NXDOMAIN, ttl, text)
         case _:
             rcode = _RCODES[reply.rcode]
-            return Answer(rcode, extended_error=BLOCKED, extended_text=text)
+            return _answer(rcode, (), text)
 
 
 def _data(data: Sequence[tuple[int, bytes]], rtype: int, ttl: int, text: str) -> Answer:
@@ -77,7 +77,7 @@ def _data(data: Sequence[tuple[int, bytes]], rtype: int, ttl: int, text: str) ->
     if not found:
         return _nothing(NOERROR, ttl, text)
     placed = Placed(None, rtype, len(found), b"".join(found))
-    return Answer(NOERROR, answer=(placed,), extended_error=BLOCKED, extended_text=text)
+    return _answer(NOERROR, (placed,), text)
 
 
 def why(decision: Decision) -> str:
@@ -107,15 +107,28 @@ def rewritten(decision: Decision, rtype: int, defaults: BlockDefaults) -> Answer
     ttl, rdatas = rrsets[rtype]
     ttl = ttl_s if ttl is None else ttl
     wire = b"".join(pack_record(rtype, ttl, rdata) for rdata in rdatas)
-    return Answer(NOERROR, answer=(Placed(None, rtype, len(rdatas), wire),))
+    return _answer(NOERROR, (Placed(None, rtype, len(rdatas), wire),))
 
 
 def _nothing(rcode: int, ttl: int, text: str | None = None) -> Answer:
     numbers = (1, _RETRY_S, _RETRY_S, _RETRY_S, ttl)
     rdata = names.ROOT * 2 + b"".join(number.to_bytes(4, "big") for number in numbers)
+    soa = Placed(None, SOA, 1, pack_record(SOA, ttl, rdata))
+    return _answer(rcode, (), text, authority=(soa,))
+
+
+def _answer(
+    rcode: int,
+    answer: Sequence[Placed],
+    text: str | None = None,
+    authority: Sequence[Placed] = (),
+) -> Answer:
+    """With a `text`, that and why it is blocked."""
     return Answer(
         rcode,
-        authority=(Placed(None, SOA, 1, pack_record(SOA, ttl, rdata)),),
+        answer=answer,
+        authority=authority,
+        is_recursive=True,
         extended_error=BLOCKED if text is not None else None,
         extended_text=text or "",
     )

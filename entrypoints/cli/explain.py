@@ -56,7 +56,7 @@ def explain(
     if at is not None:
         with directory.open_reader(data) as node:
             upto = common.resolve(at, node.log)
-            found = directory.explain_as_of(node, upto, request)
+            found = directory.explain_as_of(data, node, upto, request)
         note("fetched lists are not part of the log: they count as they are now")
     else:
         with common.service(data) as service:

@@ -129,6 +129,11 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         lameduck_s=settings.health.lameduck.total_seconds(),
         ratelimit=settings.ratelimit,
         blocking=settings.blocking,
+        querylog=settings.querylog,
+        acl=settings.acl,
+        upstreams=settings.upstreams,
+        resolver=settings.resolver,
+        cache=settings.cache,
         lists=ListOptions(
             interval=settings.blocking.refresh_interval,
             max_bytes=settings.lists.max_bytes,

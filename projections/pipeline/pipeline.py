@@ -6,7 +6,7 @@ answer that has to be asked for comes later, by callback: a query that waits is 
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -33,10 +33,14 @@ from kudurru.domain.filtering.clients import Caller
 from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply
+from kudurru.domain.query_log import NO_RCODE
+from kudurru.projections.pipeline.course import Course
 from kudurru.projections.pipeline.edns import Asked, Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
-from kudurru.projections.pipeline.policy import Policy
+from kudurru.projections.pipeline.policy import Policy, PolicyStatistics
+from kudurru.projections.pipeline.resolver import Route
 from kudurru.projections.pipeline.zones import Zones
+from kudurru.projections.query_log import QueryNotes
 
 UDP = "udp"
 NO_REPLY = "none"
@@ -58,10 +62,16 @@ class Resolver(Protocol):
         """Whether there is anybody that it answers."""
         ...
 
-    def resolve(self, query: Query, client: str) -> Resolved | Later[Resolved] | None:
+    def resolve(
+        self, query: Query, client: str, route: Route | None = None
+    ) -> Resolved | Later[Resolved] | None:
         """The answer, at once or within some seconds; None: not for this client. `client` is an
-        address in text."""
+        address in text, `route` where a policy sends its questions."""
         ...
+
+
+RouteOf = Callable[[tuple[str, ...]], Route | None]
+"""Where the upstreams that a policy names are; None: they make no sense, and the default counts."""
 
 
 class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +81,7 @@ class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     responses: dict[str, int]  # by name of the response code, "none" for drops
     dropped: dict[str, int]  # by reason
     unhandled_exceptions: int
+    policy: PolicyStatistics | None = None
 
 
 class Pipeline:
@@ -93,9 +104,15 @@ class Pipeline:
         cookies: Cookies | None = None,
         policy: Policy | None = None,
         resolver: Resolver | None = None,
+        route_of: RouteOf = lambda _upstreams: None,
+        notes: QueryNotes | None = None,
     ) -> None:
+        """`notes` get a fact of every query but those about the server itself."""
         self._policy = policy
         self._resolver = resolver
+        self._route_of = route_of
+        self._notes = notes
+        self.hears_repeats = notes is not None
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._zones = Zones(zones)
@@ -106,8 +123,11 @@ class Pipeline:
         self._unhandled_exceptions = 0
         self._dropped_by_policy = 0
 
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
-        """The reply to one message, or one to come; None: send nothing. Never raises."""
+    def handle(
+        self, packet: bytes, client: str, proto: str, client_id: str = "", listener: str = ""
+    ) -> Reply | Later[Reply | None] | None:
+        """The reply to one message, or one to come; None: send nothing. Never raises. `client_id`
+        is what the client calls itself, `listener` the address that it came to."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
         try:
@@ -115,35 +135,38 @@ class Pipeline:
             if isinstance(query, Unanswerable):
                 self._responses[query.rcode] += 1
                 return Reply(query.reply, False) if query.reply is not None else None
-            now_s = self._clock.now_us() // 1_000_000
-            asked = self._edns.read(query, client, proto, now_s)
-            answer = asked.answer or self._answer(query, client, proto, now_s)
+            course = Course(query, client, proto, self._clock, client_id, listener)
+            asked = self._edns.read(query, client, proto, course.now_s)
+            answer = asked.answer or self._answer(course)
             if isinstance(answer, Later):
-                return answer.map(partial(self._finish_later, packet, query, asked, proto))
-            return self._finish(query, asked, proto, answer)
+                return answer.map(partial(self._finish_later, packet, course, asked))
+            return self._finish(course, asked, answer)
         except Exception as error:
             return self._failed(error, packet, query)
 
     def _finish_later(
-        self, packet: bytes, query: Query, asked: Asked, proto: str, answer: Answer | Resolved
+        self, packet: bytes, course: Course, asked: Asked, answer: Answer | Resolved
     ) -> Reply | None:
         try:
-            return self._finish(query, asked, proto, answer)
+            return self._finish(course, asked, answer)
         except Exception as error:
-            return self._failed(error, packet, query)
+            return self._failed(error, packet, course.query)
 
-    def _finish(
-        self, query: Query, asked: Asked, proto: str, answer: Answer | Resolved
-    ) -> Reply | None:
+    def _finish(self, course: Course, asked: Asked, answer: Answer | Resolved) -> Reply | None:
+        query, proto = course.query, course.proto
         limit = query.udp_max if proto == UDP else TCP_MAX
         if isinstance(answer, Resolved):
             options = asked.options + extended_error(answer.extended_error)
             wire = compose_resolved(query, answer, limit, options=options, block=asked.block)
             self._responses[answer.message.rcode] += 1
+            if course.source != "rewritten":
+                course.source = answer.source
+            self._tell(course, answer.message.rcode, answer.upstream)
             return Reply(wire, False)  # its TTLs count down
         if answer is DROPPED:
             self._dropped_by_policy += 1
             self._responses[None] += 1
+            self._tell(course, NO_RCODE)
             return None
         options = asked.options + extended_error(answer.extended_error, answer.extended_text)
         if answer is TRUNCATED:
@@ -151,7 +174,21 @@ class Pipeline:
         else:
             wire = compose(query, answer, limit, options=options, block=asked.block)
         self._responses[answer.rcode] += 1
-        return Reply(wire, answer.is_lasting and not asked.is_personal)
+        is_repeatable = answer.is_lasting and not asked.is_personal and not course.is_silent
+        self._tell(course, answer.rcode, is_repeatable=is_repeatable)
+        return Reply(wire, is_repeatable)
+
+    def _tell(
+        self, course: Course, rcode: int, upstream: str = "", *, is_repeatable: bool = False
+    ) -> None:
+        """Note the query for who keeps a log of them."""
+        if self._notes is not None and course.source and not course.is_silent:
+            self._notes.note(course.fact(rcode, upstream, self._clock, is_repeatable=is_repeatable))
+
+    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        """Implements `domain.ports.RepeatListener`."""
+        if self._notes is not None:
+            self._notes.repeated(repeats)
 
     def statistics(self) -> PipelineStatistics:
         responses = {
@@ -166,73 +203,80 @@ class Pipeline:
                 "policy": self._dropped_by_policy,
             },
             unhandled_exceptions=self._unhandled_exceptions,
+            policy=self._policy.statistics() if self._policy is not None else None,
         )
 
-    def _answer(self, query: Query, client: str, proto: str, now_s: int) -> Found:
+    def _answer(self, course: Course) -> Found:
+        query = course.query
         answer = self._ingress.answer(query)
         if answer is None:
-            answer = self._zones.answer(query, now_s)
+            answer = self._zones.answer(query, course.now_s)
             if answer is None:
-                return self._filtered(query, client, proto, now_s)
+                return self._filtered(course)
+            course.source = "authoritative"
             if query.qclass == CLASS_ANY:
                 # RFC 1035 section 6.2: nobody has the authority over all classes.
                 answer = msgspec.structs.replace(answer, is_authoritative=False)
         return answer
 
-    def _filtered(self, query: Query, client: str, proto: str, now_s: int) -> Found:
+    def _filtered(self, course: Course) -> Found:
         """What policies make of a question that no zone here answers."""
+        query = course.query
         if self._policy is None or query.qclass == CLASS_ANY:
-            return self._resolved(query, client, PASS)
-        caller = self._policy.caller(client, proto)
-        decision = self._policy.judge(caller, names.key(query.qname), query.qtype, now_s)
-        answer = self._policy.answer(query, decision, proto)
+            return self._resolved(course, query)
+        caller = self._policy.caller(course.client, course.listener, course.client_id)
+        key = names.key(query.qname)
+        decision = self._policy.judge(caller, key, query.qtype, course.now_s)
+        course.decision = decision
+        answer = self._policy.answer(query, decision, course.proto)
         if answer is None:
-            found = self._resolved(query, client, decision)
-            check = partial(self._checked, query, caller, decision, proto, now_s)
+            found = self._resolved(course, query)
+            if decision is PASS:  # no policy is for this client
+                return found
+            check = partial(self._checked, course, caller)
             return found.map(check) if isinstance(found, Later) else check(found)
+        course.source = "blocked" if decision.is_blocked else "rewritten"
         if len(answer.answer) == 1 and answer.answer[0].rtype == CNAME != query.qtype:
-            return self._behind(query, client, decision, answer, now_s)
+            return self._behind(course, answer)
         return self._for(decision, answer)
 
-    def _resolved(self, query: Query, client: str, decision: Decision) -> Found:
+    def _resolved(self, course: Course, query: Query) -> Found:
         """What the resolver has for a question. Refused where there is none, or not for all."""
+        course.source = course.source or "refused"
+        decision = course.decision
         if self._resolver is None or not self._resolver.is_on:
             return self._for(decision, NOT_OURS)
-        return self._resolver.resolve(query, client) or NOT_FOR_YOU
+        named = decision.policy.upstreams if decision.policy is not None else ()
+        route = self._route_of(named) if named else None
+        return self._resolver.resolve(query, course.client, route) or NOT_FOR_YOU
 
     def _checked(
-        self,
-        query: Query,
-        caller: Caller,
-        decision: Decision,
-        proto: str,
-        now_s: int,
-        found: Answer | Resolved,
+        self, course: Course, caller: Caller, found: Answer | Resolved
     ) -> Answer | Resolved:
         """What was resolved, unless it leads to what is blocked."""
         if self._policy is None or not isinstance(found, Resolved):
             return found
-        after = self._policy.judge_answer(caller, query, decision, found.message, now_s)
+        query, decision = course.query, course.decision
+        after = self._policy.judge_answer(caller, query, decision, found.message, course.now_s)
         if after is decision or not after.is_blocked:
             return found
-        answer = self._policy.answer(query, after, proto)
+        answer = self._policy.answer(query, after, course.proto)
         if answer is None:
             return found
+        course.decision, course.source = after, "blocked"
         # It comes of what was found, which may be another thing the next time.
         return msgspec.structs.replace(answer, is_lasting=False) if answer.is_lasting else answer
 
-    def _behind(
-        self, query: Query, client: str, decision: Decision, answer: Answer, now_s: int
-    ) -> Found:
+    def _behind(self, course: Course, answer: Answer) -> Found:
         """An alias that a policy gave, and what is behind it: in zones here, else elsewhere."""
-        alias = answer.answer[0]
-        local = self._zones.behind(alias, query.qtype, now_s)
+        query, alias = course.query, answer.answer[0]
+        local = self._zones.behind(alias, query.qtype, course.now_s)
         if local is not None:
-            return self._for(decision, local)
+            return self._for(course.decision, local)
         target = alias_of(alias.wire)
         question = target + query.question[len(query.qname) :]
         onward = msgspec.structs.replace(query, qname=names.Name(target), question=question)
-        found = self._resolved(onward, client, decision)
+        found = self._resolved(course, onward)
         join = partial(self._join, answer, question)
         return found.map(join) if isinstance(found, Later) else join(found)
 

@@ -34,10 +34,10 @@ class Policy:
         self._blocked: dict[tuple[str, str], int] = {}
         self._rewritten = 0
 
-    def caller(self, client: str, proto: str, client_id: str = "") -> Caller:
+    def caller(self, client: str, listener: str, client_id: str = "") -> Caller:
         """Raises ValueError for a text that is no address."""
         address = packed_address(client)
-        return Caller(address, self._neighbours.mac_of(address), client_id.lower(), proto)
+        return Caller(address, self._neighbours.mac_of(address), client_id.lower(), listener)
 
     def is_lasting(self, decision: Decision) -> bool:
         """Whether everybody gets the same, until `on_change` of the view."""

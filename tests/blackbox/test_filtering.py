@@ -9,7 +9,7 @@ import dns.message
 import dns.rcode
 import pytest
 
-from tests.blackbox.program import PATIENCE_S, Serving, command, serving, write_json
+from tests.blackbox.program import PATIENCE_S, Serving, command, serving, wait_until, write_json
 
 KID, GROWN_UP = "127.0.0.2", "127.0.0.3"
 
@@ -158,3 +158,33 @@ def test_without_a_server_the_directory_answers_the_same(server: Serving, tmp_pa
     assert command("blocking", "enable", "--data", own).code == 0
     assert explained(own, "games.example", "--client", KID)["action"] == "block"
     assert "enabled, by 2 policies" in command("blocking", "status", "--data", own).out
+
+
+LISTS = [
+    document(
+        "BlockList",
+        "ads",
+        {"sources": [{"inline": ["! ads", "||tracker.example^", "0.0.0.0 a.b"]}]},
+    ),
+    document("Policy", "everyone", {"blockListRefs": ["ads"], "blockMode": "nxdomain"}),
+]
+
+
+def test_a_list_blocks_for_whom_a_policy_names_it_and_explain_shows_the_line(
+    server: Serving, data: Path, tmp_path: Path
+) -> None:
+    file = write_json(tmp_path / "lists.json", *LISTS)
+    assert command("apply", "--data", data, "-f", file).code == 0
+    wait_until(lambda: told(server, GROWN_UP, "x.tracker.example") == "NXDOMAIN")
+    assert told(server, KID, "x.tracker.example") == "REFUSED"
+    for _ in range(2):
+        found = explained(data, "x.tracker.example", "--client", GROWN_UP)
+        assert (found["list"], found["rule"], found["line"], found["source"]) == (
+            "default/ads",
+            "||tracker.example^",
+            2,
+            "inline",
+        )
+    newest = command("history", "--data", data, "-o", "json").json()[0]["seq"]
+    then = explained(data, "x.tracker.example", "--client", GROWN_UP, "--at", str(newest))
+    assert then["rule"] == "||tracker.example^"

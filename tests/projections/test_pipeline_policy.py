@@ -29,6 +29,7 @@ from kudurru.domain.ports import Reply
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.policy import Policy
+from kudurru.projections.pipeline.resolver import Route
 from tests.filtering import groups, lists, policy
 from tests.projections.test_pipeline import raise_again
 from tests.zone_files import zone_from_text
@@ -116,6 +117,15 @@ def test_a_blocked_name_is_blocked_for_every_type(mode: str, rtype: str, answer:
     found = pipeline_of(one)
     assert told(found, "ads.example", rtype) == answer
     assert told(found, "other.example", rtype) == "REFUSED"
+
+
+def test_a_blocked_name_is_no_referral_to_stub_resolvers() -> None:
+    for mode in ("nodata", "zeroip", "nxdomain"):
+        one = policy("one", deny=["ads.example"], blockMode=mode)
+        found = ask(pipeline_of(one), "ads.example", "TXT")
+        assert found is not None
+        assert found[0].flags & dns.flags.RA
+        assert not found[0].flags & dns.flags.AA
 
 
 def test_a_no_tells_how_long_it_may_be_kept() -> None:
@@ -250,6 +260,36 @@ def test_who_asks_decides_what_is_answered() -> None:
     assert told(found, "spy.example", client=OTHER) == "REFUSED"
 
 
+def test_a_client_may_be_known_by_what_it_calls_itself_or_where_it_asks() -> None:
+    clients = groups(phone=[{"clientID": "Anna-Phone"}], guest=[{"listener": "192.0.2.53:53"}])
+    filters = Filters(
+        [
+            policy("phone", clientGroupRefs=["phone"], deny=["a.example"]),
+            policy("guest", clientGroupRefs=["guest"], deny=["b.example"]),
+        ],
+        clients,
+    )
+    found = Pipeline(
+        ZoneSet([]),
+        lambda: True,
+        clock=ManualClock(),
+        identity=Identity(),
+        is_lameduck=lambda: False,
+        on_exception=raise_again,
+        policy=Policy(lambda: filters, FixedNeighbours()),
+    )
+    for name, client_id, listener, is_blocked in (
+        ("a.example", "anna-phone", "", True),
+        ("a.example", "ben-phone", "", False),
+        ("b.example", "", "192.0.2.53:53", True),
+        ("b.example", "", "192.0.2.54:53", False),
+    ):
+        query = dns.message.make_query(name, "A")
+        reply = found.handle(query.to_wire(), OTHER, "tls", client_id, listener)
+        assert isinstance(reply, Reply)
+        assert (dns.message.from_wire(reply.wire).rcode() == dns.rcode.NOERROR) == is_blocked
+
+
 def test_an_answer_is_remembered_only_where_everybody_gets_it() -> None:
     kids = policy("kids", clientGroupRefs=["kids"], deny=["games.example"])
     personal = ["||a.example^$client=192.0.2.1"]
@@ -320,7 +360,9 @@ class Upstream:
         self.waiting: list[tuple[Later[Resolved], Resolved]] = []
         self.asked: list[str] = []
 
-    def resolve(self, query: Query, client: str) -> Resolved | Later[Resolved] | None:
+    def resolve(
+        self, query: Query, client: str, route: Route | None = None
+    ) -> Resolved | Later[Resolved] | None:
         name = dns.name.from_wire(query.qname, 0)[0]
         self.asked.append(name.to_text())
         question = dns.message.make_query(name, query.qtype, use_edns=False)

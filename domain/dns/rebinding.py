@@ -1,0 +1,35 @@
+"""Answers from outside that lead inside: DNS rebinding.
+
+A page on the internet whose name resolves to an address of the home network can talk to the
+devices there as if it came from them. So a public name has no private address here. The
+unspecified addresses are let through: upstreams that filter answer with them.
+"""
+
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from kudurru.domain.dns.record_types import AAAA, A
+from kudurru.domain.dns.responses import Message, addresses_of
+
+PRIVATE = tuple(
+    map(
+        ip_network,
+        (
+            *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),
+            *("127.0.0.0/8", "169.254.0.0/16", "::1/128", "fc00::/7", "fe80::/10"),
+        ),
+    )
+)
+"""Networks that are nobody's on the internet."""
+
+
+def is_private(address: IPv4Address | IPv6Address) -> bool:
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return any((mapped or address) in network for network in PRIVATE)
+
+
+def leads_inside(message: Message) -> bool:
+    """Whether an answer holds a private address."""
+    return any(
+        rtype in (A, AAAA) and is_private(ip_address(octets))
+        for rtype, octets in addresses_of(message)
+    )
