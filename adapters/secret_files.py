@@ -50,7 +50,7 @@ def write_private(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_all(descriptor: int, content: bytes) -> None:
+def write_all(descriptor: int, content: bytes | bytearray) -> None:
     """A disk that fills up takes a part and says so only when asked again. Raises: OSError."""
     left = memoryview(content)
     while left:

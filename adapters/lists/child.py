@@ -18,18 +18,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-import dns.exception
-import dns.resolver
 import msgspec
 
-from kudurru.adapters.lists.fetch import CannotFetch, Resolve, fetch
 from kudurru.adapters.lists.jobs import (
     Build,
     Built,
+    CannotFetch,
     Failed,
     Fetch,
     Fetched,
     Job,
+    Resolve,
     Response,
     Result,
     Unchanged,
@@ -90,6 +89,8 @@ def _get(
 ) -> Response:
     if job.request.url.startswith("file:"):
         return _read_file(path_of(job.request.url), job.request.max_bytes, write)
+    from kudurru.adapters.lists.fetch import fetch  # urllib3 and TLS: builds do without
+
     return fetch(job.request, write, resolve=resolver(job.nameservers), seconds_left=seconds_left)
 
 
@@ -132,6 +133,9 @@ def resolver(nameservers: Sequence[str]) -> Resolve:
         return lambda host, port: [
             str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         ]
+    import dns.exception
+    import dns.resolver
+
     asking = dns.resolver.Resolver(configure=False)
     asking.nameservers = list(nameservers)
     asking.lifetime = 10.0

@@ -26,7 +26,7 @@ from urllib3.exceptions import (
 from urllib3.util import Timeout
 
 from kudurru import __version__
-from kudurru.adapters.lists.jobs import Request, Response
+from kudurru.adapters.lists.jobs import CannotFetch, Request, Resolve, Response
 from kudurru.domain.outbound import Address, why_refused
 
 REDIRECTS_MAX = 5
@@ -36,18 +36,6 @@ SILENCE_S = 30.0
 ADDRESSES_MAX = 4
 """Addresses of one name that are tried."""
 _STEP = 1 << 16
-
-Resolve = Callable[[str, int], Iterable[str]]
-"""Addresses of a host name, for a port. Raises OSError."""
-
-
-class CannotFetch(Exception):
-    """A text did not come. The message says why; `retry_after_s` when the server named a time."""
-
-    def __init__(self, why: str, retry_after_s: int = 0) -> None:
-        super().__init__(why)
-        self.retry_after_s = retry_after_s
-
 
 Refusal = Callable[[Address], str | None]
 """Why an address may not be connected to."""

@@ -1,5 +1,6 @@
 """What the process for lists is asked, and what it answers."""
 
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
@@ -8,6 +9,17 @@ from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.rules import Context
 from kudurru.domain.lists.table import SourceFacts
 from kudurru.domain.objects import Key
+
+Resolve = Callable[[str, int], Iterable[str]]
+"""Addresses of a host name, for a port. Raises OSError."""
+
+
+class CannotFetch(Exception):
+    """A text did not come. The message says why; `retry_after_s` when the server named a time."""
+
+    def __init__(self, why: str, retry_after_s: int = 0) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
 
 
 class Request(msgspec.Struct, frozen=True):

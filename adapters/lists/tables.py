@@ -94,17 +94,16 @@ def _count_lines(path: str) -> int:
 
 def _write(path: Path, texts: Sequence[Text], where: Layout, seed: int) -> tuple[SourceFacts, ...]:
     with _create(path) as file:
-        # A map may not be written to where the disk has no room for it.
-        os.posix_fallocate(file.fileno(), 0, where.directory_at)
+        os.ftruncate(file.fileno(), where.directory_at)
         file.seek(where.texts_at)
         sources = [_copy(text, file) for text in texts]
         if file.tell() != where.directory_at:
             raise OSError("a text changed while it was read")
-        with mmap.mmap(file.fileno(), where.directory_at) as mapped:
-            directory = _build(mapped, sources, where, seed)
+        words, directory = _build(file, sources, where, seed)
         body = msgspec.msgpack.encode(directory)
-        file.seek(where.directory_at)
         write_all(file.fileno(), body)
+        file.seek(PAGE)
+        write_all(file.fileno(), words)
         digest = _digest(file, PAGE)
         header = Header(
             VERSION, seed, where.begins, where.places, where.directory_at, len(body), digest
@@ -134,13 +133,19 @@ def _copy(text: Text, to: BinaryIO) -> Source:
     return Source(text.list, text.index, text.title, text.context, start, size, text.digest)
 
 
-def _build(mapped: mmap.mmap, sources: Iterable[Source], where: Layout, seed: int) -> Directory:
-    words = memoryview(mapped)[PAGE : where.texts_at].cast("Q")
-    builder = Builder(words, where.begins, seed, mapped)
-    try:
-        return builder.directory([builder.add(source) for source in sources])
-    finally:
-        builder.release()
+def _build(
+    file: BinaryIO, sources: Iterable[Source], where: Layout, seed: int
+) -> tuple[bytearray, Directory]:
+    """The words of a file that holds the texts."""
+    words = bytearray(8 * where.places)
+    with mmap.mmap(file.fileno(), where.directory_at, access=mmap.ACCESS_READ) as mapped:
+        builder = Builder(memoryview(words).cast("Q"), where.begins, seed, mapped)
+
+        def let_go(_offset: int) -> None:
+            """What was read stays in the page cache, and shall not count as ours."""
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+        return words, builder.directory([builder.add(source, let_go) for source in sources])
 
 
 def _digest(file: BinaryIO, start: int) -> bytes:

@@ -1,10 +1,13 @@
 """Running jobs of `adapters.lists.child`, from the event loop."""
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 
 import msgspec
 
+import kudurru
 from kudurru.adapters.lists.jobs import Failed, Job, Result
 
 _RESULT_MAX = 64 << 20
@@ -18,8 +21,9 @@ async def run(job: Job, seconds: float) -> Result:
             sys.executable, "-P", "-m", "kudurru.adapters.lists.child",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=None,  # a fault of ours goes to our log
             limit=_RESULT_MAX,
+            env=_environment(),
         )  # fmt: skip
     except OSError as error:
         return Failed(f"no process can be started: {error.strerror}")
@@ -35,3 +39,10 @@ async def run(job: Job, seconds: float) -> Result:
     if process.returncode:
         return Failed(f"the process that did it ended with {process.returncode}")
     return msgspec.msgpack.decode(answer, type=Result)
+
+
+def _environment() -> dict[str, str]:
+    """Where the child finds this very program."""
+    root = str(Path(kudurru.__file__).parents[1])
+    paths = filter(None, (root, os.environ.get("PYTHONPATH")))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

@@ -33,7 +33,8 @@ class Matcher(Protocol):
     def lookup(self, name: Name) -> Sequence[Hit]:
         """Every rule of every list whose name or pattern covers `name`, a lower-case key
         (`names.key`). Exact names come first, then wildcards with the closest first, then
-        patterns. Types, clients and exceptions are not looked at: `verdicts` does."""
+        patterns. Types, clients and exceptions are not looked at: `verdicts` does. Nor is it
+        whether a name of a policy zone is the one that was asked for (`Rule.is_node`)."""
         ...
 
     def place(self, hit: Hit) -> Place | None:
@@ -64,5 +65,6 @@ def rank(hit: Hit) -> tuple[int, int, str, int, int]:
     """Order of the hits on a name: exact, wildcards with the closest first, patterns; then by list
     and place, so that every node decides alike."""
     rule = hit.rule
-    kind, size = (2, 0) if rule.pattern else (int(rule.covers != SELF), -len(rule.name))
+    is_wild = rule.covers != SELF and not rule.is_node
+    kind, size = (2, 0) if rule.pattern else (int(is_wild), -len(rule.name))
     return kind, size, hit.list, hit.source, hit.offset

@@ -50,6 +50,8 @@ _HERE = frozenset({
 """Names that hosts files begin with: they are of the host that the file was made for."""
 
 _DNSMASQ = re.compile(r"(address|server|local)=/(.+)/([^/]*)", re.I)
+_RPZ_TYPES = frozenset({"CNAME", "A", "AAAA"})
+"""That show, among other formats, that a line is a record of a policy zone."""
 _BLANK = "\ufeff \t\r\n\f\v\x00"
 
 
@@ -121,7 +123,7 @@ def _auto(text: str, context: Context) -> Line:
 def _of_words(words: list[str], context: Context) -> Line:
     if is_address(words[0]):
         return _names_of_host(words[1:], context)
-    if len(words) > 2 and any(word.upper() == "CNAME" for word in words[1:4]):
+    if len(words) > 2 and any(word.upper() in _RPZ_TYPES for word in words[1:4]):
         return rpz.parse_rpz(" ".join(words), context)
     return Line(refused=(Reason.NOT_A_RULE,))
 

@@ -2,7 +2,9 @@
 (draft-vixie-dnsop-dns-rpz).
 
 Done here: QNAME triggers, with wildcards; NXDOMAIN, NODATA, PASSTHRU, DROP, TCP-Only and local
-data. Triggers on addresses, name servers and clients, and CNAMEs to wildcards, are refused.
+data. Triggers on addresses, name servers and clients are refused. A name that is there ends the
+wildcards above it, as in any zone, so the rule of an exact name is found from below it too; names
+between others, which a zone has without a record, end nothing here.
 """
 
 import re
@@ -28,7 +30,7 @@ from kudurru.domain.dns.records import rdata_from_tokens, split
 from kudurru.domain.lists.rules import (
     BELOW,
     NOTHING,
-    SELF,
+    SUBTREE,
     Context,
     Line,
     Reason,
@@ -40,6 +42,8 @@ from kudurru.domain.lists.words import Refused
 _TRIGGERS = frozenset({b"rpz-ip", b"rpz-nsdname", b"rpz-nsip", b"rpz-client-ip"})
 _BOOKKEEPING = frozenset({NS, SOA, DNSKEY, RRSIG, NSEC, NSEC3, NSEC3PARAM})
 _TTL_OR_CLASS = re.compile(r"[0-9][0-9smhdw]*|IN", re.I)
+
+_BEFORE_COMMENT = re.compile(r'(?:[^";\\]|\\.|"(?:[^"\\]|\\.)*"?)*')
 
 _NODATA = b"\x01*\x00"
 _ACTIONS: dict[bytes, Reply] = {
@@ -71,12 +75,12 @@ def parse_rpz(text: str, context: Context) -> Line:
     if rtype in _BOOKKEEPING:
         return NOTHING
     trigger = _trigger(owner, context)
-    covers = SELF
+    covers, is_node = SUBTREE, True
     if names.is_wildcard(trigger):
-        trigger, covers = names.parent(trigger), BELOW
+        trigger, covers, is_node = names.parent(trigger), BELOW, False
     if rtype == DNAME or any(label in _TRIGGERS for label in names.labels(trigger)):
         raise Refused(Reason.UNSUPPORTED)
-    rule = Rule(name=trigger, covers=covers, is_allow=context.is_allow)
+    rule = Rule(name=trigger, covers=covers, is_node=is_node, is_allow=context.is_allow)
     return Line((rule if context.is_allow else _with_action(rule, rtype, data, context.origin),))
 
 
@@ -111,7 +115,7 @@ def _at_apex(text: str, context: Context) -> Context:
 def _record(text: str, context: Context) -> tuple[str, int, list[str]]:
     """Owner as written, type, and the words of the data."""
     try:
-        words = split(text)
+        words = split(_uncommented(text))
     except BadRecord:
         raise Refused(Reason.NOT_A_RULE) from None
     owner = context.owner if text[0].isspace() else words.pop(0)
@@ -123,6 +127,12 @@ def _record(text: str, context: Context) -> tuple[str, int, list[str]]:
         return owner, type_from_text(words[0]), words[1:]
     except BadRecord:
         raise Refused(Reason.NOT_A_RULE) from None
+
+
+def _uncommented(text: str) -> str:
+    found = _BEFORE_COMMENT.match(text)
+    assert found is not None  # it matches nothing at least
+    return found[0]
 
 
 def _trigger(owner: str, context: Context) -> Name:
@@ -145,10 +155,10 @@ def _with_action(rule: Rule, rtype: int, data: list[str], origin: Name) -> Rule:
         raise Refused(Reason.NOT_A_RULE) from None
     if rtype == CNAME:
         target = rdata.lower()
-        if target in (_PASSTHRU, rule.name):  # its own name is the old way to say so
-            return msgspec.structs.replace(rule, is_allow=True)
         if action := _ACTIONS.get(target):
             return msgspec.structs.replace(rule, reply=action)
-        if names.is_wildcard(rdata) or target[1:5] == b"rpz-":
+        if target in (_PASSTHRU, rule.name):  # its own name is the old way to say so
+            return msgspec.structs.replace(rule, is_allow=True)
+        if target[1:5] == b"rpz-":
             raise Refused(Reason.UNSUPPORTED)
     return msgspec.structs.replace(rule, reply=Reply("NOERROR", ((rtype, rdata),)))

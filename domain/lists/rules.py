@@ -22,8 +22,8 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     """What a rule wants answered instead of what the block mode says.
 
     NOERROR with `records`: those of the asked type (a CNAME for every type), none of that type:
-    NODATA. DROP: nothing is sent. TCP: over UDP an empty answer with TC=1, over TCP as if the rule
-    were an exception.
+    NODATA. A CNAME to a wildcard has the asked name in the place of the asterisk. DROP: nothing is
+    sent. TCP: over UDP an empty answer with TC=1, over TCP as if the rule were an exception.
     """
 
     rcode: Literal["NOERROR", "NXDOMAIN", "REFUSED", "SERVFAIL", "NOTIMP", "DROP", "TCP"]
@@ -38,6 +38,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     pattern: str = ""  # RE2, searched in the lower-case text of the name without its final dot
     is_allow: bool = False
     is_important: bool = False
+    is_node: bool = False  # of a policy zone, whose wildcards do not reach below it (RFC 4592)
     is_badfilter: bool = False  # takes the equal rule out of its list, and does nothing else
     types: frozenset[int] = frozenset()  # only these types of question; none named: every type
     not_types: frozenset[int] = frozenset()

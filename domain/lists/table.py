@@ -19,7 +19,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -58,6 +58,7 @@ _LENGTH = tuple(bytes((size,)) for size in range(64))
 _GOES_ON = re.compile(rb"[A-Za-z0-9_.-]")
 
 _CHUNK = 1 << 20
+_PROGRESS = (1 << 16) - 1
 
 _hash = xxhash.xxh3_64_intdigest
 
@@ -168,15 +169,14 @@ class Builder:
         self._list_start = 0
         self._patterns = 0  # of this list
 
-    def release(self) -> None:
-        """Let go of the octets."""
-        self._words.release()
-
     def directory(self, facts: Iterable[SourceFacts]) -> Directory:
         return Directory(tuple(facts), self._shortest)
 
-    def add(self, source: Source) -> SourceFacts:
-        """Read a source. Sources of one list come one after the other. Raises Full."""
+    def add(
+        self, source: Source, on_progress: Callable[[int], object] = lambda _: None
+    ) -> SourceFacts:
+        """Read a source. Sources of one list come one after the other. `on_progress` is told now
+        and then how far it was read. Raises Full."""
         if source.list != self._list:
             self._list, self._list_start, self._patterns = source.list, source.start, 0
         end = source.start + source.size
@@ -188,6 +188,8 @@ class Builder:
             if isinstance(found, bytes):
                 self._insert(found, offset, more, is_plain=True)  # type: ignore[arg-type]  # of Plain
                 entries += 1
+                if not entries & _PROGRESS:
+                    on_progress(offset)
                 continue
             refused.update(found.refused)
             for rule in found.rules:

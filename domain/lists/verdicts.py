@@ -10,7 +10,8 @@ from ipaddress import IPv4Address, IPv6Address
 import msgspec
 
 from kudurru.domain.dns import names
-from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.names import BadName, Name
+from kudurru.domain.dns.record_types import CNAME
 from kudurru.domain.lists.matcher import Hit
 from kudurru.domain.lists.rules import Reply, Rule
 from kudurru.domain.notation import Network
@@ -57,6 +58,8 @@ def verdicts(
     if not hits:
         return NONE
     mine = [hit for hit in hits if hit.list in lists]
+    if any(hit.rule.is_node for hit in mine):
+        mine = _as_in_zones(mine, name)
     mine = [hit for hit in mine if _applies(hit.rule, name, qtype, asker)]
     if any(hit.rule.is_badfilter for hit in mine):
         mine = _without_badfiltered(mine)
@@ -64,10 +67,10 @@ def verdicts(
     for hit in mine:
         classes.setdefault((hit.rule.is_important, hit.rule.is_allow), hit)
     return Verdicts(
-        _verdict(classes.get((True, True)), mine),
-        _verdict(classes.get((True, False)), mine),
-        _verdict(classes.get((False, True)), mine),
-        _verdict(classes.get((False, False)), mine),
+        _verdict(name, classes.get((True, True)), mine),
+        _verdict(name, classes.get((True, False)), mine),
+        _verdict(name, classes.get((False, True)), mine),
+        _verdict(name, classes.get((False, False)), mine),
     )
 
 
@@ -99,7 +102,23 @@ def _without_badfiltered(hits: list[Hit]) -> list[Hit]:
     return [hit for hit in hits if not hit.rule.is_badfilter and (hit.list, hit.rule) not in gone]
 
 
-def _verdict(first: Hit | None, hits: list[Hit]) -> Verdict | None:
+def _as_in_zones(hits: list[Hit], name: Name) -> list[Hit]:
+    """Without what is no match in a zone: names that are only above the one that was asked for,
+    and wildcards above those (RFC 4592 section 3.3.1)."""
+    closest: dict[tuple[Key, int], int] = {}
+    for hit in hits:
+        if hit.rule.is_node:
+            place = hit.list, hit.source
+            closest[place] = max(closest.get(place, 0), len(hit.rule.name))
+    return [
+        hit
+        for hit in hits
+        if len(hit.rule.name) >= closest.get((hit.list, hit.source), 0)
+        and (hit.rule.name == name or not hit.rule.is_node)
+    ]
+
+
+def _verdict(name: Name, first: Hit | None, hits: list[Hit]) -> Verdict | None:
     """With what all rules like the first one want answered: each brings one record."""
     if first is None:
         return None
@@ -108,8 +127,21 @@ def _verdict(first: Hit | None, hits: list[Hit]) -> Verdict | None:
     replies = [
         hit.rule.reply for hit in hits if hit.rule.reply is not None and _stand_together(hit, first)
     ]
-    records = tuple(dict.fromkeys(r for reply in replies for r in reply.records))
-    return Verdict(first, Reply(first.rule.reply.rcode, records))
+    records = dict.fromkeys(r for reply in replies for r in reply.records)
+    try:
+        return Verdict(
+            first, Reply(first.rule.reply.rcode, tuple(_expanded(r, name) for r in records))
+        )
+    except BadName:
+        return Verdict(first, Reply("NXDOMAIN"))  # the name that it leads to would be too long
+
+
+def _expanded(record: tuple[int, bytes], name: Name) -> tuple[int, bytes]:
+    """A CNAME to `*.walled.example` leads to the asked name below that."""
+    rtype, rdata = record
+    if rtype != CNAME or not names.is_wildcard(rdata):
+        return record
+    return rtype, names.from_labels([*names.labels(name), *names.labels(rdata)[1:]])
 
 
 def _stand_together(one: Hit, other: Hit) -> bool:

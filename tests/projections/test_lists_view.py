@@ -18,15 +18,9 @@ NAMES = ("one", "two")
 
 
 def block_list(name: str, lines: list[str], *, enabled: bool = True, **spec: Any) -> Any:
-    annotations = {} if enabled else {"kudurru.io/enabled": "false"}
-    sources = [{"url": "https://lists.example/"}, {"inline": lines}]
-    return manifest(
-        "BlockList",
-        name,
-        {"sources": sources, **spec},
-        namespace="default",
-        annotations=annotations,
-    )
+    annotations = {"kudurru.io/enabled": str(enabled)}  # what is not named stays
+    spec["sources"] = [{"url": "https://lists.example/"}, {"inline": lines}]
+    return manifest("BlockList", name, spec, namespace="default", annotations=annotations)
 
 
 def found(view: ListsView, name: str) -> list[Key]:

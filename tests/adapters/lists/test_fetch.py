@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kudurru.adapters.lists.fetch import CannotFetch, Resolve, fetch
-from kudurru.adapters.lists.jobs import Request, Response
+from kudurru.adapters.lists.fetch import fetch
+from kudurru.adapters.lists.jobs import CannotFetch, Request, Resolve, Response
 from kudurru.domain.outbound import Address
 from tests.adapters.lists.servers import answer, serving
 from tests.certificates import make_pair

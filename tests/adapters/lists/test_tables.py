@@ -179,6 +179,12 @@ def test_a_table_that_is_cut_or_changed_anywhere_is_refused(tmp_path: Path) -> N
     assert open_table(path)
 
 
+def test_a_table_of_nothing_is_a_table(tmp_path: Path) -> None:
+    table = built(tmp_path)
+    assert look(table, "a.example") == []
+    assert table.lookup(names.ROOT) == []
+
+
 def test_no_table_is_no_fault(tmp_path: Path) -> None:
     assert open_table(tmp_path / "table") is None
 

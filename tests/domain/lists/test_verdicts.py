@@ -5,10 +5,10 @@ from ipaddress import ip_address
 import pytest
 
 from kudurru.domain.dns import names
-from kudurru.domain.dns.record_types import AAAA, TXT, A
+from kudurru.domain.dns.record_types import AAAA, CNAME, TXT, A
 from kudurru.domain.lists.matcher import Place, Union
 from kudurru.domain.lists.memory import MemoryMatcher
-from kudurru.domain.lists.rules import Context
+from kudurru.domain.lists.rules import Context, Reply
 from kudurru.domain.lists.verdicts import NOBODY, Asker, Verdicts, verdicts
 from kudurru.domain.objects import Key
 
@@ -95,6 +95,43 @@ def test_records_of_one_name_are_answered_together() -> None:
     assert said
     assert said.reply
     assert [rtype for rtype, _ in said.reply.records] == [A, AAAA]
+
+
+WALLED = b"\x01e\x07example\x06walled\x07example\x00"
+ZONE = [
+    "*.a.example CNAME .", "b.a.example A 192.0.2.1", "*.b.a.example CNAME *.",
+    "c.a.example CNAME rpz-passthru.", "e.example CNAME *.walled.example.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "qtype", "reply"),
+    [
+        ("x.a.example", A, Reply("NXDOMAIN")),
+        ("a.example", A, None),
+        ("b.a.example", A, Reply("NOERROR", ((A, b"\xc0\x00\x02\x01"),))),
+        ("b.a.example", TXT, Reply("NOERROR", ((A, b"\xc0\x00\x02\x01"),))),  # NODATA
+        ("x.b.a.example", A, Reply("NOERROR")),
+        ("x.c.a.example", A, None),  # RFC 4592: a name that is there ends the wildcards above it
+        (
+            "e.example",
+            A,
+            Reply("NOERROR", ((CNAME, b"\x01e\x07example\x06walled\x07example\x00"),)),
+        ),
+    ],
+)
+def test_names_of_policy_zones_match_as_in_zones(
+    name: str, qtype: int, reply: Reply | None
+) -> None:
+    said = ask(matcher(*ZONE), name, qtype=qtype)
+    assert (said.deny.reply if said.deny else None) == reply
+
+
+def test_a_target_that_would_be_too_long_does_not_exist() -> None:
+    lists = matcher(f"*.e.example CNAME *.{'w' * 60}.{'w' * 60}.example.")
+    said = ask(lists, ".".join(["x" * 60] * 3) + ".e.example").deny
+    assert said
+    assert said.reply == Reply("NXDOMAIN")
 
 
 def test_a_list_that_is_dropped_or_replaced_leaves_nothing_behind() -> None:
