@@ -133,6 +133,8 @@ class MessageCache:
             # RFC 2308 section 5: the SOA of the answer shows how long it is kept.
             high_s = min(high_s, max(min(ttl_s, self._negative_s), self._low_s))
         changed = with_ttls_between(message, self._low_s, high_s)
+        if changed is message and self._low_s <= ttl_s <= high_s:
+            return message
         return msgspec.structs.replace(changed, ttl_s=min(max(ttl_s, self._low_s), high_s))
 
     def store(self, key: bytes, message: Message, now_us: int, upstream: str) -> None:

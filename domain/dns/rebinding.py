@@ -7,7 +7,6 @@ unspecified addresses are let through: upstreams that filter answer with them.
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-from kudurru.domain.dns.record_types import AAAA, A
 from kudurru.domain.dns.responses import Message, addresses_of
 
 PRIVATE = tuple(
@@ -27,9 +26,16 @@ def is_private(address: IPv4Address | IPv6Address) -> bool:
     return any((mapped or address) in network for network in PRIVATE)
 
 
+_FIRST_OCTETS = {
+    4: frozenset(int(n.network_address) >> 24 for n in PRIVATE if n.version == 4) | {172},
+    16: frozenset((0, 0xFC, 0xFD, 0xFE)),  # ::1 and mapped IPv4, fc00::/7, fe80::/10
+}
+"""Of private addresses, by length: a look at one octet clears nearly all others."""
+
+
 def leads_inside(message: Message) -> bool:
     """Whether an answer holds a private address."""
     return any(
-        rtype in (A, AAAA) and is_private(ip_address(octets))
-        for rtype, octets in addresses_of(message)
+        octets[0] in _FIRST_OCTETS[len(octets)] and is_private(ip_address(octets))
+        for _, octets in addresses_of(message)
     )
