@@ -26,16 +26,22 @@ def is_private(address: IPv4Address | IPv6Address) -> bool:
     return any((mapped or address) in network for network in PRIVATE)
 
 
-_FIRST_OCTETS = {
-    4: frozenset(int(n.network_address) >> 24 for n in PRIVATE if n.version == 4) | {172},
-    16: frozenset((0, 0xFC, 0xFD, 0xFE)),  # ::1 and mapped IPv4, fc00::/7, fe80::/10
-}
-"""Of private addresses, by length: a look at one octet clears nearly all others."""
-
-
 def leads_inside(message: Message) -> bool:
     """Whether an answer holds a private address."""
-    return any(
-        octets[0] in _FIRST_OCTETS[len(octets)] and is_private(ip_address(octets))
-        for _, octets in addresses_of(message)
+    return any(_may_be_private(octets) for _, octets in addresses_of(message)) and any(
+        is_private(ip_address(octets)) for _, octets in addresses_of(message)
     )
+
+
+_SECOND_OCTETS = {
+    10: range(256), 127: range(256), 172: range(16, 32), 192: range(168, 169),
+    169: range(254, 255), 100: range(64, 128),
+}  # fmt: skip
+"""Of the IPv4 networks above, by first octet."""
+
+
+def _may_be_private(octets: bytes) -> bool:
+    """A look at two octets, which clears nearly all addresses."""
+    if len(octets) == 4:
+        return octets[1] in _SECOND_OCTETS.get(octets[0], ())
+    return octets[0] in (0, 0xFC, 0xFD, 0xFE)  # ::1 and mapped IPv4, fc00::/7, fe80::/10

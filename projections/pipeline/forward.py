@@ -453,7 +453,8 @@ class _Attempt:
     def _finish(self) -> None:
         self._is_over = True
         self._upstream.in_flight -= 1
-        for exchange in self._exchanges:
+        exchanges, self._exchanges = self._exchanges, []  # they know us, and would keep us
+        for exchange in exchanges:
             exchange.carrier.forget(exchange)
         if self._probe is not None:
             self._probe.carrier.forget(self._probe)

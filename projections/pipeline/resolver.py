@@ -145,9 +145,9 @@ class CachingResolver:
         flags = query.is_dnssec_ok << 1 | (query.flags & CD != 0)
         key = b"%b%b%c%b" % (name, query.question[-4:], flags, route.scope)
         now_us = self._clock.monotonic_us()
-        entry = self.cache.find(key, now_us)
-        if entry is not None and entry.left_us(now_us) > 0:
-            if self.cache.is_due(entry, now_us):
+        entry, left_us = self.cache.find(key, now_us)
+        if entry is not None and left_us > 0:
+            if self.cache.is_due(entry, left_us):
                 self._begin(key, self._question(query, name), route, entry)
             return Resolved(entry.message, "cache", entry.age_s(now_us), None, entry.upstream)
         if not route.is_inside:
