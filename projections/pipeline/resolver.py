@@ -140,22 +140,20 @@ class CachingResolver:
             return None
         name = query.qname.lower()
         route = self._routed(name) or route or self._default
-        if route is None or not route.is_inside:
+        if route is None:
+            return self._special(name, query.qtype)
+        flags = query.is_dnssec_ok << 1 | (query.flags & CD != 0)
+        key = b"%b%b%c%b" % (name, query.question[-4:], flags, route.scope)
+        now_us = self._clock.monotonic_us()
+        entry, left_us = self.cache.find(key, now_us)
+        if entry is not None and left_us > 0:
+            if self.cache.is_due(entry, left_us):
+                self._begin(key, self._question(query, name), route, entry)
+            return Resolved(entry.message, "cache", entry.age_s(now_us), None, entry.upstream)
+        if not route.is_inside:
             local = self._special(name, query.qtype)
             if local is not None:
                 return local
-        if route is None:
-            return None
-        is_checking_disabled = bool(query.flags & CD)
-        flags = query.is_dnssec_ok << 1 | is_checking_disabled
-        tail = query.question[-4:]
-        key = b"%b%b%c%b" % (name, tail, flags, route.scope)
-        now_us = self._clock.monotonic_us()
-        entry = self.cache.find(key, now_us)
-        if entry is not None and entry.left_us(now_us) > 0:
-            if self.cache.is_due(entry, now_us):
-                self._begin(key, self._question(query, name), route, entry)
-            return Resolved(entry.message, "cache", entry.age_s(now_us), None, entry.upstream)
         if not query.flags & RD:
             return None
         return self._ask(key, query, name, route, entry)
