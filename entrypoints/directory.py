@@ -51,6 +51,7 @@ from kudurru.entrypoints.filtering import (
     BlockingRequest,
     BlockingState,
     ExplainRequest,
+    checked_client,
     read_blocking,
     read_explanation,
     to_blocking,
@@ -60,6 +61,7 @@ from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
+    LOOPBACK,
     ChangeRequest,
     Erased,
     Info,
@@ -283,10 +285,10 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def answer(node: Node, packet: bytes) -> bytes:
-    """What the node's zones answer, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
-    too short to be a query."""
-    return _reply(pipeline_of(node), packet)
+def answer(node: Node, packet: bytes, client: str = LOOPBACK) -> bytes:
+    """What the node answers a client, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
+    too short to be a query, and for a client without an address."""
+    return _reply(pipeline_of(node), packet, checked_client(client))
 
 
 def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
@@ -305,10 +307,10 @@ def explain_as_of(data: Path, node: Node, upto: Position, request: ExplainReques
     return read_explanation(node, request, NOBODY, now_us=now_us)
 
 
-def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
+def _reply(pipeline: Pipeline, packet: bytes, client: str = LOOPBACK) -> bytes:
     if len(packet) < MESSAGE_MIN:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
-    reply = pipeline.handle(packet, "127.0.0.1", "tcp")
+    reply = pipeline.handle(packet, client, "tcp")
     assert not isinstance(reply, Later)  # without a resolver nothing is waited for
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]
@@ -360,9 +362,9 @@ class LocalService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return read_problems(self._node, key)
 
-    def query(self, packet: bytes) -> bytes:
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         self._take_up_lists()
-        return answer(self._node, packet)
+        return answer(self._node, packet, client)
 
     def explain(self, request: ExplainRequest) -> Explanation:
         self._take_up_lists()

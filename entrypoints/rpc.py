@@ -40,6 +40,7 @@ from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, Explai
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
+    LOOPBACK,
     ChangeRequest,
     Erased,
     FlushRequest,
@@ -139,8 +140,8 @@ class RemoteService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return self._call("problems", key)  # type: ignore[no-any-return]  # as the server sent it
 
-    def query(self, packet: bytes) -> bytes:
-        return self._call("query", packet)  # type: ignore[no-any-return]  # as the server sent it
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
+        return self._call("query", [packet, client])  # type: ignore[no-any-return]  # as the server sent it
 
     def explain(self, request: ExplainRequest) -> Explanation:
         return msgspec.convert(self._call("explain", msgspec.to_builtins(request)), Explanation)

@@ -63,6 +63,7 @@ from kudurru.entrypoints.directory import (
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     ExplainRequest,
+    checked_client,
     read_blocking,
     read_explanation,
     to_blocking,
@@ -510,7 +511,8 @@ class Server:
                 case "problems":
                     return read_problems(node, as_key(argument))
                 case "query":
-                    return await resolved(self._pipeline, msgspec.convert(argument, bytes))
+                    packet, client = msgspec.convert(argument, tuple[bytes, str])
+                    return await resolved(self._pipeline, packet, checked_client(client))
                 case "cache-stats":
                     return msgspec.to_builtins(self._resolving.cache.statistics())
                 case "cache-flush":
@@ -518,7 +520,8 @@ class Server:
                     return self._resolving.flush(flush.name, subtree=flush.subtree)
                 case "explain":
                     question = msgspec.convert(argument, ExplainRequest)
-                    found = read_explanation(node, question, self._neighbours)
+                    asked_for = self._resolving.asked_for
+                    found = read_explanation(node, question, self._neighbours, asked_for)
                     return msgspec.to_builtins(found)
                 case "blocking":
                     return msgspec.to_builtins(read_blocking(node))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kudurru.entrypoints.list_service import ListRow
 
 PAGE_MAX = 500
+LOOPBACK = "127.0.0.1"
 REASON_MAX = 1024
 
 
@@ -110,8 +111,9 @@ class Service(Protocol):
         """What is wrong with the endpoints of a record set."""
         ...
 
-    def query(self, packet: bytes) -> bytes:
-        """Answer to a DNS query; a drop is answered SERVFAIL."""
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
+        """Answer to a DNS query, as a client of that address gets it; a drop is answered SERVFAIL.
+        The query log has nothing of it. Raises Invalid."""
         ...
 
     def explain(self, request: "ExplainRequest") -> Explanation:

@@ -124,10 +124,18 @@ class Pipeline:
         self._dropped_by_policy = 0
 
     def handle(
-        self, packet: bytes, client: str, proto: str, client_id: str = "", listener: str = ""
+        self,
+        packet: bytes,
+        client: str,
+        proto: str,
+        client_id: str = "",
+        listener: str = "",
+        *,
+        is_noted: bool = True,
     ) -> Reply | Later[Reply | None] | None:
         """The reply to one message, or one to come; None: send nothing. Never raises. `client_id`
-        is what the client calls itself, `listener` the address that it came to."""
+        is what the client calls itself, `listener` the address that it came to. `is_noted`: the
+        query log hears of it."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
         try:
@@ -136,6 +144,7 @@ class Pipeline:
                 self._responses[query.rcode] += 1
                 return Reply(query.reply, False) if query.reply is not None else None
             course = Course(query, client, proto, self._clock, client_id, listener)
+            course.is_noted = is_noted
             asked = self._edns.read(query, client, proto, course.now_s)
             answer = asked.answer or self._answer(course)
             if isinstance(answer, Later):
@@ -182,7 +191,8 @@ class Pipeline:
         self, course: Course, rcode: int, upstream: str = "", *, is_repeatable: bool = False
     ) -> None:
         """Note the query for who keeps a log of them."""
-        if self._notes is not None and course.source and not course.is_silent:
+        is_noted = course.is_noted and course.source and not course.is_silent
+        if self._notes is not None and is_noted:
             self._notes.note(course.fact(rcode, upstream, self._clock, is_repeatable=is_repeatable))
 
     def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
@@ -249,10 +259,10 @@ class Pipeline:
         """What the resolver has for a question. Refused where there is none, or not for all."""
         course.source = course.source or "refused"
         decision = course.decision
-        if self._resolver is None or not self._resolver.is_on:
-            return self._for(decision, NOT_OURS)
         named = decision.policy.upstreams if decision.policy is not None else ()
         route = self._route_of(named) if named else None
+        if self._resolver is None or (route is None and not self._resolver.is_on):
+            return self._for(decision, NOT_OURS)
         return self._resolver.resolve(query, course.client, route) or NOT_FOR_YOU
 
     def _checked(
