@@ -144,8 +144,7 @@ class PolicyView:
     def advance(self, now_s: int) -> None:
         over = [g for g, until in self._pauses.items() if until is not None and until <= now_s]
         for group in over:
-            del self._pauses[group]
-            self._count(pauses.stream_of(group), None)
+            del self._pauses[group]  # in the digest it stays: views differ in when they notice
         if over:
             self._changed()
 

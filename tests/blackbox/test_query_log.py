@@ -1,6 +1,7 @@
 """The query log of a real server: what people see of it, and what is on the disk."""
 
 import stat
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,10 @@ def test_every_query_is_logged_also_those_that_the_engine_repeats(tmp_path: Path
             "games.example",
             "policy-deny",
         )
+        with urllib.request.urlopen(f"http://{server.addresses['metrics']}/metrics") as page:
+            metrics = page.read().decode()
+        assert 'kudurru_blocked_total{list="",policy="default/kids"} 3.0' in metrics
+        assert 'kudurru_querylog_dropped_total{reason="full"} 0.0' in metrics
         top = command("top", "blocked", "--data", data, "-o", "json").json()
         assert top["top"] == [{"text": "games.example", "queries": 3, "blocked": 3}]
         table = command("top", "clients", "--data", data).out.splitlines()
