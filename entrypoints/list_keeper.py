@@ -13,9 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, NoReturn
-
-import msgspec
+from typing import NoReturn
 
 from kudurru.adapters.lists import worker
 from kudurru.adapters.lists.files import ListFiles, States
@@ -36,7 +34,7 @@ from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.lists.matcher import Matcher, Union
 from kudurru.domain.lists.table import Table, Unusable
 from kudurru.domain.objects import Key, ref_of
-from kudurru.domain.ports import Clock, Entropy
+from kudurru.domain.ports import Clock, Elector, Entropy
 from kudurru.domain.reconcile.blocklists import (
     NEVER_FETCHED,
     Arrived,
@@ -49,7 +47,7 @@ from kudurru.domain.reconcile.blocklists import (
     wants_of,
     without_copy,
 )
-from kudurru.entrypoints.list_service import ListRow
+from kudurru.entrypoints.list_service import ListOptions, ListRow, Statistics
 from kudurru.projections.lists_view import ListsView
 
 log = logging.getLogger("kudurru")
@@ -67,24 +65,6 @@ Run = Callable[[Job, float], Awaitable[Result]]
 WriteStatus = Callable[[Key, BlockListStatus], Awaitable[None]]
 """Make this the `sources` and `entries` of a list's status. Raises KudurruError."""
 ReadStatus = Callable[[Key], BlockListStatus]
-
-
-class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeping needs of the settings."""
-
-    interval: timedelta = timedelta(hours=24)
-    max_bytes: int = 64 << 20
-    concurrency: int = 4
-    startup: Literal["fast", "blocking", "failOnError"] = "fast"
-    allow_private: bool = False
-    nameservers: tuple[str, ...] = ()
-
-
-class Statistics(msgspec.Struct, frozen=True):
-    fetches: dict[str, int]  # by how they ended: new, unchanged, failed
-    builds: dict[str, int]  # done, failed
-    rules: int  # in the table
-    bytes: int  # of the table's words
 
 
 class ListKeeper:
@@ -123,7 +103,7 @@ class ListKeeper:
         self._fetches: Counter[str] = Counter()
         self._builds: Counter[str] = Counter()
         self.is_leader = True
-        """Only one node writes what became of sources into statuses."""
+        """Every node fetches for itself; one writes what became of it into statuses."""
 
     # --- starting -----------------------------------------------------------------------
 
@@ -282,6 +262,19 @@ class ListKeeper:
             await asyncio.to_thread(self._files.write_states, dict(self._states))
         except OSError as error:
             log.warning("the states of lists are not saved: %s", error.strerror)
+
+    async def lead(self, elector: Elector) -> NoReturn:
+        """Write statuses only while this node is the one that does, among those on one log."""
+        self.is_leader = False
+        try:
+            while True:
+                await elector.campaign()
+                self.is_leader = True
+                self._due.set()
+                await elector.lost()
+                self.is_leader = False
+        finally:
+            await elector.resign()
 
     # --- building -----------------------------------------------------------------------
 

@@ -69,8 +69,8 @@ from kudurru.entrypoints.filtering import (
     to_blocking,
 )
 from kudurru.entrypoints.health import metrics_of
-from kudurru.entrypoints.list_keeper import ListKeeper, ListOptions
-from kudurru.entrypoints.list_service import status_of
+from kudurru.entrypoints.list_keeper import ListKeeper
+from kudurru.entrypoints.list_service import ListOptions, list_samples, status_of
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -192,7 +192,7 @@ class Server:
             keeper = self._open_lists(directory, node, writer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
             addresses = await self._listen(
-                node, writer, Cookies(secret), directory.cache_dump, query_log, stack
+                node, writer, keeper, Cookies(secret), directory.cache_dump, query_log, stack
             )
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
@@ -215,6 +215,9 @@ class Server:
                         writing = query_log.process.run()
                         running.append(tasks.create_task(writing, name="query log"))
                     running.append(tasks.create_task(keeper.run(), name="lists"))
+                    if node.log.is_shared:
+                        leading = keeper.lead(node.log.elector("lists"))
+                        running.append(tasks.create_task(leading, name="lists: leader"))
                     looking = keep_neighbours(self._neighbours)
                     running.append(tasks.create_task(looking, name="neighbours"))
                     if options.cache.persist_interval:
@@ -338,6 +341,7 @@ class Server:
         self,
         node: Node,
         writer: Writer,
+        keeper: ListKeeper,
         cookies: Cookies,
         cache_dump: Path,
         query_log: QueryLog | None,
@@ -378,6 +382,7 @@ class Server:
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(resolving.samples)
+        metrics.add(lambda: list_samples(keeper.rows(), keeper.statistics()))
         if query_log is not None:
             metrics.add(query_log.samples)
         if self._certificates is not None:

@@ -28,6 +28,7 @@ from kudurru.adapters.lists.jobs import (
     Fetch,
     Fetched,
     Job,
+    Nameserver,
     Resolve,
     Response,
     Result,
@@ -41,6 +42,7 @@ from kudurru.domain.lists.table import Unusable
 NICE = 10
 CPU_S = 600
 """Of the processor, for one job."""
+RESOLVE_S = 10.0
 _STEP = 1 << 20
 
 
@@ -126,27 +128,36 @@ def _inspect(spool: Path, size: int, job: Fetch) -> Facts:
         return inspect(text, job.context, had_entries=job.had_entries)
 
 
-def resolver(nameservers: Sequence[str]) -> Resolve:
-    """Of host names, by these servers, or as this machine does. Never through our own filter where
-    servers are given."""
+def resolver(nameservers: Sequence[Nameserver]) -> Resolve:
+    """Of host names, by these servers, or as this machine does. Where servers are given the names
+    of lists never go through our own filter."""
     if not nameservers:
-        return lambda host, port: [
-            str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        ]
+        return _as_this_machine
     import dns.exception
+    import dns.nameserver
     import dns.resolver
 
     asking = dns.resolver.Resolver(configure=False)
-    asking.nameservers = list(nameservers)
-    asking.lifetime = 10.0
+    asking.lifetime = RESOLVE_S
+    asking.nameservers = [
+        dns.nameserver.DoTNameserver(one.address, one.port, one.tls_name)
+        if one.tls_name
+        else dns.nameserver.Do53Nameserver(one.address, one.port)
+        for one in nameservers
+    ]
 
     def resolve(host: str, _port: int) -> list[str]:
         try:
             return list(asking.resolve_name(host).addresses())
         except dns.exception.DNSException as error:
-            raise OSError(str(type(error).__name__)) from error
+            raise OSError(type(error).__name__) from error
 
     return resolve
+
+
+def _as_this_machine(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
 
 
 def _create(path: Path) -> BinaryIO:

@@ -49,6 +49,12 @@ class Text(msgspec.Struct, frozen=True):
     digest: str
 
 
+class Nameserver(msgspec.Struct, frozen=True):
+    address: str
+    port: int
+    tls_name: str = ""  # the certificate's, of one over TLS; empty: plain
+
+
 class Fetch(msgspec.Struct, frozen=True, tag=True):
     """Get a text, look at it, and leave it at `spool`."""
 
@@ -57,7 +63,7 @@ class Fetch(msgspec.Struct, frozen=True, tag=True):
     context: Context
     had_entries: bool  # the copy in use has some
     seconds: float
-    nameservers: tuple[str, ...] = ()  # addresses to resolve with; none: as this machine does
+    nameservers: tuple[Nameserver, ...] = ()  # to resolve with; none: as this machine does
 
 
 class Build(msgspec.Struct, frozen=True, tag=True):

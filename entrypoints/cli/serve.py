@@ -110,7 +110,7 @@ def _addresses(texts: list[str]) -> list[str]:
 def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
     from kudurru.entrypoints import logs
     from kudurru.entrypoints.checkpoints import CheckpointPolicy
-    from kudurru.entrypoints.list_keeper import ListOptions
+    from kudurru.entrypoints.list_service import list_options
     from kudurru.entrypoints.server import ServeOptions, Server
 
     logs.start(settings.log.level, settings.log.format)
@@ -134,13 +134,7 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         upstreams=settings.upstreams,
         resolver=settings.resolver,
         cache=settings.cache,
-        lists=ListOptions(
-            interval=settings.blocking.refresh_interval,
-            max_bytes=settings.lists.max_bytes,
-            concurrency=settings.lists.concurrency,
-            startup=settings.lists.startup,
-            allow_private=settings.lists.allow_private,
-        ),
+        lists=list_options(settings),
         with_demo=with_demo,
         pid_file=pid_file,
         strict=strict,

@@ -3,14 +3,28 @@
 import asyncio
 import gzip
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import dns.message
+import dns.rdatatype
+import dns.rrset
 import pytest
 
 from kudurru.adapters.lists import worker
-from kudurru.adapters.lists.child import do, path_of
-from kudurru.adapters.lists.jobs import Build, Built, Failed, Fetch, Fetched, Request, Text
+from kudurru.adapters.lists.child import do, path_of, resolver
+from kudurru.adapters.lists.jobs import (
+    Build,
+    Built,
+    Failed,
+    Fetch,
+    Fetched,
+    Nameserver,
+    Request,
+    Text,
+)
 from kudurru.domain.lists.rules import Context, Reason
 from kudurru.domain.objects import Key
 from tests.adapters.lists.servers import answer, serving
@@ -99,6 +113,37 @@ def test_an_address_of_this_machine_is_refused(tmp_path: Path) -> None:
             found = fetched(tmp_path, f"http://{host}:{port}/")
             assert isinstance(found, Failed)
             assert "this machine" in found.why
+
+
+def test_names_of_servers_are_resolved_by_the_servers_that_were_named() -> None:
+    asked = []
+
+    def reply(packet: bytes) -> bytes:
+        query = dns.message.from_wire(packet)
+        asked.append(query.question[0].name.to_text())
+        answer = dns.message.make_response(query)
+        if query.question[0].rdtype == dns.rdatatype.A:
+            name = query.question[0].name
+            answer.answer.append(dns.rrset.from_text(name, 60, "IN", "A", "192.0.2.7"))
+        return answer.to_wire()
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.settimeout(5)
+
+        def serve() -> None:
+            while (received := sock.recvfrom(4096))[0]:
+                sock.sendto(reply(received[0]), received[1])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            resolve = resolver([Nameserver(*sock.getsockname())])
+            assert list(resolve("lists.example", 443)) == ["192.0.2.7"]
+            assert set(asked) == {"lists.example."}
+        finally:
+            sock.sendto(b"", sock.getsockname())
+            thread.join()
 
 
 # --- in a process of its own ------------------------------------------------------------------
