@@ -11,6 +11,7 @@ from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.chance import Chance
 from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import HEADER_SIZE
+from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import AAAA, A
 from kudurru.domain.dns.responses import addresses_of
 from kudurru.domain.dns.upstreams import ForDomains, UpstreamAddress, parse_entry
@@ -52,6 +53,7 @@ class Resolving:
         self._forwarder = Forwarder(clock, timers, chance)
         self._carriers = Carriers(chance, self._look_up)
         self._bootstrap = Group(())
+        self._forwards: Mapping[Name, tuple[str, ...]] = {}
         self.cache = MessageCache(cache)
         self.resolver = CachingResolver(self._forwarder, self.cache, clock, timers)
         self.configure(upstreams, resolver, cache, acl)
@@ -73,6 +75,14 @@ class Resolving:
         default, by_domain = self._routes(upstreams, fallback)
         self.cache.configure(cache)
         self.resolver.configure(_rules(resolver, cache, acl), default, by_domain)
+
+    def take_zones(self, forwards: Mapping[Name, tuple[str, ...]]) -> None:
+        """Send names of zones of type Forward where they say. Harmless when nothing changed."""
+        if forwards is not self._forwards:
+            self._forwards = forwards
+            self.resolver.set_zones(
+                {apex: self.route(texts, is_inside=True) for apex, texts in forwards.items()}
+            )
 
     def route(self, upstreams: Iterable[str], *, is_inside: bool = False) -> Route:
         """Where a policy or a zone sends its questions. Raises ValueError."""

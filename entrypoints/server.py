@@ -144,7 +144,7 @@ class Server:
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
         self._pipeline: Pipeline
-        self._resolving: Resolving
+        self._resolving: Resolving | None = None
         self._keeper: CacheKeeper
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -223,12 +223,18 @@ class Server:
         for _, engine in self._engines:
             engine.invalidate()
 
+    def _changed(self) -> None:
+        """Served data is another now."""
+        self.invalidate()
+        if self._resolving is not None and self._node is not None:
+            self._resolving.take_zones(self._node.zones.forwards)
+
     # --- starting -----------------------------------------------------------------------
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
         event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
-        node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
@@ -274,6 +280,7 @@ class Server:
         resolving = self._resolving = Resolving(
             options.upstreams, options.resolver, options.cache, options.acl, node.clock
         )
+        resolving.take_zones(node.zones.forwards)
         stack.push_async_callback(resolving.close)
         self._keeper = CacheKeeper(resolving.cache, cache_dump, node.clock)
         if options.cache.persist_interval:
@@ -407,6 +414,9 @@ class Server:
             log.warning("the newest changes are not signed: %s", error)
 
     def _handler(self, node: Node, writer: Writer) -> Any:
+        resolving = self._resolving
+        assert resolving is not None, "listeners come before commands"
+
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -424,10 +434,10 @@ class Server:
                 case "query":
                     return await resolved(self._pipeline, msgspec.convert(argument, bytes))
                 case "cache-stats":
-                    return msgspec.to_builtins(self._resolving.cache.statistics())
+                    return msgspec.to_builtins(resolving.cache.statistics())
                 case "cache-flush":
                     flush = msgspec.convert(argument, FlushRequest)
-                    return self._resolving.flush(flush.name, subtree=flush.subtree)
+                    return resolving.flush(flush.name, subtree=flush.subtree)
                 case "export":
                     return await asyncio.to_thread(list, export_zone(node, argument))
                 case "info":

@@ -47,6 +47,16 @@ class Resolver(Protocol):
         """Whether there is anybody that it answers."""
         ...
 
+    @property
+    def has_zones(self) -> bool:
+        """Whether there are zones of type Forward."""
+        ...
+
+    def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
+        """Whether a zone of type Forward is closer to a name than the zone here that encloses it
+        (keys both; None: there is none)."""
+        ...
+
     def resolve(self, query: Query, client: str) -> Resolved | Later[Resolved] | None:
         """The answer, at once or within some seconds; None: not for this client. `client` is an
         address in text."""
@@ -110,6 +120,11 @@ class Pipeline:
         except Exception as error:
             return self._failed(error, packet, query)
 
+    def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
+        name = query.qname.lower()
+        zone = self._zones.enclosing(name)
+        return resolver.is_forwarded(name, None if zone is None else zone.key)
+
     def _finish_later(
         self, packet: bytes, query: Query, asked: Asked, proto: str, answer: Answer | Resolved
     ) -> Reply | None:
@@ -144,11 +159,14 @@ class Pipeline:
     def _answer(self, query: Query, client: str, now_s: int) -> Answer | Resolved | Later[Resolved]:
         answer = self._ingress.answer(query)
         if answer is None:
+            resolver = self._resolver
+            if resolver is not None and resolver.has_zones and self._is_forwarded(query, resolver):
+                return resolver.resolve(query, client) or NOT_FOR_YOU
             answer = self._zones.answer(query, now_s)
             if answer is None:
-                if self._resolver is None or not self._resolver.is_on:
+                if resolver is None or not resolver.is_on:
                     return NOT_OURS
-                return self._resolver.resolve(query, client) or NOT_FOR_YOU
+                return resolver.resolve(query, client) or NOT_FOR_YOU
             if query.qclass == CLASS_ANY:
                 # RFC 1035 section 6.2: nobody has the authority over all classes.
                 answer = msgspec.structs.replace(answer, is_authoritative=False)
