@@ -170,7 +170,7 @@ class Server:
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
         self._neighbours = NeighbourTable()
         self._pipeline: Pipeline
-        self._resolving: Resolving
+        self._resolving: Resolving | None = None
         self._keeper: CacheKeeper
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -261,12 +261,18 @@ class Server:
         for _, engine in self._engines:
             engine.invalidate()
 
+    def _changed(self) -> None:
+        """Served data is another now."""
+        self.invalidate()
+        if self._resolving is not None and self._node is not None:
+            self._resolving.take_zones(self._node.zones.forwards)
+
     # --- starting -----------------------------------------------------------------------
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
         event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
-        node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
         blocking = self._options.blocking
         ttl_s = int(blocking.ttl.total_seconds())
         node.views.policies.configure(BlockDefaults(blocking.mode, ttl_s))
@@ -360,6 +366,7 @@ class Server:
         resolving = self._resolving = Resolving(
             options.upstreams, options.resolver, options.cache, options.acl, node.clock
         )
+        resolving.take_zones(node.zones.forwards)
         stack.push_async_callback(resolving.close)
         self._keeper = CacheKeeper(resolving.cache, cache_dump, node.clock)
         if options.cache.persist_interval:
@@ -501,6 +508,9 @@ class Server:
     def _handler(
         self, node: Node, writer: Writer, keeper: ListKeeper, query_log: QueryLog | None
     ) -> Any:
+        resolving = self._resolving
+        assert resolving is not None, "listeners come before commands"
+
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -519,13 +529,13 @@ class Server:
                     packet, client = msgspec.convert(argument, tuple[bytes, str])
                     return await resolved(self._pipeline, packet, checked_client(client))
                 case "cache-stats":
-                    return msgspec.to_builtins(self._resolving.cache.statistics())
+                    return msgspec.to_builtins(resolving.cache.statistics())
                 case "cache-flush":
                     flush = msgspec.convert(argument, FlushRequest)
-                    return self._resolving.flush(flush.name, subtree=flush.subtree)
+                    return resolving.flush(flush.name, subtree=flush.subtree)
                 case "explain":
                     question = msgspec.convert(argument, ExplainRequest)
-                    asked_for = self._resolving.asked_for
+                    asked_for = resolving.asked_for
                     found = read_explanation(node, question, self._neighbours, asked_for)
                     return msgspec.to_builtins(found)
                 case "blocking":

@@ -470,6 +470,22 @@ def _without_top_bits(body: bytes, ttls_at: tuple[int, ...]) -> bytes:
     return bytes(clean)
 
 
+def strings_of(message: Message) -> list[bytes]:
+    """The TXT records of an answer section, the strings of each joined."""
+    found: list[bytes] = []
+    body = message.body
+    for at in message.ttls_at[: message.counts[0]]:
+        if body[at - 4] << 8 | body[at - 3] != TXT:
+            continue
+        rdata = body[at + 6 : at + 6 + (body[at + 4] << 8 | body[at + 5])]
+        parts, start = [], 0
+        while start < len(rdata):
+            parts.append(rdata[start + 1 : start + 1 + rdata[start]])
+            start += 1 + rdata[start]
+        found.append(b"".join(parts))
+    return found
+
+
 def addresses_of(message: Message) -> list[tuple[int, bytes]]:
     """Type and octets of the addresses in an answer section."""
     found: list[tuple[int, bytes]] = []

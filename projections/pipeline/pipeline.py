@@ -62,6 +62,16 @@ class Resolver(Protocol):
         """Whether there is anybody that it answers."""
         ...
 
+    @property
+    def has_zones(self) -> bool:
+        """Whether there are zones of type Forward."""
+        ...
+
+    def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
+        """Whether a zone of type Forward is closer to a name than the zone here that encloses it
+        (keys both; None: there is none)."""
+        ...
+
     def resolve(
         self, query: Query, client: str, route: Route | None = None
     ) -> Resolved | Later[Resolved] | None:
@@ -153,6 +163,11 @@ class Pipeline:
         except Exception as error:
             return self._failed(error, packet, query)
 
+    def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
+        name = query.qname.lower()
+        zone = self._zones.enclosing(name)
+        return resolver.is_forwarded(name, None if zone is None else zone.key)
+
     def _finish_later(
         self, packet: bytes, course: Course, asked: Asked, answer: Answer | Resolved
     ) -> Reply | None:
@@ -220,6 +235,9 @@ class Pipeline:
         query = course.query
         answer = self._ingress.answer(query)
         if answer is None:
+            resolver = self._resolver
+            if resolver is not None and resolver.has_zones and self._is_forwarded(query, resolver):
+                return self._filtered(course)
             answer = self._zones.answer(query, course.now_s)
             if answer is None:
                 return self._filtered(course)
