@@ -1,13 +1,24 @@
 """The query log of a real server: what people see of it, and what is on the disk."""
 
+import json
+import select
 import stat
+import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.blackbox.program import command, serving, wait_until, write_json
+from tests.blackbox.program import (
+    command,
+    command_line,
+    environment,
+    read_line,
+    serving,
+    wait_until,
+    write_json,
+)
 from tests.blackbox.test_filtering import GROWN_UP, KID, OBJECTS, document, told
 
 
@@ -79,6 +90,30 @@ def test_at_a_high_level_no_client_is_on_the_disk(tmp_path: Path, level: str) ->
     assert (KID.encode() in octets(data), bytes((127, 0, 0, 2)) in octets(data)) == (False, False)
     totals = command("top", "--data", data, "-o", "json").json()["totals"]
     assert totals == {"authoritative": 3}
+
+
+def test_queries_are_followed_as_they_come(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data, "--demo") as server:
+        told(server, KID, "www.demo.example")
+        wait_until(lambda: count(data) == 1)
+        follow = command_line("queries", "--data", data, "--follow", "-o", "jsonl")
+        process = subprocess.Popen(follow, stdout=subprocess.PIPE, text=True, env=environment())
+        try:
+            asked: list[str] = []
+
+            def seen() -> bool:
+                # Asked until it is followed: what came before the start is not shown.
+                asked.append(f"n{len(asked)}.demo.example")
+                told(server, KID, asked[-1])
+                assert process.stdout is not None
+                return bool(select.select([process.stdout], [], [], 0.1)[0])
+
+            wait_until(seen)
+            assert json.loads(read_line(process))["name"] in asked
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def test_a_policy_may_want_no_trace_of_its_clients(tmp_path: Path) -> None:
