@@ -29,8 +29,8 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.lists.matcher import Hit, Place, rank
 from kudurru.domain.lists.parser import parse_line
-from kudurru.domain.lists.patterns import Patterns
-from kudurru.domain.lists.rules import BELOW, PATTERNS_MAX, SELF, SUBTREE, Context, Reason, Rule
+from kudurru.domain.lists.patterns import Budget, Patterns
+from kudurru.domain.lists.rules import BELOW, SELF, SUBTREE, Context, Reason, Rule
 from kudurru.domain.lists.scan import Octets, scan, text_of
 from kudurru.domain.objects import Key
 
@@ -167,7 +167,7 @@ class Builder:
         self._shortest = 0
         self._list = Key("")
         self._list_start = 0
-        self._patterns = 0  # of this list
+        self._budget = Budget()  # of this list
 
     def directory(self, facts: Iterable[SourceFacts]) -> Directory:
         return Directory(tuple(facts), self._shortest)
@@ -178,7 +178,7 @@ class Builder:
         """Read a source. Sources of one list come one after the other. `on_progress` is told now
         and then how far it was read. Raises Full."""
         if source.list != self._list:
-            self._list, self._list_start, self._patterns = source.list, source.start, 0
+            self._list, self._list_start, self._budget = source.list, source.start, Budget()
         end = source.start + source.size
         entries = 0
         refused: Counter[Reason] = Counter()
@@ -195,8 +195,7 @@ class Builder:
             for rule in found.rules:
                 if rule.covers:
                     self._insert(rule.name, offset, rule.covers, is_plain=False)
-                elif self._patterns < PATTERNS_MAX:
-                    self._patterns += 1
+                elif self._budget.take(rule.pattern):
                     patterns.append(offset)
                 else:
                     refused[Reason.REGEX_MAX] += 1
