@@ -49,11 +49,9 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Name (lower case), type and class of a question whose answer the engine repeats by itself."""
 
 
-class Repeat(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A query that an engine answered as it had before."""
-
-    client: bytes
-    query: bytes  # without its ID
+Repeat = tuple[bytes, bytes]
+"""A query that an engine answered as it had before: the client's address, and the message without
+its ID. A bare tuple, because the busiest loop makes one per query."""
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):

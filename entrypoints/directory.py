@@ -8,6 +8,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from kudurru.domain import zone_export
 from kudurru.domain.chain import origin_of
 from kudurru.domain.checkpoint import Checkpoint, parse_adoption
 from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.epochs import epoch_began
 from kudurru.domain.errors import (
     Busy,
     Cause,
+    Conflict,
     Invalid,
     KudurruError,
     LogDamaged,
@@ -42,12 +45,13 @@ from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.signed_note import VerifierKey, parse_key
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
-from kudurru.entrypoints import command_socket, restoring
-from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints import command_socket, restoring, upkeep
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy, Plan
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     BlockingState,
     ExplainRequest,
+    checked_client,
     read_blocking,
     read_explanation,
     to_blocking,
@@ -57,14 +61,19 @@ from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
+    LOOPBACK,
     ChangeRequest,
+    Erased,
     Info,
     ListReply,
     ListRequest,
     MarkRequest,
+    Pruned,
     Service,
     because,
+    erased,
     export_zone,
+    pruned,
     read_info,
     read_list,
     read_object,
@@ -72,6 +81,7 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
 from kudurru.projections.pipeline.ingress import Identity
@@ -144,16 +154,14 @@ def open_checkpointer(
 
 def adopted_keys(data: Path, node: Node) -> list[VerifierKey]:
     """Keys of a log, oldest first; the one in `keys/` while the log names none."""
-    found = [
-        parse_adoption(event.seq, event.body).key
-        for event in node.log.read(0, key=SIGNING_KEY)
-        if event.body is not None
-    ]
-    if found:
+    began = epoch_began(node.log)
+    adoptions = [event for event in node.log.read(0, key=SIGNING_KEY) if event.body is not None]
+    found = [parse_adoption(event.seq, event.body or b"").key for event in adoptions]
+    if adoptions and adoptions[-1].seq > began:
         return found
     origin = origin_of(node.log.log_id, node.log.epoch)
     key = KeyFolder(open_data_dir(data).keys, origin, SystemEntropy()).read()
-    return [key.verifier] if key else []
+    return [*found, key.verifier] if key else found
 
 
 def trust_of(keys: Sequence[str] = (), checkpoint: Checkpoint | None = None) -> Trust:
@@ -232,7 +240,9 @@ def replay_verified(
 
 def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> int:
     """Build the views of a node from the log, up to a position when one is given: then time
-    stands still there, and what had not expired is still served."""
+    stands still there, and what had not expired is still served. Raises: Conflict when the log
+    was pruned meanwhile."""
+    oldest = node.log.oldest()
     follower = node.views.follower if zones else node.views.objects_only
     # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
     gc.disable()
@@ -241,6 +251,9 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
     finally:
         gc.enable()
         gc.freeze()
+    if node.log.oldest() != oldest:
+        # What went may have been needed to see what a change took away.
+        raise Conflict("the log was pruned while it was read: run the command again")
     if upto is None:
         node.advance()
     return count
@@ -272,10 +285,10 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def answer(node: Node, packet: bytes) -> bytes:
-    """What the node's zones answer, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
-    too short to be a query."""
-    return _reply(pipeline_of(node), packet)
+def answer(node: Node, packet: bytes, client: str = LOOPBACK) -> bytes:
+    """What the node answers a client, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
+    too short to be a query, and for a client without an address."""
+    return _reply(pipeline_of(node), packet, checked_client(client))
 
 
 def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
@@ -294,10 +307,10 @@ def explain_as_of(data: Path, node: Node, upto: Position, request: ExplainReques
     return read_explanation(node, request, NOBODY, now_us=now_us)
 
 
-def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
+def _reply(pipeline: Pipeline, packet: bytes, client: str = LOOPBACK) -> bytes:
     if len(packet) < MESSAGE_MIN:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
-    reply = pipeline.handle(packet, "127.0.0.1", "tcp")
+    reply = pipeline.handle(packet, client, "tcp")
     assert not isinstance(reply, Later)  # without a resolver nothing is waited for
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]
@@ -349,9 +362,9 @@ class LocalService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return read_problems(self._node, key)
 
-    def query(self, packet: bytes) -> bytes:
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         self._take_up_lists()
-        return answer(self._node, packet)
+        return answer(self._node, packet, client)
 
     def explain(self, request: ExplainRequest) -> Explanation:
         self._take_up_lists()
@@ -431,3 +444,24 @@ class LocalService:
 
     def mark(self, request: MarkRequest) -> int:
         return self._node.commit(to_mark(request, self._who)).seq
+
+    def redact(self, request: RedactRequest) -> Erased:
+        node, signer = self._node, self._signer()
+        who = because(self._who, request.reason)
+        redaction = upkeep.redaction(node, request)
+
+        def make(now_us: int) -> Plan:
+            return signer.upkeep(redaction.change_set(who, now_us), redaction.upkeep, now_us)
+
+        signer.take(make)
+        return erased(redaction)
+
+    def prune(self, request: PruneRequest) -> Pruned:
+        node, signer = self._node, self._signer()
+        who = because(self._who, request.reason)
+        log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
+        pruning = upkeep.plan_pruning(log, request.before)
+        if pruning is not None and not request.dry_run:
+            change_set = partial(pruning.change_set, node, who)
+            signer.take(lambda now: signer.upkeep(change_set(now), pruning.upkeep, now))
+        return pruned(pruning)

@@ -1,12 +1,14 @@
 """What people ask about filtering: explanations and pauses, over a node."""
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
 from kudurru.domain.dns import names, record_types
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.filtering import pauses
-from kudurru.domain.filtering.clients import Caller, caller_from, mac_from_text
+from kudurru.domain.filtering.clients import Caller, caller_from, mac_from_text, packed_address
 from kudurru.domain.filtering.decision import EVERYONE
 from kudurru.domain.filtering.explain import Explanation, explain
 from kudurru.domain.filtering.policies import full_name
@@ -14,6 +16,8 @@ from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
 from kudurru.domain.ports import Neighbours
 from kudurru.entrypoints.service import because
 from kudurru.entrypoints.wiring import Change, Node
+
+AskedFor = Callable[[names.Name, tuple[str, ...]], Sequence[str]]
 
 
 class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +50,21 @@ class BlockingState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_explanation(
-    node: Node, request: ExplainRequest, neighbours: Neighbours, now_us: int | None = None
+    node: Node,
+    request: ExplainRequest,
+    neighbours: Neighbours,
+    asked_for: AskedFor = lambda _name, upstreams: list(upstreams),
+    *,
+    now_us: int | None = None,
 ) -> Explanation:
-    """Raises Invalid with all that is wrong with the request."""
+    """`asked_for` tells the upstreams of a name, given those of the policy. Raises Invalid with all
+    that is wrong with the request."""
     qname, rtype, caller = _parsed(request, neighbours)
     now_s = (node.clock.now_us() if now_us is None else now_us) // 1_000_000
     filters = node.views.policies.filters
-    return explain(node.zones.served, filters, caller, qname, rtype, now_s)
+    found = explain(node.zones.served, filters, caller, qname, rtype, now_s)
+    upstreams = asked_for(qname, tuple(found.upstreams)) if found.answered_by == "resolver" else ()
+    return msgspec.structs.replace(found, upstreams=upstreams)
 
 
 def _parsed(request: ExplainRequest, neighbours: Neighbours) -> tuple[names.Name, int, Caller]:
@@ -81,6 +93,15 @@ def _parsed(request: ExplainRequest, neighbours: Neighbours) -> tuple[names.Name
     if not caller.mac:
         caller = msgspec.structs.replace(caller, mac=neighbours.mac_of(caller.address))
     return qname, rtype, caller
+
+
+def checked_client(address: str) -> str:
+    """Raises Invalid for a text that is no address."""
+    try:
+        packed_address(address)
+    except ValueError as error:
+        raise Invalid("client", [Cause("", str(error))]) from None
+    return address
 
 
 def to_blocking(node: Node, request: BlockingRequest, who: Who) -> Change:

@@ -2,15 +2,17 @@
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 from kudurru.adapters.clock import SystemEntropy
-from kudurru.adapters.dns.upstream.carriers import Carriers
+from kudurru.adapters.dns.upstream.carriers import Carriers, why_not_spoken
 from kudurru.adapters.metrics import Sample, rcode_label
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.chance import Chance
 from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import HEADER_SIZE
+from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import AAAA, A
 from kudurru.domain.dns.responses import addresses_of
 from kudurru.domain.dns.upstreams import ForDomains, UpstreamAddress, parse_entry
@@ -28,6 +30,8 @@ from kudurru.projections.message_cache import MessageCache
 from kudurru.projections.pipeline.forward import Forwarder, Group, Outcome, Question, Upstream
 from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.resolver import CachingResolver, Route, Rules
+
+log = logging.getLogger("kudurru")
 
 DEFAULT = "default"
 
@@ -50,8 +54,9 @@ class Resolving:
         timers = LoopTimers()
         self._upstreams: dict[str, Upstream] = {}
         self._forwarder = Forwarder(clock, timers, chance)
-        self._carriers = Carriers(chance, self._look_up)
+        self._carriers = Carriers(chance, clock, self._look_up)
         self._bootstrap = Group(())
+        self._forwards: Mapping[Name, tuple[str, ...]] = {}
         self.cache = MessageCache(cache)
         self.resolver = CachingResolver(self._forwarder, self.cache, clock, timers)
         self.configure(upstreams, resolver, cache, acl)
@@ -64,7 +69,7 @@ class Resolving:
         acl: AclSettings,
     ) -> None:
         """Take settings. Upstreams that are still named keep their connections and health."""
-        _check_bootstrap(upstreams)
+        _check(upstreams)
         self._groups = upstreams.groups
         self._policy_routes: dict[tuple[str, ...], Route | None] = {}
         self._carriers.ca = upstreams.ca
@@ -75,6 +80,18 @@ class Resolving:
         default, by_domain = self._routes(upstreams, fallback)
         self.cache.configure(cache)
         self.resolver.configure(_rules(resolver, cache, acl), default, by_domain)
+
+    def take_zones(self, forwards: Mapping[Name, tuple[str, ...]]) -> None:
+        """Send names of zones of type Forward where they say. Harmless when nothing changed."""
+        if forwards is not self._forwards:
+            self._forwards = forwards
+            routes: dict[bytes, Route] = {}
+            for apex, texts in forwards.items():
+                try:
+                    routes[apex] = self.route(texts, is_inside=True)
+                except ValueError as fault:  # accepted by a version that looked less closely
+                    log.error("zone %s is not forwarded: %s", names.to_text(apex), fault)
+            self.resolver.set_zones(routes)
 
     def route(self, upstreams: Iterable[str], *, is_inside: bool = False) -> Route:
         """Where a policy or a zone sends its questions. Raises ValueError."""
@@ -91,6 +108,12 @@ class Resolving:
                 route = None
             self._policy_routes[upstreams] = route
         return self._policy_routes[upstreams]
+
+    def asked_for(self, name: names.Name, upstreams: tuple[str, ...]) -> list[str]:
+        """Who is asked for a name by a client whose policy names these upstreams."""
+        route = self.route_of(upstreams) if upstreams else None
+        found = self.resolver.route_for(names.key(name), route)
+        return [one.address.text for one in found.group.upstreams] if found is not None else []
 
     def samples(self) -> Iterator[Sample]:
         yield from _cache_samples(self.cache)
@@ -184,12 +207,12 @@ class Resolving:
         return found
 
 
-async def resolved(pipeline: Pipeline, packet: bytes) -> bytes:
-    """The answer to a query of this machine, as over TCP; a drop is SERVFAIL. Raises Invalid for
-    what is too short to be a query."""
+async def resolved(pipeline: Pipeline, packet: bytes, client: str) -> bytes:
+    """The answer that a client gets, as over TCP; a drop is SERVFAIL. It asks to see, so the query
+    log has nothing of it. Raises Invalid for what is too short to be a query."""
     if len(packet) < HEADER_SIZE:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
-    reply = pipeline.handle(packet, "127.0.0.1", "tcp")
+    reply = pipeline.handle(packet, client, "tcp", is_noted=False)
     if isinstance(reply, Later):
         reply = await _awaited(reply)
     return packet[:2] + b"\x80\x02" + packet[4:] if reply is None else reply.wire
@@ -221,21 +244,36 @@ def _addresses(texts: Iterable[str]) -> list[UpstreamAddress]:
     return [entry.address for entry in entries]
 
 
-def _check_bootstrap(upstreams: UpstreamSettings) -> None:
-    if any(not address.addresses for address in _addresses(upstreams.bootstrap)):
-        fault = "bootstrap servers are asked for names, so give them as addresses"
-        raise Invalid("settings", [Cause("upstreams.bootstrap", fault)])
-    if upstreams.bootstrap:
-        return
+def _check(upstreams: UpstreamSettings) -> None:
+    """Raises Invalid for upstreams that could never be asked."""
     lists = [*upstreams.groups.values(), upstreams.fallback, *upstreams.conditional.values()]
     texts = [text for texts in lists for text in texts if text not in upstreams.groups]
-    nameless = [address for address in _addresses(texts) if not address.addresses]
-    if nameless:
-        fault = (
-            f"{nameless[0].text!r} has no address: add #ip=ADDRESS to it, or name resolvers by "
-            "address in upstreams.bootstrap"
-        )
-        raise Invalid("settings", [Cause("upstreams", fault)])
+    addresses = _addresses(texts)
+    causes = [
+        Cause("upstreams", f"{address.text!r}: {why}")
+        for address in addresses
+        if (why := why_not_spoken(address.transport)) is not None
+    ]
+    causes += _bootstrap_faults(upstreams, addresses)
+    if causes:
+        raise Invalid("settings", causes)
+
+
+def _bootstrap_faults(
+    upstreams: UpstreamSettings, addresses: Iterable[UpstreamAddress]
+) -> Iterator[Cause]:
+    if any(not address.addresses for address in _addresses(upstreams.bootstrap)):
+        fault = "bootstrap servers are asked for names, so give them as addresses"
+        yield Cause("upstreams.bootstrap", fault)
+    if upstreams.bootstrap:
+        return
+    for address in addresses:
+        if not address.addresses:
+            fault = (
+                f"{address.text!r} has no address: add #ip=ADDRESS to it, or name resolvers by "
+                "address in upstreams.bootstrap"
+            )
+            yield Cause("upstreams", fault)
 
 
 def _rules(resolver: ResolverSettings, cache: CacheSettings, acl: AclSettings) -> Rules:

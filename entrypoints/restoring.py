@@ -14,7 +14,7 @@ from kudurru.domain import mass_change, restore
 from kudurru.domain.commands import Command
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, NotFound
-from kudurru.domain.events import Recorded, Who
+from kudurru.domain.events import Position, Recorded, Who
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S, DNSZoneSpec
@@ -23,6 +23,7 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.domain.reconcile.zones import next_serial
 from kudurru.domain.restore import Begun, Plan, Scope, Step
+from kudurru.domain.targets import check_kept
 from kudurru.entrypoints.wiring import Change, Guard
 from kudurru.projections import as_of
 
@@ -71,6 +72,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 def plan_restore(log: EventLog, request: RestoreRequest) -> Plan:
     """Raises Invalid for a scope that is none."""
     request.scope.check()
+    check_kept(Position(request.target), log)
     base = log.head().seq
     found = as_of.between(log, request.scope, request.target, base)
     return restore.plan_restore(
@@ -100,7 +102,9 @@ def _what_to_undo(log: EventLog, what: str) -> tuple[str, Iterator[Recorded]]:
     if what.isascii() and what.isdigit():
         event = log.get(int(what))
         if event is None:
+            check_kept(Position(int(what)), log)
             raise NotFound(f"position {what} is not in the log, which ends at {log.head().seq}")
+        check_kept(Position(event.txn - 1), log, f"what was before position {event.txn}")
         return str(event.txn), log.read(event.txn - 1, event.txn + event.n - 1)
     found = _restore(log, what)
     cause = f"restore:{what}"
@@ -118,6 +122,7 @@ def _restore(log: EventLog, id_: str) -> _Found:
     events = list(log.read(key=restore.restore_key(id_)))
     if not events or events[0].body is None:
         raise NotFound(f"there is no restore {id_!r}: `kudurru history` shows their ids")
+    check_kept(Position(events[0].seq - 1), log, f"restore {id_}")
     begun = msgspec.json.decode(events[0].body, type=Begun)
     return _Found(begun, events[0].seq, events[1].seq if len(events) > 1 else 0)
 

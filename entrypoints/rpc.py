@@ -26,6 +26,7 @@ from kudurru.domain.errors import (
     KudurruError,
     ManagedBy,
     MassChange,
+    Pruned,
     StorageFailed,
 )
 from kudurru.domain.events import Who
@@ -33,12 +34,15 @@ from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
+from kudurru.entrypoints import service
 from kudurru.entrypoints.actors import actor_of
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
+    LOOPBACK,
     ChangeRequest,
+    Erased,
     FlushRequest,
     Info,
     ListReply,
@@ -48,6 +52,7 @@ from kudurru.entrypoints.service import (
     manifest_to_wire,
 )
 from kudurru.entrypoints.steps import PER_STEP, no_collections
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Result
 
 log = logging.getLogger("kudurru")
@@ -135,8 +140,8 @@ class RemoteService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return self._call("problems", key)  # type: ignore[no-any-return]  # as the server sent it
 
-    def query(self, packet: bytes) -> bytes:
-        return self._call("query", packet)  # type: ignore[no-any-return]  # as the server sent it
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
+        return self._call("query", [packet, client])  # type: ignore[no-any-return]  # as the server sent it
 
     def explain(self, request: ExplainRequest) -> Explanation:
         return msgspec.convert(self._call("explain", msgspec.to_builtins(request)), Explanation)
@@ -184,6 +189,12 @@ class RemoteService:
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)
 
+    def redact(self, request: RedactRequest) -> Erased:
+        return msgspec.convert(self._call("redact", msgspec.to_builtins(request)), Erased)
+
+    def prune(self, request: PruneRequest) -> service.Pruned:
+        return msgspec.convert(self._call("prune", msgspec.to_builtins(request)), service.Pruned)
+
     def _call(self, method: str, argument: Any) -> Any:
         self._send([method, argument])
         return self._receive()
@@ -230,8 +241,8 @@ def _encode_error(error: KudurruError) -> dict[str, Any]:
             return {"type": "Invalid", "what": error.what, "causes": causes}
         case ManagedBy():
             return {"type": "ManagedBy", "what": error.what, "owner": error.owner}
-        case MassChange():
-            return {"type": "MassChange", **vars(error)}
+        case MassChange() | Pruned():
+            return {"type": type(error).__name__, **vars(error)}
         case _:
             return {"type": type(error).__name__, "message": str(error)}
 
@@ -244,10 +255,13 @@ def _decode_error(value: dict[str, Any]) -> KudurruError:
             return ManagedBy(what, owner)
         case {"type": "MassChange", "zone": str(zone), "changed": int(part), "total": int(total)}:
             return MassChange(zone, part, total)
+        case {"type": "Pruned", "what": str(what), "oldest": int(oldest)}:
+            return Pruned(what, oldest)
         case {"type": str(name), "message": str(message)}:
             kind = getattr(errors, name, None)
             simple = (
                 errors.NotFound,
+                errors.Redacted,
                 errors.Conflict,
                 errors.Busy,
                 errors.StorageFailed,

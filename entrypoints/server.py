@@ -63,6 +63,7 @@ from kudurru.entrypoints.directory import (
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     ExplainRequest,
+    checked_client,
     read_blocking,
     read_explanation,
     to_blocking,
@@ -91,7 +92,9 @@ from kudurru.entrypoints.service import (
     ListRequest,
     MarkRequest,
     because,
+    erased,
     export_zone,
+    pruned,
     read_info,
     read_list,
     read_object,
@@ -99,6 +102,7 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
@@ -112,6 +116,10 @@ SWITCH_INTERVAL_S = 0.0005
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
 
 PORT_TRIES = 20
+
+COLLECT_AFTER = 50_000
+"""Objects more than before, until Python looks for cycles among them. What a query leaves behind is
+freed by counting; at Python's 700 looking costs a forwarded query as much as all else together."""
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -162,7 +170,7 @@ class Server:
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
         self._neighbours = NeighbourTable()
         self._pipeline: Pipeline
-        self._resolving: Resolving
+        self._resolving: Resolving | None = None
         self._keeper: CacheKeeper
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -170,6 +178,7 @@ class Server:
         a part that must not end did."""
         options = self._options
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.set_threshold(COLLECT_AFTER)
         self._catch_signals()
         async with AsyncExitStack() as stack:
             directory = open_data_dir(options.data, create=True)
@@ -252,12 +261,18 @@ class Server:
         for _, engine in self._engines:
             engine.invalidate()
 
+    def _changed(self) -> None:
+        """Served data is another now."""
+        self.invalidate()
+        if self._resolving is not None and self._node is not None:
+            self._resolving.take_zones(self._node.zones.forwards)
+
     # --- starting -----------------------------------------------------------------------
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
         event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
-        node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
         blocking = self._options.blocking
         ttl_s = int(blocking.ttl.total_seconds())
         node.views.policies.configure(BlockDefaults(blocking.mode, ttl_s))
@@ -351,6 +366,7 @@ class Server:
         resolving = self._resolving = Resolving(
             options.upstreams, options.resolver, options.cache, options.acl, node.clock
         )
+        resolving.take_zones(node.zones.forwards)
         stack.push_async_callback(resolving.close)
         self._keeper = CacheKeeper(resolving.cache, cache_dump, node.clock)
         if options.cache.persist_interval:
@@ -492,6 +508,9 @@ class Server:
     def _handler(
         self, node: Node, writer: Writer, keeper: ListKeeper, query_log: QueryLog | None
     ) -> Any:
+        resolving = self._resolving
+        assert resolving is not None, "listeners come before commands"
+
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -507,15 +526,17 @@ class Server:
                 case "problems":
                     return read_problems(node, as_key(argument))
                 case "query":
-                    return await resolved(self._pipeline, msgspec.convert(argument, bytes))
+                    packet, client = msgspec.convert(argument, tuple[bytes, str])
+                    return await resolved(self._pipeline, packet, checked_client(client))
                 case "cache-stats":
-                    return msgspec.to_builtins(self._resolving.cache.statistics())
+                    return msgspec.to_builtins(resolving.cache.statistics())
                 case "cache-flush":
                     flush = msgspec.convert(argument, FlushRequest)
-                    return self._resolving.flush(flush.name, subtree=flush.subtree)
+                    return resolving.flush(flush.name, subtree=flush.subtree)
                 case "explain":
                     question = msgspec.convert(argument, ExplainRequest)
-                    found = read_explanation(node, question, self._neighbours)
+                    asked_for = resolving.asked_for
+                    found = read_explanation(node, question, self._neighbours, asked_for)
                     return msgspec.to_builtins(found)
                 case "blocking":
                     return msgspec.to_builtins(read_blocking(node))
@@ -556,6 +577,14 @@ class Server:
                 case "mark":
                     mark = to_mark(msgspec.convert(argument, MarkRequest), who)
                     return (await writer.submit(mark)).seq
+                case "redact":
+                    secret = msgspec.convert(argument, RedactRequest)
+                    redaction = await writer.redact(secret, because(who, secret.reason))
+                    return msgspec.to_builtins(erased(redaction))
+                case "prune":
+                    old = msgspec.convert(argument, PruneRequest)
+                    pruning = await writer.prune(old, because(who, old.reason))
+                    return msgspec.to_builtins(pruned(pruning))
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 

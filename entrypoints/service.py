@@ -22,6 +22,7 @@ from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_docu
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
+from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kudurru.entrypoints.list_service import ListRow
 
 PAGE_MAX = 500
+LOOPBACK = "127.0.0.1"
 REASON_MAX = 1024
 
 
@@ -56,6 +58,24 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
 class MarkRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     reason: str = ""
+
+
+class Erased(msgspec.Struct, frozen=True, kw_only=True):
+    """What a redaction has erased: `part` of the rows from `first` to `last`."""
+
+    first: int
+    last: int
+    part: str
+    others: list[int]  # positions of the same object whose content is still there
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pruning has taken away, or would: `rows` of those up to `upto`."""
+
+    upto: int = 0  # 0: nothing
+    anchor: int = 0  # size of the checkpoint that the log begins with
+    rows: int = 0
+    kept: int = 0
 
 
 class ListReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +111,9 @@ class Service(Protocol):
         """What is wrong with the endpoints of a record set."""
         ...
 
-    def query(self, packet: bytes) -> bytes:
-        """Answer to a DNS query; a drop is answered SERVFAIL."""
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
+        """Answer to a DNS query, as a client of that address gets it; a drop is answered SERVFAIL.
+        The query log has nothing of it. Raises Invalid."""
         ...
 
     def explain(self, request: "ExplainRequest") -> Explanation:
@@ -153,6 +174,14 @@ class Service(Protocol):
         """Position of the mark. Raises Conflict when the name is taken."""
         ...
 
+    def redact(self, request: RedactRequest) -> Erased:
+        """Raises: NotFound, Conflict or Invalid for what cannot be erased."""
+        ...
+
+    def prune(self, request: PruneRequest) -> Pruned:
+        """Raises: NotFound without a key to sign with."""
+        ...
+
 
 def to_change(request: ChangeRequest, who: Who) -> Change:
     """The commands of a request. Raises Invalid for a manager or reason that may not be."""
@@ -178,6 +207,20 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
 
 def to_mark(request: MarkRequest, who: Who) -> Change:
     return Change(commands=(targets.mark_command(request.name),), who=because(who, request.reason))
+
+
+def erased(redaction: Redaction) -> Erased:
+    erasure = redaction.erasure
+    return Erased(
+        first=erasure.first, last=erasure.last, part=erasure.part, others=redaction.others
+    )
+
+
+def pruned(pruning: Pruning | None) -> Pruned:
+    if pruning is None:
+        return Pruned()
+    anchor = pruning.anchor
+    return Pruned(upto=anchor.upto, anchor=anchor.size, rows=pruning.rows, kept=pruning.kept)
 
 
 def because(who: Who, reason: str) -> Who:

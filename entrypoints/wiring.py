@@ -118,6 +118,7 @@ class Views:
         epoch: int,
         on_change: Callable[[], None] = lambda: None,
         *,
+        oldest: Callable[[], Position] = lambda: Position(0),
         hold_bodies: bool = False,
     ) -> None:
         self.objects = ObjectsView(read_event, epoch)
@@ -130,9 +131,9 @@ class Views:
         first = [self.bodies] if self.bodies is not None else []
         # The zone view reads objects as they were before the event at hand: it comes first.
         self.follower = Follower(
-            [*first, self.clock, self.lists, self.policies, self.zones, self.objects]
+            [*first, self.clock, self.lists, self.policies, self.zones, self.objects], oldest
         )
-        self.objects_only = Follower([*first, self.objects])
+        self.objects_only = Follower([*first, self.objects], oldest)
         """For reads that need no zones; the two are not mixed on one instance."""
 
     def digests(self) -> dict[str, str]:
@@ -158,7 +159,13 @@ class Node:
         self._why_not_writable: KudurruError | None = None
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
         self._reading: Reading | None = None
-        self.views = Views(self._read_event, log.epoch, on_change, hold_bodies=log.is_shared)
+        self.views = Views(
+            self._read_event,
+            log.epoch,
+            on_change,
+            oldest=log.oldest,
+            hold_bodies=log.is_shared,
+        )
 
     def _read_event(self, seq: int) -> Recorded | None:
         bodies = self.views.bodies

@@ -23,6 +23,9 @@ by."""
 PREFETCH_HITS = 2
 """An answer that was asked for so often is worth fetching again before it expires."""
 
+PREFETCH_ASKED = PREFETCH_HITS + 1
+"""In the place of hits, when it is being fetched."""
+
 PREFETCH_PART = 10
 """In the last tenth of its life, as other resolvers do."""
 
@@ -40,24 +43,15 @@ class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
     prefetches: int
 
 
-class Entry:
-    """An answer in the cache. `hits` are since it was stored."""
+class Entry(msgspec.Struct, gc=False):
+    """An answer in the cache. `hits` are since it was stored, as far as they matter."""
 
-    __slots__ = ("hits", "message", "size", "stored_us", "ttl_us", "upstream")
-
-    def __init__(
-        self, message: Message, stored_us: int, ttl_us: int, upstream: str, size: int
-    ) -> None:
-        self.message = message
-        self.stored_us = stored_us
-        self.ttl_us = ttl_us
-        self.upstream = upstream
-        self.size = size
-        self.hits = 0
-
-    def left_us(self, now_us: int) -> int:
-        """How long it is still good; negative: for how long it has not been."""
-        return self.stored_us + self.ttl_us - now_us
+    message: Message
+    stored_us: int
+    ttl_us: int
+    upstream: str
+    size: int
+    hits: int = 0
 
     def age_s(self, now_us: int) -> int:
         return (now_us - self.stored_us) // _SECOND_US
@@ -88,24 +82,27 @@ class MessageCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, key: bytes, now_us: int) -> Entry | None:
-        """What is kept for a question, fresh or stale."""
+    def find(self, key: bytes, now_us: int) -> tuple[Entry | None, int]:
+        """What is kept for a question, and how long it is still good: not above 0 where it is
+        stale, or nothing."""
         entry = self._entries.get(key)
         if entry is None:
             self._misses += 1
-            return None
-        left_us = entry.left_us(now_us)
+            return None, 0
+        left_us = entry.stored_us + entry.ttl_us - now_us
         if left_us > 0:
             self._entries.move_to_end(key)
-            entry.hits += 1
+            if entry.hits < PREFETCH_HITS:
+                entry.hits += 1
             self._hits += 1
-            self._negative_hits += entry.message.is_negative
-            return entry
+            if entry.message.is_negative:
+                self._negative_hits += 1
+            return entry, left_us
         self._misses += 1
         if -left_us >= self._stale_us:
             self._remove(key)
-            return None
-        return entry
+            return None, 0
+        return entry, left_us
 
     def served_stale(self, key: bytes) -> None:
         """A stale answer was given: somebody still wants it."""
@@ -113,13 +110,13 @@ class MessageCache:
         if key in self._entries:
             self._entries.move_to_end(key)
 
-    def is_due(self, entry: Entry, now_us: int) -> bool:
+    def is_due(self, entry: Entry, left_us: int) -> bool:
         """Whether to fetch it again before it expires; said once."""
-        if not self._prefetch or entry.hits < PREFETCH_HITS:
+        if not self._prefetch or entry.hits != PREFETCH_HITS:
             return False
-        if entry.left_us(now_us) * PREFETCH_PART > entry.ttl_us:
+        if left_us * PREFETCH_PART > entry.ttl_us:
             return False
-        entry.hits = -1 << 30
+        entry.hits = PREFETCH_ASKED
         self._prefetches += 1
         return True
 
@@ -133,6 +130,8 @@ class MessageCache:
             # RFC 2308 section 5: the SOA of the answer shows how long it is kept.
             high_s = min(high_s, max(min(ttl_s, self._negative_s), self._low_s))
         changed = with_ttls_between(message, self._low_s, high_s)
+        if changed is message and self._low_s <= ttl_s <= high_s:
+            return message
         return msgspec.structs.replace(changed, ttl_s=min(max(ttl_s, self._low_s), high_s))
 
     def store(self, key: bytes, message: Message, now_us: int, upstream: str) -> None:

@@ -39,10 +39,10 @@ class QueryNotes:
         self._facts.append(fact)
         self._noted += 1
 
-    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
-        """Note queries that an engine answered by itself: (address, query without its ID)."""
+    def repeated(self, repeats: Iterable[Repeat]) -> None:
+        """Note queries that an engine answered by itself."""
         room = self._notes_max - len(self._facts) - len(self._repeats)
-        found = [Repeat(client, query) for client, query in repeats]
+        found = list(repeats)
         if room < len(found):
             self._dropped += len(found) - max(room, 0)
             found = found[: max(room, 0)]

@@ -6,21 +6,32 @@ in a follower, and so sees the objects as they were before the event at hand.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
 
 from kudurru.domain import zone_model
+from kudurru.domain.chain import Redaction
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import is_serial
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
+from kudurru.domain.events import (
+    LOG_PRUNED,
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_MOVED,
+    OBJECT_STATUS,
+    PAYLOAD_REDACTED,
+    Position,
+    Recorded,
+)
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.pruning import PrunedBody
 from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
@@ -109,7 +120,10 @@ class ZoneView:
         self._problems: dict[Key, dict[Name, list[EndpointProblem]]] = {}
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
+        self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
         self._touched: set[str] = set()  # zones that may hold more than their serial says
+        self.forwards: Mapping[Name, tuple[str, ...]] = {}
+        """Upstreams of zones of type Forward, by key of their name. Replaced when it changes."""
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
@@ -132,9 +146,20 @@ class ZoneView:
         self.advance(event.ts // 1_000_000)
         self.position = event.seq
         if event.body is None:
+            self._apply_erased(event)
             return
+        if event.type == PAYLOAD_REDACTED:
+            # What was erased is in the changes between versions too, of whatever zone had the name
+            # then; and a replay makes others, as it never sees it. Both are forgotten here.
+            if msgspec.json.decode(event.body, type=Redaction).part == "body":
+                self.history.forget_changes()
+        elif event.type == LOG_PRUNED:
+            pruned = msgspec.json.decode(event.body, type=PrunedBody)
+            self.history.forget_before(Position(pruned.upto))
+        elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            self._unknown.pop(event.key, None)
         if event.key.startswith(_SET_PREFIX):
-            if event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            if event.type in (OBJECT_APPLIED, OBJECT_DELETED, OBJECT_MOVED):
                 self._apply_set(event)
         elif event.key.startswith(_ZONE_PREFIX):
             self._apply_zone(event)
@@ -151,6 +176,20 @@ class ZoneView:
             if state is not None and state.zone is not None:
                 self._rebuild(state, state.zone, owner, {})
                 self._changed()
+
+    def _apply_erased(self, event: Recorded) -> None:
+        """An old content that was redacted. Nobody knows what the zone served then; from the next
+        content of the object on it is known again."""
+        if event.type != OBJECT_APPLIED:
+            return
+        self._unknown[event.key] = event.scope.partition("/")[2]
+        before = self._stored(event.key) if event.key.startswith(_SET_PREFIX) else None
+        if before is not None:
+            self._remove(event.key, before[1])
+
+    def is_known(self, name: str) -> bool:
+        """Whether nothing was redacted of what a zone is made of now."""
+        return name not in self._unknown.values()
 
     def next_expiry_s(self) -> int | None:
         """When a record will go away by itself, seconds UTC."""
@@ -235,20 +274,32 @@ class ZoneView:
             else:
                 self._change_zone(state, spec)
             self._elect(state.apex)
+            self._note_forward(state.apex)
         elif event.type == OBJECT_DELETED and name in self._states:
             state = self._states.pop(name)
             if state.zone is not None:
                 self._withdraw(state)
-                self.history.forget(state.apex)
             left = [s for s in self._by_apex[state.apex] if s is not state]
             if left:
                 self._by_apex[state.apex] = left
                 self._elect(state.apex)
             else:
                 del self._by_apex[state.apex]
+            self._note_forward(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
             assert event.body is not None
             self._stamp(self._states[name], event, event.body)
+
+    def _note_forward(self, apex: Name) -> None:
+        """Whether a name is sent elsewhere: by the zone that has it."""
+        states = self._by_apex.get(apex, ())
+        first = min(states, key=lambda s: (s.created, s.name), default=None)
+        forward = first.spec.forward if first is not None else None
+        upstreams = tuple(forward.upstreams) if forward is not None else None
+        if upstreams != self.forwards.get(apex):
+            others = {name: texts for name, texts in self.forwards.items() if name != apex}
+            self.forwards = others if upstreams is None else {**others, apex: upstreams}
+            self._changed()
 
     def _change_zone(self, state: ZoneState, spec: DNSZoneSpec) -> None:
         """Another spec for a known zone: only a change that reaches every record works them all
@@ -290,7 +341,8 @@ class ZoneView:
             self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
-        """Stop serving; its record sets wait for a zone of that name."""
+        """Stop serving; its record sets wait for a zone of that name. A zone that is served again
+        has no serial at first, so its versions until now lead nowhere."""
         keys = self._keys_of(state)
         if keys:
             self._waiting[state.name] = keys
@@ -300,6 +352,7 @@ class ZoneView:
         state.unselected.clear()
         state.zone = None
         self.served.remove(state.apex)
+        self.history.forget(state.apex)
         self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
@@ -337,7 +390,7 @@ class ZoneView:
     def _apply_set(self, event: Recorded) -> None:
         key = event.key
         before = self._stored(key)
-        if event.type == OBJECT_DELETED:
+        if event.type != OBJECT_APPLIED:  # after it moved it comes in anew elsewhere
             if before is not None:
                 self._remove(key, before[1])
             return
@@ -349,6 +402,8 @@ class ZoneView:
         endpoints = zone_model.parse_endpoints(spec)
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
+        if not endpoints:
+            return  # it takes part in nothing, and would be noted in some histories only
         state = self._states.get(spec.zone_ref.name)
         if state is None or state.zone is None:
             self._waiting.setdefault(spec.zone_ref.name, set()).add(key)

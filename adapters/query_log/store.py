@@ -143,14 +143,14 @@ class QueryLogStore:
             if fact.key:
                 self._remember(fact)
             yield fact
-        for repeat in seen.repeats:
-            key = question_key(repeat.query)
+        for client, query in seen.repeats:
+            key = question_key(query)
             template = self._recall(key) if key is not None else None
             if template is None:
                 self._counts["unknown"] += 1
                 continue
             yield msgspec.structs.replace(
-                template, ts_us=seen.now_us, client=repeat.client, duration_us=0, key=b""
+                template, ts_us=seen.now_us, client=client, duration_us=0, key=b""
             )
 
     def _remember(self, fact: Fact) -> None:

@@ -78,7 +78,12 @@ class Plan(msgspec.Struct, frozen=True):
     at_once: int = 1
 
 
+_THE_ONE = Plan((0,))
+
+
 def choose(healths: Sequence[Health], strategy: Strategy, now_us: int, chance: Chance) -> Plan:
+    if len(healths) == 1 and not healths[0].failures:
+        return _THE_ONE
     up = [i for i, health in enumerate(healths) if health.is_up]
     if not up:
         waiting = [i for i, health in enumerate(healths) if not health.is_probed]

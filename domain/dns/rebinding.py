@@ -7,7 +7,6 @@ unspecified addresses are let through: upstreams that filter answer with them.
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-from kudurru.domain.dns.record_types import AAAA, A
 from kudurru.domain.dns.responses import Message, addresses_of
 
 PRIVATE = tuple(
@@ -29,7 +28,20 @@ def is_private(address: IPv4Address | IPv6Address) -> bool:
 
 def leads_inside(message: Message) -> bool:
     """Whether an answer holds a private address."""
-    return any(
-        rtype in (A, AAAA) and is_private(ip_address(octets))
-        for rtype, octets in addresses_of(message)
+    return any(_may_be_private(octets) for _, octets in addresses_of(message)) and any(
+        is_private(ip_address(octets)) for _, octets in addresses_of(message)
     )
+
+
+_SECOND_OCTETS = {
+    10: range(256), 127: range(256), 172: range(16, 32), 192: range(168, 169),
+    169: range(254, 255), 100: range(64, 128),
+}  # fmt: skip
+"""Of the IPv4 networks above, by first octet."""
+
+
+def _may_be_private(octets: bytes) -> bool:
+    """A look at two octets, which clears nearly all addresses."""
+    if len(octets) == 4:
+        return octets[1] in _SECOND_OCTETS.get(octets[0], ())
+    return octets[0] in (0, 0xFC, 0xFD, 0xFE)  # ::1 and mapped IPv4, fc00::/7, fe80::/10

@@ -50,6 +50,7 @@ from kudurru.domain.dns.record_types import (
     SOA,
     SRV,
     SVCB,
+    TXT,
     A,
 )
 from kudurru.domain.dns.zone_tree import QUESTION_POINTER
@@ -155,9 +156,59 @@ def read_response(question: bytes, packet: bytes, *, is_trusted: bool = False) -
     `is_trusted`: its AD bit is believed. Raises Malformed.
     """
     try:
+        if (simple := _read_simple(question, packet, is_trusted)) is not None:
+            return simple
         return _Reader(question, packet).read(is_trusted)
     except (BadName, LayoutError, IndexError) as fault:
         raise Malformed(str(fault) or "it is cut short") from None
+
+
+_OPT_HEAD = b"\0" + OPT.to_bytes(2, "big")
+_OPT_SIZE = 11  # of a record without options
+_SIMPLE = frozenset({A, AAAA, TXT})
+
+
+def _read_simple(question: bytes, packet: bytes, is_trusted: bool) -> Message | None:
+    """The most usual response in one go: addresses of the very name that was asked for, and at
+    most an OPT record without options. None: it is another, or not well formed."""
+    _, flags, questions, count, authorities, additionals = _HEADER.unpack_from(packet)
+    start = at = HEADER_SIZE + len(question)
+    qtype = question[-4] << 8 | question[-3]
+    if (
+        not count
+        or questions != 1
+        or authorities
+        or additionals > 1
+        or flags & (TC | 0xF)
+        or qtype not in _SIMPLE
+    ):
+        return None
+    head = QUESTION_POINTER + question[-4:]  # owner, type and class of every record
+    size = _SIZES.get(qtype)
+    ttls_at = []
+    ttl_s = TTL_MAX_S
+    for _ in range(count):
+        if packet[at : at + 6] != head:
+            return None
+        ttl = int.from_bytes(packet[at + 6 : at + 10], "big")
+        length = packet[at + 10] << 8 | packet[at + 11]
+        if ttl > TTL_MAX_S or (size is not None and length != size):
+            return None
+        ttls_at.append(at + 6 - start)
+        ttl_s = min(ttl_s, ttl)
+        at += 12 + length
+    end = at
+    if additionals:
+        opt = packet[at : at + _OPT_SIZE]
+        if opt[:3] != _OPT_HEAD or opt[5] or opt[9:] != b"\0\0":
+            return None
+        at += _OPT_SIZE
+    if at != len(packet):
+        return None
+    is_authentic = is_trusted and bool(flags & AD)
+    return Message(
+        NOERROR, (count, 0, 0), packet[start:end], tuple(ttls_at), ttl_s, False, is_authentic
+    )
 
 
 class _Record(msgspec.Struct, gc=False):
@@ -419,6 +470,22 @@ def _without_top_bits(body: bytes, ttls_at: tuple[int, ...]) -> bytes:
     return bytes(clean)
 
 
+def strings_of(message: Message) -> list[bytes]:
+    """The TXT records of an answer section, the strings of each joined."""
+    found: list[bytes] = []
+    body = message.body
+    for at in message.ttls_at[: message.counts[0]]:
+        if body[at - 4] << 8 | body[at - 3] != TXT:
+            continue
+        rdata = body[at + 6 : at + 6 + (body[at + 4] << 8 | body[at + 5])]
+        parts, start = [], 0
+        while start < len(rdata):
+            parts.append(rdata[start + 1 : start + 1 + rdata[start]])
+            start += 1 + rdata[start]
+        found.append(b"".join(parts))
+    return found
+
+
 def addresses_of(message: Message) -> list[tuple[int, bytes]]:
     """Type and octets of the addresses in an answer section."""
     found: list[tuple[int, bytes]] = []
@@ -435,8 +502,11 @@ def addresses_of(message: Message) -> list[tuple[int, bytes]]:
 
 
 def with_ttls_between(message: Message, low_s: int, high_s: int) -> Message:
-    """The message with every TTL raised and cut to bounds."""
-    body = bytearray(message.body)
+    """The message with every TTL raised and cut to bounds; itself where none is out of them."""
+    body: bytes | bytearray = message.body
+    if all(low_s <= int.from_bytes(body[at : at + 4], "big") <= high_s for at in message.ttls_at):
+        return message
+    body = bytearray(body)
     for at in message.ttls_at:
         ttl = int.from_bytes(body[at : at + 4], "big")
         body[at : at + 4] = min(max(ttl, low_s), high_s).to_bytes(4, "big")

@@ -7,6 +7,7 @@ one look-up per prefix length in use and one per kind of identity, however many 
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ from kudurru.domain.lists.verdicts import Asker
 _MAPPED = bytes(10) + b"\xff\xff"  # IPv4 among IPv6 (RFC 4291 section 2.5.5.2)
 _IDENTIFIER = (1 << 64) - 1  # the lower half of an IPv6 address
 _BITS = {4: 32, 16: 128}
+
+ADDRESSES_MAX = 16_384
+"""Addresses whose octets are remembered: parsing one costs more than all that is done with it."""
 
 Groups = frozenset[str]
 """Names of client groups, `namespace/name`."""
@@ -44,6 +48,7 @@ def caller_from(
     return Caller(packed_address(address), mac, client_id.lower(), listener)
 
 
+@lru_cache(ADDRESSES_MAX)
 def packed_address(text: str) -> bytes:
     """4 or 16 octets of an address, without its zone. Raises ValueError."""
     packed = ip_address(text.partition("%")[0]).packed

@@ -48,6 +48,9 @@ CALLERS_MAX = 16_384
 GROUP_SETS_MAX = 1024
 """Sets of groups whose policies are remembered. Real sites have a handful."""
 
+DECISIONS_MAX = 32_768
+"""Decisions remembered: what a site asks again and again. A few megabytes."""
+
 EVERYONE = ""
 """Stands for all clients, where groups are paused."""
 
@@ -87,6 +90,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 PASS = Decision()
 
+Question = tuple[tuple[CompiledPolicy, ...], CompiledPolicy | None, bool, Name, int]
+"""What a decision depends on, unless it is personal: the policies, the bypass behind them, whether
+they are paused, name and type."""
+
+
+Target = tuple[tuple[CompiledPolicy, ...], Name, int]
+"""What is thought of a name that an answer leads to depends on the same, and pauses were asked."""
+
 
 class Applying(NamedTuple):
     """What applies to a client at a moment."""
@@ -122,30 +133,36 @@ class Filters:
         self.matcher = matcher or Union()
         self._clients = clients or ClientIndex({})
         self._pauses = dict(pauses or {})
-        self._groups: dict[Caller, Groups] = {}
+        self._applying: dict[Caller, Applying] = {}
+        self.decisions: dict[Question, Decision] = {}
+        self.targets: dict[Target, Decision | None] = {}
         self._candidates: dict[Groups, tuple[list[CompiledPolicy], list[CompiledPolicy]]] = {}
+        self._is_timeless = not self._pauses and all(p.hours is None for p in self.policies)
         self.is_idle = not self.policies
         """Nothing is filtered for anybody."""
-        self.is_uniform = not self._pauses and all(
-            policy.groups is None and policy.hours is None for policy in self.policies
-        )
+        self.has_silent = any(policy.query_log is False for policy in self.policies)
+        """Whether a policy wants no trace of its clients."""
+        self.is_uniform = self._is_timeless and all(p.groups is None for p in self.policies)
         """Whether a decision is the same for every client, until something changes, unless it says
         that it is personal."""
 
     def lists_of(self, policy: CompiledPolicy) -> frozenset[Key]:
         return self._lists[policy.name]
 
-    def groups_of(self, caller: Caller) -> Groups:
-        found = self._groups.get(caller)
+    def applying(self, caller: Caller, now_s: int) -> Applying:
+        """What applies to a client. Where no hours and pauses are, it is so at every moment."""
+        if not self._is_timeless:
+            return self._applying_at(caller, now_s)
+        found = self._applying.get(caller)
         if found is None:
-            found = self._clients.groups_of(caller)
-            if len(self._groups) >= CALLERS_MAX:
-                self._groups.clear()
-            self._groups[caller] = found
+            found = self._applying_at(caller, now_s)
+            if len(self._applying) >= CALLERS_MAX:
+                self._applying.clear()
+            self._applying[caller] = found
         return found
 
-    def applying(self, caller: Caller, now_s: int) -> Applying:
-        groups = self.groups_of(caller)
+    def _applying_at(self, caller: Caller, now_s: int) -> Applying:
+        groups = self._clients.groups_of(caller)
         for_groups, for_all = self._policies_of(groups)
         held = [p for p in for_groups if p.holds(now_s)] or [p for p in for_all if p.holds(now_s)]
         at = next((i for i, policy in enumerate(held) if policy.is_bypass), None)
@@ -182,6 +199,27 @@ def decide(filters: Filters, caller: Caller, key: Name, rtype: int, now_s: int) 
     applying = filters.applying(caller, now_s)
     if not applying.policies:
         return _undecided(applying)
+    question = (applying.policies, applying.bypass, applying.is_paused, key, rtype)
+    known = filters.decisions.get(question)
+    if known is not None:
+        return known
+    decision = _decide(filters, applying, caller, key, rtype)
+    if not decision.is_personal:
+        if len(filters.decisions) >= DECISIONS_MAX:
+            filters.decisions.clear()
+        filters.decisions[question] = decision
+    return decision
+
+
+def first_policy(filters: Filters, caller: Caller, now_s: int) -> CompiledPolicy | None:
+    """The policy that counts for a client where no rule decided."""
+    applying = filters.applying(caller, now_s)
+    return applying.policies[0] if applying.policies else applying.bypass
+
+
+def _decide(
+    filters: Filters, applying: Applying, caller: Caller, key: Name, rtype: int
+) -> Decision:
     name = Ancestry(key)
     for policy in applying.policies:
         if policy.rewrites and (found := policy.rewrites.find(name)) is not None:
@@ -221,10 +259,18 @@ def decide_on_answer(
         return asked
     is_personal = asked.is_personal
     for key in leads_to:
-        name = Ancestry(key)
-        said = _said_by_lists(filters, applying, name, rtype, caller)
-        found = _judge(applying, said, name, rtype, with_types=False)
-        is_personal = is_personal or said.is_personal
+        target = (applying.policies, key, rtype)
+        if target in filters.targets:
+            found = filters.targets[target]
+        else:
+            name = Ancestry(key)
+            said = _said_by_lists(filters, applying, name, rtype, caller)
+            found = _judge(applying, said, name, rtype, with_types=False)
+            is_personal = is_personal or said.is_personal
+            if not said.is_personal:
+                if len(filters.targets) >= DECISIONS_MAX:
+                    filters.targets.clear()
+                filters.targets[target] = found
         if found is not None and found.is_blocked:
             return msgspec.structs.replace(found, matched=key, is_personal=is_personal)
     if is_personal != asked.is_personal:

@@ -36,7 +36,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     rule: str = ""
     line: int = 0
     source: str = ""  # of the list: a URL, a file, "inline"
-    upstreams: Sequence[str] = ()  # that the policy names
+    upstreams: Sequence[str] = ()  # that are asked; without a server, those that the policy names
 
 
 def explain(

@@ -6,6 +6,7 @@ An address is held against rules as the name that its text is: `192.0.2.1`, `200
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from kudurru.domain.dns import names
@@ -18,12 +19,17 @@ NAMES_MAX = 256
 """Names and addresses looked at in one answer. More than fit into any that is not an attack on
 whoever has to look at them."""
 
+ANSWERS_MAX = 4096
+"""Answers that are remembered with what they lead to: those that the cache gives often."""
+
 _IPV4_HINT, _IPV6_HINT = 4, 6  # RFC 9460 section 7.3
 _TTL_TO_RDATA = 6
 
 
-def leads_to(question: bytes, message: Message) -> list[Name]:
-    """Keys of what the answer section leads to, in its order, each once."""
+@lru_cache(ANSWERS_MAX)
+def leads_to(question: bytes, message: Message) -> tuple[Name, ...]:
+    """Keys of what the answer section leads to, in its order, each once. `question` is the one
+    that the message's pointers are relative to, in lower case."""
     packet = bytes(HEADER_SIZE) + question + message.body
     start = HEADER_SIZE + len(question)
     found: dict[Name, None] = {}
@@ -34,8 +40,8 @@ def leads_to(question: bytes, message: Message) -> list[Name]:
         for key in _in_record(rtype, packet, at + _TTL_TO_RDATA, length):
             found.setdefault(key)
             if len(found) == NAMES_MAX:
-                return list(found)
-    return list(found)
+                return tuple(found)
+    return tuple(found)
 
 
 def _in_record(rtype: int, packet: bytes, at: int, length: int) -> Iterator[Name]:

@@ -13,8 +13,8 @@ class Course:
     queries about the server itself."""
 
     __slots__ = (
-        "client", "client_id", "decision", "listener", "now_us", "proto", "query", "source",
-        "started_us",
+        "client", "client_id", "decision", "is_noted", "is_repeatable", "listener", "now_us",
+        "proto", "query", "source", "started_us",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +35,9 @@ class Course:
         self.started_us = clock.monotonic_us()
         self.decision: Decision = PASS
         self.source = ""
+        self.is_noted = True
+        self.is_repeatable = True
+        """Whether the engine may repeat the answer without asking."""
 
     @property
     def now_s(self) -> int:

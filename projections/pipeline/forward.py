@@ -6,8 +6,9 @@ not understood. The first good answer ends the flight. Attempts that lost go on 
 that is how health is known. Nothing here sends or waits itself: carriers and timers call back.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -30,7 +31,11 @@ from kudurru.domain.dns.responses import (
 )
 from kudurru.domain.dns.upstreams import Transport, UpstreamAddress
 from kudurru.domain.later import Later
-from kudurru.domain.ports import Carrier, Carriers, Clock, Timer, Timers
+from kudurru.domain.ports import Carrier, Carriers, Clock, Timers
+
+DELAYS_MAX = 8
+"""Different delays that are looked after together: two of the time-out that is set, and of those
+that were."""
 
 ATTEMPTS_MAX = 4
 """Upstreams tried for one question, fallback included."""
@@ -146,6 +151,10 @@ class Group(msgspec.Struct, frozen=True):
     fallback: tuple[Upstream, ...] = ()
 
 
+Queue = deque[tuple[int, Callable[[], None]]]
+"""What is to be called, and when it falls due."""
+
+
 class Forwarder:
     def __init__(
         self,
@@ -161,6 +170,28 @@ class Forwarder:
         self.chance = chance
         self.strategy: Strategy = strategy
         self.timeout_us = timeout_us
+        self._queues: dict[int, Queue] = {}
+
+    def call_later(self, delay_us: int, callback: Callable[[], None]) -> None:
+        """Call back in time, also when nobody needs it any more. Delays are few, so those of each
+        fall due in order: one timer for all of them is enough."""
+        queue = self._queues.get(delay_us)
+        if queue is None:
+            if len(self._queues) >= DELAYS_MAX:
+                self.timers.call_later(delay_us, callback)
+                return
+            queue = self._queues[delay_us] = deque()
+        if not queue:
+            self.timers.call_later(delay_us, partial(self._call_due, queue))
+        queue.append((self.clock.monotonic_us() + delay_us, callback))
+
+    def _call_due(self, queue: Queue) -> None:
+        now_us = self.clock.monotonic_us()
+        while queue and queue[0][0] <= now_us:
+            queue.popleft()[1]()
+        if queue:
+            left_us = max(0, queue[0][0] - now_us)
+            self.timers.call_later(left_us, partial(self._call_due, queue))
 
     def ask(self, question: Question, group: Group) -> Later[Outcome]:
         """What upstreams of a group say. Settled within ATTEMPTS_MAX time-outs."""
@@ -250,7 +281,6 @@ class _Attempt:
         "_letters_differed",
         "_probe",
         "_sent_us",
-        "_timer",
         "_upstream",
         "_with_edns",
     )
@@ -262,7 +292,6 @@ class _Attempt:
         self._is_over = False
         self._has_tried_tcp = self._letters_differed = False
         self._probe: _Probe | None = None
-        self._timer: Timer
         self._sent_us = flight.forwarder.clock.monotonic_us()
         self._with_edns = self._sent_us >= upstream.no_edns_until_us
 
@@ -272,7 +301,7 @@ class _Attempt:
             upstream.health.is_probed = True
         upstream.in_flight += 1
         first_us = forwarder.timeout_us // 3
-        self._timer = forwarder.timers.call_later(first_us, self._ask_again)
+        forwarder.call_later(first_us, self._ask_again)
         self._send()
 
     def _send(self, *, over_tcp: bool = False) -> None:
@@ -312,7 +341,9 @@ class _Attempt:
         forwarder = self._flight.forwarder
         first_us = forwarder.timeout_us // 3
         left_us = forwarder.timeout_us - first_us
-        self._timer = forwarder.timers.call_later(left_us, self._time_out)
+        if self._is_over:
+            return
+        forwarder.call_later(left_us, self._time_out)
         self._ask_whether_it_lives()
         if self._flight.is_over or self._has_tried_tcp:
             return
@@ -330,7 +361,8 @@ class _Attempt:
             self._probe.carrier.send(self._probe)
 
     def _time_out(self) -> None:
-        self._fail(TIMEOUT)
+        if not self._is_over:
+            self._fail(TIMEOUT)
 
     # --- from exchanges -----------------------------------------------------------------
 
@@ -420,9 +452,9 @@ class _Attempt:
 
     def _finish(self) -> None:
         self._is_over = True
-        self._timer.cancel()
         self._upstream.in_flight -= 1
-        for exchange in self._exchanges:
+        exchanges, self._exchanges = self._exchanges, []  # they know us, and would keep us
+        for exchange in exchanges:
             exchange.carrier.forget(exchange)
         if self._probe is not None:
             self._probe.carrier.forget(self._probe)

@@ -62,6 +62,16 @@ class Resolver(Protocol):
         """Whether there is anybody that it answers."""
         ...
 
+    @property
+    def has_zones(self) -> bool:
+        """Whether there are zones of type Forward."""
+        ...
+
+    def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
+        """Whether a zone of type Forward is closer to a name than the zone here that encloses it
+        (keys both; None: there is none)."""
+        ...
+
     def resolve(
         self, query: Query, client: str, route: Route | None = None
     ) -> Resolved | Later[Resolved] | None:
@@ -124,10 +134,18 @@ class Pipeline:
         self._dropped_by_policy = 0
 
     def handle(
-        self, packet: bytes, client: str, proto: str, client_id: str = "", listener: str = ""
+        self,
+        packet: bytes,
+        client: str,
+        proto: str,
+        client_id: str = "",
+        listener: str = "",
+        *,
+        is_noted: bool = True,
     ) -> Reply | Later[Reply | None] | None:
         """The reply to one message, or one to come; None: send nothing. Never raises. `client_id`
-        is what the client calls itself, `listener` the address that it came to."""
+        is what the client calls itself, `listener` the address that it came to. `is_noted`: the
+        query log hears of it."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
         try:
@@ -136,6 +154,7 @@ class Pipeline:
                 self._responses[query.rcode] += 1
                 return Reply(query.reply, False) if query.reply is not None else None
             course = Course(query, client, proto, self._clock, client_id, listener)
+            course.is_noted = is_noted
             asked = self._edns.read(query, client, proto, course.now_s)
             answer = asked.answer or self._answer(course)
             if isinstance(answer, Later):
@@ -143,6 +162,11 @@ class Pipeline:
             return self._finish(course, asked, answer)
         except Exception as error:
             return self._failed(error, packet, query)
+
+    def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
+        name = query.qname.lower()
+        zone = self._zones.enclosing(name)
+        return resolver.is_forwarded(name, None if zone is None else zone.key)
 
     def _finish_later(
         self, packet: bytes, course: Course, asked: Asked, answer: Answer | Resolved
@@ -174,7 +198,7 @@ class Pipeline:
         else:
             wire = compose(query, answer, limit, options=options, block=asked.block)
         self._responses[answer.rcode] += 1
-        is_repeatable = answer.is_lasting and not asked.is_personal and not course.is_silent
+        is_repeatable = answer.is_lasting and not asked.is_personal and course.is_repeatable
         self._tell(course, answer.rcode, is_repeatable=is_repeatable)
         return Reply(wire, is_repeatable)
 
@@ -182,7 +206,8 @@ class Pipeline:
         self, course: Course, rcode: int, upstream: str = "", *, is_repeatable: bool = False
     ) -> None:
         """Note the query for who keeps a log of them."""
-        if self._notes is not None and course.source and not course.is_silent:
+        is_noted = course.is_noted and course.source and not course.is_silent
+        if self._notes is not None and is_noted:
             self._notes.note(course.fact(rcode, upstream, self._clock, is_repeatable=is_repeatable))
 
     def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
@@ -210,10 +235,17 @@ class Pipeline:
         query = course.query
         answer = self._ingress.answer(query)
         if answer is None:
+            resolver = self._resolver
+            if resolver is not None and resolver.has_zones and self._is_forwarded(query, resolver):
+                return self._filtered(course)
             answer = self._zones.answer(query, course.now_s)
             if answer is None:
                 return self._filtered(course)
             course.source = "authoritative"
+            if self._policy is not None and self._policy.has_silent:
+                caller = self._policy.caller(course.client, course.listener, course.client_id)
+                course.decision = self._policy.by_default(caller, course.now_s)
+                course.is_repeatable = False
             if query.qclass == CLASS_ANY:
                 # RFC 1035 section 6.2: nobody has the authority over all classes.
                 answer = msgspec.structs.replace(answer, is_authoritative=False)
@@ -225,6 +257,7 @@ class Pipeline:
         if self._policy is None or query.qclass == CLASS_ANY:
             return self._resolved(course, query)
         caller = self._policy.caller(course.client, course.listener, course.client_id)
+        course.is_repeatable = not self._policy.has_silent
         key = names.key(query.qname)
         decision = self._policy.judge(caller, key, query.qtype, course.now_s)
         course.decision = decision
@@ -244,10 +277,10 @@ class Pipeline:
         """What the resolver has for a question. Refused where there is none, or not for all."""
         course.source = course.source or "refused"
         decision = course.decision
-        if self._resolver is None or not self._resolver.is_on:
-            return self._for(decision, NOT_OURS)
         named = decision.policy.upstreams if decision.policy is not None else ()
         route = self._route_of(named) if named else None
+        if self._resolver is None or (route is None and not self._resolver.is_on):
+            return self._for(decision, NOT_OURS)
         return self._resolver.resolve(query, course.client, route) or NOT_FOR_YOU
 
     def _checked(

@@ -15,7 +15,14 @@ from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.responses import Message
 from kudurru.domain.filtering import answers
 from kudurru.domain.filtering.clients import Caller, packed_address
-from kudurru.domain.filtering.decision import Decision, Filters, decide, decide_on_answer
+from kudurru.domain.filtering.decision import (
+    PASS,
+    Decision,
+    Filters,
+    decide,
+    decide_on_answer,
+    first_policy,
+)
 from kudurru.domain.filtering.inspection import leads_to
 from kudurru.domain.ports import Neighbours
 
@@ -39,6 +46,17 @@ class Policy:
         address = packed_address(client)
         return Caller(address, self._neighbours.mac_of(address), client_id.lower(), listener)
 
+    @property
+    def has_silent(self) -> bool:
+        """Whether a policy wants no trace of its clients, so that no answer may be repeated without
+        knowing whose it is."""
+        return self._filters().has_silent
+
+    def by_default(self, caller: Caller, now_s: int) -> Decision:
+        """What counts for a client where policies have no say: its first policy's switches."""
+        policy = first_policy(self._filters(), caller, now_s)
+        return PASS if policy is None else Decision(policy=policy)
+
     def is_lasting(self, decision: Decision) -> bool:
         """Whether everybody gets the same, until `on_change` of the view."""
         return self._filters().is_uniform and not decision.is_personal
@@ -54,7 +72,7 @@ class Policy:
         filters = self._filters()
         if filters.is_idle or decision.spares_the_answer:
             return decision
-        names = leads_to(query.question, message)
+        names = leads_to(query.qname.lower() + query.question[-4:], message)
         return decide_on_answer(filters, caller, decision, names, query.qtype, now_s)
 
     def answer(self, query: Query, decision: Decision, proto: str) -> Answer | None:

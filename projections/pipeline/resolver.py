@@ -6,14 +6,14 @@ better than nothing (RFC 8767).
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from ipaddress import IPv6Address, ip_address
 from typing import Literal
 
 import msgspec
 
-from kudurru.domain.dns import special_names
+from kudurru.domain.dns import names, special_names
 from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import CD, RD, Query
 from kudurru.domain.dns.rebinding import PRIVATE, leads_inside
@@ -111,6 +111,7 @@ class CachingResolver:
         self._flights: dict[bytes, _Flight] = {}
         self._failures: OrderedDict[bytes, tuple[int, Resolved]] = OrderedDict()
         self._waiting = self._refused_full = self._rebound = 0
+        self._by_zone: dict[bytes, Route] = {}
         self.configure(Rules(), None, {})
 
     def configure(
@@ -123,9 +124,22 @@ class CachingResolver:
         self._by_domain = dict(by_domain)
         self._may_ask = lru_cache(CLIENTS_REMEMBERED)(partial(_is_among, rules.clients))
 
+    def set_zones(self, routes: Mapping[bytes, Route]) -> None:
+        """Where names of zones of type Forward go, by key of the zone. They come before what the
+        settings say of the same domain."""
+        self._by_zone = dict(routes)
+
     @property
     def is_on(self) -> bool:
-        return self._default is not None or bool(self._by_domain)
+        return self._default is not None or bool(self._by_domain or self._by_zone)
+
+    @property
+    def has_zones(self) -> bool:
+        return bool(self._by_zone)
+
+    def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
+        found = next((one for one in _suffixes(name) if one in self._by_zone), None)
+        return found is not None and (zone is None or len(found) > len(zone))
 
     def statistics(self) -> ResolverStatistics:
         return ResolverStatistics(
@@ -139,40 +153,40 @@ class CachingResolver:
         if query.qclass != CLASS_IN or not self._may_ask(client):
             return None
         name = query.qname.lower()
-        route = self._routed(name) or route or self._default
-        if route is None or not route.is_inside:
+        route = self.route_for(name, route)
+        if route is None:
+            return self._special(name, query.qtype)
+        flags = query.is_dnssec_ok << 1 | (query.flags & CD != 0)
+        key = b"%b%b%c%b" % (name, query.question[-4:], flags, route.scope)
+        now_us = self._clock.monotonic_us()
+        entry, left_us = self.cache.find(key, now_us)
+        if entry is not None and left_us > 0:
+            if self.cache.is_due(entry, left_us):
+                self._begin(key, self._question(query, name), route, entry)
+            return Resolved(entry.message, "cache", entry.age_s(now_us), None, entry.upstream)
+        if not route.is_inside:
             local = self._special(name, query.qtype)
             if local is not None:
                 return local
-        if route is None:
-            return None
-        is_checking_disabled = bool(query.flags & CD)
-        flags = query.is_dnssec_ok << 1 | is_checking_disabled
-        tail = query.question[-4:]
-        key = b"%b%b%c%b" % (name, tail, flags, route.scope)
-        now_us = self._clock.monotonic_us()
-        entry = self.cache.find(key, now_us)
-        if entry is not None and entry.left_us(now_us) > 0:
-            if self.cache.is_due(entry, now_us):
-                self._begin(key, self._question(query, name), route, entry)
-            return Resolved(entry.message, "cache", entry.age_s(now_us), None, entry.upstream)
         if not query.flags & RD:
             return None
         return self._ask(key, query, name, route, entry)
 
     # --- where it goes ------------------------------------------------------------------
 
+    def route_for(self, name: bytes, route: Route | None) -> Route | None:
+        """Where a question goes, for a client whose policy sends its questions to `route`."""
+        return self._routed(name) or route or self._default
+
     def _routed(self, name: bytes) -> Route | None:
         """The route of the closest domain above a name, or the name itself."""
-        routes = self._by_domain
-        if not routes:
+        if not self._by_domain and not self._by_zone:
             return None
-        at = 0
-        while True:
-            found = routes.get(name[at:])
-            if found is not None or not name[at]:
+        for suffix in _suffixes(name):
+            found = self._by_zone.get(suffix) or self._by_domain.get(suffix)
+            if found is not None:
                 return found
-            at += name[at] + 1
+        return None
 
     def _special(self, name: bytes, qtype: int) -> Resolved | None:
         rules = self._rules
@@ -316,13 +330,13 @@ class CachingResolver:
         return not any(suffix in rules.private_domains for suffix in _suffixes(name))
 
 
-def _suffixes(name: bytes) -> Sequence[bytes]:
-    found = []
+def _suffixes(name: bytes) -> Iterator[bytes]:
+    """A name, and every name above it; the root is the last."""
     at = 0
     while name[at]:
-        found.append(name[at:])
+        yield name[at:]
         at += name[at] + 1
-    return found
+    yield names.ROOT
 
 
 def _is_among(clients: Literal["private", "all"] | tuple[Network, ...], client: str) -> bool:

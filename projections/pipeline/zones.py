@@ -2,12 +2,16 @@
 
 from kudurru.domain.dns.lookup import NOT_OURS, Answer, Placed, lookup, lookup_behind
 from kudurru.domain.dns.messages import Query
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone, ZoneSet
 
 
 class Zones:
     def __init__(self, zones: ZoneSet) -> None:
         self._zones = zones
+
+    def enclosing(self, name: bytes) -> Zone | None:
+        """The zone here that encloses a name (a key) most closely."""
+        return self._zones.find(name)
 
     def answer(self, query: Query, now_s: int) -> Answer | None:
         """None passes the query on: no zone here encloses the name."""

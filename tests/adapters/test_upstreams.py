@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from kudurru.adapters.clock import SystemEntropy
+from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.dns.upstream.carriers import Carriers
 from kudurru.adapters.dns.upstream.tls import spki_pin
 from kudurru.adapters.dns.upstream.udp import QUERIES_PER_SOCKET, SOCKETS_MAX, UdpCarrier
@@ -81,7 +81,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 def opened(text: str, *, over_tcp: bool = False, ca: str = "") -> Carrier:
-    carriers = Carriers(Chance(SystemEntropy()), _nobody, ca)
+    carriers = Carriers(Chance(SystemEntropy()), SystemClock(), _nobody, ca)
     return carriers.open(parse_upstream(text), over_tcp=over_tcp)
 
 
@@ -403,7 +403,7 @@ def test_a_host_by_name_is_looked_up_once_for_many_queries() -> None:
                 asked.append(host)
                 return later
 
-            carriers = Carriers(Chance(SystemEntropy()), look_up)
+            carriers = Carriers(Chance(SystemEntropy()), SystemClock(), look_up)
             carrier = carriers.open(parse_upstream(f"udp://dns.test:{port}"))
             both = [Waits(), Waits("other.example")]
             for one in both:
@@ -427,7 +427,7 @@ def test_a_host_that_is_not_found_is_a_failure_and_looked_up_again() -> None:
             later.settle(())
             return later
 
-        carriers = Carriers(Chance(SystemEntropy()), look_up)
+        carriers = Carriers(Chance(SystemEntropy()), SystemClock(), look_up)
         carrier = carriers.open(parse_upstream("tls://dns.test"))
         for _ in range(2):
             assert await ask(carrier) == "no address"

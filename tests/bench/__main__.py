@@ -6,7 +6,7 @@ import sys
 
 BENCHES = (
     *("spine", "log", "tree", "postgres", "restore"),
-    *("master_file", "answers", "engine", "visible", "transports", "lists"),
+    *("master_file", "answers", "engine", "forward", "visible", "transports", "lists"),
 )
 SHORT = ("spine", "log", "engine", "visible")
 

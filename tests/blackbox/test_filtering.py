@@ -188,3 +188,33 @@ def test_a_list_blocks_for_whom_a_policy_names_it_and_explain_shows_the_line(
     newest = command("history", "--data", data, "-o", "json").json()[0]["seq"]
     then = explained(data, "x.tracker.example", "--client", GROWN_UP, "--at", str(newest))
     assert then["rule"] == "||tracker.example^"
+
+
+def test_a_query_may_be_asked_as_somebody_else(server: Serving, data: Path) -> None:
+    def asked(client: str) -> list[str]:
+        done = command("query", "games.example", "--data", data, "--client", client, "-o", "json")
+        return [record["data"] for record in done.json()["answer"]]
+
+    assert asked(KID) == ["0.0.0.0"]
+    assert asked(GROWN_UP) == []
+    done = command("query", "games.example", "--data", data, "--client", "nobody")
+    assert done.code == 1
+    assert "nobody" in done.err
+
+
+def test_a_policy_may_name_its_own_upstreams(tmp_path: Path) -> None:
+    with serving(tmp_path / "up", "--demo") as other:
+        upstream = f"udp://{other.host}:{other.port}"
+        mine = [
+            document("ClientGroup", "kids", {"clients": [{"ip": KID}]}),
+            document("Policy", "kids", {"clientGroupRefs": ["kids"], "upstreams": [upstream]}),
+            document("Policy", "odd", {"upstreams": ["no upstream at all"]}),
+        ]
+        data = tmp_path / "data"
+        with serving(data) as server:
+            file = write_json(tmp_path / "objects.json", *mine)
+            assert command("apply", "--data", data, "-f", file).code == 0
+            assert told(server, KID, "www.demo.example") == "NOERROR 192.0.2.80"
+            assert told(server, GROWN_UP, "www.demo.example") == "REFUSED"
+            found = explained(data, "www.demo.example", "--client", KID)
+            assert (found["answeredBy"], found["upstreams"]) == ("resolver", [upstream])

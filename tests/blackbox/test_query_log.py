@@ -1,12 +1,24 @@
 """The query log of a real server: what people see of it, and what is on the disk."""
 
+import json
+import select
 import stat
+import subprocess
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.blackbox.program import command, serving, wait_until, write_json
+from tests.blackbox.program import (
+    command,
+    command_line,
+    environment,
+    read_line,
+    serving,
+    wait_until,
+    write_json,
+)
 from tests.blackbox.test_filtering import GROWN_UP, KID, OBJECTS, document, told
 
 
@@ -48,6 +60,10 @@ def test_every_query_is_logged_also_those_that_the_engine_repeats(tmp_path: Path
             "games.example",
             "policy-deny",
         )
+        with urllib.request.urlopen(f"http://{server.addresses['metrics']}/metrics") as page:
+            metrics = page.read().decode()
+        assert 'kudurru_blocked_total{list="",policy="default/kids"} 3.0' in metrics
+        assert 'kudurru_querylog_dropped_total{reason="full"} 0.0' in metrics
         top = command("top", "blocked", "--data", data, "-o", "json").json()
         assert top["top"] == [{"text": "games.example", "queries": 3, "blocked": 3}]
         table = command("top", "clients", "--data", data).out.splitlines()
@@ -76,6 +92,30 @@ def test_at_a_high_level_no_client_is_on_the_disk(tmp_path: Path, level: str) ->
     assert totals == {"authoritative": 3}
 
 
+def test_queries_are_followed_as_they_come(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data, "--demo") as server:
+        told(server, KID, "www.demo.example")
+        wait_until(lambda: count(data) == 1)
+        follow = command_line("queries", "--data", data, "--follow", "-o", "jsonl")
+        process = subprocess.Popen(follow, stdout=subprocess.PIPE, text=True, env=environment())
+        try:
+            asked: list[str] = []
+
+            def seen() -> bool:
+                # Asked until it is followed: what came before the start is not shown.
+                asked.append(f"n{len(asked)}.demo.example")
+                told(server, KID, asked[-1])
+                assert process.stdout is not None
+                return bool(select.select([process.stdout], [], [], 0.1)[0])
+
+            wait_until(seen)
+            assert json.loads(read_line(process))["name"] in asked
+        finally:
+            process.kill()
+            process.communicate()
+
+
 def test_a_policy_may_want_no_trace_of_its_clients(tmp_path: Path) -> None:
     data = tmp_path / "data"
     quiet = [
@@ -84,12 +124,17 @@ def test_a_policy_may_want_no_trace_of_its_clients(tmp_path: Path) -> None:
                                      "deny": ["secret.example"]}),
         document("Policy", "rest", {"deny": ["ads.example"]}),
     ]  # fmt: skip
-    with serving(data) as server:
+    with serving(data, "--demo") as server:
+        told(server, GROWN_UP, "www.demo.example")  # the engine knows the answer from now on
         file = write_json(tmp_path / "objects.json", *quiet)
         assert command("apply", "--data", data, "-f", file).code == 0
         for _ in range(2):
             told(server, KID, "secret.example")
+            told(server, KID, "other.secret.example")
+            told(server, KID, "www.demo.example")
             told(server, GROWN_UP, "ads.example")
+            told(server, GROWN_UP, "www.demo.example")
+    assert count(data) == 5
     assert {one["client"] for one in queries(data)} == {GROWN_UP}
     assert b"secret" not in octets(data)
 

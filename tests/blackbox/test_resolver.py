@@ -11,7 +11,15 @@ import dns.message
 import dns.query
 import pytest
 
-from tests.blackbox.program import Serving, command, serving, wait_until
+from tests.blackbox.program import (
+    Serving,
+    command,
+    records,
+    serving,
+    wait_until,
+    write_json,
+    zone,
+)
 from tests.blackbox.test_transports import settings as listener_settings
 from tests.certificates import SERVER_NAME, write_pair
 from tests.real_servers import knot, unbound
@@ -72,6 +80,31 @@ def test_knot_is_asked_for_its_domain_and_nothing_else(tmp_path: Path) -> None:
             assert server.texts("inside.up.example") == ["192.168.1.1"]  # its own network
             assert server.texts("www.other.example") == ["REFUSED"]
             assert server.ask("www.up.example").flags & dns.flags.RA
+
+
+def test_a_forward_zone_sends_its_names_elsewhere_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "knot"
+    folder.mkdir()
+    data = tmp_path / "data"
+    with knot(folder) as port, serving(data) as server:
+        assert server.texts("www.up.example") == ["REFUSED"]
+        forward = {"type": "Forward", "forward": {"upstreams": [f"127.0.0.1:{port}"]}}
+        outer = records("outer", "example", ("www.up.example", "A", "192.0.2.99"))
+        file = write_json(tmp_path / "z.json", zone("example"), outer)
+        assert command("apply", "-f", file, "--data", data).code == 0
+        assert server.texts("www.up.example") == ["192.0.2.99"]
+        write_json(file, zone("up.example", **forward))
+        assert command("apply", "-f", file, "--data", data).code == 0
+        assert server.texts("www.up.example") == WWW  # the closer zone has it
+        assert server.texts("inside.up.example") == ["192.168.1.1"]
+        assert server.texts("nope.example") == ["NXDOMAIN"]
+        assert command("delete", "DNSZone", "up.example", "--data", data).code == 0
+        assert server.texts("www.up.example") == ["192.0.2.99"]
+        bad = {"type": "Forward", "forward": {"upstreams": ["ftp://x"]}}
+        write_json(file, zone("bad.example", **bad))
+        done = command("apply", "-f", file, "--data", data)
+        assert done.code == 1
+        assert "spec.forward.upstreams[0]" in done.err
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def kept(cache: MessageCache) -> set[bytes]:
 
 def test_the_least_recently_used_answer_goes_first() -> None:
     cache = filled("a", "b", "c", max_entries=3)
-    assert cache.find(key("a"), 1)
+    assert cache.find(key("a"), 1)[0]
     cache.store(key("d"), message(), 1, "u")
     assert kept(cache) == {key("a"), key("c"), key("d")}
     assert cache.statistics().evictions == 1
@@ -113,7 +113,7 @@ def test_it_never_gives_what_is_expired_and_keeps_what_a_plain_model_keeps(
             if len(model) > 3:
                 del model[next(iter(model))]
         elif what == "find":
-            entry = cache.find(name, now)
+            entry, left_us = cache.find(name, now)
             expected = model.get(name)
             if expected is not None:
                 left = expected[0] + expected[1] * SECOND - now
@@ -125,3 +125,4 @@ def test_it_never_gives_what_is_expired_and_keeps_what_a_plain_model_keeps(
             assert (entry is None) == (expected is None)
             if entry is not None and expected is not None:
                 assert (entry.stored_us, entry.ttl_us) == (expected[0], expected[1] * SECOND)
+                assert left_us == expected[0] + expected[1] * SECOND - now

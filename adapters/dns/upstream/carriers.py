@@ -2,15 +2,22 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
 from typing import assert_never
 
 from kudurru.adapters.dns.upstream.connecting import ConnectingCarrier
 from kudurru.adapters.dns.upstream.streams import stream_dial
 from kudurru.adapters.dns.upstream.udp import UdpCarrier
 from kudurru.domain.chance import Chance
-from kudurru.domain.dns.upstreams import UpstreamAddress
+from kudurru.domain.dns.upstreams import Transport, UpstreamAddress
 from kudurru.domain.later import Later
-from kudurru.domain.ports import Carrier, Exchange
+from kudurru.domain.ports import Carrier, Clock, Exchange
+
+_EXTRAS: dict[Transport, tuple[str, str]] = {
+    "doq": ("aioquic", "quic"), "doh3": ("aioquic", "quic"), "dnscrypt": ("nacl", "dnscrypt"),
+}  # fmt: skip
+"""Module and extra that a transport wants."""
 
 LookUp = Callable[[str], Later[tuple[str, ...]]]
 """Addresses of a host, later; none where it cannot be found."""
@@ -21,12 +28,15 @@ class Carriers:
     further CAs for certificates of upstreams. What encrypted transports need is imported when there
     is one."""
 
-    def __init__(self, chance: Chance, look_up: LookUp, ca: str = "") -> None:
+    def __init__(self, chance: Chance, clock: Clock, look_up: LookUp, ca: str = "") -> None:
         self._chance = chance
+        self._clock = clock
         self._look_up = look_up
         self.ca = ca
 
     def open(self, address: UpstreamAddress, *, over_tcp: bool = False) -> Carrier:
+        if why_not_spoken(address.transport) is not None:
+            return DeadCarrier()
         if address.addresses:
             return self._open(address, address.addresses, over_tcp=over_tcp)
         return NamedCarrier(
@@ -61,9 +71,34 @@ class Carriers:
                     targets, quic_dial(address, Tls(address, self.ca), self.ca)
                 )
             case "dnscrypt":
-                raise NotImplementedError
+                from kudurru.adapters.dns.upstream.dnscrypt import dnscrypt_dial
+
+                dial = dnscrypt_dial(address, self._chance, self._clock, over_tcp=over_tcp)
+                return ConnectingCarrier(targets, dial)
             case _:
                 assert_never(address.transport)
+
+
+@cache
+def why_not_spoken(transport: Transport) -> str | None:
+    """What is missing for a transport, and what to do; None: nothing."""
+    module, extra = _EXTRAS.get(transport, ("", ""))
+    if not module or find_spec(module) is not None:
+        return None
+    return f"{transport} wants the extra {extra}: pip install 'kudurru[{extra}]'"
+
+
+class DeadCarrier:
+    """A `Carrier` over what is not installed here."""
+
+    def send(self, exchange: Exchange) -> None:
+        asyncio.get_running_loop().call_soon(exchange.failed, "not installed")
+
+    def forget(self, exchange: Exchange) -> None:
+        """There is nothing to forget."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""
 
 
 class NamedCarrier:

@@ -14,7 +14,7 @@ from kudurru.adapters.query_log.reader import Wanted, open_reader
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Busy, NotFound
 from kudurru.domain.filtering.clients import packed_address
-from kudurru.domain.query_log import Fact, Privacy, Repeat, Retention
+from kudurru.domain.query_log import Fact, Privacy, Retention
 from kudurru.projections.query_log import BATCH_MAX, QueryNotes
 
 PATIENCE_S = 30.0
@@ -150,4 +150,4 @@ def test_a_repeat_never_goes_before_the_fact_that_it_repeats() -> None:
     assert first is not None
     assert second is not None
     assert (len(first.facts), len(first.repeats)) == (BATCH_MAX, 0)
-    assert second.repeats == [Repeat(b"\0\0\0\1", b"q")]
+    assert second.repeats == [(b"\0\0\0\1", b"q")]

@@ -135,8 +135,8 @@ def test_a_repeat_is_logged_as_what_it_repeats(path: Path, store: QueryLogStore)
     key = wire + b"\0\1\0\1"
     first = fact("ads.example", source="blocked", policy="home/kids", key=key)
     query = bytes(10) + names.from_text("ADS.example") + b"\0\1\0\1"
-    repeats = tuple(Repeat(packed_address(OTHER), query) for _ in range(3))
-    strange = Repeat(packed_address(OTHER), bytes(10) + b"\1x\0\0\1\0\1")
+    repeats = tuple((packed_address(OTHER), query) for _ in range(3))
+    strange = (packed_address(OTHER), bytes(10) + b"\1x\0\0\1\0\1")
     store.write(seen(first))
     store.write(seen(repeats=(*repeats, strange), now_us=NOON_US + SECOND))
     newest, _ = logged(path)
@@ -181,7 +181,7 @@ def forms(address: str) -> list[bytes]:
 def test_no_form_of_a_client_is_in_the_file(path: Path, store: QueryLogStore, level: int) -> None:
     store.configure(Privacy(level=level), Retention())
     store.write(seen(fact(key=b"\3www\7example\0\0\1\0\1"), fact(client=OTHER)))
-    repeat = Repeat(packed_address(CLIENT), bytes(10) + b"\3www\7example\0\0\1\0\1")
+    repeat = (packed_address(CLIENT), bytes(10) + b"\3www\7example\0\0\1\0\1")
     store.write(seen(repeats=(repeat,)))
     store.close()
     data = octets(path)
@@ -205,9 +205,7 @@ def test_the_lowest_level_keeps_clients_and_a_higher_one_no_more_of_them(
     assert b"later.example" not in octets(path)
 
 
-def test_pseudonyms_change_with_the_settings_and_only_then(
-    path: Path, store: QueryLogStore
-) -> None:
+def test_pseudonyms_change_with_the_settings_only(path: Path, store: QueryLogStore) -> None:
     for privacy in (Privacy(level=2), Privacy(level=2), Privacy(level=2, ignore=("lan",))):
         store.configure(privacy, Retention())
         store.write(seen(fact()))
