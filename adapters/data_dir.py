@@ -6,7 +6,7 @@ views.db      projections and snapshots
 querylog.db   queries, which are no part of the log
 secrets.db    secret parts of keys, tokens and users
 cache.dump    answers of upstreams, for the next start
-lists/        block lists as fetched
+lists/        block lists as fetched, and the table made of them (`adapters.lists.files`)
 keys/         signing keys and other secrets of the node, mode 0700
 lock          see `adapters.sqlite.lock`
 kudurru.sock  commands of this machine

@@ -4,7 +4,7 @@ Inline sources are matched from here, from the moment that their Apply is acknow
 be fetched is only named (`lists`), and somebody else brings it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 
 import msgspec
@@ -68,14 +68,18 @@ class ListsView:
         self.on_lists()
 
     def _put(self, key: Key, octets: bytes) -> None:
-        number = number_of(key.encode() + b"\0" + sha256(octets).digest())
+        self._count(key, number_of(key.encode() + b"\0" + sha256(octets).digest()))
+        body = decode_body(octets)
+        if is_enabled(body.annotations):
+            self._enable(key, _decode_spec.decode(body.spec))
+        else:
+            self.disabled.add(key)
+
+    def _count(self, key: Key, number: int) -> None:
         self._facts[key] = number
         self._digest.shift(number)
-        body = decode_body(octets)
-        if not is_enabled(body.annotations):
-            self.disabled.add(key)
-            return
-        spec = _decode_spec.decode(body.spec)
+
+    def _enable(self, key: Key, spec: BlockListSpec) -> None:
         inline = [
             (index, (INLINE, source.inline))
             for index, source in enumerate(spec.sources)
@@ -96,6 +100,29 @@ class ListsView:
 
     def digest(self) -> str:
         return self._digest.hexdigest()
+
+    def dump(self) -> Iterator[bytes]:
+        """The view at its position, in parts: one per list, as large as an object may be."""
+        yield msgspec.msgpack.encode((self.position, len(self._facts)))
+        for key, number in self._facts.items():
+            state = self.lists.get(key)
+            spec = msgspec.json.encode(state.spec) if state is not None else b""
+            yield msgspec.msgpack.encode((key, f"{number:x}", spec))
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        """Become what `dump` told, from the empty state. Raises msgspec.MsgspecError, or what
+        Python does, for parts that are not from `dump`."""
+        position, count = msgspec.msgpack.decode(next(parts), type=tuple[Position, int])
+        for _ in range(count):
+            key, number, spec = msgspec.msgpack.decode(next(parts), type=tuple[Key, str, bytes])
+            self._count(key, int(number, 16))
+            if spec:
+                self._enable(key, _decode_spec.decode(spec))
+            else:
+                self.disabled.add(key)
+        self.position = position
+        self._on_change()
+        self.on_lists()
 
     def __contains__(self, key: Key) -> bool:
         return key in self._facts

@@ -15,7 +15,7 @@ import re2
 from kudurru.domain.dns.names import ROOT
 from kudurru.domain.dns.record_types import CNAME, TXT, BadRecord, type_from_text
 from kudurru.domain.dns.records import rdata_from_text
-from kudurru.domain.lists.patterns import MEMORY_MAX, options_of
+from kudurru.domain.lists.patterns import TooComplex, size_of
 from kudurru.domain.lists.rules import (
     BELOW,
     NOTHING,
@@ -111,8 +111,8 @@ def checked_pattern(pattern: str) -> str:
     if len(pattern.encode("utf-8", "replace")) > PATTERN_MAX:
         raise Refused(Reason.TOO_LONG)
     try:
-        re2.compile(pattern, options_of(MEMORY_MAX))
-    except re2.error:
+        size_of(pattern)
+    except (re2.error, TooComplex):
         raise Refused(Reason.REGEX) from None
     return pattern
 

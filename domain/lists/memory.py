@@ -7,8 +7,8 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.matcher import Hit, Place, rank
-from kudurru.domain.lists.patterns import Patterns
-from kudurru.domain.lists.rules import BELOW, PATTERNS_MAX, SELF, Context, Line, Reason
+from kudurru.domain.lists.patterns import Budget, Patterns
+from kudurru.domain.lists.rules import BELOW, SELF, Context, Line, Reason
 from kudurru.domain.lists.scan import rules_of, scan, text_of
 from kudurru.domain.objects import Key
 
@@ -36,25 +36,30 @@ class MemoryMatcher:
     ) -> list[Facts]:
         """`put`, for sources that are not all of their list: each with its index there."""
         self.drop(key)
-        found = [self._read(key, index, *source, context) for index, source in sources]
+        budget = Budget()
+        found = [self._read(key, index, *source, context, budget) for index, source in sources]
         self._compile()
         return found
 
     def _read(
-        self, key: Key, index: int, title: str, lines: Sequence[str], context: Context
+        self,
+        key: Key,
+        index: int,
+        title: str,
+        lines: Sequence[str],
+        context: Context,
+        budget: Budget,
     ) -> Facts:
         # A line feed inside a line would make two of it.
         text = "\n".join(line.replace("\n", " ") for line in lines).encode("utf-8", "replace")
         self._texts[key, index] = title, text
         entries = 0
-        patterns = sum(hit.list == key for hit in self._pattern_hits)
         refused: Counter[Reason] = Counter()
         for offset, found, more in scan(text, 0, len(text), context):
             if isinstance(found, Line):
                 refused.update(found.refused)
             for rule in rules_of(found, more, context):
-                patterns += bool(rule.pattern)
-                if rule.pattern and patterns > PATTERNS_MAX:
+                if rule.pattern and not budget.take(rule.pattern):
                     refused[Reason.REGEX_MAX] += 1
                     continue
                 entries += 1
@@ -75,6 +80,8 @@ class MemoryMatcher:
         self._compile()
 
     def lookup(self, name: Name) -> Sequence[Hit]:
+        if not self._texts:
+            return ()
         found: list[Hit] = []
         i, wanted = 0, SELF
         by_name = self._by_name

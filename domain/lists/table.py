@@ -15,7 +15,7 @@ offset in the file plus one (36). 0 is a free place. The hash is XXH3 (64 bits, 
 seed) of a name in lower-case wire form; its high 32 bits say where to begin.
 """
 
-import re
+import string
 import struct
 from bisect import bisect_right
 from collections import Counter
@@ -29,8 +29,8 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.lists.matcher import Hit, Place, rank
 from kudurru.domain.lists.parser import parse_line
-from kudurru.domain.lists.patterns import Patterns
-from kudurru.domain.lists.rules import BELOW, PATTERNS_MAX, SELF, SUBTREE, Context, Reason, Rule
+from kudurru.domain.lists.patterns import Budget, Patterns
+from kudurru.domain.lists.rules import BELOW, SELF, SUBTREE, Context, Reason, Rule
 from kudurru.domain.lists.scan import Octets, scan, text_of
 from kudurru.domain.objects import Key
 
@@ -55,7 +55,7 @@ _READ_MAX = 4096
 """Words whose rules are kept: some 0.5 KiB each."""
 
 _LENGTH = tuple(bytes((size,)) for size in range(64))
-_GOES_ON = re.compile(rb"[A-Za-z0-9_.-]")
+_GOES_ON = frozenset(c.encode() for c in string.ascii_letters + string.digits + "_.-")
 
 _CHUNK = 1 << 20
 _PROGRESS = (1 << 16) - 1
@@ -167,7 +167,7 @@ class Builder:
         self._shortest = 0
         self._list = Key("")
         self._list_start = 0
-        self._patterns = 0  # of this list
+        self._budget = Budget()  # of this list
 
     def directory(self, facts: Iterable[SourceFacts]) -> Directory:
         return Directory(tuple(facts), self._shortest)
@@ -178,7 +178,7 @@ class Builder:
         """Read a source. Sources of one list come one after the other. `on_progress` is told now
         and then how far it was read. Raises Full."""
         if source.list != self._list:
-            self._list, self._list_start, self._patterns = source.list, source.start, 0
+            self._list, self._list_start, self._budget = source.list, source.start, Budget()
         end = source.start + source.size
         entries = 0
         refused: Counter[Reason] = Counter()
@@ -195,8 +195,7 @@ class Builder:
             for rule in found.rules:
                 if rule.covers:
                     self._insert(rule.name, offset, rule.covers, is_plain=False)
-                elif self._patterns < PATTERNS_MAX:
-                    self._patterns += 1
+                elif self._budget.take(rule.pattern):
                     patterns.append(offset)
                 else:
                     refused[Reason.REGEX_MAX] += 1
@@ -236,7 +235,7 @@ def _is_at(octets: Octets, offset: int, name: bytes) -> bool:
     end = offset + len(name) - 2
     labels = octets[offset:end].lower().split(b".")
     wire = b"".join([_LENGTH[len(label) & 63] + label for label in labels])
-    return wire == name[:-1] and not _GOES_ON.match(octets[end : end + 1])
+    return wire == name[:-1] and octets[end : end + 1] not in _GOES_ON
 
 
 def without_owner(context: Context) -> Context:

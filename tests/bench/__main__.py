@@ -8,7 +8,7 @@ BENCHES = (
     *("spine", "log", "tree", "postgres", "restore"),
     *("master_file", "answers", "engine", "forward", "visible", "transports", "lists"),
 )
-SHORT = ("spine", "log", "engine", "visible")
+SHORT = ("spine", "log", "engine", "visible", "lists")
 
 
 def main() -> None:

@@ -72,7 +72,9 @@ steps = st.lists(
 
 
 @given(steps)
-def test_a_rebuilt_view_equals_the_live_one(changes: list[tuple[str, str, list[str]]]) -> None:
+def test_a_view_that_is_rebuilt_or_loaded_equals_the_live_one(
+    changes: list[tuple[str, str, list[str]]],
+) -> None:
     node = memory_node(ManualClock())
     for name, what, lines in changes:
         key = key_of("BlockList", "default", name)
@@ -80,8 +82,12 @@ def test_a_rebuilt_view_equals_the_live_one(changes: list[tuple[str, str, list[s
             applied(node, block_list(name, lines, enabled=what == "on"))
         elif node.objects.find(key):
             node.commit(a_change(Delete(key=key)))
-    other = rebuilt(node).views.lists
-    assert other.digest() == node.views.lists.digest()
-    assert other.lists == node.views.lists.lists
-    for name in ("a.example", "x.b.example", "c.example", "d.example"):
-        assert found(other, name) == found(node.views.lists, name)
+    view = node.views.lists
+    loaded = ListsView()
+    loaded.load(view.dump())
+    for other in (rebuilt(node).views.lists, loaded):
+        assert other.digest() == view.digest()
+        assert (other.lists, other.disabled) == (view.lists, view.disabled)
+        assert other.position == view.position
+        for name in ("a.example", "x.b.example", "c.example", "d.example"):
+            assert found(other, name) == found(view, name)

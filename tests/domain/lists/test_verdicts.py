@@ -8,7 +8,8 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import AAAA, CNAME, TXT, A
 from kudurru.domain.lists.matcher import Place, Union
 from kudurru.domain.lists.memory import MemoryMatcher
-from kudurru.domain.lists.rules import Context, Reply
+from kudurru.domain.lists.patterns import Patterns
+from kudurru.domain.lists.rules import Context, Reason, Reply
 from kudurru.domain.lists.verdicts import NOBODY, Asker, Verdicts, verdicts
 from kudurru.domain.objects import Key
 
@@ -159,6 +160,29 @@ def test_a_regular_expression_that_needs_too_much_memory_is_searched_alone() -> 
     lists = matcher(*hard, "/ads/")
     name = names.key(names.from_text("ads." + ".".join(["ab" * 30] * 3)))
     assert [hit.rule.pattern for hit in lists.lookup(name)] == ["ads"]
+
+
+HUGE = r"\pL{1,50}\pN{1,50}[^a]{1,50}"
+
+
+def test_a_regular_expression_of_many_instructions_is_refused() -> None:
+    lists = MemoryMatcher()
+    facts = lists.put(ONE, [("inline", [f"/{HUGE}/", "/ads/"])], Context())[0]
+    assert facts.entries == 1
+    assert facts.refused == {Reason.REGEX: 1}
+
+
+def test_a_list_has_so_many_instructions_and_no_more() -> None:
+    lines = [f"/{'[a-m]?' * 100}{i}/" for i in range(300)]
+    facts = MemoryMatcher().put(ONE, [("inline", lines)], Context())[0]
+    assert 0 < facts.entries < 300
+    assert facts.refused == {Reason.REGEX_MAX: 300 - facts.entries}
+
+
+def test_expressions_that_are_too_large_together_are_searched_alone() -> None:
+    found = Patterns([rf"\pL{{1,20}}{i}$" for i in range(40)])
+    assert found.search(f"{'x' * 10}5") == [5]
+    assert found.search("abc") == []
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(.*a){25}", "((a*)*)*b"])
