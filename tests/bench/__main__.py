@@ -7,6 +7,7 @@ import sys
 BENCHES = (
     *("spine", "log", "tree", "postgres", "restore"),
     *("master_file", "answers", "engine", "forward", "visible", "transports", "lists"),
+    "transfers",
 )
 SHORT = ("spine", "log", "engine", "visible", "lists")
 
