@@ -6,7 +6,7 @@ in a follower, and so sees the objects as they were before the event at hand.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -128,6 +128,8 @@ class ZoneView:
         self._scheduled: set[Expiry] = set()  # what the heap holds
         self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
         self._touched: set[str] = set()  # zones that may hold more than their serial says
+        self.forwards: Mapping[Name, tuple[str, ...]] = {}
+        """Upstreams of zones of type Forward, by key of their name. Replaced when it changes."""
         self._shows_unstamped = False
         self._on_change()
 
@@ -290,6 +292,7 @@ class ZoneView:
             else:
                 self._change_zone(state, spec)
             self._elect(state.apex)
+            self._note_forward(state.apex)
         elif event.type == OBJECT_DELETED and name in self._states:
             state = self._states.pop(name)
             if state.zone is not None:
@@ -301,9 +304,21 @@ class ZoneView:
             else:
                 del self._by_apex[state.apex]
                 self._show(state.apex)
+            self._note_forward(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
             assert event.body is not None
             self._stamp(self._states[name], event, event.body)
+
+    def _note_forward(self, apex: Name) -> None:
+        """Whether a name is sent elsewhere: by the zone that has it."""
+        states = self._by_apex.get(apex, ())
+        first = min(states, key=lambda s: (s.created, s.name), default=None)
+        forward = first.spec.forward if first is not None else None
+        upstreams = tuple(forward.upstreams) if forward is not None else None
+        if upstreams != self.forwards.get(apex):
+            others = {name: texts for name, texts in self.forwards.items() if name != apex}
+            self.forwards = others if upstreams is None else {**others, apex: upstreams}
+            self._changed()
 
     def _change_zone(self, state: ZoneState, spec: DNSZoneSpec) -> None:
         """Another spec for a known zone: only a change that reaches every record works them all
