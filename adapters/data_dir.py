@@ -4,7 +4,9 @@ log.db        the log, the only thing that cannot be rebuilt
 store         where the log is when it is not here
 views.db      projections and snapshots
 querylog.db   queries, which are no part of the log
-lists/        block lists as fetched
+secondaries.json  when secondary zones were last known to be right
+cache.dump    answers of upstreams, for the next start
+lists/        block lists as fetched, and the table made of them (`adapters.lists.files`)
 keys/         signing keys and other secrets of the node, mode 0700
 lock          see `adapters.sqlite.lock`
 kudurru.sock  commands of this machine
@@ -41,6 +43,14 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def querylog(self) -> Path:
         return self.path / "querylog.db"
+
+    @property
+    def refresh_times(self) -> Path:
+        return self.path / "secondaries.json"
+
+    @property
+    def cache_dump(self) -> Path:
+        return self.path / "cache.dump"
 
     @property
     def lists(self) -> Path:
