@@ -6,7 +6,7 @@ import sys
 
 BENCHES = (
     *("spine", "log", "tree", "postgres", "restore"),
-    *("master_file", "answers", "engine", "forward", "visible", "transports"),
+    *("master_file", "answers", "engine", "forward", "cache_dump", "visible", "transports"),
 )
 SHORT = ("spine", "log", "engine", "visible")
 
