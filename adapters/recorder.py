@@ -28,7 +28,7 @@ from kudurru.domain.chain import FIRST_VERSIONS
 from kudurru.domain.errors import Conflict, LogDamaged
 from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Position, Recorded, Who
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, LogHead, SignTree
+from kudurru.domain.ports import Anchor, Clock, LogHead, SignTree, Upkeep
 
 OURS_BEGIN_AT = (1,)
 
@@ -101,6 +101,11 @@ def continue_streams(
             newest[key] = event.ver
 
 
+def secret_writes(change_sets: Sequence[ChangeSet]) -> dict[Key, bytes | None]:
+    """What becomes of each secret that these change sets write."""
+    return {one.key: one.sealed for change_set in change_sets for one in change_set.secrets}
+
+
 class RecordedLog(ApplicationRecorder):
     """What the event logs of all stores share. A store says how rows get in and out."""
 
@@ -126,10 +131,14 @@ class RecordedLog(ApplicationRecorder):
         *,
         head_seq: int | None = None,
         sign: SignTree | None = None,
+        upkeep: Upkeep | None = None,
     ) -> list[Recorded]:
-        """Seal and store, all or nothing; durable when it returns. A new stream begins at one of
-        `first`. Tiles that the new leaves fill are stored with them, and the checkpoint that
-        `sign` makes. Raises: IntegrityError when a stream has moved; what `append` raises."""
+        """Seal and store, all or nothing, with the secrets of the change sets; durable when it
+        returns. A new stream begins at one of `first`. Tiles that the new leaves fill are stored
+        with them, and the checkpoint that `sign` makes; what `upkeep` names is taken away.
+
+        Raises: IntegrityError when a stream has moved; what `append` raises.
+        """
 
     @abstractmethod
     def read(
@@ -148,9 +157,20 @@ class RecordedLog(ApplicationRecorder):
     @abstractmethod
     def stream_version(self, key: Key) -> int: ...
 
+    @abstractmethod
+    def secret(self, key: Key) -> bytes | None: ...
+
     def check_storage(self) -> None:
         """See `EventLog.check_storage`. A store that keeps nothing beside the rows has nothing to
         check."""
+
+    @abstractmethod
+    def anchor(self) -> Anchor | None: ...
+
+    def oldest(self) -> Position:
+        """See `EventLog`."""
+        anchor = self.anchor()
+        return anchor.upto if anchor is not None else Position(0)
 
     def scopes(self) -> list[str]:
         """See `EventLog`. A store that has an index of scopes asks that."""
@@ -172,23 +192,25 @@ class RecordedLog(ApplicationRecorder):
         self, change_sets: Sequence[ChangeSet], now_us: int, *, head_seq: int | None = None
     ) -> list[Recorded]:
         """See `EventLog.append`."""
-        return self._append(change_sets, now_us, head_seq, None)
+        return self._append(change_sets, now_us, head_seq=head_seq)
 
     def append_signed(
-        self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree
-    ) -> list[Recorded]:
-        """See `VerifiableLog.append_signed`."""
-        return self._append(change_sets, now_us, None, sign)
-
-    def _append(
         self,
         change_sets: Sequence[ChangeSet],
         now_us: int,
-        head_seq: int | None,
         sign: SignTree | None,
+        upkeep: Upkeep | None = None,
+        *,
+        head_seq: int | None = None,
+    ) -> list[Recorded]:
+        """See `VerifiableLog.append_signed`."""
+        return self._append(change_sets, now_us, head_seq=head_seq, sign=sign, upkeep=upkeep)
+
+    def _append(
+        self, change_sets: Sequence[ChangeSet], now_us: int, **options: Any
     ) -> list[Recorded]:
         try:
-            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT, head_seq=head_seq, sign=sign)
+            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT, **options)
         except IntegrityError as error:
             raise self._why_refused(change_sets, error) from error
         self._notify()

@@ -3,6 +3,8 @@
     KudurruError
     ├── Invalid        fix the input; every fault is named in `causes`
     ├── NotFound       name something that exists
+    │   ├── Redacted       it was, and its content was erased on purpose
+    │   └── Pruned         it was, and the log begins after it
     ├── MassChange     more of a zone changes than people mean by accident: look, then allow it
     ├── ManagedBy      another manager owns the object: talk to it, or force
     ├── Conflict       the state moved: read again, decide again
@@ -61,6 +63,25 @@ class Invalid(KudurruError):
 
 class NotFound(KudurruError):
     """There is no such thing."""
+
+
+class Redacted(NotFound):
+    """A payload was erased, and an event of the log says so."""
+
+
+class Pruned(NotFound):
+    """A position is before the first that the log can tell the state of."""
+
+    def __init__(self, what: str, oldest: int) -> None:
+        self.what = what
+        self.oldest = oldest
+        super().__init__(what, oldest)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} is before position {self.oldest}, where this log begins since it was "
+            f"pruned: give {self.oldest} or a later one, or look in a backup (`kudurru log export`)"
+        )
 
 
 class ManagedBy(KudurruError):

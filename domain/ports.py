@@ -31,6 +31,27 @@ class Entropy(Protocol):
         ...
 
 
+class SecretBox(Protocol):
+    """Seals secrets with the key of this node, and opens what was sealed with it."""
+
+    @property
+    def id(self) -> str:
+        """Names the node key; "" while there is none."""
+        ...
+
+    def seal(self, owner: Key, secret: bytes) -> bytes:
+        """Raises: StorageFailed, Invalid when there is no key to seal with."""
+        ...
+
+    def open(self, owner: Key, sealed: bytes) -> bytes | None:
+        """None when it was sealed with another key, for another owner, or is damaged."""
+        ...
+
+    def id_of(self, sealed: bytes) -> str:
+        """Which node key sealed this; "" when that cannot be told."""
+        ...
+
+
 class LogHead(msgspec.Struct, frozen=True):
     """The newest place of a log."""
 
@@ -111,13 +132,23 @@ class EventLog(Protocol):
         reading all of it. Raises: LogDamaged."""
         ...
 
+    def secret(self, key: Key) -> bytes | None:
+        """The secret part of an object, sealed, as a change set wrote it last; None when there is
+        none: it is kept beside the log, and a log may come without it."""
+        ...
+
     def scopes(self) -> list[str]:
         """Every scope that an event was ever recorded in."""
         ...
 
+    def oldest(self) -> Position:
+        """The first position whose state can be told: 0, or where the newest pruning ended."""
+        ...
+
     def births(self, kind: str, upto: int) -> Iterator[Recorded]:
         """For each object of a kind that is there at a position, the event that made it: the
-        first of its stream, or the first after its last deletion. In no order."""
+        first of its stream, or the first after its last deletion; after a pruning the first that
+        is left. In no order."""
         ...
 
     def follow(self, wake: Callable[[], None]) -> None:
@@ -174,7 +205,53 @@ class StoredCheckpoint(msgspec.Struct, frozen=True):
     size: int  # events that it covers
     note: str  # C2SP signed note
     frontier: bytes  # roots of the full subtrees of the tree, 32 octets each, the largest first
-    state: bytes | None = None  # SHA-256 of the body of its checkpoint.state.v1
+    state: bytes | None = None
+    """SHA-256 of the body of its checkpoint.state.v1; of an anchor the rows kept, see `Anchor`."""
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """A payload to erase, salt and all, in the rows first <= seq <= last."""
+
+    first: int
+    last: int
+    part: Literal["body", "who"]
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """Where a pruned log begins: a checkpoint, and the rows before it that are still needed."""
+
+    size: int  # of the first checkpoint after the rows that went
+    kept: bytes  # one bit a row, the first row in the lowest bit of the first octet
+
+    @property
+    def upto(self) -> Position:
+        """Rows up to here went, but for those that are kept; a multiple of TILE_WIDTH, so that
+        the tiles have all their leaves."""
+        return Position(len(self.kept) * 8)
+
+    def keeps(self, seq: int) -> bool:
+        return bool(self.kept[(seq - 1) >> 3] >> ((seq - 1) & 7) & 1)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """First and last position of each run of rows that go, in order."""
+        first = 0
+        for seq in range(1, self.upto + 1):
+            if self.keeps(seq):
+                if first:
+                    yield first, seq - 1
+                first = 0
+            else:
+                first = first or seq
+        if first:
+            yield first, self.upto
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """What an append takes away in its transaction. The events of that append say so."""
+
+    erase: tuple[Erasure, ...] = ()
+    prune: Anchor | None = None
+    epoch: int = 0  # that the log is in from then on; 0: as before
 
 
 SignTree = Callable[[Edge, bytes], StoredCheckpoint]
@@ -189,9 +266,20 @@ class VerifiableLog(EventLog, Protocol):
         ...
 
     def append_signed(
-        self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree
+        self,
+        change_sets: Sequence[ChangeSet],
+        now_us: int,
+        sign: SignTree | None,
+        upkeep: Upkeep | None = None,
+        *,
+        head_seq: int | None = None,
     ) -> list[Recorded]:
-        """`append`, and in the same transaction the checkpoint that `sign` makes of the tree."""
+        """`append`, and in the same transaction the checkpoint that `sign` makes of the tree, and
+        what `upkeep` takes away."""
+        ...
+
+    def anchor(self) -> Anchor | None:
+        """Of the newest pruning, None when there was none."""
         ...
 
     def hashes(self, level: int, first: int, last: int) -> Sequence[bytes]:
@@ -370,6 +458,9 @@ class Reply(NamedTuple):
     memo: bool
     """The same octets, but for the ID and the letter case of the question, may be given to
     anybody who sends the same query over the same kind of transport, until `invalidate()`."""
+    more: Iterator[bytes] | None = None
+    """Messages that follow, of a transfer, each made when it is asked for; on "tcp" and "tls"
+    there may be any number, elsewhere none."""
 
 
 class QueryHandler(Protocol):

@@ -8,6 +8,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.sealing import NodeKey
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain import zone_export
 from kudurru.domain.chain import origin_of
 from kudurru.domain.checkpoint import Checkpoint, parse_adoption
 from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.epochs import epoch_began
 from kudurru.domain.errors import (
     Busy,
     Cause,
+    Conflict,
     Invalid,
     KudurruError,
     LogDamaged,
@@ -39,20 +43,25 @@ from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.signed_note import VerifierKey, parse_key
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
-from kudurru.entrypoints import command_socket, restoring
-from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints import command_socket, restoring, upkeep
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy, Plan
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocation
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
     ChangeRequest,
+    Erased,
     Info,
     ListReply,
     ListRequest,
     MarkRequest,
+    Pruned,
     Service,
     because,
+    erased,
     export_zone,
+    pruned,
     read_info,
     read_list,
     read_object,
@@ -60,6 +69,7 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
 from kudurru.projections.pipeline.ingress import Identity
@@ -87,11 +97,19 @@ promises, so the chain is asked then (`refuse_damaged`)."""
 
 @contextmanager
 def open_service(
-    data: Path, *, who: Who, write: bool, on_damage: Callable[[LogDamaged], None]
+    data: Path,
+    *,
+    who: Who,
+    write: bool,
+    on_damage: Callable[[LogDamaged], None],
+    secrets_key: str = "",
 ) -> Iterator[Service]:
-    """The service of a directory. Where the log is damaged, what is before that can be read, and
-    `on_damage` is told. Raises Busy when another process holds it and does not answer;
-    StorageFailed and LogNewer as opening does; LogDamaged to write."""
+    """The service of a directory. `secrets_key` is as the setting; a server has its own. Where the
+    log is damaged, what is before that can be read, and `on_damage` is told.
+
+    Raises: Busy when another process holds it and does not answer; StorageFailed and LogNewer as
+    opening does; LogDamaged to write.
+    """
     with ExitStack() as stack:
         directory = open_data_dir(data, create=write)
         remote = connect(command_socket.find(directory))
@@ -101,7 +119,7 @@ def open_service(
         if not write:
             with open_reader(data) as node:
                 replay_verified(node, on_damage=on_damage)
-                yield LocalService(node, who)
+                yield LocalService(node, who, keyring=keyring_of(directory, node, secrets_key))
             return
         lock_or_remote = _acquire(directory)
         if isinstance(lock_or_remote, RemoteService):
@@ -112,8 +130,18 @@ def open_service(
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
         checkpointer = open_checkpointer(directory, node)
-        yield LocalService(node, who, checkpointer)
+        keyring = keyring_of(directory, node, secrets_key)
+        yield LocalService(node, who, checkpointer, keyring)
         checkpointer.take_if_active()
+
+
+def keyring_of(
+    directory: DataDir, node: Node, secrets_key: str = "", *, allow_old: bool = False
+) -> Keyring:
+    """The TSIG keys of a node, opened with the key of its data directory or the one named."""
+    path = Path(secrets_key) if secrets_key else directory.node_key
+    box = NodeKey(path, SystemEntropy(), may_create=not secrets_key)
+    return Keyring(node, box, allow_old=allow_old)
 
 
 def open_checkpointer(
@@ -127,16 +155,14 @@ def open_checkpointer(
 
 def adopted_keys(data: Path, node: Node) -> list[VerifierKey]:
     """Keys of a log, oldest first; the one in `keys/` while the log names none."""
-    found = [
-        parse_adoption(event.seq, event.body).key
-        for event in node.log.read(0, key=SIGNING_KEY)
-        if event.body is not None
-    ]
-    if found:
+    began = epoch_began(node.log)
+    adoptions = [event for event in node.log.read(0, key=SIGNING_KEY) if event.body is not None]
+    found = [parse_adoption(event.seq, event.body or b"").key for event in adoptions]
+    if adoptions and adoptions[-1].seq > began:
         return found
     origin = origin_of(node.log.log_id, node.log.epoch)
     key = KeyFolder(open_data_dir(data).keys, origin, SystemEntropy()).read()
-    return [key.verifier] if key else []
+    return [*found, key.verifier] if key else found
 
 
 def trust_of(keys: Sequence[str] = (), checkpoint: Checkpoint | None = None) -> Trust:
@@ -215,7 +241,9 @@ def replay_verified(
 
 def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> int:
     """Build the views of a node from the log, up to a position when one is given: then time
-    stands still there, and what had not expired is still served."""
+    stands still there, and what had not expired is still served. Raises: Conflict when the log
+    was pruned meanwhile."""
+    oldest = node.log.oldest()
     follower = node.views.follower if zones else node.views.objects_only
     # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
     gc.disable()
@@ -224,8 +252,12 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
     finally:
         gc.enable()
         gc.freeze()
+    if node.log.oldest() != oldest:
+        # What went may have been needed to see what a change took away.
+        raise Conflict("the log was pruned while it was read: run the command again")
     if upto is None:
         node.advance()
+    node.zones.show_unstamped()  # a server that was killed may have left one
     return count
 
 
@@ -244,6 +276,8 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         on_exception=options.get("on_exception", _raise),
         cookies=options.get("cookies"),
         resolver=options.get("resolver"),
+        signatures=options.get("signatures"),
+        transfers=options.get("transfers"),
     )
 
 
@@ -290,10 +324,17 @@ NO_CACHE = "no server runs on this data directory, and only a running one has a 
 class LocalService:
     """A `Service` in this process."""
 
-    def __init__(self, node: Node, who: Who, checkpointer: Checkpointer | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        who: Who,
+        checkpointer: Checkpointer | None = None,
+        keyring: Keyring | None = None,
+    ) -> None:
         self._node = node
         self._who = who
         self._checkpointer = checkpointer
+        self._keyring = keyring
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -358,5 +399,40 @@ class LocalService:
                 raise restoring.cut_off(undertaking, len(seqs), error) from error
         return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
+    def create_key(self, request: KeyRequest) -> Result:
+        who = because(self._who, request.reason)
+        return self._node.commit(self._keys().creation(request, who, SystemEntropy()))
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        return self._node.commit(revocation(self._node, name, because(self._who, reason)))
+
+    def key_states(self) -> list[KeyState]:
+        return self._keys().states()
+
+    def _keys(self) -> Keyring:
+        assert self._keyring is not None, "a node without a data directory has no keys"
+        return self._keyring
+
     def mark(self, request: MarkRequest) -> int:
         return self._node.commit(to_mark(request, self._who)).seq
+
+    def redact(self, request: RedactRequest) -> Erased:
+        node, signer = self._node, self._signer()
+        who = because(self._who, request.reason)
+        redaction = upkeep.redaction(node, request)
+
+        def make(now_us: int) -> Plan:
+            return signer.upkeep(redaction.change_set(who, now_us), redaction.upkeep, now_us)
+
+        signer.take(make)
+        return erased(redaction)
+
+    def prune(self, request: PruneRequest) -> Pruned:
+        node, signer = self._node, self._signer()
+        who = because(self._who, request.reason)
+        log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
+        pruning = upkeep.plan_pruning(log, request.before)
+        if pruning is not None and not request.dry_run:
+            change_set = partial(pruning.change_set, node, who)
+            signer.take(lambda now: signer.upkeep(change_set(now), pruning.upkeep, now))
+        return pruned(pruning)

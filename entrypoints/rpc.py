@@ -26,16 +26,21 @@ from kudurru.domain.errors import (
     KudurruError,
     ManagedBy,
     MassChange,
+    Pruned,
     StorageFailed,
 )
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import KINDS
+from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
+from kudurru.entrypoints import service
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     ChangeRequest,
+    Erased,
     FlushRequest,
     Info,
     ListReply,
@@ -45,6 +50,7 @@ from kudurru.entrypoints.service import (
     manifest_to_wire,
 )
 from kudurru.entrypoints.steps import PER_STEP, no_collections
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Result
 
 log = logging.getLogger("kudurru")
@@ -159,8 +165,23 @@ class RemoteService:
     def cache_flush(self, name: str, *, subtree: bool = False) -> int:
         return msgspec.convert(self._call("cache-flush", FlushRequest(name, subtree)), int)
 
+    def create_key(self, request: KeyRequest) -> Result:
+        return msgspec.convert(self._call("create-key", msgspec.to_builtins(request)), Result)
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        return msgspec.convert(self._call("revoke-key", [name, reason]), Result)
+
+    def key_states(self) -> list[KeyState]:
+        return msgspec.convert(self._call("key-states", None), list[KeyState])
+
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)
+
+    def redact(self, request: RedactRequest) -> Erased:
+        return msgspec.convert(self._call("redact", msgspec.to_builtins(request)), Erased)
+
+    def prune(self, request: PruneRequest) -> service.Pruned:
+        return msgspec.convert(self._call("prune", msgspec.to_builtins(request)), service.Pruned)
 
     def _call(self, method: str, argument: Any) -> Any:
         self._send([method, argument])
@@ -208,8 +229,8 @@ def _encode_error(error: KudurruError) -> dict[str, Any]:
             return {"type": "Invalid", "what": error.what, "causes": causes}
         case ManagedBy():
             return {"type": "ManagedBy", "what": error.what, "owner": error.owner}
-        case MassChange():
-            return {"type": "MassChange", **vars(error)}
+        case MassChange() | Pruned():
+            return {"type": type(error).__name__, **vars(error)}
         case _:
             return {"type": type(error).__name__, "message": str(error)}
 
@@ -222,10 +243,13 @@ def _decode_error(value: dict[str, Any]) -> KudurruError:
             return ManagedBy(what, owner)
         case {"type": "MassChange", "zone": str(zone), "changed": int(part), "total": int(total)}:
             return MassChange(zone, part, total)
+        case {"type": "Pruned", "what": str(what), "oldest": int(oldest)}:
+            return Pruned(what, oldest)
         case {"type": str(name), "message": str(message)}:
             kind = getattr(errors, name, None)
             simple = (
                 errors.NotFound,
+                errors.Redacted,
                 errors.Conflict,
                 errors.Busy,
                 errors.StorageFailed,
@@ -350,18 +374,27 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
     connection stays in step and the client gets the answer."""
     header = msgspec.convert(argument, ChangeHeader)
     causes: list[Cause] = []
-    manifests = []
-    if header.frames * OBJECTS_PER_FRAME > OBJECTS_MAX:
-        raise ConnectionError("too many objects")
+    manifests: list[Manifest] = []
+    left = OBJECTS_MAX
     with no_collections() if header.frames > 1 else nullcontext():
         for _ in range(header.frames):
-            for i, value in enumerate(await _receive(reader), 1):
+            values = await _receive(reader)
+            if not isinstance(values, list):
+                raise ConnectionError("a frame that is no list of objects")
+            left -= len(values)
+            if left < 0:
+                manifests.clear()
+                continue
+            for i, value in enumerate(values, 1):
                 try:
                     manifests.append(manifest_from_wire(value))
                 except Invalid as error:
                     causes += [Cause(f"{error.what}: {c.field}", c.message) for c in error.causes]
                 if i % PER_STEP == 0:
                     await asyncio.sleep(0)
+    if left < 0:
+        fault = f"{OBJECTS_MAX - left} objects; at most {OBJECTS_MAX} in one change"
+        raise Invalid("request", [Cause("", fault)])
     if causes:
         raise Invalid("request", causes[:100])
     return ChangeRequest(

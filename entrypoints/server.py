@@ -38,6 +38,7 @@ from kudurru.domain.settings import (
     RatelimitSettings,
     ResolverSettings,
     TlsSettings,
+    TsigSettings,
     UpstreamSettings,
 )
 from kudurru.domain.settings import Listener as Configured
@@ -48,11 +49,13 @@ from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
+    keyring_of,
     open_checkpointer,
     pipeline_of,
     trust_of,
 )
-from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -63,6 +66,7 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
@@ -73,7 +77,9 @@ from kudurru.entrypoints.service import (
     ListRequest,
     MarkRequest,
     because,
+    erased,
     export_zone,
+    pruned,
     read_info,
     read_list,
     read_object,
@@ -81,11 +87,14 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from kudurru.projections.pipeline.signatures import Signatures
+from kudurru.projections.pipeline.transfers import Transfers
 
 log = logging.getLogger("kudurru")
 
@@ -129,6 +138,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     trusted_keys: tuple[str, ...] = ()
+    secrets_key: str = ""
+    tsig: TsigSettings = TsigSettings()
 
 
 class Server:
@@ -141,6 +152,8 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self._node: Node | None = None
+        self._keyring: Keyring | None = None
+        self._notifier: Notifier | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
         self._pipeline: Pipeline
@@ -163,22 +176,29 @@ class Server:
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
+            keyring = keyring_of(
+                directory, node, options.secrets_key, allow_old=options.tsig.allow_old
+            )
+            self._keyring = keyring
+            notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
+            self._notifier = notifier
             addresses = await self._listen(
-                node, writer, Cookies(secret), directory.cache_dump, stack
+                node, writer, keyring, Cookies(secret), directory.cache_dump, stack
             )
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer))
+            rpc = RpcServer(path, self._handler(node, writer, keyring))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
                     running = [
                         tasks.create_task(
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        )
+                        ),
+                        tasks.create_task(notifier.run(), name="notifies"),
                     ]
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
@@ -200,6 +220,8 @@ class Server:
                     self._write_pid_file(stack)
                     if checkpointer is not None and checkpointer.is_new_key:
                         _tell_key(checkpointer)
+                    for problem in keyring.problems():
+                        log.warning("%s", problem)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
@@ -222,6 +244,8 @@ class Server:
     def invalidate(self) -> None:
         for _, engine in self._engines:
             engine.invalidate()
+        if self._notifier is not None:
+            self._notifier.wake()
 
     def _changed(self) -> None:
         """Served data is another now."""
@@ -263,6 +287,7 @@ class Server:
         self,
         node: Node,
         writer: Writer,
+        keyring: Keyring,
         cookies: Cookies,
         cache_dump: Path,
         stack: AsyncExitStack,
@@ -287,6 +312,7 @@ class Server:
             max_age_us = options.cache.persist_max_age // MICROSECOND
             self._keeper.restore(max_age_us)
             stack.push_async_callback(self._keeper.dump_last)
+        transfers = Transfers(node.zones)
         pipeline = self._pipeline = pipeline_of(
             node,
             resolver=resolving.resolver,
@@ -295,11 +321,17 @@ class Server:
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
+            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            transfers=transfers,
         )
-        limiter = RateLimiter(options.ratelimit, SystemClock())
+        limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(resolving.samples)
+        metrics.add(lambda: transfer_samples(transfers))
+        if self._notifier is not None:
+            notifier = self._notifier
+            metrics.add(lambda: notify_samples(notifier.statistics()))
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
@@ -330,9 +362,12 @@ class Server:
 
     def warnings(self) -> list[str]:
         """What an operator should see to, though queries are answered."""
-        if self._certificates is None or not self._certificates.problem:
-            return []
-        return [f"Certificate: {self._certificates.problem}"]
+        found = []
+        if self._certificates is not None and self._certificates.problem:
+            found.append(f"Certificate: {self._certificates.problem}")
+        if self._keyring is not None and self.is_synced:
+            found += [f"Key: {problem}" for problem in self._keyring.problems()]
+        return found
 
     async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
@@ -347,6 +382,8 @@ class Server:
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
+        if self.why_not_writable is not None:
+            node.zones.show_unstamped()
         if checkpointer is not None:
             checkpointer.recount()
 
@@ -413,7 +450,7 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer) -> Any:
+    def _handler(self, node: Node, writer: Writer, keyring: Keyring) -> Any:
         resolving = self._resolving
         assert resolving is not None, "listeners come before commands"
 
@@ -460,9 +497,27 @@ class Server:
                     prepare = partial(restoring.prepare_undo, node.log, unwanted)
                     carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
                     return msgspec.to_builtins(carried)
+                case "create-key":
+                    wanted = msgspec.convert(argument, KeyRequest)
+                    made = keyring.creation(wanted, because(who, wanted.reason), SystemEntropy())
+                    return msgspec.to_builtins(await writer.submit(made))
+                case "revoke-key":
+                    name, reason = msgspec.convert(argument, tuple[str, str])
+                    gone = revocation(node, name, because(who, reason))
+                    return msgspec.to_builtins(await writer.submit(gone))
+                case "key-states":
+                    return msgspec.to_builtins(keyring.states())
                 case "mark":
                     mark = to_mark(msgspec.convert(argument, MarkRequest), who)
                     return (await writer.submit(mark)).seq
+                case "redact":
+                    secret = msgspec.convert(argument, RedactRequest)
+                    redaction = await writer.redact(secret, because(who, secret.reason))
+                    return msgspec.to_builtins(erased(redaction))
+                case "prune":
+                    old = msgspec.convert(argument, PruneRequest)
+                    pruning = await writer.prune(old, because(who, old.reason))
+                    return msgspec.to_builtins(pruned(pruning))
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 

@@ -13,14 +13,16 @@ from kudurru.domain import targets, zone_export
 from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Invalid, NotFound
-from kudurru.domain.events import Who
+from kudurru.domain.events import SecretWrite, Who
 from kudurru.domain.kinds.meta import API_VERSION, DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
-from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
+from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
+from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
 
 PAGE_MAX = 500
@@ -51,6 +53,24 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
 class MarkRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     reason: str = ""
+
+
+class Erased(msgspec.Struct, frozen=True, kw_only=True):
+    """What a redaction has erased: `part` of the rows from `first` to `last`."""
+
+    first: int
+    last: int
+    part: str
+    others: list[int]  # positions of the same object whose content is still there
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pruning has taken away, or would: `rows` of those up to `upto`."""
+
+    upto: int = 0  # 0: nothing
+    anchor: int = 0  # size of the checkpoint that the log begins with
+    rows: int = 0
+    kept: int = 0
 
 
 class ListReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,16 +142,39 @@ class Service(Protocol):
         server."""
         ...
 
+    def create_key(self, request: KeyRequest) -> Result:
+        """Make a TSIG key, or give its secret again. Raises: Invalid; Conflict when it is there
+        and works."""
+        ...
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        """Raises: NotFound."""
+        ...
+
+    def key_states(self) -> list[KeyState]: ...
+
     def mark(self, request: MarkRequest) -> int:
         """Position of the mark. Raises Conflict when the name is taken."""
         ...
 
+    def redact(self, request: RedactRequest) -> Erased:
+        """Raises: NotFound, Conflict or Invalid for what cannot be erased."""
+        ...
+
+    def prune(self, request: PruneRequest) -> Pruned:
+        """Raises: NotFound without a key to sign with."""
+        ...
+
 
 def to_change(request: ChangeRequest, who: Who) -> Change:
-    """The commands of a request. Raises Invalid for a manager or reason that may not be."""
+    """The commands of a request. Raises Invalid for a manager or reason that may not be, and for
+    objects with a secret part, which are made otherwise."""
     causes = list(manager_faults(request.manager))
     if causes:
         raise Invalid("manager", causes)
+    for manifest in request.apply:
+        if manifest.kind.is_internal:
+            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", _MADE_OTHERWISE)])
     commands: list[Command] = [
         Apply(manifest=manifest, manager=request.manager, force=request.force)
         # Zones first: record sets are held against them, wherever they stand in a file.
@@ -146,11 +189,31 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
         dry_run=request.dry_run,
         imported_serials=request.imported_serials,
         allow_mass_change=request.allow_mass_change,
+        secrets=tuple(
+            SecretWrite(key, None) for key in request.delete if KINDS[ref_of(key).kind].is_internal
+        ),
     )
+
+
+_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `kudurru tsig create`"
 
 
 def to_mark(request: MarkRequest, who: Who) -> Change:
     return Change(commands=(targets.mark_command(request.name),), who=because(who, request.reason))
+
+
+def erased(redaction: Redaction) -> Erased:
+    erasure = redaction.erasure
+    return Erased(
+        first=erasure.first, last=erasure.last, part=erasure.part, others=redaction.others
+    )
+
+
+def pruned(pruning: Pruning | None) -> Pruned:
+    if pruning is None:
+        return Pruned()
+    anchor = pruning.anchor
+    return Pruned(upto=anchor.upto, anchor=anchor.size, rows=pruning.rows, kept=pruning.kept)
 
 
 def because(who: Who, reason: str) -> Who:

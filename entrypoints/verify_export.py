@@ -349,7 +349,9 @@ class Event:
         if self.type == "payload.redacted.v1" and body is not None:
             said = json.loads(body)
             if isinstance(said, dict) and isinstance(said.get("seq"), int):
-                redacted.add((said["seq"], str(said.get("part", "body"))))
+                first, part, last = said["seq"], str(said.get("part", "body")), said.get("last", 0)
+                last = max(first, last) if isinstance(last, int) else first
+                redacted.update((seq, part) for seq in range(first, min(last, self.seq - 1) + 1))
 
     def check_links(self, before: bytes) -> None:
         """Leaf and head, after the head before."""
@@ -373,6 +375,7 @@ class Export:
             said = json.loads(header)
             is_ours = said["kudurru"] == "export" and said["version"] == 1
             self.origin, self.size = str(said["origin"]), int(said["size"])
+            self.began = str(said.get("began", said["origin"]))
             self.filter = dict(said["filter"] or {})
             self.keys = [str(note) for note in said["keys"]]
         except UNREADABLE:
@@ -405,7 +408,7 @@ class Export:
 
 def verify_whole(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
     """Every event of a log, in order, and the tree of all of them."""
-    tree, seq, head = Tree(), 0, sha256(b"\x03" + export.origin.encode())
+    tree, seq, head = Tree(), 0, sha256(b"\x03" + export.began.encode())
     erased: set[tuple[int, str]] = set()
     redacted: set[tuple[int, str]] = set()
     set_end = 0

@@ -23,6 +23,7 @@ from kudurru.domain.events import (
     Event,
     Position,
     Recorded,
+    SecretWrite,
     Who,
 )
 from kudurru.domain.object_store import (
@@ -70,6 +71,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Serials that zones had in the files they came from, by name of the DNSZone."""
     allow_mass_change: bool = True
     guard: Guard | None = None
+    secrets: tuple[SecretWrite, ...] = ()
+    """Secret parts of the objects, written with the events that come of the commands."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -115,6 +118,7 @@ class Views:
         epoch: int,
         on_change: Callable[[], None] = lambda: None,
         *,
+        oldest: Callable[[], Position] = lambda: Position(0),
         hold_bodies: bool = False,
     ) -> None:
         self.objects = ObjectsView(read_event, epoch)
@@ -123,8 +127,8 @@ class Views:
         self.bodies = Bodies(self.objects) if hold_bodies else None
         first = [self.bodies] if self.bodies is not None else []
         # The zone view reads objects as they were before the event at hand: it comes first.
-        self.follower = Follower([*first, self.clock, self.zones, self.objects])
-        self.objects_only = Follower([*first, self.objects])
+        self.follower = Follower([*first, self.clock, self.zones, self.objects], oldest)
+        self.objects_only = Follower([*first, self.objects], oldest)
         """For reads that need no zones; the two are not mixed on one instance."""
 
     def digests(self) -> dict[str, str]:
@@ -150,7 +154,13 @@ class Node:
         self._why_not_writable: KudurruError | None = None
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
         self._reading: Reading | None = None
-        self.views = Views(self._read_event, log.epoch, on_change, hold_bodies=log.is_shared)
+        self.views = Views(
+            self._read_event,
+            log.epoch,
+            on_change,
+            oldest=log.oldest,
+            hold_bodies=log.is_shared,
+        )
 
     def _read_event(self, seq: int) -> Recorded | None:
         bodies = self.views.bodies
@@ -352,7 +362,7 @@ class Node:
                 record(stamp)
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
-            change_set = ChangeSet(tuple(decided.events), who)
+            change_set = ChangeSet(tuple(decided.events), who, change.secrets)
             recorded = self.append([change_set], at_us, decided_at)
         result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)

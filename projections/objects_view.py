@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from kudurru.domain.checkpoint import StateBody
+from kudurru.domain.errors import LogDamaged, Redacted
 from kudurru.domain.events import (
     CHECKPOINT_STATE,
     OBJECT_APPLIED,
@@ -29,7 +30,7 @@ from kudurru.domain.object_store import (
     decode_status,
     resource_version,
 )
-from kudurru.domain.objects import Key
+from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.set_digest import SetDigest, number_of
 
 CACHE_MAX = 4096
@@ -174,9 +175,10 @@ class ObjectsView:
 
     def _load(self, key: Key, entry: Entry) -> StoredObject:
         applied = self._read_event(entry.applied)
-        # The body of a live object is never erased and the index came from this log.
-        assert applied is not None
-        assert applied.body is not None
+        if applied is None:  # the index came from this log
+            raise LogDamaged("gap", entry.applied, f"the content of {key} is missing")
+        if applied.body is None:  # only of an object as it was: that of a live one stays
+            raise Redacted(f"{ref_of(key)} was redacted, at position {entry.applied}")
         status = self._read_event(entry.status) if entry.status else None
         return StoredObject(
             key=key,

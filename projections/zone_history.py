@@ -58,10 +58,33 @@ class ZoneHistory:
             self._highest[apex] = delta.to_serial
 
     def forget(self, apex: Name) -> None:
-        """The zone is gone: its versions are of no use, its highest serial stays."""
+        """The zone is served no more: its versions are of no use, its highest serial stays."""
         for version in self._versions.pop(apex, ()):
             self._digest.remove(_element(apex, version))
         self._changes.pop(apex, None)
+
+    def forget_before(self, upto: Position) -> None:
+        """Of each zone keep the newest version up to a position, as one to begin with, and those
+        after it: nobody can tell any more what came before."""
+        for apex in self._versions:
+            self._begin_with(apex, upto)
+
+    def forget_changes(self) -> None:
+        """Of each zone keep the newest version only: secondaries fetch it whole once."""
+        for apex, versions in self._versions.items():
+            if versions:
+                self._begin_with(apex, versions[-1].seq)
+
+    def _begin_with(self, apex: Name, upto: Position) -> None:
+        versions, first = self._versions[apex], None
+        while versions and versions[0].seq <= upto:
+            first = versions.popleft()
+            self._digest.remove(_element(apex, first))
+            self._changes[apex] -= _size(first)
+        if first is not None:
+            first = msgspec.structs.replace(first, delta=None)
+            versions.appendleft(first)
+            self._digest.add(_element(apex, first))
 
     def versions(self, apex: Name) -> tuple[ZoneVersion, ...]:
         """Oldest first."""

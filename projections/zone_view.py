@@ -12,22 +12,31 @@ from contextlib import contextmanager
 import msgspec
 
 from kudurru.domain import zone_model
+from kudurru.domain.chain import Redaction
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import is_serial
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
+from kudurru.domain.events import (
+    LOG_PRUNED,
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_MOVED,
+    OBJECT_STATUS,
+    PAYLOAD_REDACTED,
+    Position,
+    Recorded,
+)
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
+from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.pruning import PrunedBody
 from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_history import ZoneHistory
-
-_decode_zone = msgspec.json.Decoder(DNSZoneSpec)
-_decode_set = msgspec.json.Decoder(DNSRecordSetSpec)
 
 _ZONE_PREFIX = "DNSZone/"
 _SET_PREFIX = "DNSRecordSet/"
@@ -73,6 +82,14 @@ class ZoneState:
         """Keys of the record sets that take part in the zone."""
         return {key for owner in self.sources for key in self.sources_of(owner)}
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the zone may be answered from: a primary once it has a serial, for nobody must
+        see its SOA without one."""
+        if self.zone is None:
+            return False
+        return self.zone.stamped_soa is not None or self.spec.type != "Primary"
+
     def allows(self, namespace: str) -> bool:
         allowed = self.spec.allowed_namespaces
         return allowed is None or namespace in allowed
@@ -109,9 +126,11 @@ class ZoneView:
         self._problems: dict[Key, dict[Name, list[EndpointProblem]]] = {}
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
+        self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
         self._touched: set[str] = set()  # zones that may hold more than their serial says
         self.forwards: Mapping[Name, tuple[str, ...]] = {}
         """Upstreams of zones of type Forward, by key of their name. Replaced when it changes."""
+        self._shows_unstamped = False
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
@@ -134,9 +153,20 @@ class ZoneView:
         self.advance(event.ts // 1_000_000)
         self.position = event.seq
         if event.body is None:
+            self._apply_erased(event)
             return
+        if event.type == PAYLOAD_REDACTED:
+            # What was erased is in the changes between versions too, of whatever zone had the name
+            # then; and a replay makes others, as it never sees it. Both are forgotten here.
+            if msgspec.json.decode(event.body, type=Redaction).part == "body":
+                self.history.forget_changes()
+        elif event.type == LOG_PRUNED:
+            pruned = msgspec.json.decode(event.body, type=PrunedBody)
+            self.history.forget_before(Position(pruned.upto))
+        elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            self._unknown.pop(event.key, None)
         if event.key.startswith(_SET_PREFIX):
-            if event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            if event.type in (OBJECT_APPLIED, OBJECT_DELETED, OBJECT_MOVED):
                 self._apply_set(event)
         elif event.key.startswith(_ZONE_PREFIX):
             self._apply_zone(event)
@@ -153,6 +183,20 @@ class ZoneView:
             if state is not None and state.zone is not None:
                 self._rebuild(state, state.zone, owner, {})
                 self._changed()
+
+    def _apply_erased(self, event: Recorded) -> None:
+        """An old content that was redacted. Nobody knows what the zone served then; from the next
+        content of the object on it is known again."""
+        if event.type != OBJECT_APPLIED:
+            return
+        self._unknown[event.key] = event.scope.partition("/")[2]
+        before = self._stored(event.key) if event.key.startswith(_SET_PREFIX) else None
+        if before is not None:
+            self._remove(event.key, before[1])
+
+    def is_known(self, name: str) -> bool:
+        """Whether nothing was redacted of what a zone is made of now."""
+        return name not in self._unknown.values()
 
     def next_expiry_s(self) -> int | None:
         """When a record will go away by itself, seconds UTC."""
@@ -198,6 +242,11 @@ class ZoneView:
         states = self._by_apex.get(apex, [])
         return next((s for s in states if s.zone is not None), states[0] if states else None)
 
+    def serving(self, apex: Name) -> ZoneState | None:
+        """The DNSZone that serves a name, by its key."""
+        states = self._by_apex.get(apex, ())
+        return next((state for state in states if state.zone is not None), None)
+
     def problems(self, key: Key) -> list[EndpointProblem]:
         """What is wrong with a record set, in order of owners."""
         loaded = self._stored(key)
@@ -221,6 +270,12 @@ class ZoneView:
         self._touched = {s.name for s in found}
         return found
 
+    def show_unstamped(self) -> None:
+        """Serve zones that have no serial yet, too, until one is written: it cannot be now."""
+        self._shows_unstamped = True
+        for apex in self._by_apex:
+            self._show(apex)
+
     # --- zones --------------------------------------------------------------------------
 
     def _apply_zone(self, event: Recorded) -> None:
@@ -228,7 +283,7 @@ class ZoneView:
         if event.type == OBJECT_APPLIED:
             assert event.body is not None
             body = decode_body(event.body)
-            spec = _decode_zone.decode(body.spec)
+            spec = read_zone(body.spec)
             state = self._states.get(name)
             if state is None:
                 state = ZoneState(event.key, body.creation_timestamp, spec)
@@ -242,13 +297,13 @@ class ZoneView:
             state = self._states.pop(name)
             if state.zone is not None:
                 self._withdraw(state)
-                self.history.forget(state.apex)
             left = [s for s in self._by_apex[state.apex] if s is not state]
             if left:
                 self._by_apex[state.apex] = left
                 self._elect(state.apex)
             else:
                 del self._by_apex[state.apex]
+                self._show(state.apex)
             self._note_forward(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
             assert event.body is not None
@@ -301,11 +356,21 @@ class ZoneView:
             first.zone = zone
             self._touched.add(first.name)
             self._populate(first, zone, self._waiting.pop(first.name, set()))
-            self.served.add(zone)
-            self._changed()
+        self._show(apex)
+
+    def _show(self, apex: Name) -> None:
+        """Serve who has the name. What was served there before stays until the first serial of a
+        zone that takes its place."""
+        state = next((s for s in self._by_apex.get(apex, ()) if s.zone is not None), None)
+        if state is None:
+            self.served.remove(apex)
+        elif state.zone is not None and (state.is_shown or self._shows_unstamped):
+            self.served.add(state.zone)
+        self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
-        """Stop serving; its record sets wait for a zone of that name."""
+        """Stop serving; its record sets wait for a zone of that name. A zone that is served again
+        has no serial at first, so its versions until now lead nowhere."""
         keys = self._keys_of(state)
         if keys:
             self._waiting[state.name] = keys
@@ -314,8 +379,7 @@ class ZoneView:
         state.sources.clear()
         state.unselected.clear()
         state.zone = None
-        self.served.remove(state.apex)
-        self._changed()
+        self.history.forget(state.apex)
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
         return state.unselected | state.record_sets()
@@ -345,14 +409,15 @@ class ZoneView:
         self.served.before_change(zone)
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
-        self._changed()
+        self._shows_unstamped = False
+        self._show(state.apex)
 
     # --- record sets --------------------------------------------------------------------
 
     def _apply_set(self, event: Recorded) -> None:
         key = event.key
         before = self._stored(key)
-        if event.type == OBJECT_DELETED:
+        if event.type != OBJECT_APPLIED:  # after it moved it comes in anew elsewhere
             if before is not None:
                 self._remove(key, before[1])
             return
@@ -360,10 +425,12 @@ class ZoneView:
         body = decode_body(event.body)
         if before is not None and bytes(before[0].spec) == bytes(body.spec):
             return
-        spec = _decode_set.decode(body.spec)
+        spec = read_record_set(body.spec)
         endpoints = zone_model.parse_endpoints(spec)
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
+        if not endpoints:
+            return  # it takes part in nothing, and would be noted in some histories only
         state = self._states.get(spec.zone_ref.name)
         if state is None or state.zone is None:
             self._waiting.setdefault(spec.zone_ref.name, set()).add(key)
@@ -374,10 +441,10 @@ class ZoneView:
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
         event = self._read_event(entry.applied) if entry else None
-        if event is None or event.body is None:
+        if event is None or event.body is None:  # pruned or redacted
             return None
         body = decode_body(event.body)
-        return body, _decode_set.decode(body.spec)
+        return body, read_record_set(body.spec)
 
     def _load(self, key: Key) -> tuple[str, Endpoints] | None:
         before = self._stored(key)

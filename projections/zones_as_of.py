@@ -11,6 +11,7 @@ import msgspec
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.errors import Redacted
 from kudurru.domain.events import (
     OBJECT_APPLIED,
     OBJECT_DELETED,
@@ -28,7 +29,8 @@ from kudurru.projections.zone_view import ZoneState, ZoneView
 
 
 class ZonesAsOf(ZoneSet):
-    """Zones served at a position. Time stands at the moment of its event."""
+    """Zones served at a position, also before their first serial. Time stands at the moment of
+    its event."""
 
     def __init__(self, log: EventLog, upto: int) -> None:
         super().__init__()
@@ -36,7 +38,7 @@ class ZonesAsOf(ZoneSet):
         self._upto = upto
         event = log.get(upto)
         self.now_s = event.ts // 1_000_000 if event else 0
-        self._elected = _elected(log.births(DNS_ZONE.name, upto))
+        self._elected = _elected(as_of.zone_births(log, upto))
         self._unread = set(self._elected)
 
     def get(self, apex_key: bytes) -> Zone | None:
@@ -70,7 +72,8 @@ class ZonesAsOf(ZoneSet):
             objects.apply(event)
         view.advance(self.now_s)
         state = view.state(name)
-        assert state is not None, f"{name} was born and is not there"
+        if state is None:
+            raise Redacted(f"what DNSZone {name} was at position {self._upto} was redacted")
         return state
 
 

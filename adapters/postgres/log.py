@@ -33,7 +33,7 @@ from kudurru.adapters.postgres.connection import (
 )
 from kudurru.adapters.postgres.elector import PostgresElector
 from kudurru.adapters.postgres.listener import Listener
-from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams
+from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams, secret_writes
 from kudurru.domain.chain import (
     ENTRY_VERSION,
     Sealed,
@@ -54,7 +54,16 @@ from kudurru.domain.errors import (
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow, SignTree, StoredCheckpoint
+from kudurru.domain.ports import (
+    Anchor,
+    Clock,
+    Entropy,
+    LogHead,
+    LogRow,
+    SignTree,
+    StoredCheckpoint,
+    Upkeep,
+)
 from kudurru.domain.tree import HASH_SIZE, TILE_WIDTH, Edge
 
 SCHEMA = "kudurru"
@@ -103,13 +112,29 @@ _INSERT_TILE = """
 _CHECKPOINTS = "SELECT size, note, frontier, state FROM checkpoints"
 _INSERT_CHECKPOINT = """
     INSERT INTO checkpoints (size, note, frontier, state) VALUES (%s, %s, %s, %s)"""
+_DROP_SEALED = "DELETE FROM secrets WHERE key = %s"
+_PUT_SEALED = """
+    INSERT INTO secrets (key, sealed) VALUES (%s, %s)
+    ON CONFLICT (key) DO UPDATE SET sealed = excluded.sealed"""
+_ANCHOR = """
+    SELECT size, state FROM checkpoints WHERE anchor = 1 AND state IS NOT NULL
+    ORDER BY size DESC LIMIT 1"""
+_SET_ANCHOR = "UPDATE checkpoints SET anchor = 1, state = %s WHERE size = %s"
+_PRUNE = """
+    DELETE FROM log USING unnest(%b::bigint[], %b::bigint[]) AS run (first, last)
+    WHERE seq BETWEEN run.first AND run.last"""
+_ERASE = {
+    "body": "UPDATE log SET salt = NULL, body = NULL WHERE seq BETWEEN %s AND %s",
+    "who": "UPDATE log SET who_salt = NULL, who = NULL WHERE seq BETWEEN %s AND %s",
+}
 _BIRTHS = """
     SELECT seq, entry, body, who FROM streams JOIN log ON log.stream = streams.id
     WHERE streams.key >= %s AND streams.key < %s AND log.seq <= %s
-      AND log.ver = 1 + coalesce((
-          SELECT gone.ver FROM log AS gone
-          WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= %s
-          ORDER BY gone.seq DESC LIMIT 1), 0)"""
+      AND log.ver = (
+          SELECT min(own.ver) FROM log AS own WHERE own.stream = streams.id AND own.ver > coalesce((
+              SELECT gone.ver FROM log AS gone
+              WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= %s
+              ORDER BY gone.seq DESC LIMIT 1), 0))"""
 _SEQ_MAX = 2**63 - 1
 
 
@@ -183,8 +208,9 @@ class PostgresEventLog(RecordedLog):
         *,
         head_seq: int | None = None,
         sign: SignTree | None = None,
+        upkeep: Upkeep | None = None,
     ) -> list[Recorded]:
-        append = _Append(channel(self.log_id), change_sets, now_us, first, head_seq, sign)
+        append = _Append(channel(self.log_id), change_sets, now_us, first, head_seq, sign, upkeep)
         salts = self._entropy.token(salts_size(change_sets))
         with self.place.errors():
             try:
@@ -220,6 +246,7 @@ class PostgresEventLog(RecordedLog):
             newest = append.sealed[-1]
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
             self._edge = append.edge
+            self.epoch = append.upkeep.epoch or self.epoch
         return [row.event for row in append.sealed]
 
     def _settle(self, newest: Sealed) -> bool:
@@ -260,6 +287,7 @@ class PostgresEventLog(RecordedLog):
         first, last = self._reader.query("SELECT min(seq), max(seq) FROM log")[0]
         if first is None:
             return Position(0)
+        first = max(first, self.oldest())
 
         def ts_of(seq: int) -> int:
             found = self._reader.query("SELECT ts FROM log WHERE seq = %s", (seq,))
@@ -326,6 +354,10 @@ class PostgresEventLog(RecordedLog):
             _refuse_newer(self.place, f"has entries of version {found}", ENTRY_VERSION)
         return log_id, epoch
 
+    def secret(self, key: Key) -> bytes | None:
+        found = self._reader.query("SELECT sealed FROM secrets WHERE key = %s", (key.encode(),))
+        return bytes(found[0][0]) if found else None
+
     def scopes(self) -> list[str]:
         rows = self._reader.query("SELECT scope FROM scopes ORDER BY id")
         return [row[0].decode() for row in rows]
@@ -355,6 +387,10 @@ class PostgresEventLog(RecordedLog):
     def newest_checkpoint(self) -> StoredCheckpoint | None:
         found = self._reader.query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
         return StoredCheckpoint(*found[0]) if found else None
+
+    def anchor(self) -> Anchor | None:
+        found = self._reader.query(_ANCHOR)
+        return Anchor(*found[0]) if found else None
 
     # --- following ----------------------------------------------------------------------
 
@@ -411,9 +447,11 @@ class _Append:
         first: Collection[int],
         head_seq: int | None,
         sign: SignTree | None,
+        upkeep: Upkeep | None,
     ) -> None:
         self._channel = channel
         self._sign = sign
+        self.upkeep = upkeep or Upkeep()
         self._change_sets = change_sets
         self._now_us = now_us
         self._first = first
@@ -421,7 +459,8 @@ class _Append:
         events = [event for change_set in change_sets for event in change_set.events]
         self._keys = list({event.key: None for event in events})
         self._scopes = list({event.scope: None for event in events})
-        self.timeout_s = EXCHANGE_TIMEOUT_S + len(events) / 1_000
+        rows = len(events) + (self.upkeep.prune.upto if self.upkeep.prune else 0)
+        self.timeout_s = EXCHANGE_TIMEOUT_S + rows / 1_000
         self.sealed: list[Sealed] = []
         """What a COMMIT was sent for."""
         self.edge = Edge()  # of the tree after it
@@ -479,10 +518,29 @@ class _Append:
                 connection.execute(_INSERT_TILE, values)
             if checkpoint is not None:
                 connection.execute(_INSERT_CHECKPOINT, msgspec.structs.astuple(checkpoint))
+            for key, secret in secret_writes(self._change_sets).items():
+                if secret is None:
+                    connection.execute(_DROP_SEALED, (key.encode(),))
+                else:
+                    connection.execute(_PUT_SEALED, (key.encode(), secret))
+            for statement, parameters in _taken_away(self.upkeep):
+                connection.execute(statement, parameters)
             connection.execute("UPDATE counter SET seq = %s", (newest.seq,))
             connection.execute("SELECT pg_notify(%s, %s)", (self._channel, str(newest.seq)))
             self.sealed, self.edge = sealed, edge
             connection.execute("COMMIT")
+
+
+def _taken_away(upkeep: Upkeep) -> Iterator[tuple[str, Sequence[Any]]]:
+    for erasure in upkeep.erase:
+        yield _ERASE[erasure.part], (erasure.first, erasure.last)
+    if upkeep.epoch:
+        yield "UPDATE meta SET epoch = %s", (upkeep.epoch,)
+    if upkeep.prune is not None:
+        # The anchor first: rows can only go when there is one after them.
+        yield "UPDATE checkpoints SET state = NULL WHERE anchor = 1", ()
+        yield _SET_ANCHOR, (upkeep.prune.kept, upkeep.prune.size)
+        yield _PRUNE, _transposed(list(upkeep.prune.runs())) or [[], []]
 
 
 def _new_names(
@@ -604,21 +662,28 @@ def _prepare(
     """The tables, where there are none."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
-        found = connection.execute(
-            "SELECT to_regclass(%s) IS NOT NULL", (f'"{place.schema}".meta',)
-        ).fetchone()
-        if found and found[0]:
+        if _has_table(connection, place, "meta"):
+            if create and not _has_table(connection, place, "secrets"):
+                connection.execute(schema.SECRETS)
             return
         if not create:
             raise NotFound(f"{place} holds no log: name the right database")
         name = sql.Identifier(place.schema)
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
         connection.execute(schema.TABLES)
+        connection.execute(schema.SECRETS)
         connection.execute("INSERT INTO counter VALUES (1, 0)")
         connection.execute(
             "INSERT INTO meta VALUES (1, %s, 1, %s, %s)",
             (entropy.token(16).hex(), schema.SCHEMA_VERSION, clock.now_us()),
         )
+
+
+def _has_table(connection: Connection, place: Place, name: str) -> bool:
+    found = connection.execute(
+        "SELECT to_regclass(%s) IS NOT NULL", (f'"{place.schema}".{name}',)
+    ).fetchone()
+    return found is not None and found[0]
 
 
 def _refuse_newer(place: Place, what: str, ours: int) -> None:

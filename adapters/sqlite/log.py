@@ -20,7 +20,13 @@ from typing import Any, NoReturn, Self
 
 from eventsourcing.persistence import IntegrityError
 
-from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, check_head, continue_streams
+from kudurru.adapters.recorder import (
+    OURS_BEGIN_AT,
+    RecordedLog,
+    check_head,
+    continue_streams,
+    secret_writes,
+)
 from kudurru.adapters.sqlite import schema
 from kudurru.adapters.sqlite.connection import (
     WAL_SIZE_MAX,
@@ -43,6 +49,7 @@ from kudurru.domain.chain import (
 )
 from kudurru.domain.errors import (
     ADVICE,
+    Conflict,
     LogDamaged,
     LogNewer,
     NotFound,
@@ -51,7 +58,16 @@ from kudurru.domain.errors import (
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow, SignTree, StoredCheckpoint
+from kudurru.domain.ports import (
+    Anchor,
+    Clock,
+    Entropy,
+    LogHead,
+    LogRow,
+    SignTree,
+    StoredCheckpoint,
+    Upkeep,
+)
 from kudurru.domain.tree import HASH_SIZE, TILE_WIDTH, Edge
 
 BATCH_FIRST = 32
@@ -85,14 +101,22 @@ _INSERT_TILE = """
     INSERT INTO tiles (level, idx, width, hashes) VALUES (?, ?, ?, ?)
     ON CONFLICT (level, idx) DO UPDATE SET width = excluded.width, hashes = excluded.hashes"""
 _CHECKPOINTS = "SELECT size, note, frontier, state FROM checkpoints"
+_ANCHOR = """
+    SELECT size, state FROM checkpoints WHERE anchor = 1 AND state IS NOT NULL
+    ORDER BY size DESC LIMIT 1"""
+_ERASE = {
+    "body": "UPDATE log SET salt = NULL, body = NULL WHERE seq BETWEEN ? AND ?",
+    "who": "UPDATE log SET who_salt = NULL, who = NULL WHERE seq BETWEEN ? AND ?",
+}
 _SCOPES = "SELECT scope FROM scopes ORDER BY id"
 _BIRTHS = """
     SELECT seq, entry, body, who FROM streams CROSS JOIN log
     WHERE streams.key >= ? AND streams.key < ? AND log.stream = streams.id AND log.seq <= ?
-      AND log.ver = 1 + ifnull((
-          SELECT gone.ver FROM log AS gone
-          WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= ?
-          ORDER BY gone.seq DESC LIMIT 1), 0)"""
+      AND log.ver = (
+          SELECT min(own.ver) FROM log AS own WHERE own.stream = streams.id AND own.ver > ifnull((
+              SELECT gone.ver FROM log AS gone
+              WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= ?
+              ORDER BY gone.seq DESC LIMIT 1), 0))"""
 _SEQ_MAX = 2**63 - 1
 
 
@@ -154,6 +178,7 @@ class SQLiteEventLog(RecordedLog):
         *,
         head_seq: int | None = None,
         sign: SignTree | None = None,
+        upkeep: Upkeep | None = None,
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
         ids: dict[Key, int] = {}
@@ -180,14 +205,26 @@ class SQLiteEventLog(RecordedLog):
                 _insert(db, sealed, ids)
             except sqlite3.IntegrityError as error:
                 raise IntegrityError(str(error)) from error
+            _write_secrets(db, secret_writes(change_sets))
             edge = self._grow_tree(db, head, [row.leaf for row in sealed])
             if sign is not None:
                 _insert_checkpoint(db, sign(edge, sealed[-1].event.body or b""))
+            if upkeep is not None:
+                _take_away(db, upkeep)
         if sealed:
             newest = sealed[-1]
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
         self._edge = edge
+        if upkeep is not None:
+            self.epoch = upkeep.epoch or self.epoch
+            self._empty_wal()
         return [row.event for row in sealed]
+
+    def _empty_wal(self) -> None:
+        """What was taken away is durable; its octets are in the -wal file until that is begun
+        anew, which waits for readers and so may have to wait for the next time."""
+        with self._write_lock, suppress(sqlite3.Error):
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _grow_tree(self, db: sqlite3.Connection, head: LogHead, leaves: list[bytes]) -> Edge:
         """The edge of the tree with these leaves after `head`, tiles stored. Where another process
@@ -264,6 +301,10 @@ class SQLiteEventLog(RecordedLog):
         with self._read_lock, storage_errors(self.path):
             return self._head(self._reader)
 
+    def secret(self, key: Key) -> bytes | None:
+        found = self._query("SELECT sealed FROM secrets WHERE key = ?", (key,))
+        return found[0][0] if found else None
+
     def stream_version(self, key: Key) -> int:
         found = self._query(_STREAM, (key,))
         return (found[0][1] or 0) if found else 0
@@ -277,6 +318,7 @@ class SQLiteEventLog(RecordedLog):
         first, last = self._query("SELECT min(seq), max(seq) FROM log")[0]
         if first is None:
             return Position(0)
+        first = max(first, self.oldest())
 
         def ts_of(seq: int) -> int:
             found = self._query("SELECT ts FROM log WHERE seq = ?", (seq,))
@@ -378,6 +420,10 @@ class SQLiteEventLog(RecordedLog):
         found = self._query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
         return StoredCheckpoint(*found[0]) if found else None
 
+    def anchor(self) -> Anchor | None:
+        found = self._query(_ANCHOR)
+        return Anchor(*found[0]) if found else None
+
     def elector(self, name: str) -> FileElector:
         return FileElector(self.path.with_name(f"{self.path.name}.{name}.leader"), self._clock)
 
@@ -425,6 +471,32 @@ def _insert_checkpoint(db: sqlite3.Connection, found: StoredCheckpoint) -> None:
         "INSERT INTO checkpoints (size, note, frontier, state) VALUES (?, ?, ?, ?)",
         (found.size, found.note, found.frontier, found.state),
     )
+
+
+def _write_secrets(db: sqlite3.Connection, writes: dict[Key, bytes | None]) -> None:
+    for key, sealed in writes.items():
+        if sealed is None:
+            db.execute("DELETE FROM secrets WHERE key = ?", (key,))
+        else:
+            db.execute("INSERT OR REPLACE INTO secrets VALUES (?, ?)", (key, sealed))
+
+
+def _take_away(db: sqlite3.Connection, upkeep: Upkeep) -> None:
+    for erasure in upkeep.erase:
+        db.execute(_ERASE[erasure.part], (erasure.first, erasure.last))
+    if upkeep.epoch:
+        db.execute("UPDATE meta SET epoch = ?", (upkeep.epoch,))
+    anchor = upkeep.prune
+    if anchor is None:
+        return
+    # The anchor first: rows can only go when there is one after them.
+    db.execute("UPDATE checkpoints SET state = NULL WHERE anchor = 1")
+    changed = db.execute(
+        "UPDATE checkpoints SET anchor = 1, state = ? WHERE size = ?", (anchor.kept, anchor.size)
+    )
+    if changed.rowcount != 1:
+        raise Conflict(f"there is no checkpoint of {anchor.size} events any more")
+    db.executemany("DELETE FROM log WHERE seq BETWEEN ? AND ?", anchor.runs())
 
 
 def _goes_back(path: Path, after: int, found: int) -> LogDamaged:
@@ -519,6 +591,7 @@ def _prepare(
     try:
         if is_empty:
             _create_tables(db, entropy.token(16).hex(), clock.now_us())
+        db.execute(schema.SECRETS)
         # Changes nothing, and shows here, not at the first append, whether we may write.
         db.execute("DELETE FROM tracking WHERE 0")
         db.execute("COMMIT")

@@ -2,8 +2,7 @@
 
 Triggers keep the log append-only against mistakes: of ours, and of people with a shell. They are
 no protection against who owns the file, the chain is. What they allow: the next seq; erasing a
-payload together with its salt; deleting rows up to an anchor in `checkpoints` (the newest row
-stays: that of the pruning itself, so the next seq is always known).
+payload together with its salt; deleting rows up to an anchor in `checkpoints`.
 
 `tiles` has the tree of the leaves as `domain.tree` lays it out: of level 0 full tiles only, as
 `log.leaf` has the rest. `tracking` is laid out for views that keep their position here; nothing
@@ -67,7 +66,7 @@ CREATE TABLE checkpoints (
     size     INTEGER PRIMARY KEY,
     note     TEXT NOT NULL,     -- C2SP signed note
     frontier BLOB NOT NULL,
-    state    BLOB,              -- digest of the projected state, for an anchor the snapshot of it
+    state    BLOB,              -- digest of the projected state; for an anchor the rows kept
     anchor   INTEGER NOT NULL DEFAULT 0 CHECK (anchor IN (0, 1))  -- 1: rows up to size may go
 ) STRICT;
 
@@ -76,6 +75,15 @@ CREATE TABLE tracking (
     seq        INTEGER NOT NULL
 ) STRICT;
 """
+
+SECRETS = """
+CREATE TABLE IF NOT EXISTS secrets (
+    key    TEXT PRIMARY KEY,
+    sealed BLOB NOT NULL
+) STRICT, WITHOUT ROWID
+"""
+"""Secret parts of objects, sealed with the node's key. No part of the chain: a log may come without
+them. Logs of the first versions have no such table."""
 
 TRIGGERS = """
 CREATE TRIGGER log_has_no_gap BEFORE INSERT ON log

@@ -13,7 +13,13 @@ from kudurru.domain.verify import TAIL_ROWS, Verified
 from kudurru.domain.verify import verify as verify_log
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import audit_export, audit_prove, common
+from kudurru.entrypoints.cli import (
+    audit_export,
+    audit_prove,
+    audit_prune,
+    audit_redact,
+    common,
+)
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.history import describe_event
 from kudurru.entrypoints.cli.output import (
@@ -52,6 +58,8 @@ app.command()(audit_prove.checkpoint)
 app.command()(audit_prove.prove)
 app.command()(audit_prove.key)
 app.command()(audit_export.export)
+app.command()(audit_prune.prune)
+app.command()(audit_redact.redact)
 
 
 class Level(StrEnum):

@@ -12,7 +12,8 @@ import typer
 
 from kudurru.domain import export as formats
 from kudurru.domain.chain import origin_of, recorded_of
-from kudurru.domain.checkpoint import AdoptionBody
+from kudurru.domain.checkpoint import AdoptionBody, parse_checkpoint
+from kudurru.domain.epochs import epochs, first_origin
 from kudurru.domain.errors import Cause, Invalid, StorageFailed
 from kudurru.domain.events import SIGNING_KEY, Recorded
 from kudurru.domain.kinds.registry import kind_by_word
@@ -151,9 +152,11 @@ def _jsonl(log: VerifiableLog, selection: Selection, move: Move) -> Iterator[byt
             f"the newest {unsigned} events are under no checkpoint yet and left out; "
             "`kudurru audit checkpoint` signs them"
         )
-    origin = origin_of(log.log_id, log.epoch)
-    yield formats.first_line(origin, checkpoint.size, selection.said, _adoptions(log, checkpoint))
-    tree = Tree(checkpoint.size, log.hashes) if selection.said else None
+    # What is left of a pruned log is a selection too: each event is proved by itself.
+    said = selection.said | ({"pruned": str(log.oldest())} if log.oldest() else {})
+    origin, adoptions = parse_checkpoint(checkpoint.note).origin, _adoptions(log, checkpoint)
+    yield formats.first_line(origin, checkpoint.size, said, adoptions, first_origin(log))
+    tree = Tree(checkpoint.size, log.hashes) if said else None
     count = 0
     for row, _ in _rows(log, selection, checkpoint.size, move):
         yield formats.event_line(row, tree.inclusion_proof(row.seq - 1) if tree else None)
@@ -162,7 +165,9 @@ def _jsonl(log: VerifiableLog, selection: Selection, move: Move) -> Iterator[byt
 
 
 def _adoptions(log: VerifiableLog, checkpoint: StoredCheckpoint) -> Iterable[str]:
-    for event in log.read(0, checkpoint.size, key=SIGNING_KEY):
+    """Of the epoch that the checkpoint is of."""
+    epoch = max((seq for seq, _ in epochs(log, checkpoint.size)), default=0)
+    for event in log.read(epoch, checkpoint.size, key=SIGNING_KEY):
         if event.body is not None:
             yield msgspec.json.decode(event.body, type=AdoptionBody).note
 

@@ -30,9 +30,11 @@ COMMANDS = {
     "restore": ("restore", "Bring objects back to a moment, plan first."),
     "replay": ("replay", "Rebuild every view from the log."),
     "audit": ("audit", "Verify and follow the log."),
+    "log": ("log", "Back the log up, and go on from a backup."),
     "query": ("query", "Ask what a name answers, now or back then."),
     "cache": ("cache", "Show and flush the cache of the resolver."),
     "zone": ("zone", "Import, export and check zones as master files."),
+    "tsig": ("tsig", "Make, list and revoke TSIG keys."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),
 }

@@ -95,15 +95,18 @@ def replay_compared(node: Node, upto: Any) -> int:
     as it is rebuilt: log to state to what was served. The number of stamps. Raises LogDamaged at
     the first difference."""
     stamps = 0
-    follower = node.views.follower
+    follower, oldest = node.views.follower, node.log.oldest()
     for event in node.log.read(0, upto):
-        if event.type == CHECKPOINT_STATE:
+        is_told = event.seq > oldest  # before that rows are missing, and no state is whole
+        if event.type == CHECKPOINT_STATE and is_told:
             _compare_state(node, event)
         follower.apply(event)
-        if event.type != OBJECT_STATUS or not event.key.startswith("DNSZone/"):
+        if event.type != OBJECT_STATUS or not event.key.startswith("DNSZone/") or not is_told:
             continue
         state = node.zones.state(ref_of(event.key).name)
         if state is None or state.zone is None or event.body is None:
+            continue
+        if not node.zones.is_known(state.name):
             continue
         said = decode_status(event.body).get("contentHash")
         found = state.zone.digest()
@@ -178,8 +181,10 @@ def _export(node: Node, folder: Path) -> None:
                 path = folder / f"{state.name}.zone"
                 path.write_text("".join(zone_export.lines(state.zone)))
         with (folder / "objects.jsonl").open("wb") as file:
-            for kind in KINDS:
-                for stored in node.objects.list(kind).objects:
+            for kind in KINDS.values():
+                if kind.is_internal:
+                    continue  # of no use without its secret part
+                for stored in node.objects.list(kind.name).objects:
                     file.write(msgspec.json.encode(to_document(stored)) + b"\n")
     except OSError as error:
         raise Invalid(str(folder), [Cause("", f"cannot be written: {error.strerror}")]) from None

@@ -6,7 +6,8 @@ import sys
 
 BENCHES = (
     *("spine", "log", "tree", "postgres", "restore"),
-    *("master_file", "answers", "engine", "forward", "cache_dump", "visible", "transports"),
+    *("master_file", "answers", "engine", "forward", "cache_dump", "visible"),
+    *("transports", "transfers"),
 )
 SHORT = ("spine", "log", "engine", "visible")
 
