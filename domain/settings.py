@@ -291,7 +291,8 @@ class QuerylogSettings(Section, frozen=True):
     enabled: Annotated[bool, cluster("Log queries", restart=True)] = True
     sink: Annotated[Literal["sqlite"], cluster("Where to", restart=True)] = "sqlite"
     privacy_level: Annotated[
-        int, cluster("0 keeps all, 3 the least; from 2 clients are pseudonyms", low=0, high=3)
+        int,
+        cluster("0 keeps all, 1 cuts addresses, 2 has pseudonyms, 3 counts", low=0, high=3),
     ] = 0
     truncate: TruncateSettings = TruncateSettings()
     ignore: Annotated[tuple[Domain, ...], cluster("Domains that are not logged")] = ()

@@ -70,6 +70,8 @@ class Resolving:
     ) -> None:
         """Take settings. Upstreams that are still named keep their connections and health."""
         _check(upstreams)
+        self._groups = upstreams.groups
+        self._policy_routes: dict[tuple[str, ...], Route | None] = {}
         self._carriers.ca = upstreams.ca
         self._forwarder.strategy = upstreams.strategy
         self._forwarder.timeout_us = _microseconds(upstreams.timeout.total_seconds())
@@ -94,6 +96,24 @@ class Resolving:
     def route(self, upstreams: Iterable[str], *, is_inside: bool = False) -> Route:
         """Where a policy or a zone sends its questions. Raises ValueError."""
         return self._route(_addresses(upstreams), (), is_inside=is_inside)
+
+    def route_of(self, upstreams: tuple[str, ...]) -> Route | None:
+        """Where a policy sends its questions: upstreams, and groups by name. None where they make
+        no sense, so that the default counts."""
+        if upstreams not in self._policy_routes:
+            try:
+                addresses = self._members(self._groups, upstreams)
+                route: Route | None = self._route(addresses, (), is_inside=False)
+            except ValueError:
+                route = None
+            self._policy_routes[upstreams] = route
+        return self._policy_routes[upstreams]
+
+    def asked_for(self, name: names.Name, upstreams: tuple[str, ...]) -> list[str]:
+        """Who is asked for a name by a client whose policy names these upstreams."""
+        route = self.route_of(upstreams) if upstreams else None
+        found = self.resolver.route_for(names.key(name), route)
+        return [one.address.text for one in found.group.upstreams] if found is not None else []
 
     def samples(self) -> Iterator[Sample]:
         yield from _cache_samples(self.cache)
@@ -187,12 +207,12 @@ class Resolving:
         return found
 
 
-async def resolved(pipeline: Pipeline, packet: bytes) -> bytes:
-    """The answer to a query of this machine, as over TCP; a drop is SERVFAIL. Raises Invalid for
-    what is too short to be a query."""
+async def resolved(pipeline: Pipeline, packet: bytes, client: str) -> bytes:
+    """The answer that a client gets, as over TCP; a drop is SERVFAIL. It asks to see, so the query
+    log has nothing of it. Raises Invalid for what is too short to be a query."""
     if len(packet) < HEADER_SIZE:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
-    reply = pipeline.handle(packet, "127.0.0.1", "tcp")
+    reply = pipeline.handle(packet, client, "tcp", is_noted=False)
     if isinstance(reply, Later):
         reply = await _awaited(reply)
     return packet[:2] + b"\x80\x02" + packet[4:] if reply is None else reply.wire

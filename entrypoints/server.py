@@ -11,12 +11,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -24,17 +24,26 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.http_ops import HttpServer, health_routes
+from kudurru.adapters.lists.files import ListFiles
 from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
+from kudurru.adapters.refresh_times import RefreshTimes
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
+from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged, NotFound
 from kudurru.domain.events import Who
+from kudurru.domain.filtering.policies import BlockDefaults
+from kudurru.domain.kinds.blocklist import BlockListStatus
+from kudurru.domain.objects import Key
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import (
     AclSettings,
+    BlockingSettings,
     CacheSettings,
+    QuerylogSettings,
     RatelimitSettings,
     ResolverSettings,
     TlsSettings,
@@ -54,8 +63,19 @@ from kudurru.entrypoints.directory import (
     pipeline_of,
     trust_of,
 )
+from kudurru.entrypoints.filtering import (
+    BlockingRequest,
+    ExplainRequest,
+    checked_client,
+    read_blocking,
+    read_explanation,
+    to_blocking,
+)
 from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
+from kudurru.entrypoints.list_keeper import ListKeeper
+from kudurru.entrypoints.list_service import ListOptions, list_samples, status_of
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -67,6 +87,7 @@ from kudurru.entrypoints.listeners import (
 )
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.notifier import Notifier
+from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
@@ -129,10 +150,13 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     coalesce_s: float = 0.25
     lameduck_s: float = 5.0
     ratelimit: RatelimitSettings = RatelimitSettings()
+    blocking: BlockingSettings = BlockingSettings()
+    querylog: QuerylogSettings = QuerylogSettings()
     acl: AclSettings = AclSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
     resolver: ResolverSettings = ResolverSettings()
     cache: CacheSettings = CacheSettings()
+    lists: ListOptions = ListOptions()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
@@ -156,6 +180,7 @@ class Server:
         self._notifier: Notifier | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
+        self._neighbours = NeighbourTable()
         self._pipeline: Pipeline
         self._resolving: Resolving | None = None
         self._keeper: CacheKeeper
@@ -175,22 +200,36 @@ class Server:
             node = self._open_node(directory, stack)
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
+            query_log = self._query_log(directory, stack)
+            keeper = self._open_lists(directory, node, writer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
             keyring = keyring_of(
                 directory, node, options.secrets_key, allow_old=options.tsig.allow_old
             )
             self._keyring = keyring
+            signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
+            times = RefreshTimes(directory.refresh_times)
+            inbound = Inbound(node, writer, keyring, signatures, times)
             notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
             self._notifier = notifier
+            cookies = Cookies(secret)
             addresses = await self._listen(
-                node, writer, keyring, Cookies(secret), directory.cache_dump, stack
+                node,
+                writer,
+                keeper,
+                signatures,
+                inbound,
+                cookies,
+                directory.cache_dump,
+                query_log,
+                stack,
             )
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer, keyring))
+            rpc = RpcServer(path, self._handler(node, writer, keeper, keyring, query_log))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -200,9 +239,20 @@ class Server:
                         ),
                         tasks.create_task(notifier.run(), name="notifies"),
                     ]
+                    for name, runnable in inbound.runnables().items():
+                        running.append(tasks.create_task(runnable, name=name))
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
+                    if query_log is not None:
+                        writing = query_log.process.run()
+                        running.append(tasks.create_task(writing, name="query log"))
+                    running.append(tasks.create_task(keeper.run(), name="lists"))
+                    if node.log.is_shared:
+                        leading = keeper.lead(node.log.elector("lists"))
+                        running.append(tasks.create_task(leading, name="lists: leader"))
+                    looking = keep_neighbours(self._neighbours)
+                    running.append(tasks.create_task(looking, name="neighbours"))
                     if options.cache.persist_interval:
                         interval_s = options.cache.persist_interval.total_seconds()
                         dumping = self._keeper.keep_dumped(interval_s)
@@ -216,6 +266,7 @@ class Server:
                         await self._add_demo(node, writer)
                     if self.why_not_writable is None:
                         writer.request_stamp()
+                    await self._unless_stopped(keeper.settle())
                     self.is_synced = True
                     self._write_pid_file(stack)
                     if checkpointer is not None and checkpointer.is_new_key:
@@ -259,12 +310,24 @@ class Server:
         event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
+        blocking = self._options.blocking
+        ttl_s = int(blocking.ttl.total_seconds())
+        node.views.policies.configure(BlockDefaults(blocking.mode, ttl_s))
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
         if damages:
             self._stop_writing(node, damages[0])
         return node
+
+    def _query_log(self, directory: DataDir, stack: AsyncExitStack) -> QueryLog | None:
+        """What is noted until the listeners are closed is written, so it is closed after them."""
+        settings = self._options.querylog
+        if not settings.enabled:
+            return None
+        query_log = QueryLog(directory.querylog, settings, SystemClock())
+        stack.push_async_callback(query_log.process.close)
+        return query_log
 
     def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
         """None for a damaged log: nobody signs that."""
@@ -275,6 +338,40 @@ class Server:
             level = logging.INFO if node.log.is_shared else logging.ERROR
             log.log(level, "checkpoints are not signed: %s", checkpointer.why_not)
         return checkpointer
+
+    def _open_lists(self, directory: DataDir, node: Node, writer: Writer) -> ListKeeper:
+        async def write_status(key: Key, status: BlockListStatus) -> None:
+            stored = node.objects.find(key)
+            if stored is None:
+                raise NotFound(f"{key} is gone")
+            document = {**(stored.status or {}), **msgspec.to_builtins(status)}
+            command = UpdateStatus(key=key, status=document, expected=stored.resource_version)
+            who = Who(actor="system", source="lists", reason="sources were fetched")
+            await writer.submit(Change(commands=(command,), who=who))
+
+        keeper = ListKeeper(
+            node.views.lists,
+            ListFiles(directory.lists),
+            node.clock,
+            SystemEntropy(),
+            on_matcher=node.views.policies.subscribe,
+            read_status=lambda key: status_of(node.objects.find(key)),
+            write_status=write_status,
+            options=self._options.lists,
+        )
+        keeper.open()
+        return keeper
+
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for something, or until a signal asks to stop."""
+        both = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._stopping.wait())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if both[0].done():
+                both[0].result()
+        finally:
+            for one in both:
+                one.cancel()
 
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
         """What cannot be trusted stops writing, not answering."""
@@ -287,9 +384,12 @@ class Server:
         self,
         node: Node,
         writer: Writer,
-        keyring: Keyring,
+        keeper: ListKeeper,
+        signatures: Signatures,
+        inbound: Inbound,
         cookies: Cookies,
         cache_dump: Path,
+        query_log: QueryLog | None,
         stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
@@ -316,19 +416,27 @@ class Server:
         pipeline = self._pipeline = pipeline_of(
             node,
             resolver=resolving.resolver,
+            route_of=resolving.route_of,
+            notes=query_log.notes if query_log is not None else None,
             is_synced=lambda: self.is_synced,
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
-            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            neighbours=self._neighbours,
+            signatures=signatures,
             transfers=transfers,
+            control=inbound.control,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(resolving.samples)
+        metrics.add(lambda: list_samples(keeper.rows(), keeper.statistics()))
+        if query_log is not None:
+            metrics.add(query_log.samples)
         metrics.add(lambda: transfer_samples(transfers))
+        metrics.add(inbound.samples)
         if self._notifier is not None:
             notifier = self._notifier
             metrics.add(lambda: notify_samples(notifier.statistics()))
@@ -336,9 +444,10 @@ class Server:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
         health = health_routes(self.why_not_ready, self.warnings)
+        names = [options.node_name] if options.node_name else []
         parts: list[HttpServer | PacketEngine] = [
-            *(HttpServer(health, one.sockets) for one in web),
-            HttpServer(metrics_routes(metrics), scraped.sockets),
+            *(HttpServer(health, one.sockets, names=names) for one in web),
+            HttpServer(metrics_routes(metrics), scraped.sockets, names=names),
             *(engine for _, engine in self._engines),
         ]
         stack.push_async_callback(stop_all, parts)
@@ -450,7 +559,14 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer, keyring: Keyring) -> Any:
+    def _handler(
+        self,
+        node: Node,
+        writer: Writer,
+        keeper: ListKeeper,
+        keyring: Keyring,
+        query_log: QueryLog | None,
+    ) -> Any:
         resolving = self._resolving
         assert resolving is not None, "listeners come before commands"
 
@@ -469,12 +585,32 @@ class Server:
                 case "problems":
                     return read_problems(node, as_key(argument))
                 case "query":
-                    return await resolved(self._pipeline, msgspec.convert(argument, bytes))
+                    packet, client = msgspec.convert(argument, tuple[bytes, str])
+                    return await resolved(self._pipeline, packet, checked_client(client))
                 case "cache-stats":
                     return msgspec.to_builtins(resolving.cache.statistics())
                 case "cache-flush":
                     flush = msgspec.convert(argument, FlushRequest)
                     return resolving.flush(flush.name, subtree=flush.subtree)
+                case "explain":
+                    question = msgspec.convert(argument, ExplainRequest)
+                    asked_for = resolving.asked_for
+                    found = read_explanation(node, question, self._neighbours, asked_for)
+                    return msgspec.to_builtins(found)
+                case "blocking":
+                    return msgspec.to_builtins(read_blocking(node))
+                case "set-blocking":
+                    blocking = msgspec.convert(argument, BlockingRequest)
+                    await writer.submit(to_blocking(node, blocking, who))
+                    return msgspec.to_builtins(read_blocking(node))
+                case "purge-queries":
+                    if query_log is None:
+                        raise NotFound("this server keeps no query log")
+                    return await query_log.process.purge(msgspec.convert(argument, int | None))
+                case "lists":
+                    return msgspec.to_builtins(keeper.rows())
+                case "refresh-lists":
+                    return keeper.refresh([as_key(key) for key in argument])
                 case "export":
                     return await asyncio.to_thread(list, export_zone(node, argument))
                 case "info":
@@ -522,6 +658,13 @@ class Server:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 
         return handle
+
+
+async def keep_neighbours(table: NeighbourTable) -> NoReturn:
+    """Read the hardware addresses of clients, until cancelled. A large table takes a moment."""
+    while True:
+        await asyncio.to_thread(table.refresh)
+        await asyncio.sleep(REFRESH_S)
 
 
 async def _carry_out(

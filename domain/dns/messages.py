@@ -383,6 +383,8 @@ def _head(query: Query, answer: Answer, counts: tuple[int, int, int], more_flags
     flags = QR | query.flags & RD | more_flags | answer.rcode & 0xF
     if answer.is_authoritative:
         flags |= AA
+    if answer.is_recursive:
+        flags |= RA
     opt_count = query.edns_version is not None
     an, ns, ar = counts
     head = _HEADER.pack(query.id, flags, bool(query.question), an, ns, ar + opt_count)

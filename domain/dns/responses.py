@@ -246,7 +246,7 @@ class _Reader:
     def read(self, is_trusted: bool) -> Message:
         if self.flags & TC:
             raise Malformed("it is truncated")
-        kept = self._kept(self._records())
+        kept = self._kept(self.records())
         if self.has_dropped:
             body, ttls_at = self._rebuilt(kept)
         else:
@@ -273,7 +273,7 @@ class _Reader:
 
     # --- reading ------------------------------------------------------------------------
 
-    def _records(self) -> list[_Record]:
+    def records(self) -> list[_Record]:
         packet = self.packet
         if sum(self.counts) > RECORDS_MAX:
             raise Malformed(f"more than {RECORDS_MAX} records")
@@ -435,16 +435,21 @@ class _Reader:
         size = 0
         for record in kept:
             owner = QUESTION_POINTER if record.owner == self.qname else record.owner
-            rdata = packet[record.fixed_at + 10 : record.end]
-            layout = _NAMES_AT.get(record.rtype)
-            if layout is not None:
-                tail = rdata[-20:] if record.rtype == SOA else b""
-                rdata = rdata[: layout[0]] + b"".join(record.names) + tail
+            rdata = self.plain_rdata(record)
             fixed = packet[record.fixed_at : record.fixed_at + 8]
             parts += (owner, fixed, len(rdata).to_bytes(2, "big"), rdata)
             ttls_at.append(size + len(owner) + 4)
             size += len(owner) + 10 + len(rdata)
         return b"".join(parts), tuple(ttls_at)
+
+    def plain_rdata(self, record: _Record) -> bytes:
+        """Rdata with its names in full."""
+        rdata = self.packet[record.fixed_at + 10 : record.end]
+        layout = _NAMES_AT.get(record.rtype)
+        if layout is None:
+            return rdata
+        tail = rdata[-20:] if record.rtype == SOA else b""
+        return rdata[: layout[0]] + b"".join(record.names) + tail
 
 
 def _is_above(ancestor: bytes, name: bytes) -> bool:
@@ -557,6 +562,33 @@ def _aged(resolved: Resolved) -> bytes:
         left = int.from_bytes(body[at : at + 4], "big") - age
         body[at : at + 4] = (left if left > 0 else 0).to_bytes(4, "big")
     return bytes(body)
+
+
+def behind_alias(alias: bytes, question: bytes, message: Message, age_s: int) -> Message:
+    """A message that begins with an alias of ours (a record whose owner is a pointer to the asked
+    question) and goes on with the answer to another question, that of its target: names in full,
+    for its pointers would point into the wrong question. TTLs are as old as `age_s`."""
+    head = _HEADER.pack(0, 0, 1, *message.counts)
+    reader = _Reader(question, head + question + message.body)
+    records = [record for record in reader.records() if record.section < 2]
+    parts, ttls_at, size = [alias], [6], len(alias)
+    for record in records:
+        ttl = max(0, record.ttl - age_s)
+        rdata = reader.plain_rdata(record)
+        fixed = _RR_FIXED.pack(record.rtype, record.rclass, ttl, len(rdata))
+        ttls_at.append(size + len(record.owner) + 4)
+        parts += (record.owner, fixed, rdata)
+        size += len(record.owner) + len(fixed) + len(rdata)
+    an, ns, _ = message.counts
+    return Message(
+        message.rcode,
+        (an + 1, ns, 0),
+        b"".join(parts),
+        tuple(ttls_at),
+        message.ttl_s,
+        message.is_negative,
+        extended_error=message.extended_error,
+    )
 
 
 # Asking

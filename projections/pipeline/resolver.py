@@ -154,7 +154,7 @@ class CachingResolver:
         if query.qclass != CLASS_IN or not self._may_ask(client):
             return None
         name = query.qname.lower()
-        route = self._routed(name) or route or self._default
+        route = self.route_for(name, route)
         if route is None:
             return self._special(name, query.qtype)
         flags = query.is_dnssec_ok << 1 | (query.flags & CD != 0)
@@ -174,6 +174,10 @@ class CachingResolver:
         return self._ask(key, query, name, route, entry)
 
     # --- where it goes ------------------------------------------------------------------
+
+    def route_for(self, name: bytes, route: Route | None) -> Route | None:
+        """Where a question goes, for a client whose policy sends its questions to `route`."""
+        return self._routed(name) or route or self._default
 
     def _routed(self, name: bytes) -> Route | None:
         """The route of the closest domain above a name, or the name itself."""

@@ -7,9 +7,9 @@ import sys
 BENCHES = (
     *("spine", "log", "tree", "postgres", "restore"),
     *("master_file", "answers", "engine", "forward", "cache_dump", "visible"),
-    *("transports", "transfers"),
+    *("transports", "lists", "transfers"),
 )
-SHORT = ("spine", "log", "engine", "visible")
+SHORT = ("spine", "log", "engine", "visible", "lists")
 
 
 def main() -> None:
