@@ -444,9 +444,10 @@ class Server:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
         health = health_routes(self.why_not_ready, self.warnings)
+        names = [options.node_name] if options.node_name else []
         parts: list[HttpServer | PacketEngine] = [
-            *(HttpServer(health, one.sockets) for one in web),
-            HttpServer(metrics_routes(metrics), scraped.sockets),
+            *(HttpServer(health, one.sockets, names=names) for one in web),
+            HttpServer(metrics_routes(metrics), scraped.sockets, names=names),
             *(engine for _, engine in self._engines),
         ]
         stack.push_async_callback(stop_all, parts)
