@@ -229,7 +229,8 @@ class Server:
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer, keeper, keyring, query_log))
+            handler = self._handler(node, writer, keeper, keyring, query_log, inbound)
+            rpc = RpcServer(path, handler)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -566,6 +567,7 @@ class Server:
         keeper: ListKeeper,
         keyring: Keyring,
         query_log: QueryLog | None,
+        inbound: Inbound,
     ) -> Any:
         resolving = self._resolving
         assert resolving is not None, "listeners come before commands"
@@ -592,6 +594,8 @@ class Server:
                 case "cache-flush":
                     flush = msgspec.convert(argument, FlushRequest)
                     return resolving.flush(flush.name, subtree=flush.subtree)
+                case "refresh-zone":
+                    return inbound.refresh(msgspec.convert(argument, str))
                 case "explain":
                     question = msgspec.convert(argument, ExplainRequest)
                     asked_for = resolving.asked_for
