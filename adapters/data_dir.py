@@ -2,7 +2,7 @@
 
 log.db        the log, the only thing that cannot be rebuilt
 store         where the log is when it is not here
-views.db      projections and snapshots
+views.db      a snapshot of the views
 querylog.db   queries, which are no part of the log
 secrets.db    secret parts of keys, tokens and users
 lists/        block lists as fetched
@@ -58,6 +58,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def cookie_secret(self) -> Path:
         return self.keys / "cookies"
+
+    @property
+    def snapshot_key(self) -> Path:
+        return self.keys / "snapshots"
 
     @property
     def lock(self) -> Path:

@@ -333,6 +333,13 @@ class KubernetesSettings(Section, frozen=True):
     lease: LeaseSettings = LeaseSettings()
 
 
+class SnapshotSettings(Section, frozen=True):
+    interval: Annotated[
+        timedelta,
+        node("Time between snapshots of the views, for quick starts; 0s: only when a server stops"),
+    ] = timedelta(minutes=15)
+
+
 class ZoneSettings(Section, frozen=True):
     coalesce: Annotated[timedelta, cluster("Changes within it share one serial")] = timedelta(
         milliseconds=250
@@ -371,6 +378,7 @@ class Settings(Section, frozen=True):
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
+    snapshots: SnapshotSettings = SnapshotSettings()
     zones: ZoneSettings = ZoneSettings()
 
 

@@ -65,6 +65,12 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.snapshots import (
+    SHORT_REPLAY,
+    forget_snapshot,
+    load_snapshot,
+    try_to_save,
+)
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
@@ -106,7 +112,7 @@ def open_service(
             return
         if not write:
             with open_reader(data) as node:
-                replay_verified(node, on_damage=on_damage)
+                replay_verified(node, on_damage=on_damage, snapshot_in=directory)
                 yield LocalService(node, who)
             return
         lock_or_remote = _acquire(directory)
@@ -116,10 +122,13 @@ def open_service(
         stack.enter_context(lock_or_remote)
         log = stack.enter_context(open_log(directory, create=True))
         node = Node(log, SystemClock(), SystemEntropy())
+        snapshot = load_snapshot(directory, node)
         replay(node)
         checkpointer = open_checkpointer(directory, node)
-        yield LocalService(node, who, checkpointer)
+        yield LocalService(node, who, checkpointer, partial(forget_snapshot, directory))
         checkpointer.take_if_active()
+        if node.position - snapshot >= SHORT_REPLAY:
+            try_to_save(directory, node)
 
 
 def open_checkpointer(
@@ -205,15 +214,19 @@ def replay_verified(
     *,
     zones: bool = True,
     on_damage: Callable[[LogDamaged], None],
+    snapshot_in: DataDir | None = None,
 ) -> None:
     """Verify the tail of the log, then build the views: up to before a damage, of which
-    `on_damage` is told. Raises: LogDamaged when the damage is before `upto`."""
+    `on_damage` is told. `snapshot_in` is where a snapshot to begin with may be. Raises: LogDamaged
+    when the damage is before `upto`."""
     damages = verify(node.log, tail=TAIL_ROWS).damages  # type: ignore[arg-type]  # as open_reader made it
     if damages and upto is None:
         on_damage(damages[0])
         upto = Position(damages[0].position - 1)
     elif damages and upto is not None and damages[0].position <= upto:
         raise damages[0]
+    if snapshot_in is not None and zones:
+        load_snapshot(snapshot_in, node, upto)
     replay(node, upto, zones=zones)
 
 
@@ -289,10 +302,18 @@ def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
 class LocalService:
     """A `Service` in this process."""
 
-    def __init__(self, node: Node, who: Who, checkpointer: Checkpointer | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        who: Who,
+        checkpointer: Checkpointer | None = None,
+        forget: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`forget` takes away what was derived from the log and may hold what was erased."""
         self._node = node
         self._who = who
         self._checkpointer = checkpointer
+        self._forget = forget
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -362,6 +383,7 @@ class LocalService:
             return signer.upkeep(redaction.change_set(who, now_us), redaction.upkeep, now_us)
 
         signer.take(make)
+        self._forget()
         return erased(redaction)
 
     def prune(self, request: PruneRequest) -> Pruned:

@@ -59,3 +59,4 @@ def start(level: str, form: str) -> None:
     logging.basicConfig(
         level={"warn": "WARNING"}.get(level, level.upper()), handlers=[handler], force=True
     )
+    logging.getLogger("apscheduler").setLevel("ERROR")  # not of every job that ran

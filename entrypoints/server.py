@@ -1,8 +1,9 @@
 """`kudurru serve`: a node with its listeners, one process, one event loop.
 
-Started in order: lock, sockets, listeners (SERVFAIL until there is data), replay, the writer, the
-command socket; then the ready line. Stopped in reverse. A task that ends by itself is a fault: the
-server stops in order and exits with 1, because a half-working name server is worse than none.
+Started in order: lock, sockets, listeners (SERVFAIL until there is data), snapshot and replay, the
+writer, the command socket; then the ready line. Stopped in reverse. A task that ends by itself is a
+fault: the server stops in order and exits with 1, because a half-working name server is worse than
+none.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
-from kudurru.domain.events import Who
+from kudurru.domain.events import Position, Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.settings import RatelimitSettings, TlsSettings
@@ -73,6 +74,7 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.snapshot_job import SnapshotJob
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
@@ -111,6 +113,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     trusted_keys: tuple[str, ...] = ()
+    snapshot_interval_s: float = 0.0  # 0: only when it stops
 
 
 class Server:
@@ -125,6 +128,7 @@ class Server:
         self._node: Node | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
+        self._save_last: Callable[[], None] = lambda: None
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
@@ -138,16 +142,17 @@ class Server:
                 DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
             )
             node = self._open_node(directory, stack)
+            snapshots = SnapshotJob(directory, node, options.snapshot_interval_s)
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
             addresses = await self._listen(node, writer, Cookies(secret), stack)
-            await self._replay(node, checkpointer)
+            await self._replay(node, checkpointer, snapshots)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer))
+            rpc = RpcServer(path, self._handler(node, writer, snapshots))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -164,6 +169,8 @@ class Server:
                         running.append(tasks.create_task(watch, name="certificates"))
                     await rpc.start()
                     stack.push_async_callback(rpc.stop)
+                    snapshots.start()
+                    stack.push_async_callback(snapshots.stop)
                     if options.with_demo and self.why_not_writable is None:
                         await self._add_demo(node, writer)
                     if self.why_not_writable is None:
@@ -181,6 +188,9 @@ class Server:
                         task.cancel()
             except ExceptionGroup as group:
                 raise _first_of(group) from group
+            await snapshots.stop()
+            # Below the listeners in the stack: nobody waits for an answer while it is written.
+            self._save_last = snapshots.save_last
 
     @property
     def why_not_writable(self) -> KudurruError | None:
@@ -200,6 +210,7 @@ class Server:
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
         event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
+        stack.callback(lambda: self._save_last())
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
         trust = trust_of(self._options.trusted_keys)
         self._node = node
@@ -283,8 +294,11 @@ class Server:
             return []
         return [f"Certificate: {self._certificates.problem}"]
 
-    async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
+    async def _replay(
+        self, node: Node, checkpointer: Checkpointer | None, snapshots: SnapshotJob
+    ) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
+        snapshots.load(self._undamaged())
         try:
             await self._replay_undamaged(node)
         except (LogDamaged, *UNREADABLE):
@@ -299,14 +313,17 @@ class Server:
         if checkpointer is not None:
             checkpointer.recount()
 
-    async def _replay_undamaged(self, node: Node) -> None:
-        upto = None
+    def _undamaged(self) -> Position | None:
+        """Up to where the log can be trusted, when that is not its end."""
         if isinstance(self.why_not_writable, LogDamaged):
-            upto = self.why_not_writable.position - 1
+            return Position(self.why_not_writable.position - 1)
+        return None
+
+    async def _replay_undamaged(self, node: Node) -> None:
         # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
         gc.disable()
         try:
-            for i, event in enumerate(node.log.read(0, upto)):
+            for i, event in enumerate(node.log.read(node.position, self._undamaged())):
                 node.views.follower.apply(event)
                 if i % SLICE == 0:
                     await asyncio.sleep(0)
@@ -362,7 +379,7 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer) -> Any:
+    def _handler(self, node: Node, writer: Writer, snapshots: SnapshotJob) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -407,6 +424,7 @@ class Server:
                 case "redact":
                     secret = msgspec.convert(argument, RedactRequest)
                     redaction = await writer.redact(secret, because(who, secret.reason))
+                    await snapshots.forget()
                     return msgspec.to_builtins(erased(redaction))
                 case "prune":
                     old = msgspec.convert(argument, PruneRequest)

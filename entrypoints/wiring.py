@@ -42,7 +42,8 @@ from kudurru.projections.bodies import Bodies
 from kudurru.projections.clock_view import ClockView
 from kudurru.projections.follow import Follower
 from kudurru.projections.objects_view import ObjectsView
-from kudurru.projections.zone_view import ZoneState, ZoneView
+from kudurru.projections.zone_state import ZoneState
+from kudurru.projections.zone_view import ZoneView
 
 log = logging.getLogger("kudurru")
 

@@ -4,7 +4,7 @@ A projection holds nothing that the log does not say: it is dropped and rebuilt 
 rebuilt one equals the live one, by digest. Live and replayed events take the same road.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from kudurru.domain.events import KNOWN_TYPES, Position, Recorded
@@ -37,6 +37,15 @@ class Projection(Protocol):
 
     def digest(self) -> str:
         """Hex digest of the whole view; equal for equal content, however it came about."""
+        ...
+
+    def dump(self) -> Iterator[bytes]:
+        """The view at its position, in parts of bounded size. Not inside a change set."""
+        ...
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        """Become what `dump` told, from the empty state. The position is set last. Raises
+        msgspec.MsgspecError, or what Python does, for parts that are not from `dump`."""
         ...
 
 

@@ -6,7 +6,8 @@ million objects cost a few hundred megabytes less and a cold start decodes none 
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -39,7 +40,10 @@ CACHE_MAX = 4096
 READ_EVENT = Callable[[int], Recorded | None]
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+PART_ENTRIES = 20_000
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Where the log has an object. `gc=False`: it holds integers only, and a million of them
     would cost every full collection half a second."""
 
@@ -47,6 +51,23 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     seq: int  # of its newest event of any type: makes the resourceVersion
     applied: int  # seq of the newest obj.applied
     status: int  # seq of the newest obj.status since it was created, 0 when none
+
+
+class _Dump(msgspec.Struct, frozen=True, array_like=True):
+    """All of the view but its entries."""
+
+    position: Position
+    entries: int  # how many come in the parts after this one
+    gone: dict[Key, int]
+    facts: dict[Key, int]
+    digest: bytes
+    groups: dict[str, bytes]
+    changed: list[str]
+    counts: dict[str, int]
+
+
+_decode_dump = msgspec.msgpack.Decoder(_Dump).decode
+_decode_entries = msgspec.msgpack.Decoder(dict[Key, Entry]).decode
 
 
 class Page(NamedTuple):
@@ -143,6 +164,41 @@ class ObjectsView:
     def _group_digest(self, name: str) -> str:
         group = self._groups.get(name)
         return group.hexdigest() if group else ""
+
+    # --- snapshots ----------------------------------------------------------------------
+
+    def dump(self) -> Iterator[bytes]:
+        assert not self._moving, "a change set is being applied"
+        head = _Dump(
+            self.position,
+            len(self._entries),
+            self._gone,
+            self.facts,
+            self._digest.to_bytes(),
+            {name: digest.to_bytes() for name, digest in self._groups.items()},
+            sorted(self._changed),
+            self._counts,
+        )
+        yield msgspec.msgpack.encode(head)
+        entries = iter(self._entries.items())
+        while some := dict(islice(entries, PART_ENTRIES)):
+            yield msgspec.msgpack.encode(some)
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        found = _decode_dump(next(parts))
+        while len(self._entries) < found.entries:
+            self._entries.update(_decode_entries(next(parts)))
+        self._gone = found.gone
+        self.facts = found.facts
+        self._digest = SetDigest.from_bytes(found.digest)
+        self._groups = {name: SetDigest.from_bytes(sum_) for name, sum_ in found.groups.items()}
+        self._changed = set(found.changed)
+        self._counts = found.counts
+        self.position = found.position
+
+    def in_order(self) -> Iterator[Key]:
+        """Every key, in the order in which a snapshot has them."""
+        return iter(self._entries)
 
     # --- reading ------------------------------------------------------------------------
 

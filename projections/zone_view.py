@@ -34,7 +34,13 @@ from kudurru.domain.pruning import PrunedBody
 from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
-from kudurru.projections.zone_history import ZoneHistory
+from kudurru.projections.zone_history import (
+    HistoryFrame,
+    ZoneHistory,
+    dump_versions,
+    load_versions,
+)
+from kudurru.projections.zone_state import ZoneState, dump_state, load_state
 
 _decode_zone = msgspec.json.Decoder(DNSZoneSpec)
 _decode_set = msgspec.json.Decoder(DNSRecordSetSpec)
@@ -45,47 +51,6 @@ _SET_PREFIX = "DNSRecordSet/"
 Endpoints = dict[Name, tuple[Parsed, ...]]
 Expiry = tuple[int, str, Name]
 """Unix time, name of the DNSZone, and owner to work out again then."""
-
-
-class ZoneState:
-    """A DNSZone object, and the zone it serves when it does."""
-
-    __slots__ = ("apex", "created", "key", "name", "sources", "spec", "unselected", "zone")
-
-    def __init__(self, key: Key, created: str, spec: DNSZoneSpec) -> None:
-        self.key = key
-        self.name = ref_of(key).name
-        self.created = created
-        self.spec = spec
-        self.apex = names.key(names.from_text(spec.zone_name))
-        self.zone: Zone | None = None  # None: another DNSZone serves the name, or type Forward
-        self.sources: dict[Name, Key | tuple[Key, ...]] = {}
-        self.unselected: set[Key] = set()  # record sets of namespaces that are not allowed
-
-    def sources_of(self, owner: Name) -> tuple[Key, ...]:
-        found = self.sources.get(owner, ())
-        return found if isinstance(found, tuple) else (found,)
-
-    def add_source(self, owner: Name, key: Key) -> None:
-        # Nearly every owner has one record set: a bare key saves a tuple for each of a million.
-        found = self.sources_of(owner)
-        if key not in found:
-            self.sources[owner] = (*found, key) if found else key
-
-    def remove_source(self, owner: Name, key: Key) -> None:
-        left = tuple(k for k in self.sources_of(owner) if k != key)
-        if not left:
-            self.sources.pop(owner, None)
-        else:
-            self.sources[owner] = left[0] if len(left) == 1 else left
-
-    def record_sets(self) -> set[Key]:
-        """Keys of the record sets that take part in the zone."""
-        return {key for owner in self.sources for key in self.sources_of(owner)}
-
-    def allows(self, namespace: str) -> bool:
-        allowed = self.spec.allowed_namespaces
-        return allowed is None or namespace in allowed
 
 
 class ZoneView:
@@ -211,6 +176,48 @@ class ZoneView:
                 whole.add(key.encode() + msgspec.json.encode(problem))
         whole.add(self.history.digest().encode())
         return whole.hexdigest()
+
+    # --- snapshots ----------------------------------------------------------------------
+
+    def dump(self) -> Iterator[bytes]:
+        """The view, then each zone, then each history; the large ones in several parts. Keys of
+        objects are numbers, their places in the objects view."""
+        places = {key: i for i, key in enumerate(self._objects.in_order())}
+        yield msgspec.msgpack.encode(
+            _Dump(
+                self.position,
+                self.now_s,
+                list(self._states),
+                list(self.history.zones()),
+                self.history.frame(),
+                self._waiting,
+                self._problems,
+                self._expiries,
+                self._unknown,
+                sorted(self._touched),
+            )
+        )
+        for state in self._states.values():
+            yield from dump_state(state, places)
+        for apex in self.history.zones():
+            yield from dump_versions(self.history.packed(apex))
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        """After the objects view."""
+        found = _decode_dump(next(parts))
+        keys = list(self._objects.in_order())
+        for name in found.states:
+            state = self._states[name] = load_state(parts, keys)
+            self._by_apex.setdefault(state.apex, []).append(state)
+            if state.zone is not None:
+                self.served.add(state.zone)
+        versions = {apex: load_versions(parts) for apex in found.histories}
+        self.history = ZoneHistory.of(found.history, versions)
+        self._waiting, self._problems = found.waiting, found.problems
+        self._expiries, self._scheduled = found.expiries, set(found.expiries)
+        self._unknown, self._touched = found.unknown, set(found.touched)
+        self.now_s, self.position = found.now_s, found.position
+        self._changed()
 
     # --- reading ------------------------------------------------------------------------
 
@@ -523,3 +530,21 @@ def _not_selected(state: ZoneState) -> EndpointProblem:
         reason="NotSelected",
         message=f"DNSZone {state.name} does not allow this namespace: spec.allowedNamespaces",
     )
+
+
+class _Dump(msgspec.Struct, frozen=True, array_like=True):
+    """All of the view but its zones and the versions of their histories, which follow."""
+
+    position: Position
+    now_s: int
+    states: list[str]  # in the order of the parts
+    histories: list[Name]
+    history: HistoryFrame
+    waiting: dict[str, set[Key]]
+    problems: dict[Key, dict[Name, list[EndpointProblem]]]
+    expiries: list[Expiry]
+    unknown: dict[Key, str]
+    touched: list[str]
+
+
+_decode_dump = msgspec.msgpack.Decoder(_Dump).decode

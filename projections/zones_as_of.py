@@ -25,7 +25,8 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.projections import as_of
 from kudurru.projections.objects_view import ObjectsView
-from kudurru.projections.zone_view import ZoneState, ZoneView
+from kudurru.projections.zone_state import ZoneState
+from kudurru.projections.zone_view import ZoneView
 
 
 class ZonesAsOf(ZoneSet):

@@ -67,7 +67,7 @@ class Record(NamedTuple):
     rdata: bytes
 
 
-class Soa(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Soa(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A SOA record but for its serial (RFC 1035 section 3.3.13). Times are in seconds."""
 
     mname: Name
@@ -88,7 +88,7 @@ class Soa(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return min(self.ttl, self.minimum)
 
 
-class Delta(msgspec.Struct, frozen=True):
+class Delta(msgspec.Struct, frozen=True, array_like=True):
     """What changed from one stamped version to the next. `changes` maps an owner's key to its
     image before and after; EMPTY where it had or has nothing. `from_serial` is None for the first
     stamp: there was nothing that a secondary could have."""
@@ -98,6 +98,23 @@ class Delta(msgspec.Struct, frozen=True):
     old_soa: Soa | None
     new_soa: Soa
     changes: dict[bytes, tuple[bytes, bytes]]
+
+
+class ZoneFrame(msgspec.Struct, frozen=True, array_like=True):
+    """All of a zone but its nodes, which may be many: what a snapshot keeps of it."""
+
+    apex: Name
+    soa: Soa
+    serial: int
+    stamped_soa: Soa | None
+    children: dict[bytes, int]
+    cuts: list[bytes]
+    dnames: list[bytes]
+    cased: dict[bytes, Name]
+    expiring: list[tuple[bytes, int, int]]
+    record_count: int
+    before: dict[bytes, bytes] | None
+    digest: bytes
 
 
 class Zone:
@@ -204,6 +221,37 @@ class Zone:
         copy.cased, copy.expiring = self.cased.copy(), self.expiring.copy()
         copy._render_soa()
         return copy
+
+    def frame(self) -> ZoneFrame:
+        """With `nodes`, all that there is."""
+        return ZoneFrame(
+            self.apex,
+            self.soa,
+            self.serial,
+            self.stamped_soa,
+            self.children,
+            sorted(self.cuts),
+            sorted(self.dnames),
+            self.cased,
+            [(key, rtype, at_s) for (key, rtype), at_s in self.expiring.items()],
+            self.record_count,
+            self._before,
+            self._digest.to_bytes(),
+        )
+
+    @classmethod
+    def of(cls, frame: ZoneFrame, nodes: dict[bytes, bytes]) -> "Zone":
+        """The zone of a `frame()`, and its nodes."""
+        zone = cls(frame.apex, frame.soa)
+        zone.serial, zone.stamped_soa = frame.serial, frame.stamped_soa
+        zone.nodes, zone.children, zone.cased = nodes, frame.children, frame.cased
+        zone.cuts, zone.dnames = set(frame.cuts), set(frame.dnames)
+        zone.expiring = {(key, rtype): at_s for key, rtype, at_s in frame.expiring}
+        zone.record_count = frame.record_count
+        zone._before = frame.before
+        zone._digest = SetDigest.from_bytes(frame.digest)
+        zone._render_soa()
+        return zone
 
     # Versions
 

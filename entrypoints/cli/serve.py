@@ -136,6 +136,7 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
             publish=settings.audit.checkpoint.publish,
         ),
         trusted_keys=settings.audit.trusted_keys,
+        snapshot_interval_s=settings.snapshots.interval.total_seconds(),
     )
 
     async def serve_until_stopped() -> None:
