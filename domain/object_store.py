@@ -184,7 +184,7 @@ class Batch:
         self._epoch = epoch
         self._new_uid = new_uid
         self._led_to: dict[Key, tuple[Event, ...]] = {}
-        self._apexes: dict[Key, names.Name | None] = {}
+        self._apexes: dict[Key, tuple[names.Name, str] | None] = {}
 
     def nested(self) -> "Batch":
         """A batch on top of this one, for commands that happen together or not at all."""
@@ -368,14 +368,15 @@ class Batch:
     def _check_inside(self, manifest: Manifest, spec: DNSRecordSetSpec) -> None:
         """Records outside their zone are refused while the zone is known. A record set may come
         before its zone; what is then outside shows as a problem in its status."""
-        apex = self._apex_of(key_of(DNS_ZONE.name, "", spec.zone_ref.name))
-        if apex is None:
+        found = self._apex_of(key_of(DNS_ZONE.name, "", spec.zone_ref.name))
+        if found is None:
             return
-        suffix = "." + names.to_text(apex)
+        apex, text = found
+        suffix = f".{text}"
         causes = [
             Cause(
                 f"spec.endpoints[{i}].dnsName",
-                f"{endpoint.dns_name!r} is outside the zone {names.to_text(apex)}",
+                f"{endpoint.dns_name!r} is outside the zone {text}",
             )
             for i, endpoint in enumerate(spec.endpoints)
             if not _is_below(endpoint.dns_name, suffix)
@@ -384,12 +385,14 @@ class Batch:
         if causes:
             _refuse(manifest, *causes)
 
-    def _apex_of(self, zone: Key) -> names.Name | None:
+    def _apex_of(self, zone: Key) -> tuple[names.Name, str] | None:
+        """The apex of a DNSZone, and the same as text: a zone has many record sets."""
         if zone not in self._apexes:
             stored = self.find(zone)
-            self._apexes[zone] = (
-                _apex(msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)) if stored else None
-            )
+            self._apexes[zone] = None
+            if stored is not None:
+                apex = _apex(msgspec.json.decode(stored.body.spec, type=DNSZoneSpec))
+                self._apexes[zone] = apex, names.to_text(apex)
         return self._apexes[zone]
 
 

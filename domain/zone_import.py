@@ -231,4 +231,6 @@ def _endpoints(owner: Name, rrs: RRs, skipped: Sequence[int], default_ttl: int) 
 
 
 def _in_order(rdatas: dict[bytes, bytes]) -> list[bytes]:
+    if len(rdatas) == 1:
+        return list(rdatas.values())
     return [rdatas[canonical] for canonical in sorted(rdatas)]

@@ -84,7 +84,8 @@ def resolve_owner(
     default_ttl: int,
     now_s: int,
 ) -> Resolved:
-    """Which RRsets one owner serves at a moment, out of what all record sets want there."""
+    """Which RRsets one owner serves at a moment, out of what all record sets want there: none
+    outside the zone."""
     if len(contributions) > 1:
         contributions = sorted(contributions, key=lambda c: (c.created, c.key))
     owner: Name | None = None
@@ -93,6 +94,7 @@ def resolve_owner(
     served: dict[int, Key] = {}
     problems: dict[Key, list[EndpointProblem]] = {}
     expiries: list[int] = []
+    outside = None if names.is_within(owner_key, apex_key) else _outside(apex_key)
     for contribution in contributions:
         for parsed in contribution.endpoints:
             key, expires = contribution.key, parsed.expires_at_s
@@ -100,7 +102,9 @@ def resolve_owner(
             if is_on and expires is not None:
                 expiries.append(expires)
             holder = holders.setdefault((parsed.rtype, parsed.set_identifier), key)
-            fault = _fault(parsed, is_on, holder, key, owner_key, apex_key, served)
+            fault = outside
+            if fault is None and (holder != key or is_on):
+                fault = _fault(parsed, holder, key, owner_key == apex_key, served)
             if fault is not None:
                 problems.setdefault(key, []).append(_problem(parsed, *fault))
             elif is_on:
@@ -121,27 +125,23 @@ def _problem(parsed: Parsed, reason: Reason, message: str) -> EndpointProblem:
     )
 
 
+def _outside(apex_key: Name) -> tuple[Reason, str]:
+    return "OutsideZone", f"outside the zone {names.to_text(apex_key)}"
+
+
 def _fault(
-    parsed: Parsed,
-    is_on: bool,
-    holder: Key,
-    key: Key,
-    owner_key: Name,
-    apex_key: Name,
-    served: dict[int, Key],
+    parsed: Parsed, holder: Key, key: Key, is_apex: bool, served: dict[int, Key]
 ) -> tuple[Reason, str] | None:
-    """Reason and message of what is wrong with an endpoint. One that is off or expired (not
-    `is_on`) holds its identity and is in nobody's way otherwise."""
-    if not names.is_within(owner_key, apex_key):
-        return "OutsideZone", f"outside the zone {names.to_text(apex_key)}"
+    """Reason and message of what is wrong with an endpoint inside the zone. One that is off or
+    expired holds its identity and is in nobody's way otherwise: it is not asked about here."""
     if holder != key:
         return "Duplicated", f"{holder} came first with this name, type and set identifier"
-    if not is_on:
-        return None
-    if owner_key == apex_key and parsed.rtype == record_types.NS:
+    if is_apex and parsed.rtype == record_types.NS:
         return "Invalid", "name servers of the zone are written in spec.nameservers of the DNSZone"
-    if owner_key == apex_key and parsed.rtype == record_types.CNAME:
+    if is_apex and parsed.rtype == record_types.CNAME:
         return "Invalid", "a CNAME cannot stand beside the SOA of the zone"
+    if not served:
+        return None
     if parsed.rtype in record_types.SINGLETON_TYPES and parsed.rtype in served:
         name = record_types.type_to_text(parsed.rtype)
         return "Invalid", f"{served[parsed.rtype]} has a {name} here, and a name has one at most"

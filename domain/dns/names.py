@@ -25,6 +25,7 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 _ESCAPE = re.compile(rb'["().;\\@$\x00-\x20\x7f-\xff]')
+_ESCAPE_BUT_DOT = re.compile(rb'["();\\@$\x00-\x20\x7f-\xff]')
 
 
 class BadName(ValueError):
@@ -99,16 +100,12 @@ def to_text(name: bytes, *, final_dot: bool = True) -> str:
     """Presentation form, absolute; special characters escaped (RFC 4343 section 2.1)."""
     if name == ROOT:
         return "."
-    parts = []
-    i = 0
-    while size := name[i]:
-        i += 1
-        label = name[i : i + size]
-        if _ESCAPE.search(label):
-            label = _ESCAPE.sub(_escape, label)
-        parts.append(label.decode("ascii"))
-        i += size
-    text = ".".join(parts)
+    parts = labels(name)
+    joined = b".".join(parts)
+    # One look at the whole, as nearly no name has anything to escape.
+    if _ESCAPE_BUT_DOT.search(joined) or joined.count(b".") >= len(parts):
+        joined = b".".join([_ESCAPE.sub(_escape, label) for label in parts])
+    text = joined.decode("ascii")
     return text + "." if final_dot else text
 
 
@@ -151,6 +148,8 @@ def is_within(name_key: bytes, ancestor_key: bytes) -> bool:
     """Whether a name is `ancestor` or below it. Both are keys."""
     if not name_key.endswith(ancestor_key):
         return False
+    if name_key[name_key[0] + 1 :] == ancestor_key:  # right below it, as most are
+        return True
     # The suffix must begin at a label boundary: an octet inside a label may look like a length.
     rest = len(name_key) - len(ancestor_key)
     i = 0

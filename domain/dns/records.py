@@ -50,6 +50,12 @@ def target_from_text(rtype: int, text: str) -> bytes:
     """Wire of a target of a DNSRecordSet: names are absolute with or without the final dot, and a
     text target that does not begin with a quote is one string, cut into pieces of 255 octets.
     Raises BadRecord."""
+    address = _ADDRESSES.get(rtype)
+    if address is not None:
+        try:
+            return address(text)
+        except BadRecord:
+            pass  # the long way reads generic text, or says what is wrong
     if rtype in (record_types.TXT, record_types.SPF) and text[:1] != '"':
         value = _latin(text).encode("latin-1")
         pieces = [value[i : i + 255] for i in range(0, len(value), 255)] or [b""]
@@ -243,6 +249,12 @@ def _parse_aaaa(tokens: list[str], _origin: Name | None) -> bytes:
     return f.ipv6(address)
 
 
+def _show_a(rdata: bytes) -> str:
+    if len(rdata) != 4:
+        raise BadRecord(f"4 octets wanted, {len(rdata)} are there")
+    return "{}.{}.{}.{}".format(*rdata)
+
+
 def _parse_name(tokens: list[str], origin: Name | None) -> bytes:
     (target,) = _exactly(tokens, 1)
     return f.name(target, origin)
@@ -278,7 +290,7 @@ _TWO_NAMES = _of(f.NAME, f.NAME)
 _SERVICE = _Kind(svcb.parse, svcb.show)
 
 _ROWS: dict[str, _Kind] = {
-    "A": _with(_parse_a, _of(f.IPV4)),
+    "A": _Kind(_parse_a, _show_a),
     "AAAA": _with(_parse_aaaa, _of(f.IPV6)),
     "AFSDB": _PREFERENCE,
     "AVC": _TEXT,
@@ -349,6 +361,8 @@ _ROWS: dict[str, _Kind] = {
     "ZONEMD": _of(f.U32, f.U8, f.U8, f.HEX),
 }
 _KINDS = {type_from_text(mnemonic): kind for mnemonic, kind in _ROWS.items()}
+_ADDRESSES = {record_types.A: f.ipv4, record_types.AAAA: f.ipv6}
+"""The types of most records, read without taking the text to words first."""
 
 
 def parser_of(rtype: int) -> Parse:

@@ -337,7 +337,7 @@ class Zone:
 
     def _account(self, key: bytes, old: bytes, new: bytes) -> None:
         # Lists, not sets: an owner has one or two RRsets, and a million of them are built.
-        had, has = list(unpack(old)), list(unpack(new))
+        had, has = unpack(old), unpack(new)
         for rrset in had:
             if rrset not in has:
                 self._digest.remove(_element(key, rrset))
@@ -346,10 +346,13 @@ class Zone:
             if rrset not in had:
                 self._digest.add(_element(key, rrset))
                 self.record_count += rrset.rr_count
-        types = [rrset.rtype for rrset in has]
-        if key != self.key:
-            _mark(self.cuts, key, is_marked=NS in types)
-        _mark(self.dnames, key, is_marked=DNAME in types)
+        self.cuts.discard(key)
+        self.dnames.discard(key)
+        for rrset in has:
+            if rrset.rtype == NS and key != self.key:
+                self.cuts.add(key)
+            elif rrset.rtype == DNAME:
+                self.dnames.add(key)
 
     def _link(self, key: bytes) -> None:
         """`key` holds records now: count it, and the names above that begin to exist by it."""
@@ -528,14 +531,16 @@ def find_rrset(image: bytes, rtype: int) -> tuple[int, bytes] | None:
     return None
 
 
-def unpack(image: bytes) -> Iterator[PackedRRset]:
+def unpack(image: bytes) -> list[PackedRRset]:
     """RRsets of an image, in order of type."""
-    at = 0
-    while at < len(image):
+    found = []
+    at, size = 0, len(image)
+    while at < size:
         rtype, rr_count, length = _RRSET_HEAD.unpack_from(image, at)
         at += _RRSET_HEAD_SIZE
-        yield PackedRRset(rtype, rr_count, image[at : at + length])
+        found.append(PackedRRset(rtype, rr_count, image[at : at + length]))
         at += length
+    return found
 
 
 def unpack_records(wire: bytes) -> Iterator[Record]:
@@ -574,10 +579,3 @@ def _soa_element(key: bytes, soa: Soa) -> bytes:
     numbers = _SOA_NUMBERS.pack(0, soa.refresh, soa.retry, soa.expire, soa.minimum)[4:]
     rdata = soa.mname + soa.rname + numbers
     return b"".join((key, _TYPE_AND_TTL.pack(SOA, soa.ttl), len(rdata).to_bytes(2, "big"), rdata))
-
-
-def _mark(marked: set[bytes], key: bytes, *, is_marked: bool) -> None:
-    if is_marked:
-        marked.add(key)
-    else:
-        marked.discard(key)

@@ -186,7 +186,7 @@ def test_the_ttl_of_the_zone_reaches_every_record_that_has_none(node: Node) -> N
     before = served(node).serial
     do(node, put(zone(nameservers=["ns.example."], defaultTTL=77)))
     ttls = {
-        names.to_text(owner): int.from_bytes(next(unpack(image)).wire[6:10], "big")
+        names.to_text(owner): int.from_bytes(unpack(image)[0].wire[6:10], "big")
         for owner, image in served(node).nodes.items()
     }
     assert ttls == {"example.org.": 77, "www.example.org.": 77, "own.example.org.": 5}

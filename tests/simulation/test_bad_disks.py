@@ -28,7 +28,13 @@ from tests.blackbox.program import (
 )
 from tests.blackbox.program import zone as zone_document
 from tests.objects import endpoint, record_set, zone
-from tests.simulation.volumes import Volume, disk_volume, memory_volume, mount_again
+from tests.simulation.volumes import (
+    Volume,
+    disk_volume,
+    failing_disk_volume,
+    memory_volume,
+    mount_again,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -117,11 +123,18 @@ def fill(file: Path) -> None:
                 continue
 
 
-def assert_all_there(server: Serving, running: list[Client], volume: Volume) -> None:
-    wait_until(lambda: server.texts(f"{running[0].acknowledged[-1]}.{ZONE}") == ["192.0.2.1"])
-    for client in running:
-        for name in client.acknowledged:
-            assert server.texts(f"{name}.{ZONE}") == ["192.0.2.1"], name
+Acknowledged = list[list[str]]
+"""Names, by client."""
+
+
+def acknowledged(running: list[Client]) -> Acknowledged:
+    return [list(client.acknowledged) for client in running]
+
+
+def assert_all_there(server: Serving, names: Acknowledged, volume: Volume) -> None:
+    wait_until(lambda: server.texts(f"{names[0][-1]}.{ZONE}") == ["192.0.2.1"])
+    for name in (name for of_one in names for name in of_one):
+        assert server.texts(f"{name}.{ZONE}") == ["192.0.2.1"], name
     arguments = ("audit", "verify", "--level", "state", "--data", volume.path / "d")
     done = kudurru(*arguments, prefix=volume.prefix)
     assert done.code == 0, done
@@ -157,12 +170,33 @@ def test_on_a_full_disk_changes_are_refused_dns_is_answered_and_with_space_it_go
                     assert isinstance(error, StorageFailed)
                     assert f"{volume.path}/d/log.db" in str(error)
                     assert "free space on that disk" in str(error)
-            assert_all_there(server, running, volume)
+            assert_all_there(server, acknowledged(running), volume)
 
 
-def test_on_a_disk_that_went_read_only_dns_is_answered_and_a_restart_finds_everything(
+def test_on_a_disk_that_fails_dns_is_answered_and_a_restart_finds_everything(
     tmp_path: Path,
 ) -> None:
+    with failing_disk_volume(tmp_path, 24) as (volume, backing):
+        data = volume.view / "d"
+        with serving(volume.path / "d", prefix=volume.prefix) as server:
+            socket = data / "kudurru.sock"
+            add_zone(socket)
+            with clients(socket) as running:
+                wait_until(lambda: total(running) > 20)
+                fill(backing / "ballast")
+                assert_goes_on_without_writing(server, running, volume)
+        (backing / "ballast").unlink()
+        mount_again(volume, tmp_path / "backing" / "disk")
+        assert_finds(acknowledged(running), volume)
+
+
+def test_on_a_disk_that_is_made_read_only_dns_is_answered_and_a_restart_finds_everything(
+    tmp_path: Path,
+) -> None:
+    """What was acknowledged before the disk went. Of an fdatasync that is under way while ext4 is
+    aborted by hand, Linux (6.18) says now and then that it succeeded, and the octets are gone: a
+    loop of pwrite and fdatasync alone shows it in one of eight runs. Errors of the disk itself it
+    reports, as the test above has it."""
     with disk_volume(tmp_path, 16) as volume:
         data = volume.view / "d"
         with serving(volume.path / "d", prefix=volume.prefix) as server:
@@ -170,28 +204,38 @@ def test_on_a_disk_that_went_read_only_dns_is_answered_and_a_restart_finds_every
             add_zone(socket)
             with clients(socket) as running:
                 wait_until(lambda: total(running) > 20)
+                before = acknowledged(running)
                 # What ext4 does by itself after an error that it cannot repair.
                 volume.run("mount", "-o", "remount,abort", volume.path)
-                wait_until(lambda: all(len(client.refused) > 5 for client in running))
-            assert server.texts(f"www.{ZONE}") == ["192.0.2.80"]
-            for client in running:
-                for error in client.refused:
-                    assert f"{volume.path}/d/log.db" in str(error)
-                    # A write that was under way learns only that it failed.
-                    assert re.search(
-                        "mount that file system for writing|the disk failed: look at", str(error)
-                    )
-            (reason,) = readiness(server)
-            assert reason.startswith("StorageBroken: ")
+                assert_goes_on_without_writing(server, running, volume)
         done = kudurru("serve", "--data", volume.path / "d", prefix=volume.prefix)
         assert (done.code, done.out) == (1, "")
         assert "Read-only file system - keep the data directory on" in done.err
-        mount_again(volume)
-        with serving(volume.path / "d", prefix=volume.prefix) as server:
-            assert_all_there(server, running, volume)
-            with clients(data / "kudurru.sock") as again:
-                wait_until(lambda: total(again) > 5)
-            assert not any(client.refused for client in again)
+        mount_again(volume, tmp_path / "disk")
+        assert_finds(before, volume)
+
+
+def assert_goes_on_without_writing(server: Serving, running: list[Client], volume: Volume) -> None:
+    wait_until(lambda: all(len(client.refused) > 5 for client in running))
+    assert server.texts(f"www.{ZONE}") == ["192.0.2.80"]
+    for client in running:
+        for error in client.refused:
+            assert f"{volume.path}/d/log.db" in str(error)
+            # A write that was under way learns only that it failed.
+            assert re.search(
+                "mount that file system for writing|the disk failed: look at", str(error)
+            )
+    (reason,) = readiness(server)
+    assert reason.startswith("StorageBroken: ")
+
+
+def assert_finds(names: Acknowledged, volume: Volume) -> None:
+    """On a disk that is well again."""
+    with serving(volume.path / "d", prefix=volume.prefix) as server:
+        assert_all_there(server, names, volume)
+        with clients(volume.view / "d" / "kudurru.sock") as again:
+            wait_until(lambda: total(again) > 5)
+        assert not any(client.refused for client in again)
 
 
 RECORDS = 1_200

@@ -37,19 +37,32 @@ def memory_volume(folder: Path, size: str) -> Iterator[Volume]:
 def disk_volume(folder: Path, mebibytes: int) -> Iterator[Volume]:
     """An ext4 in a file. `mount_again` repairs and mounts it anew."""
     image = folder / "disk"
-    with image.open("wb") as file:
-        file.truncate(mebibytes << 20)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    with _mounted(folder, f"mount -o loop {image}") as volume:
+    with _mounted(folder, f"{_new_disk(image, mebibytes)} && mount -o loop {image}") as volume:
         yield volume
 
 
-def mount_again(volume: Volume) -> None:
+@contextmanager
+def failing_disk_volume(folder: Path, mebibytes: int) -> Iterator[tuple[Volume, Path]]:
+    """An ext4 whose disk is kept in memory of half its size, and the folder of that memory: once
+    that is filled, every block that the disk was not written to yet gives an I/O error."""
+    backing = folder / "backing"
+    backing.mkdir()
+    image = backing / "disk"
+    memory = f"mount -t tmpfs -o size={mebibytes // 2}m none {backing}"
+    make = f"{memory} && {_new_disk(image, mebibytes)} && mount -o loop {image}"
+    with _mounted(folder, make) as volume:
+        yield volume, volume.view.parent / "backing"
+
+
+def _new_disk(image: Path, mebibytes: int) -> str:
+    return f"truncate -s {mebibytes}M {image} && mkfs.ext4 -q {image}"
+
+
+def mount_again(volume: Volume, image: Path) -> None:
     """What an administrator does with a disk that went read-only."""
-    image = volume.path.parent / "disk"
     volume.run("umount", volume.path)
-    # 1: errors were corrected
-    subprocess.run(["e2fsck", "-f", "-y", image], capture_output=True, check=False)
+    # Its exit code is 1 when errors were corrected.
+    volume.run("sh", "-c", f"e2fsck -f -y {image} || test $? = 1")
     volume.run("mount", "-o", "loop", image, volume.path)
 
 
@@ -57,7 +70,7 @@ def mount_again(volume: Volume) -> None:
 def _mounted(folder: Path, mount: str) -> Iterator[Volume]:
     place = folder / "volume"
     place.mkdir()
-    script = f"{mount} {place} && echo mounted && exec cat"
+    script = f"({mount} {place}) >&2 && echo mounted && exec cat"
     with subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", script],
         stdin=subprocess.PIPE,
