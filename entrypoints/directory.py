@@ -4,9 +4,8 @@ A server holds the lock for as long as it runs and answers on the directory's so
 command takes the lock for itself, or only reads.
 """
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from kudurru.domain.errors import (
     NotFound,
     StorageBroken,
 )
-from kudurru.domain.events import SIGNING_KEY, Position, Who
+from kudurru.domain.events import SIGNING_KEY, Position, Recorded, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.signed_note import VerifierKey, parse_key
@@ -71,9 +70,11 @@ from kudurru.entrypoints.snapshots import (
     load_snapshot,
     try_to_save,
 )
+from kudurru.entrypoints.steps import no_collections
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
+from kudurru.projections.follow import Follower
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.zones_as_of import ZonesAsOf
@@ -230,20 +231,32 @@ def replay_verified(
     replay(node, upto, zones=zones)
 
 
-def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> int:
-    """Build the views of a node from the log, up to a position when one is given: then time
-    stands still there, and what had not expired is still served."""
-    follower = node.views.follower if zones else node.views.objects_only
+def replay(
+    node: Node,
+    upto: Position | None = None,
+    *,
+    zones: bool = True,
+    follower: Follower | None = None,
+    seen: Callable[[int], None] | None = None,
+) -> int:
+    """Build the views of a node from the log, or those of one of its followers, up to a position
+    when one is given: then time stands still there, and what had not expired is still served.
+    `seen` hears each position."""
+    if follower is None:
+        follower = node.views.follower if zones else node.views.objects_only
+    events = node.log.read(follower.position, upto)
     # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
-    gc.disable()
-    try:
-        count = follower.catch_up(node.log, upto)
-    finally:
-        gc.enable()
-        gc.freeze()
+    with no_collections():
+        count = follower.feed(events if seen is None else _telling(events, seen))
     if upto is None:
         node.advance()
     return count
+
+
+def _telling(events: Iterable[Recorded], seen: Callable[[int], None]) -> Iterator[Recorded]:
+    for event in events:
+        yield event
+        seen(event.seq)
 
 
 def pipeline_of(node: Node, **options: Any) -> Pipeline:

@@ -119,6 +119,7 @@ class Views:
         oldest: Callable[[], Position] = lambda: Position(0),
         hold_bodies: bool = False,
     ) -> None:
+        self._oldest = oldest
         self.objects = ObjectsView(read_event, epoch)
         self.zones = ZoneView(self.objects, read_event, on_change)
         self.clock = ClockView()
@@ -128,6 +129,13 @@ class Views:
         self.follower = Follower([*first, self.clock, self.zones, self.objects], oldest)
         self.objects_only = Follower([*first, self.objects], oldest)
         """For reads that need no zones; the two are not mixed on one instance."""
+
+    def follower_to(self, name: str) -> Follower:
+        """What leads to one view: that, and those that it reads. Not mixed with the others
+        either."""
+        needed = {"zones": ("bodies", "zones", "objects"), "bodies": ("bodies", "objects")}
+        found = [p for p in self.follower.projections if p.name in needed.get(name, (name,))]
+        return Follower(found, self._oldest)
 
     def digests(self) -> dict[str, str]:
         return {p.name: p.digest() for p in self.follower.projections}
