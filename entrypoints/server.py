@@ -12,8 +12,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from kudurru.entrypoints.directory import (
     pipeline_of,
     trust_of,
 )
+from kudurru.entrypoints.early import EarlyHandler
 from kudurru.entrypoints.health import metrics_of
 from kudurru.entrypoints.listeners import (
     bind_listeners,
@@ -89,6 +90,9 @@ beside one is ten times this; the cost per query is the same (measured: docs/dec
 
 PORT_TRIES = 20
 
+EARLY_MIN = 10_000
+"""Events to replay that take long enough, a third of a second, to answer meanwhile."""
+
 SLICE = 500
 """Events replayed before the loop may answer a query."""
 
@@ -128,6 +132,7 @@ class Server:
         self._node: Node | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
+        self._early: EarlyHandler | None = None
         self._save_last: Callable[[], None] = lambda: None
 
     async def run(self, announce: Callable[[str], None]) -> None:
@@ -146,8 +151,11 @@ class Server:
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            addresses = await self._listen(node, writer, Cookies(secret), stack)
-            await self._replay(node, checkpointer, snapshots)
+            cookies = Cookies(secret)
+            addresses = await self._listen(node, writer, cookies, stack)
+            snapshots.load(self._undamaged())
+            async with self._early_answers(node, cookies):
+                await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
@@ -258,8 +266,10 @@ class Server:
             cookies=cookies,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
-        self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
+        self._early = early = EarlyHandler(pipeline)
+        self._engines = engines_of(options.listeners, bound, early, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
+        metrics.add(early.samples)
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
@@ -294,11 +304,23 @@ class Server:
             return []
         return [f"Certificate: {self._certificates.problem}"]
 
-    async def _replay(
-        self, node: Node, checkpointer: Checkpointer | None, snapshots: SnapshotJob
-    ) -> None:
+    @asynccontextmanager
+    async def _early_answers(self, node: Node, cookies: Cookies) -> AsyncIterator[None]:
+        """Answer from the log, zone by zone, while all of it is replayed, when that is long."""
+        event_log, early = node.log, self._early
+        upto = self._undamaged() or event_log.head().seq
+        is_worth_it = upto - node.position >= EARLY_MIN and not event_log.is_shared
+        if early is not None and is_worth_it:
+            with suppress(*UNREADABLE, LogDamaged):  # which the replay finds, and says
+                await asyncio.to_thread(early.begin, event_log, upto, node.clock, cookies)
+        try:
+            yield
+        finally:
+            if early is not None:
+                early.end()
+
+    async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
-        snapshots.load(self._undamaged())
         try:
             await self._replay_undamaged(node)
         except (LogDamaged, *UNREADABLE):

@@ -5,6 +5,7 @@ is found through the index of scopes. So what a name answered is told without re
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -29,15 +30,30 @@ from kudurru.projections.zone_state import ZoneState
 from kudurru.projections.zone_view import ZoneView
 
 
-class ZonesAsOf(ZoneSet):
-    """Zones served at a position. Time stands at the moment of its event."""
+class TooLarge(Exception):
+    """A zone has more events than may be read for an answer."""
 
-    def __init__(self, log: EventLog, upto: int) -> None:
+
+class ZonesAsOf(ZoneSet):
+    """Zones served at a position. Time stands at the moment of its event, or where it is told."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        upto: int,
+        *,
+        now_s: int | None = None,
+        events_max: int | None = None,
+    ) -> None:
+        """With `events_max`, zones of more events raise TooLarge."""
         super().__init__()
         self._log = log
         self._upto = upto
-        event = log.get(upto)
-        self.now_s = event.ts // 1_000_000 if event else 0
+        self._events_max = events_max
+        if now_s is None:
+            event = log.get(upto)
+            now_s = event.ts // 1_000_000 if event else 0
+        self.now_s = now_s
         self._elected = _elected(log.births(DNS_ZONE.name, upto))
         self._unread = set(self._elected)
 
@@ -48,6 +64,10 @@ class ZonesAsOf(ZoneSet):
             if zone is not None:
                 self.add(zone)
         return super().get(apex_key)
+
+    def is_unread(self, apex_key: bytes) -> bool:
+        """Whether `get` has to read it first."""
+        return apex_key in self._unread
 
     def find(self, key: bytes) -> Zone | None:
         while (zone := self.get(key)) is None:
@@ -63,7 +83,10 @@ class ZonesAsOf(ZoneSet):
     def load(self, name: str) -> ZoneState:
         """The state of a DNSZone that is there. Its zone is None when it is no primary."""
         key = key_of(DNS_ZONE.name, "", name)
-        events = list(as_of.events_of(self._log, name, upto=self._upto))
+        found = as_of.events_of(self._log, name, upto=self._upto)
+        events = list(islice(found, self._events_max))
+        if self._events_max is not None and next(found, None) is not None:
+            raise TooLarge(name)
         fed: dict[int, Recorded] = {event.seq: event for event in _essence(events, key)}
         objects = ObjectsView(fed.get, self._log.epoch)
         view = ZoneView(objects, fed.get)
