@@ -78,10 +78,12 @@ class Follower:
         if event.type not in KNOWN_TYPES:
             self.stopped_at = event
             return
+        seq = event.seq
         for projection in self.projections:
-            if event.seq > projection.position:
-                is_next = event.seq == projection.position + 1
-                assert is_next or event.seq <= self._oldest(), "a projection was handed a gap"
+            position = projection.position
+            if seq > position:
+                is_next = seq == position + 1
+                assert is_next or seq <= self._oldest(), "a projection was handed a gap"
                 projection.apply(event)
 
     def feed(self, events: Iterable[Recorded]) -> int:

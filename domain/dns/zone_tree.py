@@ -39,6 +39,10 @@ _RR_HEAD_SIZE = _RR_HEAD.size
 _SOA_NUMBERS = Layout("!IIIII")
 _TYPE_AND_TTL = Layout("!HI")
 
+UNSETTLED_MAX = 1_000
+"""Owners of a zone whose change is not in its digest yet: what changes again and again is counted
+once, and to catch up takes a few milliseconds."""
+
 EMPTY = b""
 """Image of an owner that has nothing."""
 
@@ -129,6 +133,8 @@ class Zone:
     __slots__ = (
         "_before",
         "_digest",
+        "_negative_parts",
+        "_unsettled",
         "apex",
         "cased",
         "children",
@@ -136,7 +142,6 @@ class Zone:
         "dnames",
         "expiring",
         "key",
-        "negative_parts",
         "negative_wire",
         "nodes",
         "record_count",
@@ -167,6 +172,7 @@ class Zone:
         self._before: dict[bytes, bytes] | None = None  # None: never stamped
         self._digest = SetDigest()
         self._digest.add(_soa_element(self.key, soa))
+        self._unsettled: dict[bytes, bytes] = {}  # owners, with the image that the digest has
         self._render_soa()
 
     @property
@@ -174,6 +180,7 @@ class Zone:
         return len(self.nodes)
 
     def digest(self) -> str:
+        self._settle()
         return self._digest.hexdigest()
 
     def replace(self, owner: Name, rrsets: Sequence[RRset]) -> None:
@@ -224,6 +231,7 @@ class Zone:
 
     def frame(self) -> ZoneFrame:
         """With `nodes`, all that there is."""
+        self._settle()
         return ZoneFrame(
             self.apex,
             self.soa,
@@ -337,15 +345,13 @@ class Zone:
 
     def _account(self, key: bytes, old: bytes, new: bytes) -> None:
         # Lists, not sets: an owner has one or two RRsets, and a million of them are built.
-        had, has = unpack(old), unpack(new)
-        for rrset in had:
-            if rrset not in has:
-                self._digest.remove(_element(key, rrset))
-                self.record_count -= rrset.rr_count
-        for rrset in has:
-            if rrset not in had:
-                self._digest.add(_element(key, rrset))
-                self.record_count += rrset.rr_count
+        has = unpack(new)
+        self.record_count += sum(rrset.rr_count for rrset in has)
+        if old:
+            self.record_count -= sum(rrset.rr_count for rrset in unpack(old))
+        self._unsettled.setdefault(key, old)
+        if len(self._unsettled) > UNSETTLED_MAX:
+            self._count_in(*self._unsettled.popitem(), new)
         self.cuts.discard(key)
         self.dnames.discard(key)
         for rrset in has:
@@ -353,6 +359,24 @@ class Zone:
                 self.cuts.add(key)
             elif rrset.rtype == DNAME:
                 self.dnames.add(key)
+
+    def _settle(self) -> None:
+        """Bring the digest up to the nodes."""
+        get = self.nodes.get
+        while self._unsettled:
+            key, old = self._unsettled.popitem()
+            self._count_in(key, old, get(key, EMPTY))
+
+    def _count_in(self, key: bytes, old: bytes, new: bytes) -> None:
+        if old == new:
+            return
+        had, has = unpack(old), unpack(new)
+        for rrset in had:
+            if rrset not in has:
+                self._digest.remove(_element(key, rrset))
+        for rrset in has:
+            if rrset not in had:
+                self._digest.add(_element(key, rrset))
 
     def _link(self, key: bytes) -> None:
         """`key` holds records now: count it, and the names above that begin to exist by it."""
@@ -391,11 +415,18 @@ class Zone:
         rdata = soa.rdata(self.serial)
         self.soa_wire = pack_record(SOA, soa.ttl, rdata)
         self.negative_wire = pack_record(SOA, soa.negative_ttl, rdata)
-        self.negative_parts = self._negative_parts(soa)
+        self._negative_parts: tuple[bytes, ...] = ()
 
-    def _negative_parts(self, soa: Soa) -> tuple[bytes, ...]:
+    @property
+    def negative_parts(self) -> tuple[bytes, ...]:
         """The SOA of a negative answer, cut where a pointer to the apex belongs. A question's
         name ends in the apex, so `pointer.join(parts)` is the record, compressed."""
+        # Made when asked for: a replay stamps a zone thousands of times.
+        if not self._negative_parts:
+            self._negative_parts = self._cut_at_apex(self.stamped_soa or self.soa)
+        return self._negative_parts
+
+    def _cut_at_apex(self, soa: Soa) -> tuple[bytes, ...]:
         parts = [b"", b""]
         for name in (soa.mname, soa.rname):
             if names.is_within(name, self.key):
