@@ -2,15 +2,14 @@
 
     python -m tests.bench.replay [--events 1000000] [--zones 1000]
 
-The history is that of `tests.bench.restore`, kept in a folder of its own. Each figure is of a process
-of its own, so that nothing is warm that would not be; CPU seconds hold on a busy machine. Prints
-figures, asserts nothing.
+The history is that of `tests.bench.restore`, kept in a folder of its own. Each figure is of a
+process of its own, so that nothing is warm that would not be; CPU seconds hold on a busy machine.
+Prints figures, asserts nothing.
 """
 
 import argparse
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -44,6 +43,10 @@ def hash_all(data: Path, node: Node) -> None:
         before = sha256(row.entry + (row.body or b"") + (row.who or b"") + before).digest()
 
 
+def rebuild_objects(data: Path, node: Node) -> None:
+    directory.replay(node, follower=node.views.follower_to("objects"))
+
+
 def load(data: Path, node: Node) -> None:
     snapshots.load_snapshot(open_data_dir(data), node)
 
@@ -52,9 +55,7 @@ STEPS: dict[str, Callable[[Path, Node], object]] = {
     "rows": lambda data, node: sum(1 for _ in node.log.rows()),  # type: ignore[attr-defined]  # as above
     "sha256": hash_all,
     "verify": lambda data, node: verify(node.log, trust=directory.trust_of()),  # type: ignore[arg-type]  # as above
-    "objects": lambda data, node: directory.replay(
-        node, follower=node.views.follower_to("objects")
-    ),
+    "objects": rebuild_objects,
     "replay": lambda data, node: directory.replay(node),
     "compared": lambda data, node: replay_compared(node, None),
     "load": load,
@@ -67,7 +68,9 @@ def run_step(name: str, data: Path) -> None:
         wall, cpu = time.perf_counter(), time.process_time()
         STEPS[name](data, node)
         spent = time.perf_counter() - wall, time.process_time() - cpu
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        # Not ru_maxrss, which begins with that of the process that started this one.
+        status = Path("/proc/self/status").read_text()
+        peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
     print(json.dumps([*spent, peak]))
 
 
