@@ -9,8 +9,7 @@ import asyncio
 import logging
 import sys
 from contextlib import suppress
-
-from apscheduler.schedulers.asyncio import AsyncIOScheduler  # type: ignore[import-untyped]  # has none
+from typing import TYPE_CHECKING
 
 from kudurru.adapters.data_dir import DataDir
 from kudurru.domain.errors import KudurruError
@@ -23,6 +22,11 @@ from kudurru.entrypoints.snapshots import (
     try_to_save,
 )
 from kudurru.entrypoints.wiring import Node
+
+if TYPE_CHECKING:
+    from apscheduler.schedulers.asyncio import (
+        AsyncIOScheduler,  # type: ignore[import-untyped]  # it has no types
+    )
 
 log = logging.getLogger("kudurru.snapshots")
 
@@ -57,6 +61,9 @@ class SnapshotJob:
     def start(self) -> None:
         if not self._interval_s or not can_have_snapshots(self._node):
             return
+        # Here, as it takes a tenth of a second that commands can do without.
+        from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
         scheduler = AsyncIOScheduler(timezone="UTC")
         scheduler.add_job(self.write_if_due, "interval", seconds=self._interval_s, coalesce=True)
         scheduler.start()

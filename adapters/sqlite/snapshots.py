@@ -58,9 +58,10 @@ def write_snapshot(
             create_private(unfinished)
             _write(unfinished, key, of, parts)
             unfinished.replace(path)
-            sync_folder(path.parent)
-        finally:
+        except BaseException:
             unfinished.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
 
 def remove_unfinished(path: Path) -> None:
