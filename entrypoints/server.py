@@ -152,7 +152,7 @@ class Server:
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
             cookies = Cookies(secret)
-            addresses = await self._listen(node, writer, cookies, stack)
+            addresses = await self._listen(node, writer, cookies, snapshots, stack)
             snapshots.load(self._undamaged())
             async with self._early_answers(node, cookies):
                 await self._replay(node, checkpointer)
@@ -245,7 +245,12 @@ class Server:
         node.why_not_writable = damage
 
     async def _listen(
-        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+        self,
+        node: Node,
+        writer: Writer,
+        cookies: Cookies,
+        snapshots: SnapshotJob,
+        stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
@@ -270,6 +275,7 @@ class Server:
         self._engines = engines_of(options.listeners, bound, early, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(early.samples)
+        metrics.add(snapshots.samples)
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))

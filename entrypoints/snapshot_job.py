@@ -8,10 +8,12 @@ take to encode, or steps, between which the views must not change.
 import asyncio
 import logging
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kudurru.adapters.data_dir import DataDir
+from kudurru.adapters.metrics import Sample
 from kudurru.domain.errors import KudurruError
 from kudurru.domain.events import Position
 from kudurru.entrypoints.snapshots import (
@@ -24,13 +26,14 @@ from kudurru.entrypoints.snapshots import (
 from kudurru.entrypoints.wiring import Node
 
 if TYPE_CHECKING:
-    from apscheduler.schedulers.asyncio import (
-        AsyncIOScheduler,  # type: ignore[import-untyped]  # it has no types
-    )
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 log = logging.getLogger("kudurru.snapshots")
 
 CHILD = "kudurru.entrypoints.snapshot_child"
+
+CHILD_S_MAX = 3_600
+"""A log of tens of millions of events takes a while, niced."""
 
 STDERR_SHOWN = 500
 
@@ -47,6 +50,7 @@ class SnapshotJob:
         self._child: asyncio.subprocess.Process | None = None
         self._busy = asyncio.Lock()  # while the file is looked after
         self._has_failed = False
+        self._is_ending = False  # the child is not wanted any more
         self.position = 0
         """Of the newest snapshot."""
 
@@ -57,6 +61,10 @@ class SnapshotJob:
         if not self.position and self._directory.views.exists():
             with suppress(KudurruError):
                 forget_snapshot(self._directory)
+
+    def samples(self) -> Iterator[Sample]:
+        if can_have_snapshots(self._node):
+            yield Sample("views_snapshot_sequence", (), self.position)
 
     def start(self) -> None:
         if not self._interval_s or not can_have_snapshots(self._node):
@@ -94,6 +102,22 @@ class SnapshotJob:
 
     async def _run_child(self) -> tuple[int, str]:
         """Position of the snapshot, 0 when there is none; then why, or "" when it was ended."""
+        self._is_ending = False
+        try:
+            async with asyncio.timeout(CHILD_S_MAX):
+                code, out, err = await self._child_result()
+        except TimeoutError:
+            return 0, f"it took more than {CHILD_S_MAX} s"
+        except OSError as error:
+            return 0, f"no process could be started: {error.strerror}"
+        if code == 0 and out.strip().isdigit():
+            return int(out), ""
+        if self._is_ending:
+            return 0, ""
+        return 0, err.decode(errors="replace").strip()[-STDERR_SHOWN:] or f"it ended with {code}"
+
+    async def _child_result(self) -> tuple[int | None, bytes, bytes]:
+        """Exit code, output and errors. Raises: OSError."""
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", CHILD, str(self._directory.path.absolute()),
             stdin=asyncio.subprocess.DEVNULL,
@@ -103,17 +127,19 @@ class SnapshotJob:
         )  # fmt: skip
         self._child = child
         try:
+            if self._is_ending:
+                self._kill_child()
             out, err = await child.communicate()
         finally:
-            self._end_child()
+            self._kill_child()
             self._child = None
-        if child.returncode == 0 and out.strip().isdigit():
-            return int(out), ""
-        if child.returncode is not None and child.returncode < 0:
-            return 0, ""
-        return 0, err.decode(errors="replace").strip()[-STDERR_SHOWN:] or "the process failed"
+        return child.returncode, out, err
 
     def _end_child(self) -> None:
+        self._is_ending = True
+        self._kill_child()
+
+    def _kill_child(self) -> None:
         if self._child is not None and self._child.returncode is None:
             with suppress(ProcessLookupError):
                 self._child.kill()

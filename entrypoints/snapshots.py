@@ -98,6 +98,7 @@ def load_snapshot(directory: DataDir, node: Node, upto: Position | None = None) 
             if found is not None:
                 _check(found.of, node, upto)
                 _load(found, node)
+                log.info("the views begin with the snapshot of position %s", follower.position)
     except (Unusable, KudurruError) as error:
         log.warning("the snapshot of the views is not used, %s: they are built from the log", error)
         follower.reset()
