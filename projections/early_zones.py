@@ -12,8 +12,8 @@ from kudurru.projections.zones_as_of import TooLarge, ZonesAsOf
 EVENTS_MAX = 4_000
 """Of one zone: a tenth of a second to read."""
 
-ZONES_MAX = 256
-"""Zones read so: they are held twice for a while."""
+EVENTS_OF_ALL_MAX = 200_000
+"""Of all zones that are read so: they are held twice for a while, some 80 MB."""
 
 
 class NotYet(Exception):
@@ -26,16 +26,13 @@ class EarlyZones(ZonesAsOf):
     def __init__(self, log: EventLog, upto: int, now_s: int) -> None:
         super().__init__(log, upto, now_s=now_s, events_max=EVENTS_MAX)
         self._refused: set[bytes] = set()
-        self._count = 0
 
     def get(self, apex_key: bytes) -> Zone | None:
         """Raises: NotYet."""
         if apex_key in self._refused:
             raise NotYet
-        if self.is_unread(apex_key):
-            self._count += 1
-            if self._count > ZONES_MAX:
-                raise NotYet
+        if self.events_read >= EVENTS_OF_ALL_MAX and self.is_unread(apex_key):
+            raise NotYet
         try:
             return super().get(apex_key)
         except TooLarge:

@@ -50,6 +50,7 @@ class ZonesAsOf(ZoneSet):
         self._log = log
         self._upto = upto
         self._events_max = events_max
+        self.events_read = 0
         if now_s is None:
             event = log.get(upto)
             now_s = event.ts // 1_000_000 if event else 0
@@ -87,6 +88,7 @@ class ZonesAsOf(ZoneSet):
         events = list(islice(found, self._events_max))
         if self._events_max is not None and next(found, None) is not None:
             raise TooLarge(name)
+        self.events_read += len(events)
         fed: dict[int, Recorded] = {event.seq: event for event in _essence(events, key)}
         objects = ObjectsView(fed.get, self._log.epoch)
         view = ZoneView(objects, fed.get)

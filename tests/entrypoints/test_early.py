@@ -109,18 +109,18 @@ def test_a_zone_that_takes_long_to_read_waits_for_the_replay() -> None:
         early_zones.EVENTS_MAX = before
 
 
-def test_only_so_many_zones_are_read_early() -> None:
+def test_only_so_much_is_read_early() -> None:
     node = served()
     node.commit(a_change(put(zone("other.test"))))
-    before = early_zones.ZONES_MAX
-    early_zones.ZONES_MAX = 1
+    before = early_zones.EVENTS_OF_ALL_MAX
+    early_zones.EVENTS_OF_ALL_MAX = 1
     try:
         handler = early_handler(node)
         assert rcode(asked(handler, "www.example.org")) == "NOERROR"
         assert rcode(asked(handler, "other.test", "SOA")) == "SERVFAIL"
         assert rcode(asked(handler, "www.example.org")) == "NOERROR"
     finally:
-        early_zones.ZONES_MAX = before
+        early_zones.EVENTS_OF_ALL_MAX = before
 
 
 def test_a_zone_that_is_gone_is_not_answered_for() -> None:
