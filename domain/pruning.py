@@ -20,6 +20,8 @@ from hashlib import sha256
 import msgspec
 
 from kudurru.domain.chain import Redaction
+from kudurru.domain.dns import names
+from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import is_serial
 from kudurru.domain.events import (
     CLOCK_STEPPED,
@@ -37,7 +39,8 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.domain.kinds.registry import DNS_ZONE
-from kudurru.domain.object_store import decode_status
+from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.object_store import decode_body, decode_status
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Anchor, EventLog
 from kudurru.domain.tree import TILE_WIDTH
@@ -82,6 +85,13 @@ def limit(before: int, newest_checkpoint: int) -> Position:
     return Position(max(0, last - last % TILE_WIDTH))
 
 
+class _End(msgspec.Struct):
+    """Where an object left a zone, or was deleted."""
+
+    seq: int
+    zone: str
+
+
 class _Stream(msgspec.Struct):
     """What is known of the newest life of an object."""
 
@@ -89,9 +99,9 @@ class _Stream(msgspec.Struct):
     applied: int = 0  # of its newest content, 0: it is gone
     status: int = 0
     content_of_status: int = 0  # seq of the content that the status was written for
-    zone: str = ""  # that it is in
-    ends: list[int] = msgspec.field(default_factory=list)
-    """Where it left a zone, or was deleted, in any of its lives."""
+    zone: str = ""  # that it is in; of a DNSZone its own name
+    ends: list[_End] = msgspec.field(default_factory=list)  # in any of its lives
+    deleted: int = 0  # where its life before this one ended
 
 
 class _Content(msgspec.Struct):
@@ -109,6 +119,15 @@ class _Stamped(msgspec.Struct):
     zone_content: int  # seq of the content of the DNSZone
 
 
+class _Zone(msgspec.Struct):
+    """A DNSZone that is there."""
+
+    created: str
+    name: str
+    apex: Name
+    is_primary: bool = True
+
+
 class Keeper:
     """Reads events in order, up to where rows go, and tells which of them stay.
 
@@ -122,7 +141,10 @@ class Keeper:
         self._facts: dict[Key, int] = {}
         self._always: list[int] = []
         self._redactions: list[tuple[int, range]] = []
-        self._stamps: dict[str, _Stamped] = {}
+        self._zones: dict[str, _Zone] = {}
+        self._by_apex: dict[Name, set[str]] = {}
+        self._serving: dict[Name, str] = {}  # which DNSZone a zone is served by
+        self._stamps: dict[str, _Stamped] = {}  # of zones that are served, while they are
         self._contents: dict[tuple[str, Key], _Content] = {}
         self._zones_of: dict[Key, set[str]] = {}  # that there are contents in
 
@@ -141,24 +163,28 @@ class Keeper:
     def _feed_object(self, event: Recorded) -> None:
         stream = self._streams.setdefault(event.key, _Stream())
         stream.newest = event.seq
+        is_zone = event.key.startswith(_ZONE_PREFIX)
         match event.type:
             case t if t == OBJECT_APPLIED:
                 self._replaced(event, stream)
                 stream.applied, stream.zone = event.seq, event.scope.partition("/")[2]
+                if is_zone and event.body is not None:
+                    self._apply_zone(event, event.body)
             case t if t == OBJECT_STATUS:
                 stream.status, stream.content_of_status = event.seq, stream.applied
-                if event.key.startswith(_ZONE_PREFIX):
+                if is_zone:
                     self._stamp(event, stream)
             case t if t == OBJECT_MOVED:
                 self._replaced(event, stream)
-                stream.ends.append(event.seq)
+                stream.ends.append(_End(event.seq, stream.zone))
                 stream.zone = ""
             case t if t == OBJECT_DELETED:
                 self._replaced(event, stream)
-                stream.ends.append(event.seq)
-                if event.key.startswith(_ZONE_PREFIX):
-                    self._end_zone(event, stream)
+                stream.ends.append(_End(event.seq, stream.zone))
+                stream.deleted = event.seq
                 stream.applied = stream.status = 0
+                if is_zone:
+                    self._delete_zone(event)
 
     def _replaced(self, event: Recorded, stream: _Stream) -> None:
         """What the object held may be part of a version that stays."""
@@ -167,17 +193,50 @@ class Keeper:
             self._contents[stream.zone, event.key] = _Content(stream.applied, event.seq)
             self._zones_of.setdefault(event.key, set()).add(stream.zone)
 
+    # Which DNSZone serves a zone is elected as in `ZoneView`: while one does, its stamps count.
+
+    def _apply_zone(self, event: Recorded, body: bytes) -> None:
+        stored = decode_body(body)
+        spec = msgspec.json.decode(stored.spec, type=DNSZoneSpec)
+        name = event.scope.partition("/")[2]
+        zone = self._zones.get(name)
+        if zone is None:
+            apex = names.key(names.from_text(spec.zone_name))
+            zone = self._zones[name] = _Zone(stored.creation_timestamp, name, apex)
+            self._by_apex.setdefault(apex, set()).add(name)
+        zone.is_primary = spec.type == "Primary"
+        self._elect(zone.apex, event)
+
+    def _delete_zone(self, event: Recorded) -> None:
+        # What is kept of the zone must end, or it would keep another one from being served.
+        self._always.append(event.seq)
+        zone = self._zones.pop(event.scope.partition("/")[2], None)
+        if zone is not None:
+            self._by_apex[zone.apex].discard(zone.name)
+            self._elect(zone.apex, event)
+
+    def _elect(self, apex: Name, event: Recorded) -> None:
+        """The highest serial of a name is known from the zones that had it, also when they serve it
+        no more: what they were when they were stamped last, and how that ended, stay."""
+        there = [self._zones[name] for name in self._by_apex[apex]]
+        first = min(there, key=lambda zone: (zone.created, zone.name), default=None)
+        elected = first.name if first is not None and first.is_primary else ""
+        before = self._serving.get(apex, "")
+        if elected == before:
+            return
+        self._serving[apex] = elected
+        stamped = self._stamps.pop(before, None)
+        if stamped is not None:
+            self._always += [stamped.zone_content, stamped.seq, event.seq]
+
     def _stamp(self, event: Recorded, stream: _Stream) -> None:
-        serial = decode_status(event.body).get("serial") if event.body is not None else None
+        zone = self._zones.get(stream.zone)
+        if event.body is None or zone is None or self._serving.get(zone.apex) != zone.name:
+            return
+        serial = decode_status(event.body).get("serial")
         before = self._stamps.get(stream.zone)
         if is_serial(serial) and (before is None or before.serial != serial):
             self._stamps[stream.zone] = _Stamped(event.seq, serial, stream.applied)
-
-    def _end_zone(self, event: Recorded, stream: _Stream) -> None:
-        """The highest serial of a name is known from the zones that had it, also when gone."""
-        stamped = self._stamps.pop(stream.zone, None)
-        if stamped is not None:
-            self._always += [stamped.zone_content, stamped.seq, event.seq]
 
     def kept(self) -> bytes:
         """As in `Anchor`, of the events that were fed."""
@@ -202,10 +261,23 @@ class Keeper:
             yield stream.newest
             if stream.applied:
                 yield stream.applied
+            if stream.deleted:
+                yield stream.deleted
             earlier = list(self._earlier_contents(key, stream))
             yield from earlier
             if earlier:
-                yield from (end for end in stream.ends if end > min(earlier))
+                yield from (end.seq for end in stream.ends if end.seq > min(earlier))
+            yield from self._departures(stream)
+
+    def _departures(self, stream: _Stream) -> Iterator[int]:
+        """Where an object left a zone that was stamped since, when the rest of it came later still:
+        who is behind and has it in the zone must see it go before the stamp."""
+        newest = stream.applied or stream.newest
+        last = {end.zone: end for end in stream.ends}
+        for zone, end in last.items():
+            stamped = self._stamps.get(zone)
+            if stamped is not None and end.seq < stamped.seq < newest:
+                yield end.seq
 
     def _earlier_contents(self, key: Key, stream: _Stream) -> Iterator[int]:
         """Contents of an object that count beside its newest, and its status."""

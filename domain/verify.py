@@ -387,6 +387,9 @@ class Verifier:
         if self.seq <= self._pruned:
             self._ts = max(self._ts, header.ts)
             self._versions[header.obj] = header.ver
+            # The rows that went may have ended in the middle of a change set.
+            self._txn, self._n = header.txn, header.n
+            self._set_is_known = self.seq == self._pruned
             return
         self._check_set(header)
         if header.ts < self._ts:

@@ -141,9 +141,19 @@ class TreeVerifier:
                 "signature",
                 newest,
                 f"the log is signed by {signer}, which is none of the trusted keys and was not "
-                "adopted under one",
+                f"adopted under one{self._since_epoch()}",
             )
         return self.signed
+
+    def _since_epoch(self) -> str:
+        """What to do when the trusted keys are of an epoch before."""
+        seq, origin = self._origins[-1]
+        if not seq or any(key.name == origin for key in self._trust.keys):
+            return ""
+        return (
+            f"; it went on from a backup at {seq}, as {origin}: if you know of that, give the key "
+            "that the import printed too"
+        )
 
     def _seek(self, after: int) -> None:
         """Go on with the first checkpoint of more than `after` events."""

@@ -23,7 +23,15 @@ from kudurru.domain.chain import origin_of
 from kudurru.domain.codec import canonical
 from kudurru.domain.epochs import EpochBody, epochs, first_origin
 from kudurru.domain.errors import Cause, Conflict, Invalid, StorageFailed
-from kudurru.domain.events import EPOCH_KEY, LOG_EPOCH, ChangeSet, Event, Who
+from kudurru.domain.events import (
+    EPOCH_KEY,
+    LOG_EPOCH,
+    PRUNING_KEY,
+    REDACTION_KEY,
+    ChangeSet,
+    Event,
+    Who,
+)
 from kudurru.domain.object_store import CONTROLLER
 from kudurru.domain.ports import LogRow, Upkeep, VerifiableLog
 from kudurru.domain.verify import Verified, verify
@@ -51,21 +59,27 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 # --- export ---------------------------------------------------------------------------------
 
 
-def export_log(log: VerifiableLog, target: Path, move: Move) -> Exported:
-    """The log up to its newest checkpoint, or whole when it has none. Durable when it returns.
+def export_log(
+    log: VerifiableLog, target: Path, move: Move, *, with_unsigned: bool = False
+) -> Exported:
+    """The log up to its newest checkpoint; whole when it has none, or with what is not signed.
+    Durable when it returns.
 
     Raises: Invalid when the file is there; LogDamaged when what was written does not verify, and
-    then there is no file; StorageFailed.
+    then there is no file; Conflict when something was erased or pruned meanwhile; StorageFailed.
     """
     if target.exists():
         raise Invalid("log export", [Cause("", f"{target} is there already: name a new file")])
-    newest = log.newest_checkpoint()
+    before = _taken_away(log)
+    newest = None if with_unsigned else log.newest_checkpoint()
     upto = newest.size if newest is not None else log.head().seq
     draft = target.with_name(f"{target.name}.part")
     _remove(draft)
     clock = SystemClock()
     try:
         copy_log(log, upto, draft, clock.now_us(), lambda seq: move(seq, 2 * upto))
+        if _taken_away(log) != before:
+            raise Conflict("rows were erased or pruned while they were copied: run it again")
         with _opened(draft) as copy:
             verified = _verify(copy, Trust(_check(), ()), lambda seq: move(upto + seq, 2 * upto))
         # Dying before this leaves a draft, dying after it the whole file.
@@ -75,6 +89,11 @@ def export_log(log: VerifiableLog, target: Path, move: Move) -> Exported:
         raise
     origin = origin_of(log.log_id, log.epoch)
     return Exported(origin=origin, size=verified.newest, signed=verified.signed.size)
+
+
+def _taken_away(log: VerifiableLog) -> tuple[int, int]:
+    """Changes with each redaction and each pruning."""
+    return log.stream_version(REDACTION_KEY), log.stream_version(PRUNING_KEY)
 
 
 # --- import ---------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from kudurru.domain.epochs import epoch_began
 from kudurru.domain.errors import (
     Busy,
     Cause,
+    Conflict,
     Invalid,
     KudurruError,
     LogDamaged,
@@ -241,13 +242,17 @@ def replay(
 ) -> int:
     """Build the views of a node from the log, or those of one of its followers, up to a position
     when one is given: then time stands still there, and what had not expired is still served.
-    `seen` hears each position."""
+    `seen` hears each position. Raises: Conflict when the log was pruned meanwhile."""
+    oldest = node.log.oldest()
     if follower is None:
         follower = node.views.follower if zones else node.views.objects_only
     events = node.log.read(follower.position, upto)
     # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
     with no_collections():
         count = follower.feed(events if seen is None else _telling(events, seen))
+    if node.log.oldest() != oldest:
+        # What went may have been needed to see what a change took away.
+        raise Conflict("the log was pruned while it was read: run the command again")
     if upto is None:
         node.advance()
     return count

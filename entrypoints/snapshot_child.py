@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import open_data_dir
-from kudurru.domain.errors import KudurruError
+from kudurru.domain.errors import Conflict, KudurruError
 from kudurru.entrypoints import logs, snapshots
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.wiring import Node
@@ -28,9 +28,12 @@ def main(data: Path) -> None:
     event_log = open_event_log(directory)
     try:
         node = Node(event_log, SystemClock(), SystemEntropy())
+        oldest = event_log.oldest()
         snapshots.load_snapshot(directory, node)
         # Time is left to the log: what expired since is for whoever loads this.
         node.views.follower.catch_up(event_log)
+        if event_log.oldest() != oldest:
+            raise Conflict("the log was pruned meanwhile; the next one is soon due")
         snapshots.save_snapshot(directory, node)
     finally:
         event_log.close()

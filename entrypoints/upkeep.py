@@ -5,6 +5,8 @@ away. A process that dies before its commit has changed nothing, one that dies a
 of it; there is no step in between to recover from.
 """
 
+from datetime import timedelta
+
 import msgspec
 
 from kudurru.domain import targets
@@ -116,13 +118,14 @@ def _check_body(node: Node, event: Recorded) -> None:
 
 def _named_by(node: Node, event: Recorded) -> int:
     """The serial of the newest version of a zone that a content is part of; 0 when it is of none.
-    Of a zone that is gone, as the highest serial of its name is known by what it was."""
-    zone = key_of(DNS_ZONE.name, "", event.scope.partition("/")[2])
+    Of a DNSZone also when it is gone, as the highest serial of its name is known by what it was."""
+    name = event.scope.partition("/")[2]
+    zone = key_of(DNS_ZONE.name, "", name)
     upto = None
     if event.key == zone:
         ends = (e.seq for e in node.log.read(event.seq, key=zone) if e.type == OBJECT_DELETED)
         upto = next(ends, None)
-    elif node.objects.entry(zone) is None:
+    elif (state := node.zones.state(name)) is None or state.zone is None:
         return 0
     changes = (OBJECT_APPLIED, OBJECT_MOVED, OBJECT_DELETED)
     later = (e.seq for e in node.log.read(event.seq, key=event.key) if e.type in changes)
@@ -186,6 +189,12 @@ def position_before(text: str, log: EventLog, now_us: int) -> int:
     return position if targets.position_in(text) is not None else position + 1
 
 
+def older_than(age: timedelta, log: EventLog, now_us: int) -> int:
+    """The position before which rows are older than that, by the times of the log, which never go
+    back: where a clock was once ahead, rows go later."""
+    return log.position_at(max(0, now_us - age // timedelta(microseconds=1))) + 1
+
+
 def plan_pruning(log: VerifiableLog, before: int) -> Pruning | None:
     """What may go of the rows before a position; None when nothing may. Reads all of it."""
     newest = log.newest_checkpoint()
@@ -197,6 +206,7 @@ def plan_pruning(log: VerifiableLog, before: int) -> Pruning | None:
         keeper.feed(event)
         count += 1
     kept = keeper.kept()
+    if not count - (stay := int.from_bytes(kept).bit_count()):
+        return None
     size = next(log.checkpoints(upto)).size
-    stay = int.from_bytes(kept).bit_count()
     return Pruning(anchor=Anchor(size, kept), rows=count - stay, kept=stay)

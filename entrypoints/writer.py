@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import NoReturn
 
 import msgspec
@@ -27,6 +28,7 @@ from kudurru.domain.errors import (
     StorageFailed,
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
+from kudurru.domain.notation import duration_text
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
 from kudurru.entrypoints import upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
@@ -174,6 +176,16 @@ class Writer:
 
         await self._sign_soon(make)
         return pruning
+
+    async def prune_old(self, retention: timedelta) -> Pruning | None:
+        """For a daily job: let go what is older than that. Raises as `prune` does."""
+        node = self._node
+        before = await asyncio.to_thread(
+            upkeep.older_than, retention, node.log, node.clock.now_us()
+        )
+        reason = f"older than {duration_text(retention)}"
+        who = Who(actor="system", source="retention", reason=reason)
+        return await self.prune(PruneRequest(before=before), who)
 
     def _signer(self) -> Checkpointer:
         if self._checkpointer is None:

@@ -264,7 +264,7 @@ def zone_named(log: EventLog, name: str, *positions: int) -> str:
     except names.BadName:
         apex = None
     for position in positions:
-        births = list(log.births(DNS_ZONE.name, position))
+        births = list(zone_births(log, position))
         by_name = [ref_of(event.key).name for event in births]
         if plain in by_name:
             return plain
@@ -274,9 +274,25 @@ def zone_named(log: EventLog, name: str, *positions: int) -> str:
     raise NotFound(f"there is no zone {name!r}, and was none then; name it as `get zone` does")
 
 
+def zone_births(log: EventLog, upto: int) -> Iterator[Recorded]:
+    """Of each DNSZone that is there at a position the event that made it, in no order. Where that
+    was redacted, the first of its contents that was not: what is asked of it here never changes."""
+    for born in log.births(DNS_ZONE.name, upto):
+        yield born if born.body is not None else _first_readable(log, born)
+
+
+def _first_readable(log: EventLog, born: Recorded) -> Recorded:
+    for event in log.read(born.seq, key=born.key):
+        if event.type == OBJECT_DELETED:
+            break
+        if event.type == OBJECT_APPLIED and event.body is not None:
+            return event
+    return born
+
+
 def apex_of(born: Recorded) -> Name | None:
     """Zone name, as a key, of a DNSZone by the event that made it; it is immutable. None where
-    that was redacted."""
+    all that tells it was redacted."""
     if born.body is None:
         return None
     spec = msgspec.json.decode(decode_body(born.body).spec, type=DNSZoneSpec)

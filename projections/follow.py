@@ -66,6 +66,7 @@ class Follower:
         """Up to the `oldest` position of a pruned log events are left out."""
         self.projections = tuple(projections)
         self._oldest = oldest
+        self._pruned_upto = Position(0)  # as far as was asked for
         self.stopped_at: Recorded | None = None
 
     @property
@@ -83,8 +84,13 @@ class Follower:
             position = projection.position
             if seq > position:
                 is_next = seq == position + 1
-                assert is_next or seq <= self._oldest(), "a projection was handed a gap"
+                assert is_next or self._is_pruned(seq), "a projection was handed a gap"
                 projection.apply(event)
+
+    def _is_pruned(self, seq: int) -> bool:
+        if seq > self._pruned_upto:
+            self._pruned_upto = self._oldest()
+        return seq <= self._pruned_upto
 
     def feed(self, events: Iterable[Recorded]) -> int:
         """Apply events; how many were taken in."""

@@ -69,7 +69,7 @@ class ZoneHistory:
             self._highest[apex] = delta.to_serial
 
     def forget(self, apex: Name) -> None:
-        """The zone is gone: its versions are of no use, its highest serial stays."""
+        """The zone is served no more: its versions are of no use, its highest serial stays."""
         for packed in self._versions.pop(apex, ()):
             self._digest.remove(apex + packed)
         self._changes.pop(apex, None)

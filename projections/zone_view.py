@@ -21,6 +21,7 @@ from kudurru.domain.events import (
     LOG_PRUNED,
     OBJECT_APPLIED,
     OBJECT_DELETED,
+    OBJECT_MOVED,
     OBJECT_STATUS,
     PAYLOAD_REDACTED,
     Position,
@@ -121,7 +122,7 @@ class ZoneView:
         elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
             self._unknown.pop(event.key, None)
         if event.key.startswith(_SET_PREFIX):
-            if event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            if event.type in (OBJECT_APPLIED, OBJECT_DELETED, OBJECT_MOVED):
                 self._apply_set(event)
         elif event.key.startswith(_ZONE_PREFIX):
             self._apply_zone(event)
@@ -282,7 +283,6 @@ class ZoneView:
             state = self._states.pop(name)
             if state.zone is not None:
                 self._withdraw(state)
-                self.history.forget(state.apex)
             left = [s for s in self._by_apex[state.apex] if s is not state]
             if left:
                 self._by_apex[state.apex] = left
@@ -333,7 +333,8 @@ class ZoneView:
             self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
-        """Stop serving; its record sets wait for a zone of that name."""
+        """Stop serving; its record sets wait for a zone of that name. A zone that is served again
+        has no serial at first, so its versions until now lead nowhere."""
         keys = self._keys_of(state)
         if keys:
             self._waiting[state.name] = keys
@@ -343,6 +344,7 @@ class ZoneView:
         state.unselected.clear()
         state.zone = None
         self.served.remove(state.apex)
+        self.history.forget(state.apex)
         self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
@@ -380,7 +382,7 @@ class ZoneView:
     def _apply_set(self, event: Recorded) -> None:
         key = event.key
         before = self._stored(key)
-        if event.type == OBJECT_DELETED:
+        if event.type != OBJECT_APPLIED:  # after it moved it comes in anew elsewhere
             if before is not None:
                 self._remove(key, before[1])
             return

@@ -55,7 +55,7 @@ class ZonesAsOf(ZoneSet):
             event = log.get(upto)
             now_s = event.ts // 1_000_000 if event else 0
         self.now_s = now_s
-        self._elected = _elected(log.births(DNS_ZONE.name, upto))
+        self._elected = _elected(as_of.zone_births(log, upto))
         self._unread = set(self._elected)
 
     def get(self, apex_key: bytes) -> Zone | None:

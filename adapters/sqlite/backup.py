@@ -98,4 +98,5 @@ def _copy_checkpoints(db: sqlite3.Connection, log: VerifiableLog, upto: int) -> 
         db.execute(insert, (one.size, one.note, one.frontier, one.state))
     anchor = log.anchor()
     if anchor is not None:
-        db.execute("UPDATE checkpoints SET anchor = 1 WHERE size = ?", (anchor.size,))
+        values = (anchor.kept, anchor.size)
+        db.execute("UPDATE checkpoints SET anchor = 1, state = ? WHERE size = ?", values)

@@ -1,7 +1,6 @@
 """kudurru audit prune: let old rows of the log go."""
 
 import os
-from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -10,7 +9,7 @@ import typer
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.output import Output, echo, note, print_documents
-from kudurru.entrypoints.upkeep import PruneRequest, position_before
+from kudurru.entrypoints.upkeep import PruneRequest, older_than, position_before
 
 
 def prune(
@@ -34,19 +33,21 @@ def prune(
     from kudurru.adapters.clock import SystemClock
 
     now_us = SystemClock().now_us()
-    if before is None:
-        from kudurru.entrypoints.settings import load_settings
-
-        retention = load_settings(config, os.environ).settings.audit.retention
-        before = (datetime.fromtimestamp(now_us // 1_000_000, UTC) - retention).isoformat()
     with directory.open_reader(data) as node:
-        position = position_before(before, node.log, now_us)
+        if before is None:
+            from kudurru.entrypoints.settings import load_settings
+
+            retention = load_settings(config, os.environ).settings.audit.retention
+            position = older_than(retention, node.log, now_us)
+        else:
+            position = position_before(before, node.log, now_us)
     with common.service(data, write=True) as service:
         pruned = service.prune(PruneRequest(before=position, dry_run=dry_run, reason=reason))
     if print_documents(output, [msgspec.to_builtins(pruned)], single=True):
         return
     if not pruned.upto:
-        echo(f"nothing to prune before {before}")
+        what = f"before {before}" if before else "that is older than audit.retention"
+        echo(f"nothing to prune {what}")
         note("whole tiles of 256 events go, and never up to the newest checkpoint")
         return
     would = "would go" if dry_run else "went"

@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from kudurru.domain.checkpoint import note_of_txt, parse_checkpoint
-from kudurru.domain.errors import Cause, Invalid, NotFound
+from kudurru.domain.errors import Cause, Invalid, NotFound, StorageFailed
 from kudurru.domain.ports import VerifiableLog
 from kudurru.entrypoints import backups, directory
 from kudurru.entrypoints.cli import common
@@ -31,14 +31,16 @@ def export(
 ) -> None:
     """Write the log into one file that verifies by itself, while a server goes on writing. It holds
     every object and its history; the signing key and other secrets are not in it."""
+    is_signed = True
     try:
         with common.service(data, write=True) as service:
             service.checkpoint()
-    except NotFound as error:
+    except (NotFound, StorageFailed) as error:  # no key, or no room: all the more reason
+        is_signed = False
         note(f"the newest events are not signed: {error}")
     with directory.open_reader(data) as node, progress("exporting") as move:
         source: VerifiableLog = node.log  # type: ignore[assignment]  # as open_reader made it
-        exported = backups.export_log(source, file, move or _still)
+        exported = backups.export_log(source, file, move or _still, with_unsigned=not is_signed)
     if not print_documents(output, [msgspec.to_builtins(exported)], single=True):
         echo(f"{exported.size} events of {exported.origin} written to {file}, and verified")
 

@@ -11,12 +11,13 @@ import pytest
 
 from kudurru.adapters.data_dir import open_data_dir
 from kudurru.adapters.postgres.log import PostgresEventLog
-from kudurru.domain.errors import Busy, Conflict, KudurruError, StorageFailed
+from kudurru.domain.errors import Busy, Conflict, KudurruError, NotFound, StorageFailed
 from kudurru.domain.events import OBJECT_APPLIED
 from kudurru.domain.verify import verify
 from kudurru.entrypoints import command_socket
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import ChangeRequest
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from tests.blackbox.program import (
     Serving,
     command,
@@ -122,6 +123,54 @@ class Node:
                     service.change(ChangeRequest(apply=[manifest]))
                     self.acknowledged.append(owner)
                     break
+
+
+def test_what_one_node_erases_and_prunes_is_gone_for_all_and_a_backup_leaves_the_database(
+    database: str, tmp_path: Path
+) -> None:
+    backup, other = tmp_path / "backup", tmp_path / "other"
+    with ExitStack() as stack:
+        running = (serving(tmp_path / name, "--store", database) for name in "ab")
+        a, b = (
+            Node(tmp_path / name, stack.enter_context(one))
+            for name, one in zip("ab", running, strict=True)
+        )
+        with a.service() as service:
+            service.change(ChangeRequest(apply=[parse(zone(ZONE))]))
+            service.checkpoint()  # from here on a has the key
+            owners = [f"host-{number}.{ZONE}" for number in range(300)]
+            for address in ("192.0.2.7", "192.0.2.8"):
+                many = [parse(records(owner, ZONE, (owner, "A", address))) for owner in owners]
+                service.change(ChangeRequest(apply=many, allow_mass_change=True))
+            first = service.change(ChangeRequest(apply=[parse(www("198.51.100.1"))])).seq
+            second = service.change(ChangeRequest(apply=[parse(www("198.51.100.2"))])).seq
+            service.change(ChangeRequest(apply=[parse(www("198.51.100.3"))]))
+        wait_until(lambda: a.digests() == b.digests())
+        for node, seq in ((a, first), (b, second)):  # b has no key to sign with
+            with node.service() as service:
+                service.redact(RedactRequest(seq=seq, reason="a secret"))
+        with b.service() as service:
+            assert service.prune(PruneRequest(before=100_000, dry_run=True)).upto
+            with pytest.raises(NotFound, match="another node signs this log"):
+                service.prune(PruneRequest(before=100_000))
+            service.change(ChangeRequest(apply=[parse(www("192.0.2.9"))]))
+        with a.service() as service:
+            service.checkpoint()
+            pruned = service.prune(PruneRequest(before=100_000))
+            assert pruned.upto >= 256
+        wait_until(lambda: a.digests() == b.digests() and a.position() == b.position())
+        for name in "ab":
+            data = tmp_path / name
+            assert command("replay", "--verify", "--data", data).code == 0
+            assert command("audit", "verify", "--level", "state", "--data", data).code == 0
+            said = command("get", "rs", "--at", "10", "--data", data)
+            assert f"give {pruned.upto} or a later one" in said.err
+        assert command("log", "export", backup, "--data", tmp_path / "b").code == 0
+        assert a.serving.texts(f"www.{ZONE}") == b.serving.texts(f"www.{ZONE}") == ["192.0.2.9"]
+    done = command("log", "import", backup, "--data", other, "--reason", "moving")
+    assert done.code == 0, done.err
+    with serving(other) as again:
+        assert again.texts(f"www.{ZONE}") == ["192.0.2.9"]
 
 
 @contextmanager

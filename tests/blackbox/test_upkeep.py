@@ -12,7 +12,7 @@ import pytest
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
-from kudurru.entrypoints import directory
+from kudurru.entrypoints import directory, verify_export
 from kudurru.entrypoints.service import ChangeRequest
 from tests.blackbox.program import Done, command, records, serving, write_json, zone
 
@@ -100,6 +100,8 @@ def test_a_redaction_erases_the_octets_and_all_goes_on(data: Path, *, by_server:
             "redacted\n"
         )
         assert ok("query", "www.home.arpa", "TXT", "--at", "12", data=data).out.count("TXT") == 1
+        key = ok("audit", "key", data=data).out.strip()
+        check_exports(data, data.parent, key)
         assert r'"\"3\""' in ok("get", "rs", "www", "--at", "9", "-o", "json", data=data).out
         newest = ok("history", "--limit", "1", "-o", "json", data=data).json()[0]
         assert (newest["type"], newest["reason"]) == ("payload.redacted.v1", "a password")
@@ -174,8 +176,6 @@ def test_a_pruned_log_tells_everything_since_and_refuses_what_was_before(
 
 
 def test_an_export_of_a_pruned_log_says_so_and_verifies(data: Path, tmp_path: Path) -> None:
-    from kudurru.entrypoints import verify_export
-
     ok("audit", "prune", "--before", "520", data=data)
     file = tmp_path / "log.jsonl"
     ok("audit", "export", "--format", "jsonl", "--output", file, data=data)
@@ -208,15 +208,50 @@ def test_a_backup_becomes_a_log_that_goes_on_in_a_new_epoch(
     versions = [int(one["metadata"]["resourceVersion"]) for one in (before, after)]
     assert [version >> 40 for version in versions] == [1, 2]
     assert imported["key"] == ok("audit", "key", data=other).out.strip()
-    assert "is trusted" in ok("audit", "verify", "--key", imported["key"], data=other).out
+    trusted = ("audit", "verify", "--key", imported["key"])
+    assert "is trusted" in ok(*trusted, data=other).out
+    assert "is trusted" in ok(*trusted, "--key", key, data=other).out
+    said = command("audit", "verify", "--key", key, "--data", other)
+    assert (said.code, "give the key that the import printed too" in said.out) == (15, True)
+    check_exports(other, tmp_path, imported["key"])
     ok("undo", str(before_checkpoint(other)), data=other)
     with serving(other) as server:
         assert server.texts("www.home.arpa", "TXT") == ['"299"']
 
 
+def check_exports(data: Path, folder: Path, key: str) -> None:
+    """What is exported of a log verifies without kudurru, whatever was taken from it."""
+    for name, selection in (("whole", ()), ("some", ("--zone", ZONE))):
+        file = folder / f"{name}.jsonl"
+        ok("audit", "export", *selection, "--output", file, data=data)
+        assert verify_export.main([str(file), "--key", key]) == 0
+    seq = before_checkpoint(data)
+    proof = folder / "proof"
+    ok("audit", "prove", str(seq), "--output", proof, data=data)
+    assert key.partition("+")[0] in proof.read_text()
+
+
 def before_checkpoint(data: Path) -> int:
     events = ok("history", "rs/www", "--limit", "1", "-o", "json", data=data).json()
     return int(events[0]["seq"])
+
+
+def test_a_log_whose_key_is_lost_goes_on_from_its_backup_with_everything(
+    data: Path, tmp_path: Path
+) -> None:
+    backup, other = tmp_path / "backup", tmp_path / "other"
+    shutil.rmtree(data / "keys")
+    ok("apply", "-f", write_json(tmp_path / "more.json", www("unsigned")), data=data)
+    ok("audit", "redact", "11", "--reason", "a password", data=data)  # which no key signs
+    position = digest_of(data)
+    done = ok("log", "export", backup, "-o", "json", data=data)
+    assert "the newest events are not signed" in done.err
+    assert done.json()["size"] == position > done.json()["signed"]
+    imported = ok("log", "import", backup, "--reason", "lost key", "-o", "json", data=other).json()
+    assert imported["position"] == position + 1
+    assert "is trusted" in ok("audit", "verify", "--key", imported["key"], data=other).out
+    check(other)
+    assert "unsigned" in ok("get", "rs", "www", "-o", "json", data=other).out
 
 
 @pytest.fixture(scope="module")

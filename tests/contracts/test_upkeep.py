@@ -108,6 +108,23 @@ def test_rows_go_and_what_is_kept_and_what_came_after_verifies(log: VerifiableLo
     assert verify(log, tail=10, trust=trust(log, 1)).is_whole
 
 
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("before", [0, 100], ids=["from the first row", "after others"])
+def test_a_change_set_may_lie_on_both_sides_of_where_rows_went(
+    adapter: str, before: int, tmp_path: Path
+) -> None:
+    log = new_log(adapter, tmp_path)
+    log.append([change(applied("early", n + 1)) for n in range(before)], NOON_US)
+    log.append([change(*(applied(f"n{n}") for n in range(300)))], NOON_US)
+    sign(log, 1, adopt(log))
+    prune(log, 256)
+    assert len(list(log.read(0, 256))) == 256 - max(0, before - 1)
+    found = verified(log)
+    assert found.is_whole, found.damages
+    assert verify(log, after=256, trust=trust(log, 1)).is_whole
+    log.close()
+
+
 def test_what_begins_after_a_pruning_begins_at_its_end(log: VerifiableLog) -> None:
     prune(log, 512)
     assert {event.seq for event in log.births("DNSRecordSet", 600)} == {510, 511, 512}

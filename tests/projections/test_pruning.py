@@ -4,9 +4,11 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from kudurru.adapters.memory.log import MemoryEventLog
+from kudurru.domain import zone_export
 from kudurru.domain.codec import canonical
 from kudurru.domain.events import (
     LOG_PRUNED,
@@ -14,16 +16,32 @@ from kudurru.domain.events import (
     OBJECT_MOVED,
     OBJECT_STATUS,
     PRUNING_KEY,
+    ChangeSet,
+    Event,
     Position,
     Recorded,
 )
 from kudurru.domain.kinds.validation import Manifest
-from kudurru.domain.pruning import Keeper, PrunedBody, limit
+from kudurru.domain.object_store import CONTROLLER
+from kudurru.domain.objects import ref_of
+from kudurru.domain.ports import Anchor, Upkeep
+from kudurru.domain.pruning import Keeper, PrunedBody, digest_of, limit
+from kudurru.domain.restore import Scope
 from kudurru.entrypoints.wiring import Node, Views
-from tests.histories import histories
-from tests.nodes import a_change, memory_node
+from kudurru.projections import as_of
+from kudurru.projections.zones_as_of import ZonesAsOf
+from tests.histories import KEYS, histories
+from tests.nodes import TESTER, a_change, memory_node
 from tests.objects import drop, endpoint, manifest, put
 
+SCOPES = [
+    Scope(everything=True),
+    Scope(kind="DNSZone"),
+    Scope(selector="team=x"),
+    Scope(namespace="team"),
+    Scope(zone="east"),
+    Scope(zone="west", namespace="default"),
+]
 few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -67,6 +85,59 @@ def test_views_built_from_what_is_kept_are_those_of_the_whole_log(
     assert views_of(left, upto).digests() == views_of(whole, 0).digests()
 
 
+@given(histories(), st.data())
+@few
+def test_who_was_behind_when_rows_went_ends_with_the_same_views(
+    node: Node, data: st.DataObject
+) -> None:
+    events = list(node.log.read())
+    upto = data.draw(st.integers(1, len(events)))
+    at = data.draw(st.integers(0, upto))
+    kept = keeper_of(events[:upto]).kept()
+    whole = [*events, pruned_event(events[-1], upto)]
+    by_seq = {event.seq: event for event in whole}
+    # Who shares a log holds the bodies of what it has seen.
+    behind = Views(by_seq.get, 1, oldest=lambda: Position(upto))
+    behind.follower.feed(events[:at])
+    behind.follower.feed(e for e in whole[at:] if e.seq > upto or is_kept(kept, e.seq))
+    assert behind.digests() == views_of(whole, 0).digests()
+
+
+def read_back(node: Node, first: int, last: int) -> dict[str, object]:
+    """What is told of two positions, by every way to ask."""
+    log = node.log
+    zones = ZonesAsOf(log, first)
+    names = sorted(ref_of(event.key).name for event in log.births("DNSZone", first))
+    states = [zones.load(name) for name in names]
+    return {
+        "objects": [as_of.objects(log, scope, first) for scope in SCOPES],
+        "between": [as_of.between(log, scope, first, last).now for scope in SCOPES],
+        "one": [as_of.state(log, key, first) for key in KEYS],
+        "serials": [as_of.last_serial(log, key, first) for key in KEYS],
+        "elected": [zones.is_elected(state.apex, state.name) for state in states],
+        "zones": [list(zone_export.lines(state.zone)) for state in states if state.zone],
+        "served": [state.zone.digest() for state in states if state.zone],
+    }
+
+
+@given(histories(), st.data())
+@few
+def test_what_is_told_of_a_moment_since_is_what_the_whole_log_tells(
+    node: Node, data: st.DataObject
+) -> None:
+    log, newest = node.log, node.log.head()
+    assume(newest.seq >= 8)
+    upto = 8 * data.draw(st.integers(1, newest.seq // 8))  # as an anchor has whole octets
+    first, last = sorted(data.draw(st.integers(upto, newest.seq)) for _ in range(2))
+    before = read_back(node, first, last)
+    assert isinstance(log, MemoryEventLog)
+    anchor = Anchor(newest.seq, keeper_of(log.read(0, upto)).kept())
+    body = canonical(PrunedBody(upto, newest.seq, digest_of(anchor), 0))
+    pruned = Event(LOG_PRUNED, PRUNING_KEY, 1, "/", CONTROLLER, body)
+    log.append_signed([ChangeSet((pruned,), TESTER)], newest.ts, None, Upkeep(prune=anchor))
+    assert read_back(node, first, last) == before
+
+
 def zone_manifest() -> Manifest:
     return manifest("DNSZone", "east", {"zoneName": "a.test."})
 
@@ -102,6 +173,20 @@ def test_the_scope_that_an_object_left_since_the_stamp_is_kept() -> None:
     assert types == [OBJECT_MOVED, OBJECT_APPLIED, OBJECT_STATUS]
     assert kept_of(node, 5) == [1, 2, 3, 4, 5]
     assert kept_of(node, 6) == [1, 5, 6]
+
+
+def test_a_zone_that_was_no_primary_for_a_while_has_no_serial_at_first_in_every_history() -> None:
+    node = memory_node()
+    forward = {"zoneName": "a.test.", "type": "Forward", "forward": {"upstreams": ["192.0.2.53"]}}
+    node.commit(a_change(put(zone_manifest())))
+    node.commit(a_change(put(manifest("DNSZone", "east", forward))))
+    node.commit(a_change(put(zone_manifest())))
+    # 1 zone, 2 its stamp, 3 forward, 4 primary again, 5 the next stamp.
+    events = list(node.log.read(0, 5))
+    for upto in (3, 4, 5):
+        left = [e for e in events if e.seq > upto or e.seq in kept_of(node, upto)]
+        pruned = pruned_event(events[-1], upto)
+        assert views_of([*left, pruned], upto).digests() == views_of([*events, pruned], 0).digests()
 
 
 def test_of_a_zone_that_is_gone_its_last_serial_is_kept() -> None:
