@@ -2,7 +2,7 @@
 
 import dns.message
 import dns.rcode
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kudurru.domain.dns.cookies import Cookies
@@ -14,6 +14,8 @@ from kudurru.projections.pipeline.pipeline import Pipeline
 from tests.histories import histories
 from tests.nodes import a_change, memory_node
 from tests.objects import ZONE_KEY, drop, endpoint, put, record_set, www, zone
+
+few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 COOKIES = Cookies(bytes(16))
 NAMES = [
@@ -42,7 +44,7 @@ def rcode(message: dns.message.Message) -> str:
     return dns.rcode.to_text(message.rcode())
 
 
-@settings(max_examples=40)
+@few
 @given(histories(), st.lists(st.sampled_from(NAMES), min_size=3, max_size=6))
 def test_an_early_answer_is_the_answer_that_comes_later(node: Node, names: list[str]) -> None:
     handler, later = early_handler(node), pipeline_of(node)

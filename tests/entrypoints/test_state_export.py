@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.manifests import read_manifest_files
@@ -30,7 +30,7 @@ from tests.histories import Operation, histories, operations, run, targets_of
 from tests.nodes import TESTER, a_change, memory_node
 from tests.objects import drop, endpoint, manifest, parse, put, record_set, zone
 
-few = settings(max_examples=40)
+few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 SPECS: dict[str, list[dict[str, Any]]] = {
     "BlockList": [

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
@@ -15,6 +15,8 @@ from kudurru.projections.follow import Follower
 from kudurru.projections.objects_view import ObjectsView
 from tests.histories import CLOCKS_S, SECOND, Operation, histories, operations, run
 from tests.nodes import memory_node, rebuilt
+
+few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def copied(node: Node) -> Node:
@@ -62,11 +64,13 @@ def attributes(zone: Zone) -> dict[str, Any]:
     return {**found, "negative": zone.negative_parts, "digest": zone.digest()}
 
 
+@few
 @given(histories())
 def test_views_of_a_dump_show_the_same(node: Node) -> None:
     assert shown(copied(node)) == shown(node)
 
 
+@few
 @given(histories(), operations())
 def test_views_of_a_dump_go_on_as_the_others(node: Node, more: list[Operation]) -> None:
     half = copied(node)
@@ -76,8 +80,8 @@ def test_views_of_a_dump_go_on_as_the_others(node: Node, more: list[Operation]) 
     assert shown(half) == shown(rebuilt(node)) == shown(node)
 
 
+@few
 @given(st.integers(1, 3), operations())
-@settings(max_examples=30)
 def test_large_views_are_dumped_in_several_parts(size: int, history: list[Operation]) -> None:
     node = memory_node(ManualClock(CLOCKS_S[0] * SECOND))
     run(node, history)
@@ -89,6 +93,7 @@ def test_large_views_are_dumped_in_several_parts(size: int, history: list[Operat
         objects_view.PART_ENTRIES, zone_state.PART_NODES, zone_history.PART_VERSIONS = sizes
 
 
+@few
 @given(histories())
 def test_bodies_that_are_held_are_in_a_dump(node: Node) -> None:
     def views() -> tuple[ObjectsView, Bodies]:
