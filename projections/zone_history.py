@@ -50,7 +50,6 @@ class ZoneHistory:
         self._versions: dict[Name, deque[bytes]] = {}
         self._changes: dict[Name, int] = {}
         self._highest: dict[Name, int] = {}
-        self._digest = SetDigest()
 
     def add(self, apex: Name, delta: Delta, seq: Position, ts: int) -> None:
         kept = delta if delta.from_serial is not None else None
@@ -58,9 +57,7 @@ class ZoneHistory:
             kept = None
         version = ZoneVersion(delta.to_serial, seq, ts, kept)
         versions = self._versions.setdefault(apex, deque())
-        packed = _pack(version)
-        versions.append(packed)
-        self._digest.add(apex + packed)
+        versions.append(_pack(version))
         self._changes[apex] = self._changes.get(apex, 0) + _size(version)
         while len(versions) > VERSIONS_MAX or self._changes[apex] > CHANGES_MAX:
             self._drop_first(apex, versions)
@@ -70,14 +67,11 @@ class ZoneHistory:
 
     def forget(self, apex: Name) -> None:
         """The zone is served no more: its versions are of no use, its highest serial stays."""
-        for packed in self._versions.pop(apex, ()):
-            self._digest.remove(apex + packed)
+        self._versions.pop(apex, None)
         self._changes.pop(apex, None)
 
     def _drop_first(self, apex: Name, versions: deque[bytes]) -> ZoneVersion:
-        packed = versions.popleft()
-        self._digest.remove(apex + packed)
-        dropped = _decode(packed)
+        dropped = _decode(versions.popleft())
         self._changes[apex] -= _size(dropped)
         return dropped
 
@@ -98,9 +92,7 @@ class ZoneHistory:
         while versions and _decode(versions[0]).seq <= upto:
             first = self._drop_first(apex, versions)
         if first is not None:
-            packed = _pack(msgspec.structs.replace(first, delta=None))
-            versions.appendleft(packed)
-            self._digest.add(apex + packed)
+            versions.appendleft(_pack(msgspec.structs.replace(first, delta=None)))
 
     def versions(self, apex: Name) -> tuple[ZoneVersion, ...]:
         """Oldest first."""
@@ -110,7 +102,10 @@ class ZoneHistory:
         return self._highest.get(apex)
 
     def digest(self) -> str:
-        whole = self._digest.copy()
+        whole = SetDigest()
+        for apex, versions in self._versions.items():
+            for packed in versions:
+                whole.add(apex + packed)
         for apex, serial in self._highest.items():
             whole.add(b"highest" + apex + serial.to_bytes(4, "big"))
         return whole.hexdigest()
@@ -125,7 +120,7 @@ class ZoneHistory:
         return self._versions[apex]
 
     def frame(self) -> "HistoryFrame":
-        return HistoryFrame(self._changes, self._highest, self._digest.to_bytes())
+        return HistoryFrame(self._changes, self._highest)
 
     @classmethod
     def of(cls, frame: "HistoryFrame", versions: dict[Name, deque[bytes]]) -> "ZoneHistory":
@@ -133,7 +128,6 @@ class ZoneHistory:
         history = cls()
         history._versions, history._changes = versions, frame.changes
         history._highest = frame.highest
-        history._digest = SetDigest.from_bytes(frame.digest)
         return history
 
 
@@ -142,7 +136,6 @@ class HistoryFrame(msgspec.Struct, frozen=True, array_like=True):
 
     changes: dict[Name, int]
     highest: dict[Name, int]
-    digest: bytes
 
 
 def dump_versions(packed: Iterable[bytes]) -> Iterator[bytes]:

@@ -86,6 +86,7 @@ class ZoneView:
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
         self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
+        self._several: set[Key] = set()  # record sets that have several owners
         self._touched: set[str] = set()  # zones that may hold more than their serial says
         self._on_change()
 
@@ -196,6 +197,7 @@ class ZoneView:
                 self._expiries,
                 self._unknown,
                 sorted(self._touched),
+                [places[key] for key in self._several],
             )
         )
         for state in self._states.values():
@@ -217,6 +219,7 @@ class ZoneView:
         self._waiting, self._problems = found.waiting, found.problems
         self._expiries, self._scheduled = found.expiries, set(found.expiries)
         self._unknown, self._touched = found.unknown, set(found.touched)
+        self._several = {keys[place] for place in found.several}
         self.now_s, self.position = found.now_s, found.position
         self._changed()
 
@@ -381,17 +384,20 @@ class ZoneView:
 
     def _apply_set(self, event: Recorded) -> None:
         key = event.key
-        before = self._stored(key)
         if event.type != OBJECT_APPLIED:  # after it moved it comes in anew elsewhere
+            before = self._stored(key)
             if before is not None:
                 self._remove(key, before[1])
             return
         assert event.body is not None
         body = decode_body(event.body)
-        if before is not None and bytes(before[0].spec) == bytes(body.spec):
-            return
         spec = _decode_set.decode(body.spec)
         endpoints = zone_model.parse_endpoints(spec)
+        if self._apply_in_place(key, body.creation_timestamp, spec.zone_ref.name, endpoints):
+            return
+        before = self._stored(key)
+        if before is not None and bytes(before[0].spec) == bytes(body.spec):
+            return
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
         if not endpoints:
@@ -402,6 +408,21 @@ class ZoneView:
             return
         self._include(state, state.zone, key, body.creation_timestamp, endpoints)
         self._changed()
+
+    def _apply_in_place(self, key: Key, created: str, name: str, endpoints: Endpoints) -> bool:
+        """Whether a record set has the one owner that it had before, in the zone that it was in,
+        and was taken in anew. So it is with nearly every change, and what was before need not be
+        read from the log."""
+        state = self._states.get(name)
+        if len(endpoints) != 1 or key in self._several or state is None or state.zone is None:
+            return False
+        (owner,) = endpoints
+        if key not in state.sources_of(owner):
+            return False
+        self._problems.pop(key, None)
+        self._include(state, state.zone, key, created, endpoints)
+        self._changed()
+        return True
 
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
@@ -424,6 +445,8 @@ class ZoneView:
         if not state.allows(ref_of(key).namespace):
             state.unselected.add(key)
             return
+        if len(endpoints) > 1:
+            self._several.add(key)
         for owner, parsed in endpoints.items():
             state.add_source(owner, key)
             self._rebuild(state, zone, owner, {key: Contribution(created, key, parsed)})
@@ -441,6 +464,7 @@ class ZoneView:
         the name without it."""
         name = spec.zone_ref.name
         self._problems.pop(key, None)
+        self._several.discard(key)
         waiting = self._waiting.get(name)
         if waiting is not None:
             waiting.discard(key)
@@ -547,6 +571,7 @@ class _Dump(msgspec.Struct, frozen=True, array_like=True):
     expiries: list[Expiry]
     unknown: dict[Key, str]
     touched: list[str]
+    several: list[int]  # places
 
 
 _decode_dump = msgspec.msgpack.Decoder(_Dump).decode

@@ -134,6 +134,8 @@ class Zone:
         "_before",
         "_digest",
         "_negative_parts",
+        "_negative_wire",
+        "_soa_wire",
         "_unsettled",
         "apex",
         "cased",
@@ -142,12 +144,10 @@ class Zone:
         "dnames",
         "expiring",
         "key",
-        "negative_wire",
         "nodes",
         "record_count",
         "serial",
         "soa",
-        "soa_wire",
         "stamped_soa",
     )
 
@@ -173,7 +173,7 @@ class Zone:
         self._digest = SetDigest()
         self._digest.add(_soa_element(self.key, soa))
         self._unsettled: dict[bytes, bytes] = {}  # owners, with the image that the digest has
-        self._render_soa()
+        self._soa_changed()
 
     @property
     def name_count(self) -> int:
@@ -213,7 +213,7 @@ class Zone:
         self._digest.remove(_soa_element(self.key, self.soa))
         self._digest.add(_soa_element(self.key, soa))
         self.soa = soa
-        self._render_soa()
+        self._soa_changed()
 
     def as_it_is(self) -> "Zone":
         """A copy to answer from while this one changes. It is of no other use."""
@@ -226,7 +226,7 @@ class Zone:
         copy.nodes, copy.children = self.nodes.copy(), self.children.copy()
         copy.cuts, copy.dnames = self.cuts.copy(), self.dnames.copy()
         copy.cased, copy.expiring = self.cased.copy(), self.expiring.copy()
-        copy._render_soa()
+        copy._soa_changed()
         return copy
 
     def frame(self) -> ZoneFrame:
@@ -258,7 +258,7 @@ class Zone:
         zone.record_count = frame.record_count
         zone._before = frame.before
         zone._digest = SetDigest.from_bytes(frame.digest)
-        zone._render_soa()
+        zone._soa_changed()
         return zone
 
     # Versions
@@ -289,7 +289,7 @@ class Zone:
         self._before = {}
         self.serial = serial
         self.stamped_soa = self.soa
-        self._render_soa()
+        self._soa_changed()
         return delta
 
     def stamped_nodes(self) -> Iterator[tuple[bytes, bytes]]:
@@ -409,21 +409,38 @@ class Zone:
                 known = self.expiring.get((key, given.rtype), given.expires_at_s)
                 self.expiring[key, given.rtype] = min(known, given.expires_at_s)
 
-    def _render_soa(self) -> None:
-        """The SOA is shown as it was stamped, also while newer content is served."""
-        soa = self.stamped_soa or self.soa
-        rdata = soa.rdata(self.serial)
-        self.soa_wire = pack_record(SOA, soa.ttl, rdata)
-        self.negative_wire = pack_record(SOA, soa.negative_ttl, rdata)
+    def _soa_changed(self) -> None:
+        """Forget the forms of the SOA. They are made when asked for: a replay stamps a zone
+        thousands of times."""
+        self._soa_wire = self._negative_wire = b""
         self._negative_parts: tuple[bytes, ...] = ()
+
+    @property
+    def _soa_shown(self) -> Soa:
+        """As it was stamped, also while newer content is served."""
+        return self.stamped_soa or self.soa
+
+    @property
+    def soa_wire(self) -> bytes:
+        if not self._soa_wire:
+            soa = self._soa_shown
+            self._soa_wire = pack_record(SOA, soa.ttl, soa.rdata(self.serial))
+        return self._soa_wire
+
+    @property
+    def negative_wire(self) -> bytes:
+        """The SOA of a negative answer."""
+        if not self._negative_wire:
+            soa = self._soa_shown
+            self._negative_wire = pack_record(SOA, soa.negative_ttl, soa.rdata(self.serial))
+        return self._negative_wire
 
     @property
     def negative_parts(self) -> tuple[bytes, ...]:
         """The SOA of a negative answer, cut where a pointer to the apex belongs. A question's
         name ends in the apex, so `pointer.join(parts)` is the record, compressed."""
-        # Made when asked for: a replay stamps a zone thousands of times.
         if not self._negative_parts:
-            self._negative_parts = self._cut_at_apex(self.stamped_soa or self.soa)
+            self._negative_parts = self._cut_at_apex(self._soa_shown)
         return self._negative_parts
 
     def _cut_at_apex(self, soa: Soa) -> tuple[bytes, ...]:

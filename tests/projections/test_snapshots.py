@@ -59,9 +59,9 @@ def versions_of(node: Node) -> list[Any]:
 
 
 def attributes(zone: Zone) -> dict[str, Any]:
-    made_later = {"_negative_parts", "_unsettled"}
-    found = {name: getattr(zone, name) for name in Zone.__slots__ if name not in made_later}
-    return {**found, "negative": zone.negative_parts, "digest": zone.digest()}
+    shown = (zone.digest(), zone.soa_wire, zone.negative_wire, zone.negative_parts)
+    assert all(shown), "made when asked for"
+    return {name: getattr(zone, name) for name in Zone.__slots__}
 
 
 @few
