@@ -210,6 +210,8 @@ class Server:
         self._stopping.set()
 
     def invalidate(self) -> None:
+        if not self.is_synced:
+            return  # nothing is remembered of zones before that, and a replay changes them often
         for _, engine in self._engines:
             engine.invalidate()
 
