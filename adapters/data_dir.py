@@ -4,7 +4,6 @@ log.db        the log, the only thing that cannot be rebuilt
 store         where the log is when it is not here
 views.db      a snapshot of the views
 querylog.db   queries, which are no part of the log
-secrets.db    secret parts of keys, tokens and users
 lists/        block lists as fetched
 keys/         signing keys and other secrets of the node, mode 0700
 lock          see `adapters.sqlite.lock`
@@ -44,10 +43,6 @@ class DataDir(msgspec.Struct, frozen=True):
         return self.path / "querylog.db"
 
     @property
-    def secrets(self) -> Path:
-        return self.path / "secrets.db"
-
-    @property
     def lists(self) -> Path:
         return self.path / "lists"
 
@@ -62,6 +57,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def snapshot_key(self) -> Path:
         return self.keys / "snapshots"
+
+    @property
+    def node_key(self) -> Path:
+        return self.keys / "node.key"
 
     @property
     def lock(self) -> Path:

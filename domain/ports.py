@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.later import Later
 from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key
 from kudurru.domain.tree import Edge
@@ -26,6 +27,27 @@ class Clock(Protocol):
 class Entropy(Protocol):
     def token(self, size: int) -> bytes:
         """`size` unpredictable bytes."""
+        ...
+
+
+class SecretBox(Protocol):
+    """Seals secrets with the key of this node, and opens what was sealed with it."""
+
+    @property
+    def id(self) -> str:
+        """Names the node key; "" while there is none."""
+        ...
+
+    def seal(self, owner: Key, secret: bytes) -> bytes:
+        """Raises: StorageFailed, Invalid when there is no key to seal with."""
+        ...
+
+    def open(self, owner: Key, sealed: bytes) -> bytes | None:
+        """None when it was sealed with another key, for another owner, or is damaged."""
+        ...
+
+    def id_of(self, sealed: bytes) -> str:
+        """Which node key sealed this; "" when that cannot be told."""
         ...
 
 
@@ -107,6 +129,11 @@ class EventLog(Protocol):
     def check_storage(self) -> None:
         """Hold what the storage keeps beside the rows, its indexes, against them. As slow as
         reading all of it. Raises: LogDamaged."""
+        ...
+
+    def secret(self, key: Key) -> bytes | None:
+        """The secret part of an object, sealed, as a change set wrote it last; None when there is
+        none: it is kept beside the log, and a log may come without it."""
         ...
 
     def scopes(self) -> list[str]:
@@ -243,6 +270,8 @@ class VerifiableLog(EventLog, Protocol):
         now_us: int,
         sign: SignTree | None,
         upkeep: Upkeep | None = None,
+        *,
+        head_seq: int | None = None,
     ) -> list[Recorded]:
         """`append`, and in the same transaction the checkpoint that `sign` makes of the tree, and
         what `upkeep` takes away."""
@@ -428,11 +457,15 @@ class Reply(NamedTuple):
     memo: bool
     """The same octets, but for the ID and the letter case of the question, may be given to
     anybody who sends the same query over the same kind of transport, until `invalidate()`."""
+    more: Iterator[bytes] | None = None
+    """Messages that follow, of a transfer, each made when it is asked for; on "tcp" and "tls"
+    there may be any number, elsewhere none."""
 
 
 class QueryHandler(Protocol):
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
-        """Answer one DNS message of at least 12 octets.
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        """Answer one DNS message of at least 12 octets, at once or later. A reply to come is
+        settled within some seconds, whatever happens; who does not want it any more cancels it.
 
         `client` is the address in text without port, `proto` a listener's protocol ("udp",
         "tcp", "tls", "https", "h3", "quic"). A reply over UDP has at most 4,096 octets. None: send
@@ -464,6 +497,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
     dropped_by_handler: int = 0
+    waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0
     unhandled_exceptions: int = 0  # raised by the handler; the query got no answer
     connections: int = 0  # open now; this and the rest are 0 on UDP

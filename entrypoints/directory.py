@@ -17,6 +17,7 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.sealing import NodeKey
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain import zone_export
@@ -42,6 +43,7 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket, restoring, upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy, Plan
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocation
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
@@ -101,11 +103,19 @@ promises, so the chain is asked then (`refuse_damaged`)."""
 
 @contextmanager
 def open_service(
-    data: Path, *, who: Who, write: bool, on_damage: Callable[[LogDamaged], None]
+    data: Path,
+    *,
+    who: Who,
+    write: bool,
+    on_damage: Callable[[LogDamaged], None],
+    secrets_key: str = "",
 ) -> Iterator[Service]:
-    """The service of a directory. Where the log is damaged, what is before that can be read, and
-    `on_damage` is told. Raises Busy when another process holds it and does not answer;
-    StorageFailed and LogNewer as opening does; LogDamaged to write."""
+    """The service of a directory. `secrets_key` is as the setting; a server has its own. Where the
+    log is damaged, what is before that can be read, and `on_damage` is told.
+
+    Raises: Busy when another process holds it and does not answer; StorageFailed and LogNewer as
+    opening does; LogDamaged to write.
+    """
     with ExitStack() as stack:
         directory = open_data_dir(data, create=write)
         remote = connect(command_socket.find(directory))
@@ -115,7 +125,7 @@ def open_service(
         if not write:
             with open_reader(data) as node:
                 replay_verified(node, on_damage=on_damage, snapshot_in=directory)
-                yield LocalService(node, who)
+                yield LocalService(node, who, keyring=keyring_of(directory, node, secrets_key))
             return
         lock_or_remote = _acquire(directory)
         if isinstance(lock_or_remote, RemoteService):
@@ -127,10 +137,21 @@ def open_service(
         snapshot = load_snapshot(directory, node)
         replay(node)
         checkpointer = open_checkpointer(directory, node)
-        yield LocalService(node, who, checkpointer, partial(forget_snapshot, directory))
+        keyring = keyring_of(directory, node, secrets_key)
+        forget = partial(forget_snapshot, directory)
+        yield LocalService(node, who, checkpointer, keyring, forget)
         checkpointer.take_if_active()
         if node.position - snapshot >= SHORT_REPLAY:
             try_to_save(directory, node)
+
+
+def keyring_of(
+    directory: DataDir, node: Node, secrets_key: str = "", *, allow_old: bool = False
+) -> Keyring:
+    """The TSIG keys of a node, opened with the key of its data directory or the one named."""
+    path = Path(secrets_key) if secrets_key else directory.node_key
+    box = NodeKey(path, SystemEntropy(), may_create=not secrets_key)
+    return Keyring(node, box, allow_old=allow_old)
 
 
 def open_checkpointer(
@@ -278,6 +299,8 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
         cookies=options.get("cookies"),
+        signatures=options.get("signatures"),
+        transfers=options.get("transfers"),
     )
 
 
@@ -325,12 +348,14 @@ class LocalService:
         node: Node,
         who: Who,
         checkpointer: Checkpointer | None = None,
+        keyring: Keyring | None = None,
         forget: Callable[[], None] = lambda: None,
     ) -> None:
         """`forget` takes away what was derived from the log and may hold what was erased."""
         self._node = node
         self._who = who
         self._checkpointer = checkpointer
+        self._keyring = keyring
         self._forget = forget
 
     def change(self, request: ChangeRequest) -> Result:
@@ -388,6 +413,20 @@ class LocalService:
             except KudurruError as error:
                 raise restoring.cut_off(undertaking, len(seqs), error) from error
         return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+    def create_key(self, request: KeyRequest) -> Result:
+        who = because(self._who, request.reason)
+        return self._node.commit(self._keys().creation(request, who, SystemEntropy()))
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        return self._node.commit(revocation(self._node, name, because(self._who, reason)))
+
+    def key_states(self) -> list[KeyState]:
+        return self._keys().states()
+
+    def _keys(self) -> Keyring:
+        assert self._keyring is not None, "a node without a data directory has no keys"
+        return self._keyring
 
     def mark(self, request: MarkRequest) -> int:
         return self._node.commit(to_mark(request, self._who)).seq

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from kudurru.adapters.metrics import Sample
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN, RCODE_NAMES
+from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, EventLog, QueryHandler, Reply
 from kudurru.projections.early_zones import EarlyZones
 from kudurru.projections.pipeline.ingress import Identity
@@ -46,7 +47,7 @@ class EarlyHandler:
         self._early = None
         self.handle = self._handler.handle
 
-    def _handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
+    def _handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
         assert self._early is not None
         reply = self._early.handle(packet, client, proto)
         rcode = reply.wire[RCODE_AT] & RCODE_MASK if reply is not None else None

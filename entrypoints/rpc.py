@@ -35,6 +35,7 @@ from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import service
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -155,6 +156,15 @@ class RemoteService:
 
     def undo(self, request: UndoRequest) -> Carried:
         return msgspec.convert(self._call("undo", msgspec.to_builtins(request)), Carried)
+
+    def create_key(self, request: KeyRequest) -> Result:
+        return msgspec.convert(self._call("create-key", msgspec.to_builtins(request)), Result)
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        return msgspec.convert(self._call("revoke-key", [name, reason]), Result)
+
+    def key_states(self) -> list[KeyState]:
+        return msgspec.convert(self._call("key-states", None), list[KeyState])
 
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)

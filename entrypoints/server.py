@@ -33,7 +33,7 @@ from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import Listener as Configured
-from kudurru.domain.settings import RatelimitSettings, TlsSettings
+from kudurru.domain.settings import RatelimitSettings, TlsSettings, TsigSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
@@ -41,12 +41,14 @@ from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
     answer,
+    keyring_of,
     open_checkpointer,
     pipeline_of,
     trust_of,
 )
 from kudurru.entrypoints.early import EarlyHandler
-from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -57,6 +59,7 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
@@ -81,6 +84,8 @@ from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from kudurru.projections.pipeline.signatures import Signatures
+from kudurru.projections.pipeline.transfers import Transfers
 
 log = logging.getLogger("kudurru")
 
@@ -118,6 +123,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     trusted_keys: tuple[str, ...] = ()
     snapshot_interval_s: float = 0.0  # 0: only when it stops
+    secrets_key: str = ""
+    tsig: TsigSettings = TsigSettings()
 
 
 class Server:
@@ -130,6 +137,8 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self._node: Node | None = None
+        self._keyring: Keyring | None = None
+        self._notifier: Notifier | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
         self._early: EarlyHandler | None = None
@@ -151,8 +160,14 @@ class Server:
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
+            keyring = keyring_of(
+                directory, node, options.secrets_key, allow_old=options.tsig.allow_old
+            )
+            self._keyring = keyring
+            notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
+            self._notifier = notifier
             cookies = Cookies(secret)
-            addresses = await self._listen(node, writer, cookies, snapshots, stack)
+            addresses = await self._listen(node, writer, keyring, cookies, snapshots, stack)
             snapshots.load(self._undamaged())
             async with self._early_answers(node, cookies):
                 await self._replay(node, checkpointer)
@@ -160,14 +175,15 @@ class Server:
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer, snapshots))
+            rpc = RpcServer(path, self._handler(node, writer, keyring, snapshots))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
                     running = [
                         tasks.create_task(
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        )
+                        ),
+                        tasks.create_task(notifier.run(), name="notifies"),
                     ]
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
@@ -187,6 +203,8 @@ class Server:
                     self._write_pid_file(stack)
                     if checkpointer is not None and checkpointer.is_new_key:
                         _tell_key(checkpointer)
+                    for problem in keyring.problems():
+                        log.warning("%s", problem)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
@@ -210,10 +228,11 @@ class Server:
         self._stopping.set()
 
     def invalidate(self) -> None:
-        if not self.is_synced:
-            return  # nothing is remembered of zones before that, and a replay changes them often
-        for _, engine in self._engines:
-            engine.invalidate()
+        if self.is_synced:  # nothing is remembered before, and a replay changes zones often
+            for _, engine in self._engines:
+                engine.invalidate()
+        if self._notifier is not None:
+            self._notifier.wake()
 
     # --- starting -----------------------------------------------------------------------
 
@@ -250,6 +269,7 @@ class Server:
         self,
         node: Node,
         writer: Writer,
+        keyring: Keyring,
         cookies: Cookies,
         snapshots: SnapshotJob,
         stack: AsyncExitStack,
@@ -264,6 +284,7 @@ class Server:
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
             stack.callback(close, one)
+        transfers = Transfers(node.zones)
         pipeline = pipeline_of(
             node,
             is_synced=lambda: self.is_synced,
@@ -271,6 +292,8 @@ class Server:
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
+            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            transfers=transfers,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock())
         self._early = early = EarlyHandler(pipeline)
@@ -278,6 +301,10 @@ class Server:
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(early.samples)
         metrics.add(snapshots.samples)
+        metrics.add(lambda: transfer_samples(transfers))
+        if self._notifier is not None:
+            notifier = self._notifier
+            metrics.add(lambda: notify_samples(notifier.statistics()))
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
@@ -308,9 +335,12 @@ class Server:
 
     def warnings(self) -> list[str]:
         """What an operator should see to, though queries are answered."""
-        if self._certificates is None or not self._certificates.problem:
-            return []
-        return [f"Certificate: {self._certificates.problem}"]
+        found = []
+        if self._certificates is not None and self._certificates.problem:
+            found.append(f"Certificate: {self._certificates.problem}")
+        if self._keyring is not None and self.is_synced:
+            found += [f"Key: {problem}" for problem in self._keyring.problems()]
+        return found
 
     @asynccontextmanager
     async def _early_answers(self, node: Node, cookies: Cookies) -> AsyncIterator[None]:
@@ -409,7 +439,7 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer, snapshots: SnapshotJob) -> Any:
+    def _handler(self, node: Node, writer: Writer, keyring: Keyring, snapshots: SnapshotJob) -> Any:
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -448,6 +478,16 @@ class Server:
                     prepare = partial(restoring.prepare_undo, node.log, unwanted)
                     carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
                     return msgspec.to_builtins(carried)
+                case "create-key":
+                    wanted = msgspec.convert(argument, KeyRequest)
+                    made = keyring.creation(wanted, because(who, wanted.reason), SystemEntropy())
+                    return msgspec.to_builtins(await writer.submit(made))
+                case "revoke-key":
+                    name, reason = msgspec.convert(argument, tuple[str, str])
+                    gone = revocation(node, name, because(who, reason))
+                    return msgspec.to_builtins(await writer.submit(gone))
+                case "key-states":
+                    return msgspec.to_builtins(keyring.states())
                 case "mark":
                     mark = to_mark(msgspec.convert(argument, MarkRequest), who)
                     return (await writer.submit(mark)).seq

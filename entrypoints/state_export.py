@@ -99,8 +99,10 @@ def _export_zones(node: Node, folder: Path, exported: Exported) -> None:
 
 
 def _objects(node: Node, redacted: list[str]) -> Iterator[StoredObject]:
-    for kind in KINDS:
-        for key in node.objects.keys(kind):
+    for kind in KINDS.values():
+        if kind.is_internal:
+            continue  # of no use without its secret part
+        for key in node.objects.keys(kind.name):
             try:
                 stored = node.objects.find(key)
             except Redacted:

@@ -292,9 +292,7 @@ class Writer:
                 return found
             at_us = node.time_for_events_us(now_us)
             try:
-                recorded = await asyncio.to_thread(
-                    log.append_signed, plan.change_sets, at_us, plan.sign, plan.upkeep
-                )
+                recorded = await asyncio.to_thread(plan.append, log, at_us)
             except Conflict:
                 if not log.is_shared:
                     raise
@@ -349,7 +347,11 @@ class Writer:
         if not written:
             return node.results(decided, [])
         sets = [
-            ChangeSet(tuple(d.events), msgspec.structs.replace(d.change.who, wall=now_us))
+            ChangeSet(
+                tuple(d.events),
+                msgspec.structs.replace(d.change.who, wall=now_us),
+                d.change.secrets,
+            )
             for d in written
         ]
         await self._note_clock(now_us)

@@ -243,6 +243,11 @@ class ZoneView:
         states = self._by_apex.get(apex, [])
         return next((s for s in states if s.zone is not None), states[0] if states else None)
 
+    def serving(self, apex: Name) -> ZoneState | None:
+        """The DNSZone that serves a name, by its key."""
+        states = self._by_apex.get(apex, ())
+        return next((state for state in states if state.zone is not None), None)
+
     def problems(self, key: Key) -> list[EndpointProblem]:
         """What is wrong with a record set, in order of owners."""
         loaded = self._stored(key)

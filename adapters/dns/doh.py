@@ -13,9 +13,10 @@ from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from kudurru.adapters.dns.answering import HEADER, Answering
+from kudurru.adapters.dns.answering import HEADER, Answering, Wire
 from kudurru.adapters.networks import Networks
 from kudurru.domain.dns.messages import freshness_s
+from kudurru.domain.later import Later
 
 PATH = b"/dns-query"
 MEDIA_TYPE = b"application/dns-message"
@@ -50,15 +51,25 @@ class Doh:
         self._answering = answering
         self._trusted = trusted
 
-    def respond(self, request: Request, peer: str) -> Response | None:
-        """The response; None where nothing is to be sent."""
+    def respond(self, request: Request, peer: str) -> Response | Later[Wire] | None:
+        """The response; None where nothing is to be sent. An answer to come is to be given to
+        `response_of` when it is there."""
         response = self._respond(request, peer)
-        if response is None or request.method != b"HEAD":
-            return response
-        headers = [field for field in response.headers if field[0] != b"content-length"]
-        return Response(response.status, headers, b"")
+        if isinstance(response, Response) and request.method == b"HEAD":
+            return _without_body(response)
+        return response
 
-    def _respond(self, request: Request, peer: str) -> Response | None:
+    def response_of(self, wire: Wire, *, is_head: bool) -> Response | None:
+        """The response that carries an answer; None for a drop."""
+        if wire is None:
+            return None
+        self._answering.answered += 1
+        seconds = freshness_s(wire)
+        kept = b"no-store" if seconds is None else b"max-age=%d" % seconds
+        response = _response(200, MEDIA_TYPE, wire, [(b"cache-control", kept)])
+        return _without_body(response) if is_head else response
+
+    def _respond(self, request: Request, peer: str) -> Response | Later[Wire] | None:
         try:
             packet = _message_of(request)
         except _Refused as refused:
@@ -70,13 +81,11 @@ class Doh:
             return refusal(400, "the message has no whole header")
         wire = answering.recall(packet)
         if wire is None:
-            wire = answering.ask(packet, self._client_of(request, peer))
-            if wire is None:
-                return None
-        answering.answered += 1
-        seconds = freshness_s(wire)
-        kept = b"no-store" if seconds is None else b"max-age=%d" % seconds
-        return _response(200, MEDIA_TYPE, wire, [(b"cache-control", kept)])
+            found = answering.ask(packet, self._client_of(request, peer))
+            if isinstance(found, Later):
+                return found
+            wire = found
+        return self.response_of(wire, is_head=False)
 
     def _client_of(self, request: Request, peer: str) -> str:
         """The nearest address that is not one of our proxies'."""
@@ -105,6 +114,11 @@ def refusal(status: int, message: str, headers: Iterable[tuple[bytes, bytes]] = 
     """A response without a DNS message that says why."""
     more = [(b"cache-control", b"no-store"), *headers]
     return _response(status, b"text/plain; charset=utf-8", f"{message}\n".encode(), more)
+
+
+def _without_body(response: Response) -> Response:
+    headers = [field for field in response.headers if field[0] != b"content-length"]
+    return Response(response.status, headers, b"")
 
 
 def phrase(status: int) -> bytes:

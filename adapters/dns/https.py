@@ -1,13 +1,15 @@
 """DNS over HTTPS on TCP: HTTP/2 where the client speaks it (ALPN), else HTTP/1.1.
 
-Requests are answered as they become whole, at once. A drop sends no response: HTTP/1.1 closes,
-HTTP/2 resets the stream. Everything a client can make us hold has a bound: requests that are not
-whole by flow control, responses that it does not take by `RESPONSES_HELD_MAX`.
+Requests are answered as they become whole. While an answer is to come HTTP/1.1 waits, since its
+responses keep the order of the requests, and HTTP/2 goes on. A drop sends no response: HTTP/1.1
+closes, HTTP/2 resets the stream. Everything a client can make us hold has a bound: requests that
+are not whole by flow control, responses that it does not take by `RESPONSES_HELD_MAX`.
 """
 
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import h2.config
@@ -18,6 +20,7 @@ import h2.exceptions
 import h2.settings
 import h11
 
+from kudurru.adapters.dns.answering import Wire
 from kudurru.adapters.dns.doh import (
     HEADERS_MAX,
     MESSAGE_MAX,
@@ -37,6 +40,7 @@ from kudurru.adapters.dns.streams import (
     StreamServer,
 )
 from kudurru.adapters.networks import Networks
+from kudurru.domain.later import Later
 from kudurru.domain.ports import QueryHandler
 
 ALPN = ("h2", "http/1.1")
@@ -79,6 +83,11 @@ class HttpsServer(StreamServer):
 
 class _Http(Protocol):
     """One version of HTTP on a connection."""
+
+    @property
+    def must_wait(self) -> bool:
+        """Nothing more can be parsed before an answer that is to come."""
+        ...
 
     def receive(self, octets: bytes) -> None:
         """Parse a slice."""
@@ -127,16 +136,16 @@ class _Connection(StreamConnection):
 
     def ended(self) -> None:
         if not self._is_waiting_for_turn and not self._is_waiting_for_client:
-            self.close()
+            self._work()
 
     def client_caught_up(self) -> None:
         self._work()
 
-    def close(self) -> None:
+    def shut(self) -> None:
         if self._is_open and not self._transport.is_closing():
             self._http.shut_down()
             self._flush()
-        super().close()
+        super().shut()
 
     def write(self, octets: bytes | bytearray) -> None:
         assert self._tls is not None
@@ -149,8 +158,27 @@ class _Connection(StreamConnection):
             self._transport.write(self._responses)
             self._responses = bytearray()
 
-    def respond(self, request: Request) -> Response | None:
-        return self._server.doh.respond(request, self._client)
+    def respond(
+        self, request: Request, later: Callable[[Response | None], None]
+    ) -> Response | Later[Wire] | None:
+        """The response; where it is to come `later` gets it, and the rest of the turn follows."""
+        found = self._server.doh.respond(request, self._client)
+        if isinstance(found, Later):
+            deliver = partial(self._respond_late, request.method == b"HEAD", later)
+            self._waiting.add(found, deliver)
+        return found
+
+    def _respond_late(
+        self, is_head: bool, later: Callable[[Response | None], None], wire: Wire
+    ) -> None:
+        if self._transport.is_closing():
+            return
+        self.now_s = self._idle_since_s = self._loop.time()
+        later(self._server.doh.response_of(wire, is_head=is_head))
+        self._work()
+
+    def give_up(self, later: Later[Wire]) -> None:
+        self._waiting.discard(later)
 
     @property
     def is_closing(self) -> bool:
@@ -159,7 +187,7 @@ class _Connection(StreamConnection):
     def cut(self) -> None:
         """Send what is written, and no more."""
         self._flush()
-        super().close()
+        super().shut()
 
     def _take_turn(self) -> None:
         self._is_waiting_for_turn = False
@@ -174,9 +202,9 @@ class _Connection(StreamConnection):
         for _ in range(STEPS_PER_TURN):
             if self._is_waiting_for_client or transport.is_closing():
                 break
-            if self._http.work():
+            if not self._is_ending and self._http.work():
                 self._idle_since_s = self.now_s
-            elif self._arrived:
+            elif self._arrived and not self._http.must_wait and not self._is_ending:
                 self._http.receive(bytes(self._arrived[:SLICE]))
                 del self._arrived[:SLICE]
             else:
@@ -188,10 +216,12 @@ class _Connection(StreamConnection):
             return
         self._flush()
         self._set_deadline()
-        if self._is_waiting_for_turn or self._is_waiting_for_client:
+        if self._is_waiting_for_turn or self._is_waiting_for_client or self._is_ending:
             transport.pause_reading()
         elif self.has_ended:
             self.close()
+        elif self._http.must_wait:
+            transport.pause_reading()
         else:
             transport.resume_reading()
 
@@ -213,6 +243,11 @@ class _Http1:
         self._is_head = False  # of the request at hand: its response has no body
         self._body = bytearray()
         self._started_s: float | None = None
+        self._later: Later[Wire] | None = None
+
+    @property
+    def must_wait(self) -> bool:
+        return self._later is not None
 
     def receive(self, octets: bytes) -> None:
         self._http.receive_data(octets)
@@ -224,6 +259,8 @@ class _Http1:
         pass
 
     def work(self) -> bool:
+        if self.must_wait:
+            return False
         try:
             return self._advance()
         except h11.RemoteProtocolError as fault:
@@ -265,10 +302,19 @@ class _Http1:
     def _answer(self) -> None:
         request = self._request
         assert request is not None
-        self._request = self._started_s = None
+        self._request = None
         response = self._connection.respond(
-            Request(request.method, request.target, list(request.headers), bytes(self._body))
+            Request(request.method, request.target, list(request.headers), bytes(self._body)),
+            self._respond,
         )
+        if isinstance(response, Later):
+            self._later = response
+            self._started_s = self._started_s or self._connection.now_s
+        else:
+            self._respond(response)
+
+    def _respond(self, response: Response | None) -> None:
+        self._later = self._started_s = None
         if response is None:
             self._connection.cut()
             return
@@ -294,7 +340,7 @@ class _Http1:
 class _Incoming:
     """A request that is not whole, or whole and not answered, or answered and not taken."""
 
-    __slots__ = ("body", "headers", "held", "is_whole", "size", "started_s")
+    __slots__ = ("body", "headers", "held", "is_whole", "later", "size", "started_s")
 
     def __init__(self, headers: Headers, started_s: float) -> None:
         self.headers = headers
@@ -303,9 +349,12 @@ class _Incoming:
         self.size = 0  # octets to give back to flow control when it is done
         self.is_whole = False
         self.held = b""  # of the response
+        self.later: Later[Wire] | None = None
 
 
 class _Http2:
+    must_wait = False
+
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
         config = h2.config.H2Configuration(
@@ -409,9 +458,22 @@ class _Http2:
                 fields.get(b":path", b""),
                 incoming.headers,
                 bytes(incoming.body),
-            )
+            ),
+            partial(self._respond_late, stream),
         )
         incoming.body.clear()
+        if isinstance(response, Later):
+            incoming.later = response
+        else:
+            self._respond(stream, incoming, response)
+
+    def _respond_late(self, stream: int, response: Response | None) -> None:
+        if stream in self._streams:
+            self._streams[stream].later = None
+            self._respond(stream, self._streams[stream], response)
+            self._finish_step()
+
+    def _respond(self, stream: int, incoming: _Incoming, response: Response | None) -> None:
         if response is None:
             self._http.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
             self._forget(stream)
@@ -447,6 +509,8 @@ class _Http2:
     def _forget(self, stream: int) -> None:
         incoming = self._streams.pop(stream, None)
         if incoming is not None:
+            if incoming.later is not None:
+                self._connection.give_up(incoming.later)
             self._held -= len(incoming.held)
             if incoming.size:
                 self._http.acknowledge_received_data(incoming.size, stream)

@@ -137,6 +137,25 @@ class Batch:
                 refused += 1
         return sent, refused
 
+    def origin(self, i: int) -> bytes:
+        """Where datagram i came from, and to: its answer goes the other way."""
+        at, words = i * self._address_size, self._control_size
+        address: bytes = self._addresses[at : at + self._address_size]
+        if not words:
+            return address
+        return address + bytes(memoryview(self._control).cast("B")[i * words : (i + 1) * words])
+
+    def put(self, i: int, origin: bytes, wire: bytes) -> None:
+        """Have slot i hold an answer to what came from an origin of a batch on the same socket."""
+        at, start = i * self._address_size, self.starts[i]
+        self._addresses[at : at + self._address_size] = origin[: self._address_size]
+        if self._control_size:
+            at = i * self._control_size
+            control = memoryview(self._control).cast("B")
+            control[at : at + self._control_size] = origin[self._address_size :]
+        self.view[start : start + len(wire)] = wire
+        self.sizes[i] = len(wire)
+
     def client(self, i: int) -> str:
         """Address in text that datagram i came from."""
         at, width = _ADDRESS[self._family]

@@ -2,7 +2,7 @@
 
 A connection counts from its first datagram, and from half of the limit on a client must first show
 that it is where it says (Retry, RFC 9000 section 8.1.2). There is no 0-RTT: session tickets are
-never issued, so nothing can be replayed. Requests are answered as they become whole, at once.
+never issued, so nothing can be replayed. Requests are answered as they become whole.
 
 What a client can make us hold is bounded by an allowance of octets: what it sends costs, and every
 answered request gives back more than an honest client spends on it. aioquic's own limits grow with
@@ -13,6 +13,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # public by its documentation
@@ -30,7 +31,7 @@ from aioquic.quic.retry import QuicRetryTokenHandler
 
 from kudurru.adapters.certificates import Certificate
 from kudurru.adapters.connections import Connections, network_of
-from kudurru.adapters.dns.answering import Answering
+from kudurru.adapters.dns.answering import Answering, Waiting, Wire
 from kudurru.adapters.dns.doh import MESSAGE_MAX, Doh
 from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.packet_info import ANCILLARY, Control, ask_for_packet_info, reply_info
@@ -43,6 +44,7 @@ from kudurru.adapters.dns.quic_applications import (
 from kudurru.adapters.dns.streams import StreamLimits
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
+from kudurru.domain.later import Later
 from kudurru.domain.ports import EngineStatistics, QueryHandler
 
 DATAGRAM_MAX = 4096  # octets; paths on the internet carry 1,500
@@ -281,7 +283,9 @@ class _Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._application: Application | None = None
         self._is_open = False
+        self._is_ending = False  # closes when the answers to come are there
         self._is_closing = False
+        self._waiting = Waiting(self._none_waiting)
         self._resets = 0
         self._allowance = ALLOWANCE
         self._answers: dict[int, int] = {}  # octets by stream, of those that may be on their way
@@ -302,7 +306,8 @@ class _Connection:
     def transmit(self) -> None:
         """Handle what has happened, send what is to be sent, set the timer."""
         self._handle_events()
-        if self._allowance < 0 or self._resets > RESETS_MAX or len(self.streams) > STREAMS_MAX:
+        incomplete = len(self.streams) - len(self._waiting)
+        if self._allowance < 0 or self._resets > RESETS_MAX or incomplete > STREAMS_MAX:
             self._close_for_load()
         now = self._loop.time()
         datagrams = self.quic.datagrams_to_send(now=now)
@@ -317,9 +322,16 @@ class _Connection:
         self._timer = None if at is None else self._loop.call_at(at, self._wake)
 
     def expire(self) -> None:
-        self.close() if self._is_open else self.abort()
+        self._shut() if self._is_open else self.abort()
 
     def close(self) -> None:
+        """Take no more requests, and close when the answers to come are there."""
+        if self._waiting:
+            self._is_ending = True
+        else:
+            self._shut()
+
+    def _shut(self) -> None:
         if self._application is not None:
             self.close_with(self._application.no_error)
         self._is_closing = True
@@ -335,6 +347,25 @@ class _Connection:
         """Where the client is now: it may move, once it has shown that it is there."""
         address = self.quic.get_peer_address()
         return "" if address is None else str(address[0])
+
+    def wait(
+        self, stream: int, later: Later[Wire], deliver: Callable[[Wire], None], busy: int
+    ) -> None:
+        """Have an answer delivered when it is there; too many, and the stream is dropped with the
+        code `busy`."""
+        if len(self._waiting) >= STREAMS_MAX:
+            later.cancel()
+            self.drop(stream, busy)
+            return
+        self.streams[stream].later = later
+        self._waiting.add(later, partial(self._deliver, stream, deliver))
+
+    def _deliver(self, stream: int, deliver: Callable[[Wire], None], wire: Wire) -> None:
+        if self._is_closing or stream not in self.streams:
+            return
+        self.streams[stream].later = None
+        deliver(wire)
+        self.transmit()
 
     def answer(self, stream: int, octets: bytes) -> None:
         """Send the last octets on a stream."""
@@ -369,6 +400,10 @@ class _Connection:
 
     # --- inside -------------------------------------------------------------------------
 
+    def _none_waiting(self) -> None:
+        if self._is_ending:
+            self._shut()
+
     def _wake(self) -> None:
         self._timer = None
         self.quic.handle_timer(now=self._loop.time())
@@ -394,7 +429,9 @@ class _Connection:
                 self._take_data(event, is_given_up=stream in given_up)
             case events.StreamReset() | events.StopSendingReceived():
                 self._resets += 1
-                self.streams.pop(event.stream_id, None)
+                given_up_one = self.streams.pop(event.stream_id, None)
+                if given_up_one is not None and given_up_one.later is not None:
+                    self._waiting.discard(given_up_one.later)
                 if self._application is not None:
                     self._application.take(event)
             case events.ProtocolNegotiated():
@@ -422,6 +459,8 @@ class _Connection:
         if is_given_up:
             return
         if stream not in self.streams:
+            if self._is_ending:
+                return
             if stream in self._answers:
                 return  # more of a request that is done with
             now = self._loop.time()
@@ -447,6 +486,7 @@ class _Connection:
         self.close_with(0 if self._application is None else self._application.excessive_load)
 
     def _forget(self) -> None:
+        self._waiting.cancel()
         if self._timer is not None:
             self._timer.cancel()
         for connection_id in self._ids:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from kudurru.adapters.connections import Connections, network_of
-from kudurru.adapters.dns.answering import Answering
+from kudurru.adapters.dns.answering import Answering, Waiting
 from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.proxyproto import Malformed, read_header, refuse_header
 from kudurru.adapters.dns.tls_stream import TlsStream
@@ -27,6 +27,7 @@ from kudurru.domain.ports import STREAM_IDLE_S, EngineStatistics, QueryHandler
 MESSAGE_MAX = 65_535  # what two octets of length can say
 READ_MAX = 64 << 10  # octets taken from a connection at a time
 ANSWERS_HELD_MAX = 64 << 10  # octets written that the client has not taken; then we wait for it
+OUTSTANDING_MAX = 100  # queries of a connection whose answers are to come
 
 
 class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +121,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._tls = None if server.tls is None else TlsStream(server.tls())
         self._is_open = False
         self._is_waiting_for_client = False
+        self._is_ending = False  # closes when the answers to come are there
+        self._waiting = Waiting(self._none_waiting)
         self.has_ended = False  # the client sends no more
         self.deadline_s = self._loop.time() + server.limits.handshake_s
 
@@ -164,6 +167,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         return network_of(self._client)
 
     def connection_lost(self, _exc: Exception | None) -> None:
+        self._waiting.cancel()
         self._server.connections.discard(self)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -203,12 +207,26 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self._is_waiting_for_client or self._transport.is_closing():
             self._transport.abort()
         else:
-            self.close()
+            self.shut()
 
     def close(self) -> None:
+        """Take no more queries, and close when the answers to come are there."""
+        if self._waiting and not self._transport.is_closing():
+            self._is_ending = True
+            self._transport.pause_reading()
+        else:
+            self.shut()
+
+    def shut(self) -> None:
+        """Close when what is written has left."""
+        self._waiting.cancel()
         if self._tls is not None and not self._transport.is_closing():
             self._transport.write(self._tls.close())
         self._transport.close()
+
+    def _none_waiting(self) -> None:
+        if self._is_ending:
+            self.shut()
 
     def abort(self) -> None:
         self._transport.abort()

@@ -121,6 +121,40 @@ class ZoneFrame(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
 
 
+class StampedVersion:
+    """The stamped version of a zone as it was when this was made, read while the zone goes on.
+
+    It holds the owners' keys, and what those held that were changed since: 8 octets for each name
+    of a zone that stands still. `close` it.
+    """
+
+    __slots__ = ("_before", "_gone", "_keys", "_zone", "serial", "soa_wire")
+
+    def __init__(self, zone: "Zone", before: dict[bytes, bytes]) -> None:
+        self.serial = zone.serial
+        self.soa_wire = zone.soa_wire
+        self._zone = zone
+        self._keys = list(zone.nodes)
+        self._before = before.copy()
+        self._gone = [key for key, image in before.items() if image and key not in zone.nodes]
+
+    def note(self, key: bytes, old: bytes) -> None:
+        """The zone is about to change what an owner holds."""
+        self._before.setdefault(key, old)
+
+    def close(self) -> None:
+        self._zone.versions_read.discard(self)
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        """Owners and images, in no order, without the SOA."""
+        before, nodes, cased = self._before, self._zone.nodes, self._zone.cased.get
+        for keys in (self._keys, self._gone):
+            for key in keys:
+                image = before[key] if key in before else nodes[key]
+                if image:
+                    yield cased(key, key), image
+
+
 class Zone:
     """One zone. Not for concurrent use: one thread changes it and answers from it.
 
@@ -149,6 +183,7 @@ class Zone:
         "serial",
         "soa",
         "stamped_soa",
+        "versions_read",
     )
 
     def __init__(self, apex: Name, soa: Soa) -> None:
@@ -170,6 +205,7 @@ class Zone:
         self.record_count = 0
         """Records without the SOA."""
         self._before: dict[bytes, bytes] | None = None  # None: never stamped
+        self.versions_read: set[StampedVersion] = set()
         self._digest = SetDigest()
         self._digest.add(_soa_element(self.key, soa))
         self._unsettled: dict[bytes, bytes] = {}  # owners, with the image that the digest has
@@ -200,6 +236,8 @@ class Zone:
             return
         if self._before is not None:
             self._before.setdefault(key, old)
+        for version in self.versions_read:
+            version.note(key, old)
         self._account(key, old, new)
         if new:
             self.nodes[key] = new
@@ -305,6 +343,14 @@ class Zone:
         for key, image in before.items():
             if image:
                 yield cased(key, key), image
+
+    def read_stamped(self) -> StampedVersion | None:
+        """The stamped version, to be read over time; None before the first stamp."""
+        if self._before is None:
+            return None
+        version = StampedVersion(self, self._before)
+        self.versions_read.add(version)
+        return version
 
     def nodes_in_order(self) -> Iterator[tuple[bytes, bytes]]:
         """Owners and images of the newest content in canonical order (RFC 4034 section 6.1)."""

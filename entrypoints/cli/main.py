@@ -33,6 +33,7 @@ COMMANDS = {
     "log": ("log", "Back the log up, and go on from a backup."),
     "query": ("query", "Ask what a name answers, now or back then."),
     "zone": ("zone", "Import, export and check zones as master files."),
+    "tsig": ("tsig", "Make, list and revoke TSIG keys."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),
 }

@@ -137,6 +137,8 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         ),
         trusted_keys=settings.audit.trusted_keys,
         snapshot_interval_s=settings.snapshots.interval.total_seconds(),
+        secrets_key=settings.node.secrets_key,
+        tsig=settings.tsig,
     )
 
     async def serve_until_stopped() -> None:

@@ -6,7 +6,7 @@ import sys
 
 BENCHES = (
     *("spine", "log", "tree", "replay", "postgres", "restore"),
-    *("master_file", "answers", "engine", "visible", "transports"),
+    *("master_file", "answers", "engine", "visible", "transports", "transfers"),
 )
 SHORT = ("spine", "log", "engine", "visible")
 GROUPS = {"record": ("log", "replay", "restore", "postgres")}
