@@ -4,6 +4,7 @@ A server holds the lock for as long as it runs and answers on the directory's so
 command takes the lock for itself, or only reads.
 """
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -73,7 +74,6 @@ from kudurru.entrypoints.snapshots import (
     load_snapshot,
     try_to_save,
 )
-from kudurru.entrypoints.steps import no_collections
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
@@ -268,15 +268,26 @@ def replay(
     if follower is None:
         follower = node.views.follower if zones else node.views.objects_only
     events = node.log.read(follower.position, upto)
-    # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
-    with no_collections():
+    with nothing_collected():
         count = follower.feed(events if seen is None else _telling(events, seen))
     if node.log.oldest() != oldest:
         # What went may have been needed to see what a change took away.
         raise Conflict("the log was pruned while it was read: run the command again")
     if upto is None:
         node.advance()
+    node.zones.show_unstamped()  # a server that was killed may have left one
     return count
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Nothing that a replay makes becomes garbage, and looking for it takes half the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def _telling(events: Iterable[Recorded], seen: Callable[[int], None]) -> Iterator[Recorded]:

@@ -295,7 +295,7 @@ class Server:
             signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
             transfers=transfers,
         )
-        limiter = RateLimiter(options.ratelimit, SystemClock())
+        limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._early = early = EarlyHandler(pipeline)
         self._engines = engines_of(options.listeners, bound, early, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
@@ -370,6 +370,8 @@ class Server:
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
+        if self.why_not_writable is not None:
+            node.zones.show_unstamped()
         if checkpointer is not None:
             checkpointer.recount()
 

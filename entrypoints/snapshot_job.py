@@ -16,6 +16,7 @@ from kudurru.adapters.data_dir import DataDir
 from kudurru.adapters.metrics import Sample
 from kudurru.domain.errors import KudurruError
 from kudurru.domain.events import Position
+from kudurru.entrypoints.directory import nothing_collected
 from kudurru.entrypoints.snapshots import (
     can_have_snapshots,
     forget_snapshot,
@@ -57,7 +58,8 @@ class SnapshotJob:
     def load(self, upto: Position | None = None) -> None:
         """Bring empty views to the newest snapshot. One of no use is removed: what it was not to
         hold any more may be in it."""
-        self.position = load_snapshot(self._directory, self._node, upto)
+        with nothing_collected():
+            self.position = load_snapshot(self._directory, self._node, upto)
         if not self.position and self._directory.views.exists():
             with suppress(KudurruError):
                 forget_snapshot(self._directory)

@@ -429,6 +429,7 @@ class Writer:
             self._imported.clear()
         except (Stop, Busy) as error:
             self._stamps_refused += 1
+            self._node.zones.show_unstamped()  # what is recorded is served
             if isinstance(error, Stop):
                 self._stop_writing_if_broken(error)
             if self._node.why_not_writable is None:

@@ -7,6 +7,7 @@ queries is not answered for ("ask another server"): the replay gets there.
 
 from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.ports import EventLog
+from kudurru.projections.zone_state import ZoneState
 from kudurru.projections.zones_as_of import TooLarge, ZonesAsOf
 
 EVENTS_MAX = 4_000
@@ -26,6 +27,9 @@ class EarlyZones(ZonesAsOf):
     def __init__(self, log: EventLog, upto: int, now_s: int) -> None:
         super().__init__(log, upto, now_s=now_s, events_max=EVENTS_MAX)
         self._refused: set[bytes] = set()
+
+    def shows(self, state: ZoneState) -> bool:
+        return state.is_shown
 
     def get(self, apex_key: bytes) -> Zone | None:
         """Raises: NotYet."""

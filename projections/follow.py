@@ -7,6 +7,7 @@ rebuilt one equals the live one, by digest. Live and replayed events take the sa
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from kudurru.domain.errors import LogDamaged
 from kudurru.domain.events import KNOWN_TYPES, Position, Recorded
 from kudurru.domain.ports import EventLog
 
@@ -24,7 +25,8 @@ class Projection(Protocol):
 
     def apply(self, event: Recorded) -> None:
         """Take in the next event, the one right after `position`. Never raises for what an event
-        says: what was accepted once replays for ever."""
+        says: what was accepted once replays for ever. Raises LogDamaged where an older event is
+        gone that it needs."""
         ...
 
     def advance(self, now_s: int) -> None:
@@ -83,8 +85,8 @@ class Follower:
         for projection in self.projections:
             position = projection.position
             if seq > position:
-                is_next = seq == position + 1
-                assert is_next or self._is_pruned(seq), "a projection was handed a gap"
+                if seq != position + 1 and not self._is_pruned(seq):
+                    raise LogDamaged("gap", position + 1, "the event is missing")
                 projection.apply(event)
 
     def _is_pruned(self, seq: int) -> bool:

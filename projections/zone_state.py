@@ -53,6 +53,14 @@ class ZoneState:
         """Keys of the record sets that take part in the zone."""
         return {key for owner in self.sources for key in self.sources_of(owner)}
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the zone may be answered from: a primary once it has a serial, for nobody must
+        see its SOA without one."""
+        if self.zone is None:
+            return False
+        return self.zone.stamped_soa is not None or self.spec.type != "Primary"
+
     def allows(self, namespace: str) -> bool:
         allowed = self.spec.allowed_namespaces
         return allowed is None or namespace in allowed

@@ -28,6 +28,7 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
+from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
@@ -42,9 +43,6 @@ from kudurru.projections.zone_history import (
     load_versions,
 )
 from kudurru.projections.zone_state import ZoneState, dump_state, load_state
-
-_decode_zone = msgspec.json.Decoder(DNSZoneSpec)
-_decode_set = msgspec.json.Decoder(DNSRecordSetSpec)
 
 _ZONE_PREFIX = "DNSZone/"
 _SET_PREFIX = "DNSRecordSet/"
@@ -88,6 +86,7 @@ class ZoneView:
         self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
         self._several: set[Key] = set()  # record sets that have several owners
         self._touched: set[str] = set()  # zones that may hold more than their serial says
+        self._shows_unstamped = False
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
@@ -212,8 +211,8 @@ class ZoneView:
         for name in found.states:
             state = self._states[name] = load_state(parts, keys)
             self._by_apex.setdefault(state.apex, []).append(state)
-            if state.zone is not None:
-                self.served.add(state.zone)
+        for apex in self._by_apex:
+            self._show(apex)
         versions = {apex: load_versions(parts) for apex in found.histories}
         self.history = ZoneHistory.of(found.history, versions)
         self._waiting, self._problems = found.waiting, found.problems
@@ -271,6 +270,12 @@ class ZoneView:
         self._touched = {s.name for s in found}
         return found
 
+    def show_unstamped(self) -> None:
+        """Serve zones that have no serial yet, too, until one is written: it cannot be now."""
+        self._shows_unstamped = True
+        for apex in self._by_apex:
+            self._show(apex)
+
     # --- zones --------------------------------------------------------------------------
 
     def _apply_zone(self, event: Recorded) -> None:
@@ -278,7 +283,7 @@ class ZoneView:
         if event.type == OBJECT_APPLIED:
             assert event.body is not None
             body = decode_body(event.body)
-            spec = _decode_zone.decode(body.spec)
+            spec = read_zone(body.spec)
             state = self._states.get(name)
             if state is None:
                 state = ZoneState(event.key, body.creation_timestamp, spec)
@@ -297,6 +302,7 @@ class ZoneView:
                 self._elect(state.apex)
             else:
                 del self._by_apex[state.apex]
+                self._show(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
             assert event.body is not None
             self._stamp(self._states[name], event, event.body)
@@ -337,8 +343,17 @@ class ZoneView:
             first.zone = zone
             self._touched.add(first.name)
             self._populate(first, zone, self._waiting.pop(first.name, set()))
-            self.served.add(zone)
-            self._changed()
+        self._show(apex)
+
+    def _show(self, apex: Name) -> None:
+        """Serve who has the name. What was served there before stays until the first serial of a
+        zone that takes its place."""
+        state = next((s for s in self._by_apex.get(apex, ()) if s.zone is not None), None)
+        if state is None:
+            self.served.remove(apex)
+        elif state.zone is not None and (state.is_shown or self._shows_unstamped):
+            self.served.add(state.zone)
+        self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
         """Stop serving; its record sets wait for a zone of that name. A zone that is served again
@@ -351,9 +366,7 @@ class ZoneView:
         state.sources.clear()
         state.unselected.clear()
         state.zone = None
-        self.served.remove(state.apex)
         self.history.forget(state.apex)
-        self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
         return state.unselected | state.record_sets()
@@ -383,7 +396,8 @@ class ZoneView:
         self.served.before_change(zone)
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
-        self._changed()
+        self._shows_unstamped = False
+        self._show(state.apex)
 
     # --- record sets --------------------------------------------------------------------
 
@@ -396,7 +410,7 @@ class ZoneView:
             return
         assert event.body is not None
         body = decode_body(event.body)
-        spec = _decode_set.decode(body.spec)
+        spec = read_record_set(body.spec)
         endpoints = zone_model.parse_endpoints(spec)
         if self._apply_in_place(key, body.creation_timestamp, spec.zone_ref.name, endpoints):
             return
@@ -432,10 +446,10 @@ class ZoneView:
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
         event = self._read_event(entry.applied) if entry else None
-        if event is None or event.body is None:
+        if event is None or event.body is None:  # pruned or redacted
             return None
         body = decode_body(event.body)
-        return body, _decode_set.decode(body.spec)
+        return body, read_record_set(body.spec)
 
     def _load(self, key: Key) -> tuple[str, Endpoints] | None:
         before = self._stored(key)

@@ -35,7 +35,8 @@ class TooLarge(Exception):
 
 
 class ZonesAsOf(ZoneSet):
-    """Zones served at a position. Time stands at the moment of its event, or where it is told."""
+    """Zones served at a position, also before their first serial. Time stands at the moment of
+    its event, or where it is told."""
 
     def __init__(
         self,
@@ -61,10 +62,14 @@ class ZonesAsOf(ZoneSet):
     def get(self, apex_key: bytes) -> Zone | None:
         if apex_key in self._unread:
             self._unread.discard(apex_key)
-            zone = self.load(self._elected[apex_key]).zone
-            if zone is not None:
-                self.add(zone)
+            state = self.load(self._elected[apex_key])
+            if state.zone is not None and self.shows(state):
+                self.add(state.zone)
         return super().get(apex_key)
+
+    def shows(self, state: ZoneState) -> bool:  # noqa: ARG002  # not all of them in others
+        """Whether a zone is answered from."""
+        return True
 
     def is_unread(self, apex_key: bytes) -> bool:
         """Whether `get` has to read it first."""

@@ -323,6 +323,8 @@ class _Resolution:
         image = zone.nodes.get(key)
         if image is None or (key, rtype) in self.placed:
             return
+        if zone.dnames and zone.occluder(key, cut_counts=False) in zone.dnames:
+            return  # RFC 6672 section 2.3: what is below a DNAME is not there
         rrset = find_rrset(image, rtype)
         if rrset is not None:
             self.placed.add((key, rtype))

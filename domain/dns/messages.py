@@ -4,7 +4,7 @@ Nothing here builds objects for records: a query is a handful of fields, an answ
 from wire that the zones hold ready.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
 
@@ -261,12 +261,12 @@ def _after_name(wire: bytes, at: int) -> int:
     return at + 1
 
 
-def truncated_reply(packet: bytes) -> bytes | None:
-    """What sends the asker of a message to TCP, whatever it asked; None where nothing may be
-    sent."""
+def truncated_reply(packet: bytes, options: Callable[[Query], bytes]) -> bytes | None:
+    """What sends the asker of a message to TCP, whatever it asked, with `options` for the query
+    that it is; None where nothing may be sent."""
     query = parse_query(packet)
     if isinstance(query, Query):
-        return truncated(query, _NO_RECORDS)
+        return truncated(query, _NO_RECORDS, options(query))
     if query.reply is None:
         return None
     reply = error_reply(packet, NOERROR)

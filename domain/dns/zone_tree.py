@@ -352,11 +352,6 @@ class Zone:
         self.versions_read.add(version)
         return version
 
-    def nodes_in_order(self) -> Iterator[tuple[bytes, bytes]]:
-        """Owners and images of the newest content in canonical order (RFC 4034 section 6.1)."""
-        for key in sorted(self.nodes, key=names.canonical_order):
-            yield self.cased.get(key, key), self.nodes[key]
-
     # What lookup asks
 
     def has_name(self, key: bytes) -> bool:

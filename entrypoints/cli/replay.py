@@ -30,7 +30,6 @@ from kudurru.entrypoints.cli.output import (
 )
 from kudurru.entrypoints.cli.progress import EVERY, progress
 from kudurru.entrypoints.state_export import FIRST, MANIFESTS, REFUSED, Exported, export_state
-from kudurru.entrypoints.steps import no_collections
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.follow import Follower
 
@@ -149,7 +148,7 @@ def replay_compared(node: Node, upto: Position | None) -> int:
     the first difference."""
     stamps = 0
     follower, oldest = node.views.follower, node.log.oldest()
-    with _moving("replaying", node, upto) as seen, no_collections():
+    with _moving("replaying", node, upto) as seen, directory.nothing_collected():
         for event in node.log.read(0, upto):
             is_told = event.seq > oldest  # before that rows are missing, and no state is whole
             if event.type == CHECKPOINT_STATE and is_told:

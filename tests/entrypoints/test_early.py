@@ -6,13 +6,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.errors import KudurruError
+from kudurru.domain.events import ChangeSet
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.early import EarlyHandler
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import early_zones
 from kudurru.projections.pipeline.pipeline import Pipeline
 from tests.histories import histories
-from tests.nodes import a_change, memory_node
+from tests.nodes import TESTER, a_change, memory_node
 from tests.objects import ZONE_KEY, drop, endpoint, put, record_set, www, zone
 
 few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -129,3 +131,11 @@ def test_a_zone_that_is_gone_is_not_answered_for() -> None:
     node = served()
     node.commit(a_change(drop(ZONE_KEY)))
     assert rcode(asked(early_handler(node), "www.example.org")) == "SERVFAIL"
+
+
+def test_a_zone_without_a_serial_waits_for_it() -> None:
+    node = memory_node()
+    decided = node.decide([a_change(put(zone()))], node.clock.now_us())[0]
+    assert not isinstance(decided, KudurruError)
+    node.take_in(node.log.append([ChangeSet(tuple(decided.events), TESTER)], 0))
+    assert rcode(asked(early_handler(node), "example.org", "SOA")) == "SERVFAIL"
