@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from kudurru.adapters.dns.tls_stream import note_name
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.ports import Clock
 
@@ -177,6 +178,7 @@ def _context_of(certificate: Certificate, alpn: Sequence[str]) -> ssl.SSLContext
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # A client that renegotiates makes us do the dear half of a handshake again and again.
     context.options |= ssl.OP_NO_RENEGOTIATION
+    context.sni_callback = note_name
     if alpn:
         context.set_alpn_protocols(list(alpn))
     try:

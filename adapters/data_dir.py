@@ -4,7 +4,8 @@ log.db        the log, the only thing that cannot be rebuilt
 store         where the log is when it is not here
 views.db      a snapshot of the views
 querylog.db   queries, which are no part of the log
-lists/        block lists as fetched
+cache.dump    answers of upstreams, for the next start
+lists/        block lists as fetched, and the table made of them (`adapters.lists.files`)
 keys/         signing keys and other secrets of the node, mode 0700
 lock          see `adapters.sqlite.lock`
 kudurru.sock  commands of this machine
@@ -41,6 +42,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def querylog(self) -> Path:
         return self.path / "querylog.db"
+
+    @property
+    def cache_dump(self) -> Path:
+        return self.path / "cache.dump"
 
     @property
     def lists(self) -> Path:

@@ -57,6 +57,11 @@ METRICS: Final = {
     "views_snapshot_sequence": Declared("gauge", "Position of the newest snapshot of the views"),
     "zone_records": Declared("gauge", "Records and names served", ("zone", "kind")),
     "zone_serial": Declared("gauge", "Serial of the stamped version", ("zone",)),
+    "blocklist_entries": Declared("gauge", "Rules of a list", ("list",)),
+    "blocklist_status": Declared("gauge", "Sources of a list by phase", ("list", "status")),
+    "blocklist_fetches_total": Declared("counter", "Attempts to fetch a source", ("result",)),
+    "blocklist_builds_total": Declared("counter", "Tables of lists built", ("result",)),
+    "blocklist_table_bytes": Declared("gauge", "Memory that look-ups in lists touch"),
     "tsig_queries_total": Declared("counter", "Signed queries, by TSIG error", ("error",)),
     "transfers_out_total": Declared("counter", "Transfer queries answered", ("result",)),
     "transfers_out_active": Declared("gauge", "Transfers being sent"),
@@ -65,6 +70,35 @@ METRICS: Final = {
     "notifies_out_pending": Declared("gauge", "Secondaries that have not answered a NOTIFY yet"),
     "tls_certificate_expiry_timestamp_seconds": Declared("gauge", "When the one served expires"),
     "tls_certificate_reloads_total": Declared("counter", "Changed files looked at", ("result",)),
+    "cache_entries": Declared("gauge", "Answers of upstreams that are kept"),
+    "cache_bytes": Declared("gauge", "Memory of the cache"),
+    "cache_hits_total": Declared("counter", "Questions answered from the cache", ("type",)),
+    "cache_misses_total": Declared("counter", "Questions that were not"),
+    "cache_served_stale_total": Declared("counter", "Answers given after they expired"),
+    "cache_prefetch_total": Declared("counter", "Answers fetched again before they expired"),
+    "cache_evictions_total": Declared("counter", "Answers dropped to make room"),
+    "resolver_waiting": Declared("gauge", "Clients that wait for upstreams"),
+    "resolver_refused_full_total": Declared("counter", "Questions refused because many wait"),
+    "resolver_rebind_blocked_total": Declared(
+        "counter", "Answers of upstreams that led to private addresses"
+    ),
+    "upstream_requests_total": Declared("counter", "Queries sent", ("upstream", "proto")),
+    "upstream_responses_total": Declared("counter", "Answers taken", ("upstream", "rcode")),
+    "upstream_failures_total": Declared("counter", "Queries without", ("upstream", "reason")),
+    "upstream_mismatched_total": Declared(
+        "counter", "Responses that answered nothing we asked", ("upstream",)
+    ),
+    "upstream_inflight": Declared("gauge", "Questions under way", ("upstream",)),
+    "upstream_latency_seconds_total": Declared(
+        "counter", "Time that answers took, to be divided by their number", ("upstream",)
+    ),
+    "upstream_healthy": Declared("gauge", "0 while it is not answering", ("upstream",)),
+    "blocked_total": Declared("counter", "Questions blocked", ("policy", "list")),
+    "rewritten_total": Declared("counter", "Questions answered by rewrites"),
+    "querylog_dropped_total": Declared("counter", "Queries that were not logged", ("reason",)),
+    "querylog_written_total": Declared("counter", "Queries logged"),
+    "querylog_waiting": Declared("gauge", "Queries noted and not handed over yet"),
+    "querylog_restarts_total": Declared("counter", "Times that its process ended by itself"),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
 }
 

@@ -18,6 +18,8 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.memory.neighbours import FixedNeighbours
+from kudurru.adapters.query_log.store import purge
 from kudurru.adapters.sealing import NodeKey
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
@@ -37,6 +39,8 @@ from kudurru.domain.errors import (
     StorageBroken,
 )
 from kudurru.domain.events import SIGNING_KEY, Position, Recorded, Who
+from kudurru.domain.filtering.explain import Explanation
+from kudurru.domain.later import Later
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.signed_note import VerifierKey, parse_key
@@ -44,11 +48,22 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket, restoring, upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy, Plan
+from kudurru.entrypoints.filtering import (
+    BlockingRequest,
+    BlockingState,
+    ExplainRequest,
+    checked_client,
+    read_blocking,
+    read_explanation,
+    to_blocking,
+)
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocation
+from kudurru.entrypoints.list_service import ListRow, stored_rows, take_up_lists
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
+    LOOPBACK,
     ChangeRequest,
     Erased,
     Info,
@@ -80,11 +95,14 @@ from kudurru.projections import as_of
 from kudurru.projections.follow import Follower
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
+from kudurru.projections.pipeline.policy import Policy
 from kudurru.projections.zones_as_of import ZonesAsOf
 
 LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
+
+NOBODY = FixedNeighbours()
 
 MESSAGE_MIN = 12
 """Octets of the header of a DNS message (RFC 1035 section 4.1.1)."""
@@ -125,7 +143,8 @@ def open_service(
         if not write:
             with open_reader(data) as node:
                 replay_verified(node, on_damage=on_damage, snapshot_in=directory)
-                yield LocalService(node, who, keyring=keyring_of(directory, node, secrets_key))
+                keyring = keyring_of(directory, node, secrets_key)
+                yield LocalService(node, who, keyring=keyring, lists=directory.lists)
             return
         lock_or_remote = _acquire(directory)
         if isinstance(lock_or_remote, RemoteService):
@@ -138,8 +157,15 @@ def open_service(
         replay(node)
         checkpointer = open_checkpointer(directory, node)
         keyring = keyring_of(directory, node, secrets_key)
-        forget = partial(forget_snapshot, directory)
-        yield LocalService(node, who, checkpointer, keyring, forget)
+        yield LocalService(
+            node,
+            who,
+            checkpointer,
+            keyring,
+            lists=directory.lists,
+            query_log=directory.querylog,
+            forget=partial(forget_snapshot, directory),
+        )
         checkpointer.take_if_active()
         if node.position - snapshot >= SHORT_REPLAY:
             try_to_save(directory, node)
@@ -298,7 +324,8 @@ def _telling(events: Iterable[Recorded], seen: Callable[[int], None]) -> Iterato
 
 def pipeline_of(node: Node, **options: Any) -> Pipeline:
     """The pipeline over a node's zones; `options` as the server sets them."""
-    return _pipeline(node.zones.served, node.clock, **options)
+    policy = Policy(lambda: node.views.policies.filters, options.pop("neighbours", NOBODY))
+    return _pipeline(node.zones.served, node.clock, policy=policy, **options)
 
 
 def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
@@ -310,6 +337,10 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         is_lameduck=options.get("is_lameduck", lambda: False),
         on_exception=options.get("on_exception", _raise),
         cookies=options.get("cookies"),
+        policy=options.get("policy"),
+        resolver=options.get("resolver"),
+        route_of=options.get("route_of", lambda _upstreams: None),
+        notes=options.get("notes"),
         signatures=options.get("signatures"),
         transfers=options.get("transfers"),
     )
@@ -319,10 +350,10 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def answer(node: Node, packet: bytes) -> bytes:
-    """What the node's zones answer, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
-    too short to be a query."""
-    return _reply(pipeline_of(node), packet)
+def answer(node: Node, packet: bytes, client: str = LOOPBACK) -> bytes:
+    """What the node answers a client, as over TCP; a drop is SERVFAIL. Raises: Invalid for what is
+    too short to be a query, and for a client without an address."""
+    return _reply(pipeline_of(node), packet, checked_client(client))
 
 
 def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
@@ -331,10 +362,21 @@ def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
     return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
 
 
-def _reply(pipeline: Pipeline, packet: bytes) -> bytes:
+def explain_as_of(data: Path, node: Node, upto: Position, request: ExplainRequest) -> Explanation:
+    """Why a client got what it got at a position, by lists as they are now. The node's views are
+    empty."""
+    replay(node, upto)
+    take_up_lists(node, open_data_dir(data).lists)
+    event = node.log.get(upto)
+    now_us = event.ts if event is not None else 0
+    return read_explanation(node, request, NOBODY, now_us=now_us)
+
+
+def _reply(pipeline: Pipeline, packet: bytes, client: str = LOOPBACK) -> bytes:
     if len(packet) < MESSAGE_MIN:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
-    reply = pipeline.handle(packet, "127.0.0.1", "tcp")
+    reply = pipeline.handle(packet, client, "tcp")
+    assert not isinstance(reply, Later)  # without a resolver nothing is waited for
     if reply is None:
         return packet[:2] + b"\x80\x02" + packet[4:]
     return reply.wire
@@ -351,6 +393,9 @@ def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
     return list(zone_export.lines(state.zone))
 
 
+NO_CACHE = "no server runs on this data directory, and only a running one has a cache"
+
+
 class LocalService:
     """A `Service` in this process."""
 
@@ -360,12 +405,18 @@ class LocalService:
         who: Who,
         checkpointer: Checkpointer | None = None,
         keyring: Keyring | None = None,
+        *,
+        lists: Path | None = None,
+        query_log: Path | None = None,
         forget: Callable[[], None] = lambda: None,
     ) -> None:
-        """`forget` takes away what was derived from the log and may hold what was erased."""
+        """`lists` is the folder of what a server fetched; without it only inline sources count.
+        `forget` takes away what was derived from the log and may hold what was erased."""
         self._node = node
+        self._query_log = query_log
         self._who = who
         self._checkpointer = checkpointer
+        self._lists = lists
         self._keyring = keyring
         self._forget = forget
 
@@ -381,8 +432,37 @@ class LocalService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return read_problems(self._node, key)
 
-    def query(self, packet: bytes) -> bytes:
-        return answer(self._node, packet)
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
+        self._take_up_lists()
+        return answer(self._node, packet, client)
+
+    def explain(self, request: ExplainRequest) -> Explanation:
+        self._take_up_lists()
+        return read_explanation(self._node, request, NOBODY)
+
+    def _take_up_lists(self) -> None:
+        """Filter by what the last server of this directory had fetched."""
+        if self._lists is not None:
+            take_up_lists(self._node, self._lists)
+            self._lists = None
+
+    def lists(self) -> list[ListRow]:
+        return stored_rows(self._node)
+
+    def refresh_lists(self, names: Sequence[Key]) -> list[Key]:  # noqa: ARG002  # of the protocol
+        raise Busy("no server runs here: lists are fetched by `kudurru serve`, when it starts")
+
+    def blocking(self) -> BlockingState:
+        return read_blocking(self._node)
+
+    def set_blocking(self, request: BlockingRequest) -> BlockingState:
+        self._node.commit(to_blocking(self._node, request, self._who))
+        return read_blocking(self._node)
+
+    def purge_queries(self, before_us: int | None) -> int:
+        if self._query_log is None:
+            raise NotFound("there is no query log here")
+        return purge(self._query_log, before_us)
 
     def export(self, zone: str) -> list[str]:
         return list(export_zone(self._node, zone))
@@ -403,6 +483,13 @@ class LocalService:
 
     def info(self, *, digests: bool = False) -> Info:
         return read_info(self._node, __version__, digests=digests)
+
+    def cache_stats(self) -> dict[str, int]:
+        raise NotFound(NO_CACHE)
+
+    def cache_flush(self, name: str, *, subtree: bool = False) -> int:
+        del name, subtree
+        raise NotFound(NO_CACHE)
 
     def restore(self, request: RestoreRequest) -> Carried:
         who = because(self._who, request.reason)

@@ -11,7 +11,7 @@ from kudurru.adapters.metrics import Sample
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN, RCODE_NAMES
 from kudurru.domain.later import Later
-from kudurru.domain.ports import Clock, EventLog, QueryHandler, Reply
+from kudurru.domain.ports import Clock, EventLog, Reply
 from kudurru.projections.early_zones import EarlyZones
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
@@ -21,13 +21,15 @@ RCODE_AT, RCODE_MASK = 3, 15
 
 
 class EarlyHandler:
-    """Implements `QueryHandler`: the handler that it is given, but between `begin` and `end`."""
+    """The pipeline that it is given, but between `begin` and `end`."""
 
-    def __init__(self, handler: QueryHandler) -> None:
-        self._handler = handler
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
         self._early: Pipeline | None = None
         self._answered: Counter[int] = Counter()  # by response code
-        self.handle = handler.handle  # an attribute, so that it costs nothing later
+        self.handle = pipeline.handle  # an attribute, so that it costs nothing later
+        self.hears_repeats = pipeline.hears_repeats
+        self.repeated = pipeline.repeated
 
     def begin(self, log: EventLog, upto: int, clock: Clock, cookies: Cookies) -> None:
         """Raises what reading the log does."""
@@ -45,16 +47,26 @@ class EarlyHandler:
 
     def end(self) -> None:
         self._early = None
-        self.handle = self._handler.handle
+        self.handle = self._pipeline.handle
 
-    def _handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+    def _handle(
+        self,
+        packet: bytes,
+        client: str,
+        proto: str,
+        client_id: str = "",
+        listener: str = "",
+        *,
+        is_noted: bool = True,
+    ) -> Reply | Later[Reply | None] | None:
         assert self._early is not None
         reply = self._early.handle(packet, client, proto)
-        rcode = reply.wire[RCODE_AT] & RCODE_MASK if reply is not None else None
-        if reply is None or rcode not in (NOERROR, NXDOMAIN):
-            return self._handler.handle(packet, client, proto)
-        self._answered[rcode] += 1
-        return Reply(reply.wire, False)  # nothing is remembered of what is early
+        if isinstance(reply, Reply):
+            rcode = reply.wire[RCODE_AT] & RCODE_MASK
+            if rcode in (NOERROR, NXDOMAIN):
+                self._answered[rcode] += 1
+                return Reply(reply.wire, False)  # nothing is remembered of what is early
+        return self._pipeline.handle(packet, client, proto, client_id, listener, is_noted=is_noted)
 
     def samples(self) -> Iterator[Sample]:
         """What was answered so, for the metrics."""

@@ -39,6 +39,9 @@ def _pipeline_samples(pipeline: Pipeline) -> Iterable[Sample]:
     yield from (Sample("dns_responses_total", (r,), n) for r, n in seen.responses.items())
     yield from (Sample("dns_dropped_total", (r,), n) for r, n in seen.dropped.items())
     yield Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions)
+    if seen.policy is not None:
+        yield Sample("rewritten_total", (), seen.policy.rewritten)
+        yield from (Sample("blocked_total", by, n) for by, n in seen.policy.blocked.items())
     yield from (Sample("tsig_queries_total", (error,), n) for error, n in seen.signed.items())
 
 

@@ -14,9 +14,12 @@ from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import CARRIERS, Bound, Listener, bind_all
 from kudurru.adapters.turns import Turns
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
-from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, QueryLimiter
+from kudurru.domain.later import Later
+from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, QueryLimiter, Reply
 from kudurru.domain.settings import ENCRYPTED, TlsSettings
 from kudurru.domain.settings import Listener as Configured
+from kudurru.entrypoints.early import EarlyHandler
+from kudurru.projections.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from kudurru.adapters.certificates import Certificates
@@ -26,6 +29,24 @@ PORT_TRIES = 10
 
 PARTNERS = {"udp": "tcp", "tcp": "udp", "tls": "quic", "quic": "tls", "https": "h3", "h3": "https"}
 """Protocols that clients expect on one port, over TCP and over UDP."""
+
+
+class AtListener:
+    """The pipeline as one listener asks it: with the listener's address, which client groups may
+    name. Implements `domain.ports.IdentifyingHandler` and `RepeatListener`."""
+
+    takes_client_ids = True
+
+    def __init__(self, pipeline: Pipeline | EarlyHandler, address: str) -> None:
+        self._pipeline = pipeline
+        self._address = address
+        self.hears_repeats = pipeline.hears_repeats
+        self.repeated = pipeline.repeated
+
+    def handle(
+        self, packet: bytes, client: str, proto: str, client_id: str = ""
+    ) -> Reply | Later[Reply | None] | None:
+        return self._pipeline.handle(packet, client, proto, client_id, self._address)
 
 
 class Stoppable(Protocol):
@@ -102,7 +123,7 @@ def certificate_samples(certificates: "Certificates") -> Iterable[Sample]:
 def engines_of(
     listeners: Iterable[Configured],
     bound: Iterable[Bound],
-    handler: QueryHandler,
+    pipeline: Pipeline | EarlyHandler,
     limiter: QueryLimiter,
     certificates: "Certificates | None",
 ) -> list[tuple[str, PacketEngine]]:
@@ -110,6 +131,7 @@ def engines_of(
     engines: list[tuple[str, PacketEngine]] = []
     turns = Turns()
     for listener, one in zip(listeners, bound, strict=True):
+        handler = AtListener(pipeline, one.address)
         if listener.proto in ENCRYPTED:
             assert certificates is not None
             engine = _encrypted(listener, one, handler, certificates, turns)

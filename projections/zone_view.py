@@ -6,7 +6,7 @@ in a follower, and so sees the objects as they were before the event at hand.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -86,6 +86,8 @@ class ZoneView:
         self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
         self._several: set[Key] = set()  # record sets that have several owners
         self._touched: set[str] = set()  # zones that may hold more than their serial says
+        self.forwards: Mapping[Name, tuple[str, ...]] = {}
+        """Upstreams of zones of type Forward, by key of their name. Replaced when it changes."""
         self._shows_unstamped = False
         self._on_change()
 
@@ -212,6 +214,7 @@ class ZoneView:
             state = self._states[name] = load_state(parts, keys)
             self._by_apex.setdefault(state.apex, []).append(state)
         for apex in self._by_apex:
+            self._note_forward(apex)
             self._show(apex)
         versions = {apex: load_versions(parts) for apex in found.histories}
         self.history = ZoneHistory.of(found.history, versions)
@@ -292,6 +295,7 @@ class ZoneView:
             else:
                 self._change_zone(state, spec)
             self._elect(state.apex)
+            self._note_forward(state.apex)
         elif event.type == OBJECT_DELETED and name in self._states:
             state = self._states.pop(name)
             if state.zone is not None:
@@ -303,9 +307,21 @@ class ZoneView:
             else:
                 del self._by_apex[state.apex]
                 self._show(state.apex)
+            self._note_forward(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
             assert event.body is not None
             self._stamp(self._states[name], event, event.body)
+
+    def _note_forward(self, apex: Name) -> None:
+        """Whether a name is sent elsewhere: by the zone that has it."""
+        states = self._by_apex.get(apex, ())
+        first = min(states, key=lambda s: (s.created, s.name), default=None)
+        forward = first.spec.forward if first is not None else None
+        upstreams = tuple(forward.upstreams) if forward is not None else None
+        if upstreams != self.forwards.get(apex):
+            others = {name: texts for name, texts in self.forwards.items() if name != apex}
+            self.forwards = others if upstreams is None else {**others, apex: upstreams}
+            self._changed()
 
     def _change_zone(self, state: ZoneState, spec: DNSZoneSpec) -> None:
         """Another spec for a known zone: only a change that reaches every record works them all

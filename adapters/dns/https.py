@@ -180,7 +180,7 @@ class _Connection(StreamConnection):
         self, request: Request, later: Callable[[Response | None], None]
     ) -> Response | Later[Wire] | None:
         """The response; where it is to come `later` gets it, and the rest of the turn follows."""
-        found = self._server.doh.respond(request, self._client)
+        found = self._server.doh.respond(request, self._client, self.client_id)
         if isinstance(found, Later):
             deliver = partial(self._respond_late, request.method == b"HEAD", later)
             self._waiting.add(found, deliver)

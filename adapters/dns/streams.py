@@ -95,6 +95,11 @@ class StreamConnection(asyncio.BufferedProtocol):
     """One client. A subclass says what `opened`, `received` and `work` do and moves the deadline
     in them."""
 
+    @property
+    def client_id(self) -> str:
+        """What the client calls itself; "" where it does not."""
+        return self._tls.client_id if self._tls is not None else ""
+
     def __init__(self, server: StreamServer) -> None:
         self._server = server
         self._limits = server.limits

@@ -162,8 +162,8 @@ class _Connection(StreamConnection):
             wire: Wire | Later[Wire] | Many = None
             if size < HEADER:
                 answering.malformed += 1
-            elif (wire := answering.recall(packet)) is None:
-                wire = answering.ask_many(packet, self._client)
+            elif (wire := answering.recall(packet, self._client)) is None:
+                wire = answering.ask_many(packet, self._client, self.client_id)
                 cost += MISS - 1
             if isinstance(wire, Later):
                 self._waiting.add(wire, self._answer_late)

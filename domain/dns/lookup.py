@@ -29,6 +29,7 @@ from kudurru.domain.dns.zone_tree import (
     EMPTY,
     Zone,
     ZoneSet,
+    alias_of,
     find_rrset,
     pack_record,
     unpack,
@@ -95,6 +96,11 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     is_lasting: bool = True
     """Whether it stays right until served data changes; not so for records that expire."""
     extended_error: int | None = None
+    is_recursive: bool = False
+    """Whether it says that recursion is to be had here. Stub resolvers take an answer without data
+    that says neither this nor AA for a referral, and ask the next server."""
+    extended_text: str = ""
+    """What people are told beside the extended error."""
 
 
 NOT_OURS = Answer(REFUSED, extended_error=NOT_AUTHORITATIVE)
@@ -117,6 +123,19 @@ def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
     return _Resolution(zones, qtype, now_s).run(zone, qname, key)
 
 
+def lookup_behind(zones: ZoneSet, alias: Placed, qtype: int, now_s: int) -> Answer | None:
+    """Answer that begins with a CNAME of ours, and goes on with what the zones have for its
+    target; None where they have nothing to do with it."""
+    target = alias_of(alias.wire)
+    zone = zones.find_for(target.lower(), qtype)
+    if zone is None:
+        return None
+    resolution = _Resolution(zones, qtype, now_s)
+    resolution.answer.append(alias)
+    found = resolution.run(zone, target, target.lower(), target)
+    return msgspec.structs.replace(found, is_authoritative=False, is_recursive=True)
+
+
 class _Resolution:
     """One question on its way through the zones.
 
@@ -137,9 +156,9 @@ class _Resolution:
         self.negative: Zone | None = None
         self.placed: set[tuple[bytes, int]] = set()
 
-    def run(self, zone: Zone, qname: bytes, key: bytes) -> Answer:
+    def run(self, zone: Zone, qname: bytes, key: bytes, owner: bytes | None = None) -> Answer:
+        """`owner` is what the name is called in the answer, None: the question."""
         visited = {key}
-        owner = None
         for _ in range(CHAIN_MAX):
             target = self._step(zone, key, qname, owner)
             if target is None:
@@ -217,7 +236,7 @@ class _Resolution:
         alias = find_rrset(image, CNAME)
         if alias is not None:
             wire = self._place(zone, key, owner, CNAME, alias)
-            return next(unpack_records(wire)).rdata
+            return alias_of(wire)
         self.negative = zone
         return None
 

@@ -642,6 +642,11 @@ def unpack_records(wire: bytes) -> Iterator[Record]:
         at += length
 
 
+def alias_of(wire: bytes) -> bytes:
+    """Where the RRset of a CNAME leads."""
+    return next(unpack_records(wire)).rdata
+
+
 def with_ttl_at_most(wire: bytes, ttl_max: int) -> bytes:
     """A packed RRset with its TTL capped."""
     return b"".join(

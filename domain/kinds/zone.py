@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kudurru.domain.dns import names
+from kudurru.domain.dns.upstreams import parse_upstream
 from kudurru.domain.errors import Cause
 from kudurru.domain.kinds.meta import (
     Condition,
@@ -124,6 +125,11 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
             yield Cause(field, f"missing; type {kind} needs it")
         if spec.type != kind and part is not None:
             yield Cause("spec.type", f"{spec.type}, and {field} is for type {kind} only")
+    for i, text in enumerate(spec.forward.upstreams if spec.forward else ()):
+        try:
+            parse_upstream(text)
+        except ValueError as fault:
+            yield Cause(f"spec.forward.upstreams[{i}]", str(fault))
     for i, primary in enumerate(spec.secondary.primaries if spec.secondary else ()):
         if not _is_address(primary.address):
             yield Cause(

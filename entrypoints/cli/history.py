@@ -9,6 +9,7 @@ from kudurru.domain import targets
 from kudurru.domain.differences import differences
 from kudurru.domain.events import (
     AUDIT_MARKED,
+    BLOCKING_SET,
     CHECKPOINT_STATE,
     KEY_ADOPTED,
     OBJECT_APPLIED,
@@ -20,6 +21,7 @@ from kudurru.domain.events import (
     Recorded,
     Who,
 )
+from kudurru.domain.filtering import pauses
 from kudurru.domain.objects import ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
@@ -143,6 +145,8 @@ def _verb(event: Recorded, log: EventLog) -> str:
         return "created" if is_new else "changed"
     if event.type == RESTORE_BEGUN:
         return "begun" if log.stream_version(event.key) > 1 else "unfinished"
+    if event.type == BLOCKING_SET and event.body is not None:
+        return pauses.verb(event.body)
     return _VERBS.get(event.type, event.type)
 
 

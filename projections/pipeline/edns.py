@@ -88,8 +88,8 @@ class Edns:
         return answer, pack_option(COOKIE, verdict.cookie), True
 
 
-def extended_error(answer: Answer) -> bytes:
-    """The option that says more than the code does (RFC 8914)."""
-    if answer.extended_error is None:
+def extended_error(code: int | None, text: str = "") -> bytes:
+    """The option that says more than the response code does (RFC 8914)."""
+    if code is None:
         return b""
-    return pack_option(EXTENDED_ERROR, answer.extended_error.to_bytes(2, "big"))
+    return pack_option(EXTENDED_ERROR, code.to_bytes(2, "big") + text.encode())

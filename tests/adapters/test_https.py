@@ -68,7 +68,9 @@ VERSIONS = {
 PACKET = query("www.example")
 REQUESTS = {
     "other path": ((b"GET", b"/", [], b""), 404),
-    "deeper path": ((b"GET", b"/dns-query/x?dns=AAAA", [], b""), 404),
+    "deeper path": ((b"GET", b"/dns-query/x/y?dns=AAAA", [], b""), 404),
+    "no client ID": ((b"GET", b"/dns-query/x_y?dns=AAAA", [], b""), 404),
+    "longer word": ((b"GET", b"/dns-queryx?dns=AAAA", [], b""), 404),
     "long target": ((b"GET", b"/dns-query?dns=" + b"A" * TARGET_MAX, [], b""), 414),
     "not base64url": ((b"GET", b"/dns-query?dns=%00", [], b""), 400),
     "one letter": ((b"GET", b"/dns-query?dns=A", [], b""), 400),
@@ -106,6 +108,32 @@ def test_each_request_gets_its_status_and_the_next_one_is_served(version: str) -
                         assert found.headers[b"allow"] == b"GET, HEAD, POST"
                 async with opened(target_of(engine)) as client:
                     assert (await client.request(*post(PACKET))).status == 200
+
+    asyncio.run(main())
+
+
+class Who:
+    """Answers with what the client calls itself."""
+
+    takes_client_ids = True
+
+    def handle(self, packet: bytes, client: str, proto: str, client_id: str = "") -> Reply:
+        text = client_id.encode()
+        return Reply(packet[:2] + b"\x81\x80" + bytes(8) + packet[12:] + text, memo=False)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_says_who_it_is_in_the_path(version: str) -> None:
+    proto, opened = VERSIONS[version]
+
+    async def main() -> None:
+        async with serving(proto, Who()) as engine:
+            for path, told in ((b"/dns-query/Anna-Phone", b"Anna-Phone"), (b"/dns-query", b"")):
+                target = path + get(PACKET).removeprefix(b"/dns-query")
+                async with opened(target_of(engine)) as client:
+                    found = await client.request(b"GET", target, [], b"")
+                assert found.status == 200
+                assert found.body[len(PACKET) :].startswith(told)
 
     asyncio.run(main())
 

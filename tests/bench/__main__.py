@@ -6,9 +6,10 @@ import sys
 
 BENCHES = (
     *("spine", "log", "tree", "replay", "postgres", "restore"),
-    *("master_file", "answers", "engine", "visible", "transports", "transfers"),
+    *("master_file", "answers", "engine", "forward", "visible", "transports", "lists"),
+    "transfers",
 )
-SHORT = ("spine", "log", "engine", "visible")
+SHORT = ("spine", "log", "engine", "visible", "lists")
 GROUPS = {"record": ("log", "replay", "restore", "postgres")}
 """What belongs together: `just bench record`."""
 

@@ -2,10 +2,8 @@
 
 import io
 import json
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,9 +11,7 @@ from hypothesis import strategies as st
 from kudurru.adapters.manifests import read_manifest_files
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.domain.codec import canonical
-from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.documents import read_documents
-from kudurru.domain.errors import Conflict, NotFound
 from kudurru.domain.events import OBJECT_APPLIED, ChangeSet, Event
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key, key_of
@@ -26,62 +22,11 @@ from kudurru.entrypoints.service import ChangeRequest
 from kudurru.entrypoints.state_export import FIRST, MANIFESTS, REFUSED, export_state
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import as_of
-from tests.histories import Operation, histories, operations, run, targets_of
+from tests.histories import Operation, histories, operations, others, run, targets_of
 from tests.nodes import TESTER, a_change, memory_node
-from tests.objects import drop, endpoint, manifest, parse, put, record_set, zone
+from tests.objects import endpoint, manifest, parse, put, record_set, zone
 
 few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-
-SPECS: dict[str, list[dict[str, Any]]] = {
-    "BlockList": [
-        {"sources": [{"inline": ["ads.example"]}]},
-        {"sources": [{"url": "https://lists.example/a.txt"}], "match": "subtree", "maxBytes": 4096},
-    ],
-    "ClientGroup": [
-        {"clients": [{"ip": "192.0.2.7"}, {"cidr": "2001:db8::/32"}]},
-        {"clients": [{"ip": "192.0.2.8"}]},
-    ],
-    "Policy": [
-        {"priority": -5, "clientGroupRefs": ["x"], "blockListRefs": ["x"], "blockTTL": 30},
-        {"deny": ["bad.example"], "blockMode": "nxdomain", "queryLog": False},
-    ],
-}  # fmt: skip
-
-
-@st.composite
-def others(draw: st.DrawFn) -> Operation:
-    """Of the kinds that no zone is made of: made, changed, given a status, deleted."""
-    kind = draw(st.sampled_from(sorted(SPECS)))
-    labels = draw(st.sampled_from(({}, {"a": "b", "team": ""})))
-    annotations = draw(
-        st.sampled_from(({}, {"kudurru.io/comment": 'Ünï\n"code" \x7f', "x.test/y": "{}"}))
-    )
-    made = manifest(
-        kind,
-        draw(st.sampled_from(("x", "y"))),
-        draw(st.sampled_from(SPECS[kind])),
-        namespace=draw(st.sampled_from(("default", "team"))),
-        labels=labels,
-        annotations=annotations,
-    )
-    what = draw(st.sampled_from(("put", "put", "status", "drop")))
-    manager = draw(st.sampled_from(("kudurru", "external-dns", "some/one else")))
-
-    def operate(node: Node) -> None:
-        stored = node.objects.find(made.key)
-        with suppress(NotFound, Conflict):
-            match what:
-                case "put":
-                    node.commit(a_change(put(made, manager, force=True)))
-                case "drop":
-                    node.commit(a_change(drop(made.key)))
-                case "status" if stored is not None:
-                    status = {"observedGeneration": stored.body.generation}
-                    version = stored.resource_version
-                    order = UpdateStatus(key=made.key, status=status, expected=version)
-                    node.commit(a_change(order))
-
-    return operate
 
 
 def as_it_was(node: Node, target: int) -> Node:
@@ -155,15 +100,14 @@ def test_record_sets_that_their_zone_does_not_enclose_come_first(tmp_path: Path)
 def test_what_this_version_accepts_no_more_is_kept_apart(tmp_path: Path) -> None:
     node = memory_node()
     node.commit(a_change(put(zone())))
-    spec = {"clients": [{"ip": "as an older version had it"}]}
+    spec = {"zoneRef": {"name": "example.org"}, "endpoints": [], "asAnOlderVersionHadIt": 1}
     body = {"uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z", "spec": spec}
-    old = Event(
-        OBJECT_APPLIED, key_of("ClientGroup", "default", "old"), 1, "default/", "m", canonical(body)
-    )
+    key, scope = key_of("DNSRecordSet", "default", "old"), "default/example.org"
+    old = Event(OBJECT_APPLIED, key, 1, scope, "m", canonical(body))
     node.take_in(node.log.append([ChangeSet((old,), TESTER)], node.clock.now_us()))
     exported = export_state(node, tmp_path)
     assert (exported.manifests, exported.refused) == (1, 1)
-    assert "as an older" in (tmp_path / REFUSED / "clientgroups-0001.json").read_text()
+    assert "asAnOlder" in (tmp_path / REFUSED / "dnsrecordsets-0001.json").read_text()
     assert len(applied(tmp_path).objects) == 1
 
 

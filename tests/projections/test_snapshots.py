@@ -1,5 +1,6 @@
 """A view that was dumped and loaded is the view: it shows the same, and goes on in the same way."""
 
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -7,14 +8,16 @@ from hypothesis import strategies as st
 
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.domain.dns.zone_tree import Zone
+from kudurru.domain.errors import NotFound
 from kudurru.domain.kinds.registry import KINDS
+from kudurru.entrypoints.filtering import BlockingRequest, to_blocking
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import objects_view, zone_history, zone_state
 from kudurru.projections.bodies import Bodies
 from kudurru.projections.follow import Follower
 from kudurru.projections.objects_view import ObjectsView
-from tests.histories import CLOCKS_S, SECOND, Operation, histories, operations, run
-from tests.nodes import memory_node, rebuilt
+from tests.histories import CLOCKS_S, SECOND, Operation, histories, operations, others, run
+from tests.nodes import TESTER, memory_node, rebuilt
 
 few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -51,7 +54,16 @@ def shown(node: Node) -> dict[str, Any]:
         "histories": [zones.history.versions(state.apex) for state in states],
         "highest": [zones.history.highest(state.apex) for state in states],
         "trusted": node.views.clock.is_trusted,
+        "forwards": zones.forwards,
+        "policies": policies_of(node),
+        "lists": (node.views.lists.lists, node.views.lists.disabled),
     }
+
+
+def policies_of(node: Node) -> Any:
+    view = node.views.policies
+    names = [policy.name for policy in view.filters.policies]
+    return names, view.pauses, list(view.diagnoses())
 
 
 def versions_of(node: Node) -> list[Any]:
@@ -108,3 +120,22 @@ def test_bodies_that_are_held_are_in_a_dump(node: Node) -> None:
     assert others[1].digest() == bodies.digest()
     for seq in range(1, node.log.head().seq + 1):
         assert others[1].find(seq) == bodies.find(seq)
+
+
+@few
+@given(histories(), st.lists(others(), max_size=12), st.booleans())
+def test_what_filters_is_in_a_dump(node: Node, more: list[Operation], pauses: bool) -> None:
+    run(node, more)
+    if pauses:
+        for group, for_s in (("", 60), ("x", None)):
+            request = BlockingRequest(blocks=False, group=group, for_s=for_s)
+            with suppress(NotFound):  # there may be no such group
+                node.commit(to_blocking(node, request, TESTER))
+        assert isinstance(node.clock, ManualClock)
+        node.clock.advance(30 * SECOND)
+    assert shown(copied(node)) == shown(node)
+    run(node, more)
+    half, later_s = copied(node), node.zones.now_s + 120
+    for one in (node, half):
+        one.views.follower.advance(later_s)
+    assert shown(half) == shown(node)

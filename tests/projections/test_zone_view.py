@@ -250,6 +250,21 @@ def test_a_forward_zone_is_not_served_and_holds_its_name(node: Node) -> None:
     assert len(node.zones.served) == 1
 
 
+def test_a_forward_zone_says_where_its_names_go(node: Node) -> None:
+    apex = names.key(names.from_text("example.org."))
+    forward = {"type": "Forward", "forward": {"upstreams": ["192.0.2.53"]}}
+    do(node, put(zone(**forward)))
+    assert node.zones.forwards == {apex: ("192.0.2.53",)}
+    before = node.zones.forwards
+    other = {"type": "Forward", "forward": {"upstreams": ["192.0.2.54"]}}
+    do(node, put(manifest("DNSZone", "later", {"zoneName": "example.org", **other})))
+    assert node.zones.forwards is before  # the name is taken
+    do(node, drop(ZONE_KEY))
+    assert node.zones.forwards == {apex: ("192.0.2.54",)}
+    do(node, put(manifest("DNSZone", "later", {"zoneName": "example.org"})))
+    assert node.zones.forwards == {}
+
+
 def test_a_zone_is_found_by_object_name_and_by_dns_name(node: Node) -> None:
     do(node, put(manifest("DNSZone", "mine", {"zoneName": "example.org"})))
     for name in ("mine", "example.org", "EXAMPLE.ORG."):
