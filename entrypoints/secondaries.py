@@ -52,7 +52,7 @@ from kudurru.entrypoints.steps import no_collections, unhurried
 from kudurru.entrypoints.wiring import STEPPED_MIN, Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.transferred import Source, command_steps, is_sound, ours_of
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.secondaries")
 

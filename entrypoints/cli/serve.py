@@ -144,6 +144,7 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
             publish=settings.audit.checkpoint.publish,
         ),
         trusted_keys=settings.audit.trusted_keys,
+        snapshot_interval_s=settings.snapshots.interval.total_seconds(),
         secrets_key=settings.node.secrets_key,
         tsig=settings.tsig,
     )
