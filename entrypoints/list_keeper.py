@@ -126,8 +126,8 @@ class ListKeeper:
         self._on_matcher(Union(self._view.inline, table) if table else self._view.inline)
 
     async def settle(self) -> None:
-        """Wait, where the settings say so, until each source was tried and is matched. Raises
-        Invalid when one has no copy and the settings want none without."""
+        """Wait, where the settings say so, until each source was tried and a table was. Raises
+        Invalid when something is missing and the settings want nothing without."""
         if self._options.startup == "fast":
             return
         await self._settled.wait()
@@ -135,6 +135,8 @@ class ListKeeper:
             raise Invalid("lists.startup", causes)
 
     def _faults(self) -> Iterable[Cause]:
+        if _of_texts(self._texts()) != self._in_table():
+            yield Cause("", "the table of lists could not be built; see the log")
         for want in self._wants():
             state = self._states.get(want.id, NEVER_FETCHED)
             if not state.digest:
@@ -284,13 +286,14 @@ class ListKeeper:
             await asyncio.sleep(GATHER_S)
             self._unbuilt.clear()
             texts = self._texts()
-            if _of_texts(texts) != self._in_table() and not await self._build(texts):
+            is_built = _of_texts(texts) == self._in_table() or await self._build(texts)
+            if not is_built:
                 asyncio.get_running_loop().call_later(BUILD_RETRY_S, self._unbuilt.set)
+            if self._busy or self._due.is_set():
                 continue
-            if not self._busy:
+            if is_built:
                 await self._collect()
-                if not self._due.is_set():
-                    self._settled.set()
+            self._settled.set()
 
     def _texts(self) -> list[Text]:
         """What the table is to hold."""

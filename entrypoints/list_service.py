@@ -104,11 +104,14 @@ def list_key(name: str, namespace: str) -> Key:
 
 
 def list_options(settings: Settings) -> ListOptions:
+    startup = settings.lists.startup
+    if startup == "fast" and not settings.blocking.allow_degraded:
+        startup = "blocking"
     return ListOptions(
         interval=settings.blocking.refresh_interval,
         max_bytes=settings.lists.max_bytes,
         concurrency=settings.lists.concurrency,
-        startup=settings.lists.startup,
+        startup=startup,
         allow_private=settings.lists.allow_private,
         nameservers=tuple(_nameservers(settings.upstreams)),
     )

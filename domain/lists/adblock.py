@@ -36,6 +36,8 @@ PATTERN_MAX = 4096
 COSMETIC = re.compile(r"#(@|\?|\$|%|@\?|@\$|\$\?|@%)?#(?=[^\s#])")
 """What stands between names of sites and what browsers shall hide there."""
 
+_SLASH = re.compile(r"(?<!\\)/")
+
 
 def parse_adblock(text: str, context: Context) -> Line:
     if not text or text[0] == "!" or is_header(text):
@@ -56,6 +58,8 @@ def _split(text: str) -> tuple[str, str]:
     """Pattern and modifiers."""
     if text.startswith("/"):
         end = text.rfind("/")
+        if end == len(text) - 1:
+            return text, ""
         if text[end + 1 : end + 2] == "$":
             return text[: end + 1], text[end + 2 :]
         # A slash in the modifiers, as in $client=192.0.2.0/24.
@@ -110,6 +114,8 @@ def _translated(text: str) -> str:
 def checked_pattern(pattern: str) -> str:
     if len(pattern.encode("utf-8", "replace")) > PATTERN_MAX:
         raise Refused(Reason.TOO_LONG)
+    if _SLASH.search(pattern):  # of a path: no name has one
+        raise Refused(Reason.UNSUPPORTED)
     try:
         size_of(pattern)
     except (re2.error, TooComplex):
