@@ -42,6 +42,8 @@ class ScriptedCarrier:
             self.rig.asked.append((self.text, self.proto, query))
         script = self.rig.scripts.get(f"{self.proto}:{self.text}") or self.rig.scripts[self.text]
         said = script(query, exchange.packet)
+        if said is None:
+            self.rig.waiting.append((exchange, query))
         if isinstance(said, str):
             self.rig.timers.call_later(0, lambda: exchange.failed(said))
         elif isinstance(said, bytes):
@@ -82,6 +84,7 @@ class Rig:
         self.timers = ManualTimers(self.clock)
         self.asked: list[tuple[str, str, dns.message.Message]] = []
         self.scripts: dict[str, Script] = {}
+        self.waiting: list[tuple[Exchange, dns.message.Message]] = []  # for what nobody said
         self.upstreams: dict[str, Upstream] = {}
         self.cache = MessageCache(cache or CacheSettings())
         chance = Chance(SeededEntropy(7))

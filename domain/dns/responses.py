@@ -223,12 +223,16 @@ class _Record(msgspec.Struct, gc=False):
     names: list[bytes]  # in rdata, as written
 
 
+_NO_NAME = b"\xff" * HEADER_SIZE
+
+
 class _Reader:
     """One response on its way in."""
 
     def __init__(self, question: bytes, packet: bytes) -> None:
         self.question = question
-        self.packet = packet
+        # A pointer into the header would read a name there, and another one in our own answer.
+        self.packet = _NO_NAME + packet[HEADER_SIZE:]
         self.qname = question[:-4].lower()
         self.qtype = int.from_bytes(question[-4:-2], "big")
         _, self.flags, questions, *counts = _HEADER.unpack_from(packet)
@@ -315,7 +319,7 @@ class _Reader:
             raise Malformed(f"an address of {end - at} octets")
         layout = _NAMES_AT.get(rtype)
         if layout is None:
-            return [names.from_wire(self.packet, at + 2)[0]] if rtype in _SERVICES else []
+            return [self._service(at, end)] if rtype in _SERVICES else []
         skipped, count = layout
         found: list[bytes] = []
         at += skipped
@@ -325,6 +329,13 @@ class _Reader:
         if at + (20 if rtype == SOA else 0) != end:
             raise Malformed("rdata is longer or shorter than its fields")
         return found
+
+    def _service(self, at: int, end: int) -> bytes:
+        """Target of SVCB and HTTPS (RFC 9460 section 2.2)."""
+        name, after = names.from_wire(self.packet, at + 2)
+        if after > end:
+            raise Malformed("rdata is shorter than its fields")
+        return name
 
     def _extended_error(self) -> int | None:
         """Its code. The text may hold anything and is not given on."""
@@ -341,19 +352,17 @@ class _Reader:
     def _kept(self, found: list[_Record]) -> list[_Record]:
         """Records that belong: the chain of aliases from the question on, what is said of its
         names and the zones they are in, and addresses of hosts that those name."""
-        chain = self._chain(found)
         rclass = int.from_bytes(self.question[-2:], "big")
-        kept = [r for r in found if r.section < 2 and r.rclass == rclass and self._fits(r, chain)]
+        count, found = len(found), [record for record in found if record.rclass == rclass]
+        chain = self._chain(found)
+        kept = [record for record in found if record.section < 2 and self._fits(record, chain)]
         hosts = {name.lower() for record in kept for name in record.names}
         kept += [
             record
             for record in found
-            if record.section == 2
-            and record.rclass == rclass
-            and record.owner in hosts
-            and record.rtype in (A, AAAA, RRSIG)
+            if record.section == 2 and record.owner in hosts and record.rtype in (A, AAAA, RRSIG)
         ]
-        if len(kept) != len(found):
+        if len(kept) != count:
             self.has_dropped = True
         return kept
 

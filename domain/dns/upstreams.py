@@ -102,7 +102,7 @@ def _written(text: str) -> UpstreamAddress:
     except ValueError:
         raise ValueError(f"{text!r}: the port is no number up to 65535") from None
     if parts.username is not None:
-        raise ValueError(f"{text!r}: user names and passwords do not belong here")
+        raise ValueError(f"{host!r}: user names and passwords do not belong into an upstream")
     is_http = transport in ("doh", "doh3")
     if not is_http and (parts.path not in ("", "/") or parts.query):
         raise ValueError(f"{text!r}: only https:// and h3:// have a path")

@@ -85,7 +85,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def spares_the_answer(self) -> bool:
         """Whether what the answer leads to is not looked at: the asked name is allowed."""
-        return self.reason in ("bypass", "paused", "policy-allow", "list-allow", "important-allow")
+        return self.reason in ("paused", "policy-allow", "list-allow", "important-allow")
 
 
 PASS = Decision()
@@ -232,14 +232,14 @@ def _decide(
                 rewritten=found,
             )
     decision = _undecided(applying)
+    is_personal = False
     if not applying.is_paused:
         said = _said_by_lists(filters, applying, name, rtype, caller)
         decision = _judge(applying, said, name, rtype) or decision
-        if said.is_personal:
-            decision = msgspec.structs.replace(decision, is_personal=True)
-    if decision.is_blocked or decision.reason == "policy-allow":
-        return decision
-    return _safe_search(applying, key) or decision
+        is_personal = said.is_personal
+    if not decision.is_blocked and decision.reason != "policy-allow":
+        decision = _safe_search(applying, key) or decision
+    return msgspec.structs.replace(decision, is_personal=True) if is_personal else decision
 
 
 def decide_on_answer(
@@ -279,9 +279,9 @@ def decide_on_answer(
 
 
 def _undecided(applying: Applying) -> Decision:
+    first = applying.policies[0] if applying.policies else applying.bypass
     if applying.bypass is not None:
-        return Decision(reason="bypass", policy=applying.bypass)
-    first = applying.policies[0] if applying.policies else None
+        return Decision(reason="bypass", policy=first)
     if applying.is_paused:
         return Decision(reason="paused", policy=first)
     return Decision(policy=first) if first is not None else PASS

@@ -50,6 +50,9 @@ not keep them."""
 DOWN, TIMEOUT = "down", "timeout"
 """Why there is no answer: no upstream was tried, or none answered in time."""
 
+PLAIN_MAX = 15
+"""Codes above it are of EDNS, between us and an upstream (RFC 6891 section 6.1.3)."""
+
 _BADVERS = 16
 _LAME = frozenset({SERVFAIL, REFUSED, NOTIMP, FORMERR})
 """Codes that say more of the server than of the name: another one is asked."""
@@ -83,7 +86,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_good(self) -> bool:
-        return self.message is not None and self.message.rcode not in _LAME
+        message = self.message
+        return message is not None and message.rcode not in _LAME and message.rcode <= PLAIN_MAX
 
 
 class UpstreamStatistics(msgspec.Struct, frozen=True, kw_only=True):

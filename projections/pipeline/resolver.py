@@ -25,6 +25,7 @@ from kudurru.domain.ports import Clock, Timer, Timers
 from kudurru.projections.message_cache import Entry, MessageCache
 from kudurru.projections.pipeline.forward import (
     DOWN,
+    PLAIN_MAX,
     TIMEOUT,
     Forwarder,
     Group,
@@ -296,7 +297,8 @@ class CachingResolver:
         if message is None:
             code = NO_REACHABLE if outcome.why in (DOWN, TIMEOUT) else NETWORK_ERROR
             return Resolved(_SERVFAIL, "forward", extended_error=code)
-        rcode = SERVFAIL if message.rcode in _UNTOLD else message.rcode
+        is_told = message.rcode not in _UNTOLD and message.rcode <= PLAIN_MAX
+        rcode = message.rcode if is_told else SERVFAIL
         failed = Resolved(
             Message(rcode),
             "forward",

@@ -121,7 +121,12 @@ def test_a_bypass_ends_the_list_of_policies() -> None:
     found = filters(strict, free, late)
     assert judged(found, "never.example", client=KIDS).is_blocked
     assert said(judged(found, "ads.example", client=KIDS)) == "pass bypass"
-    assert judged(found, "ads.example", client=KIDS).policy is free
+    assert judged(found, "ads.example", client=KIDS).policy is strict  # the first that applies
+    assert judged(found, "ads.example", client="192.0.2.3").policy is free
+    asked = judged(found, "www.example", client=KIDS)
+    leads_to = [key("never.example"), key("ads.example")]
+    after = decide_on_answer(found, caller_from(KIDS), asked, leads_to, A, NOON_S)
+    assert said(after) == "block policy-deny never.example"
 
 
 @pytest.mark.parametrize("group", ["", "default/kids"])
@@ -159,6 +164,15 @@ def test_search_engines_are_sent_to_their_safe_name_unless_blocked_or_allowed() 
     assert judged(found, "duckduckgo.com").is_blocked
     assert judged(found, "www.bing.com").action == "pass"
     assert judged(found, "mail.google.com").action == "pass"
+
+
+def test_a_decision_for_one_client_is_not_remembered_for_another() -> None:
+    rules = ["||www.bing.com^$client=192.0.2.1"]
+    one = policy("one", blockListRefs=["ads"], safeSearch=True)
+    found = filters(one, matcher=lists(ads=rules))
+    for _ in range(2):
+        assert judged(found, "www.bing.com", client=OTHER).action == "rewrite"
+        assert judged(found, "www.bing.com", client=KIDS).is_blocked
 
 
 def test_only_lists_that_count_are_asked() -> None:
@@ -328,3 +342,43 @@ def test_the_nearest_rule_of_a_policy_is_named(deny: list[str], name: str) -> No
     assert decision.is_blocked == bool(weights)
     if weights:
         assert weights[decision.rule] == min(weights.values())
+
+
+personal = st.lists(
+    st.sampled_from([f"||{name}^$client={KIDS}" for name in NAMES[:4]] + ["||a^", "@@||b.a^"]),
+    max_size=3,
+)
+asks = st.lists(
+    st.tuples(
+        st.sampled_from([KIDS, "192.0.2.3", OTHER]),
+        st.sampled_from([*NAMES, "www.bing.com"]),
+        st.sampled_from(["A", "HTTPS"]),
+        st.integers(0, 3),
+    ),
+    max_size=12,
+)
+held = st.fixed_dictionaries({"": st.none()}) | st.just({}) | st.just({"default/kids": NOON_S + 2})
+
+
+@given(st.lists(specs, max_size=4), personal, held, asks)
+def test_what_was_decided_for_others_changes_nothing(
+    specs: list[dict[str, Any]], rules: list[str], pauses: dict[str, Any], asks: Any
+) -> None:
+    def fresh() -> Filters:
+        more = {"safeSearch": True, "blockTypes": ["HTTPS"]}
+        policies = [policy(str(i), **spec, **more) for i, spec in enumerate(specs)]
+        return filters(*policies, matcher=lists(x=rules, y=["b"]), pauses=pauses)
+
+    used = fresh()
+    for client, name, rtype, later in asks:
+        now_s = NOON_S + later
+        found = judged(used, name, rtype, client, now_s)
+        anew = judged(fresh(), name, rtype, client, now_s)
+        assert said(found) == said(anew)
+        assert (found.policy and found.policy.name) == (anew.policy and anew.policy.name)
+        caller, leads_to = caller_from(client), [key(NAMES[later]), key("b.a")]
+        after = decide_on_answer(used, caller, found, leads_to, A, now_s)
+        other = fresh()
+        expected = decide_on_answer(other, caller, judged(other, name, rtype, client, now_s),
+                                    leads_to, A, now_s)  # fmt: skip
+        assert said(after) == said(expected)
