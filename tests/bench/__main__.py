@@ -6,7 +6,8 @@ import sys
 
 BENCHES = (
     *("spine", "log", "tree", "postgres", "restore"),
-    *("master_file", "answers", "engine", "forward", "visible", "transports", "lists"),
+    *("master_file", "answers", "engine", "forward", "cache_dump", "visible", "transports"),
+    "lists",
 )
 SHORT = ("spine", "log", "engine", "visible", "lists")
 
