@@ -50,10 +50,11 @@ def write_table_aside(path: Path, texts: Sequence[Text], seed: int) -> tuple[Sou
     OSError; TextDamaged; Unusable when it would be too large. Then there is nothing at `path`."""
     size = sum(Path(text.path).stat().st_size + 1 for text in texts)
     lines = sum(_count_lines(text.path) for text in texts)
+    lists = len({text.list for text in texts})
     try:
         while True:
             try:
-                return _write(path, texts, layout(lines, size), seed)
+                return _write(path, texts, layout(lines, size, lists), seed)
             except Full:  # lines with many names
                 lines = 2 * lines + 64
     except BaseException:

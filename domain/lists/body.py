@@ -2,9 +2,11 @@
 full disk with nothing, and a list that worked must not be lost to either."""
 
 import re
+from collections import Counter
 
 import msgspec
 
+from kudurru.domain.lists.patterns import Budget
 from kudurru.domain.lists.rules import Context, Reason
 from kudurru.domain.lists.scan import Octets, scan
 
@@ -35,19 +37,23 @@ def inspect(text: Octets, context: Context, *, had_entries: bool) -> Facts:
     """Count what is in a text. `had_entries`: the copy in use has some. Raises NoList."""
     check_beginning(text[:_LOOKED_AT])
     entries = 0
-    refused: dict[Reason, int] = {}
+    refused: Counter[Reason] = Counter()
+    budget = Budget()
     for _, found, _more in scan(text, 0, len(text), context):
         if isinstance(found, bytes):
             entries += 1
         else:
-            entries += len(found.rules)
-            for reason in found.refused:
-                refused[reason] = refused.get(reason, 0) + 1
+            refused.update(found.refused)
+            for rule in found.rules:
+                if rule.pattern and not budget.take(rule.pattern):
+                    refused[Reason.REGEX_MAX] += 1
+                else:
+                    entries += 1
         if entries > RULES_MAX:
             raise NoList(f"it has more than {RULES_MAX} rules")
     if not entries and (had_entries or refused):
         raise NoList("it has no rules" + ("" if had_entries else f", and {_shown(refused)}"))
-    return Facts(entries, refused)
+    return Facts(entries, dict(refused))
 
 
 def check_beginning(text: bytes) -> None:
