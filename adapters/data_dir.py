@@ -4,7 +4,6 @@ log.db        the log, the only thing that cannot be rebuilt
 store         where the log is when it is not here
 views.db      projections and snapshots
 querylog.db   queries, which are no part of the log
-secrets.db    secret parts of keys, tokens and users
 cache.dump    answers of upstreams, for the next start
 lists/        block lists as fetched, and the table made of them (`adapters.lists.files`)
 keys/         signing keys and other secrets of the node, mode 0700
@@ -45,10 +44,6 @@ class DataDir(msgspec.Struct, frozen=True):
         return self.path / "querylog.db"
 
     @property
-    def secrets(self) -> Path:
-        return self.path / "secrets.db"
-
-    @property
     def cache_dump(self) -> Path:
         return self.path / "cache.dump"
 
@@ -63,6 +58,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def cookie_secret(self) -> Path:
         return self.keys / "cookies"
+
+    @property
+    def node_key(self) -> Path:
+        return self.keys / "node.key"
 
     @property
     def lock(self) -> Path:

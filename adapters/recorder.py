@@ -101,6 +101,11 @@ def continue_streams(
             newest[key] = event.ver
 
 
+def secret_writes(change_sets: Sequence[ChangeSet]) -> dict[Key, bytes | None]:
+    """What becomes of each secret that these change sets write."""
+    return {one.key: one.sealed for change_set in change_sets for one in change_set.secrets}
+
+
 class RecordedLog(ApplicationRecorder):
     """What the event logs of all stores share. A store says how rows get in and out."""
 
@@ -128,10 +133,12 @@ class RecordedLog(ApplicationRecorder):
         sign: SignTree | None = None,
         upkeep: Upkeep | None = None,
     ) -> list[Recorded]:
-        """Seal and store, all or nothing; durable when it returns. A new stream begins at one of
-        `first`. Tiles that the new leaves fill are stored with them, and the checkpoint that
-        `sign` makes; what `upkeep` names is taken away. Raises: IntegrityError when a stream has
-        moved; what `append` raises."""
+        """Seal and store, all or nothing, with the secrets of the change sets; durable when it
+        returns. A new stream begins at one of `first`. Tiles that the new leaves fill are stored
+        with them, and the checkpoint that `sign` makes; what `upkeep` names is taken away.
+
+        Raises: IntegrityError when a stream has moved; what `append` raises.
+        """
 
     @abstractmethod
     def read(
@@ -149,6 +156,9 @@ class RecordedLog(ApplicationRecorder):
 
     @abstractmethod
     def stream_version(self, key: Key) -> int: ...
+
+    @abstractmethod
+    def secret(self, key: Key) -> bytes | None: ...
 
     def check_storage(self) -> None:
         """See `EventLog.check_storage`. A store that keeps nothing beside the rows has nothing to
@@ -190,9 +200,11 @@ class RecordedLog(ApplicationRecorder):
         now_us: int,
         sign: SignTree | None,
         upkeep: Upkeep | None = None,
+        *,
+        head_seq: int | None = None,
     ) -> list[Recorded]:
         """See `VerifiableLog.append_signed`."""
-        return self._append(change_sets, now_us, sign=sign, upkeep=upkeep)
+        return self._append(change_sets, now_us, head_seq=head_seq, sign=sign, upkeep=upkeep)
 
     def _append(
         self, change_sets: Sequence[ChangeSet], now_us: int, **options: Any

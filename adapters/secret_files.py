@@ -8,9 +8,15 @@ from kudurru.domain.errors import StorageFailed
 from kudurru.domain.ports import Entropy
 
 
-def secret_in(path: Path, size: int, entropy: Entropy) -> bytes:
+def secret_in(
+    path: Path,
+    size: int,
+    entropy: Entropy,
+    *,
+    advice: str = "remove it, and the next start makes a new secret",
+) -> bytes:
     """The secret of `size` octets in a file, as hexadecimal digits; made, with mode 0600, where
-    there is none. Durable when it returns.
+    there is none. Durable when it returns. `advice` is what to do about a damaged file.
 
     Raises: StorageFailed when the file cannot be read or written, or holds something else.
     """
@@ -25,7 +31,7 @@ def secret_in(path: Path, size: int, entropy: Entropy) -> bytes:
     except ValueError:
         secret = b""
     if len(secret) != size:
-        raise StorageFailed(f"{path} is damaged: remove it, and the next start makes a new secret")
+        raise StorageFailed(f"{path} is damaged: {advice}")
     return secret
 
 

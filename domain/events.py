@@ -86,11 +86,20 @@ class Who(msgspec.Struct, frozen=True, kw_only=True):
     wall: int = 0  # microseconds UTC as the clock read, even where `ts` was held monotone
 
 
+class SecretWrite(msgspec.Struct, frozen=True):
+    """The secret part of an object, sealed, that is written beside the log together with the
+    object's events; None takes it away. It is no part of the chain."""
+
+    key: Key
+    sealed: bytes | None
+
+
 class ChangeSet(msgspec.Struct, frozen=True):
     """Events that become durable together or not at all, with one `who`."""
 
     events: tuple[Event, ...]
     who: Who
+    secrets: tuple[SecretWrite, ...] = ()
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False):

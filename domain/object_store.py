@@ -41,6 +41,7 @@ from kudurru.domain.kinds.meta import (
 )
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.objects import Key, key_of, ref_of
@@ -354,7 +355,7 @@ class Batch:
     def _check_zone_name(self, manifest: Manifest, stored: StoredObject | None) -> None:
         spec = manifest.spec
         if isinstance(spec, DNSZoneSpec) and stored is not None:
-            before = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
+            before = read_zone(stored.body.spec)
             if _apex(before) != _apex(spec):
                 _refuse(
                     manifest,
@@ -391,7 +392,7 @@ class Batch:
             stored = self.find(zone)
             self._apexes[zone] = None
             if stored is not None:
-                apex = _apex(msgspec.json.decode(stored.body.spec, type=DNSZoneSpec))
+                apex = _apex(read_zone(stored.body.spec))
                 self._apexes[zone] = apex, names.to_text(apex)
         return self._apexes[zone]
 

@@ -31,6 +31,27 @@ class Entropy(Protocol):
         ...
 
 
+class SecretBox(Protocol):
+    """Seals secrets with the key of this node, and opens what was sealed with it."""
+
+    @property
+    def id(self) -> str:
+        """Names the node key; "" while there is none."""
+        ...
+
+    def seal(self, owner: Key, secret: bytes) -> bytes:
+        """Raises: StorageFailed, Invalid when there is no key to seal with."""
+        ...
+
+    def open(self, owner: Key, sealed: bytes) -> bytes | None:
+        """None when it was sealed with another key, for another owner, or is damaged."""
+        ...
+
+    def id_of(self, sealed: bytes) -> str:
+        """Which node key sealed this; "" when that cannot be told."""
+        ...
+
+
 class LogHead(msgspec.Struct, frozen=True):
     """The newest place of a log."""
 
@@ -109,6 +130,11 @@ class EventLog(Protocol):
     def check_storage(self) -> None:
         """Hold what the storage keeps beside the rows, its indexes, against them. As slow as
         reading all of it. Raises: LogDamaged."""
+        ...
+
+    def secret(self, key: Key) -> bytes | None:
+        """The secret part of an object, sealed, as a change set wrote it last; None when there is
+        none: it is kept beside the log, and a log may come without it."""
         ...
 
     def scopes(self) -> list[str]:
@@ -245,6 +271,8 @@ class VerifiableLog(EventLog, Protocol):
         now_us: int,
         sign: SignTree | None,
         upkeep: Upkeep | None = None,
+        *,
+        head_seq: int | None = None,
     ) -> list[Recorded]:
         """`append`, and in the same transaction the checkpoint that `sign` makes of the tree, and
         what `upkeep` takes away."""
@@ -430,6 +458,9 @@ class Reply(NamedTuple):
     memo: bool
     """The same octets, but for the ID and the letter case of the question, may be given to
     anybody who sends the same query over the same kind of transport, until `invalidate()`."""
+    more: Iterator[bytes] | None = None
+    """Messages that follow, of a transfer, each made when it is asked for; on "tcp" and "tls"
+    there may be any number, elsewhere none."""
 
 
 class Neighbours(Protocol):

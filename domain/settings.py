@@ -77,6 +77,22 @@ class NodeSettings(Section, frozen=True):
     data_dir: Annotated[str, node("Directory of the log and everything derived from it")] = (
         "./kudurru-data"
     )
+    secrets_key: Annotated[
+        SecretFile,
+        node(
+            "Key that seals secrets beside the log, 64 hexadecimal digits, the same on all nodes "
+            "that share it; empty: keys/node.key in the data directory, made when first needed"
+        ),
+    ] = SecretFile("")
+
+
+class TsigSettings(Section, frozen=True):
+    allow_old: Annotated[
+        bool, cluster("Let keys of HMAC-MD5 and HMAC-SHA1 work, for old peers", restart=True)
+    ] = False
+    allow_truncated: Annotated[
+        bool, cluster("Accept MACs that are cut short (RFC 8945 section 5.2.2.1)", restart=True)
+    ] = False
 
 
 ENCRYPTED = frozenset({"tls", "https", "h3", "quic"})
@@ -395,6 +411,7 @@ class Settings(Section, frozen=True):
     log: LogSettings = LogSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     zones: ZoneSettings = ZoneSettings()
+    tsig: TsigSettings = TsigSettings()
 
 
 # Its rows.

@@ -37,6 +37,7 @@ from kudurru.domain.events import (
     SIGNING_KEY,
     ChangeSet,
     Event,
+    Position,
     Recorded,
     Who,
 )
@@ -72,9 +73,16 @@ class Plan(msgspec.Struct, frozen=True):
     """What to append for a checkpoint, and how to sign it."""
 
     change_sets: list[ChangeSet]
+    decided_at: Position
     sign: SignTree | None  # None: there is no key, and what is done cannot wait for one
     done: Callable[[], None]  # once it is durable
     upkeep: Upkeep | None = None
+
+    def append(self, log: VerifiableLog, at_us: int) -> list[Recorded]:
+        """Raises: Conflict when the log went on since; what the log does."""
+        return log.append_signed(
+            self.change_sets, at_us, self.sign, self.upkeep, head_seq=self.decided_at
+        )
 
 
 class Checkpointer:
@@ -172,7 +180,7 @@ class Checkpointer:
         are erased without one where there is no key. Raises as `plan`."""
         self._node.check_writable()
         if self._key is None and upkeep.prune is None:
-            return Plan([change_set], None, lambda: None, upkeep)
+            return Plan([change_set], self._node.position, None, lambda: None, upkeep)
         plan = self._plan(self._needed_key(), None, now_us, change_set)
         return msgspec.structs.replace(plan, upkeep=upkeep)
 
@@ -200,7 +208,8 @@ class Checkpointer:
         body = self._node.objects.state().encode()
         state = Event(CHECKPOINT_STATE, CHECKPOINT_KEY, version, "/", CONTROLLER, body)
         sets.append(ChangeSet((state,), me))
-        size = self._node.objects.position + sum(len(one.events) for one in sets)
+        decided_at = self._node.position
+        size = decided_at + sum(len(one.events) for one in sets)
 
         def sign(edge: Edge, signed_body: bytes) -> StoredCheckpoint:
             if edge.size != size:
@@ -213,7 +222,7 @@ class Checkpointer:
             if rotates is not None:
                 self._keys.promote()
 
-        return Plan(sets, sign, done)
+        return Plan(sets, decided_at, sign, done)
 
     def _adoption(self, key: SigningKey, before: SigningKey | None, who: Who) -> ChangeSet:
         version = self._log.stream_version(SIGNING_KEY) + 1
@@ -239,7 +248,7 @@ class Checkpointer:
         if steps := node.clock_steps(now_us):
             node.take_in(node.append(steps, at_us, node.position))
         plan = make(now_us)
-        recorded = self._log.append_signed(plan.change_sets, at_us, plan.sign, plan.upkeep)
+        recorded = plan.append(self._log, at_us)
         node.take_in(recorded)
         plan.done()
         return self.taken()

@@ -20,6 +20,7 @@ from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.adapters.query_log.store import purge
+from kudurru.adapters.sealing import NodeKey
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain import zone_export
@@ -56,6 +57,7 @@ from kudurru.entrypoints.filtering import (
     read_explanation,
     to_blocking,
 )
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocation
 from kudurru.entrypoints.list_service import ListRow, stored_rows, take_up_lists
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
@@ -112,11 +114,19 @@ promises, so the chain is asked then (`refuse_damaged`)."""
 
 @contextmanager
 def open_service(
-    data: Path, *, who: Who, write: bool, on_damage: Callable[[LogDamaged], None]
+    data: Path,
+    *,
+    who: Who,
+    write: bool,
+    on_damage: Callable[[LogDamaged], None],
+    secrets_key: str = "",
 ) -> Iterator[Service]:
-    """The service of a directory. Where the log is damaged, what is before that can be read, and
-    `on_damage` is told. Raises Busy when another process holds it and does not answer;
-    StorageFailed and LogNewer as opening does; LogDamaged to write."""
+    """The service of a directory. `secrets_key` is as the setting; a server has its own. Where the
+    log is damaged, what is before that can be read, and `on_damage` is told.
+
+    Raises: Busy when another process holds it and does not answer; StorageFailed and LogNewer as
+    opening does; LogDamaged to write.
+    """
     with ExitStack() as stack:
         directory = open_data_dir(data, create=write)
         remote = connect(command_socket.find(directory))
@@ -126,7 +136,8 @@ def open_service(
         if not write:
             with open_reader(data) as node:
                 replay_verified(node, on_damage=on_damage)
-                yield LocalService(node, who, lists=directory.lists)
+                keyring = keyring_of(directory, node, secrets_key)
+                yield LocalService(node, who, keyring=keyring, lists=directory.lists)
             return
         lock_or_remote = _acquire(directory)
         if isinstance(lock_or_remote, RemoteService):
@@ -137,10 +148,25 @@ def open_service(
         node = Node(log, SystemClock(), SystemEntropy())
         replay(node)
         checkpointer = open_checkpointer(directory, node)
+        keyring = keyring_of(directory, node, secrets_key)
         yield LocalService(
-            node, who, checkpointer, lists=directory.lists, query_log=directory.querylog
+            node,
+            who,
+            checkpointer,
+            keyring,
+            lists=directory.lists,
+            query_log=directory.querylog,
         )
         checkpointer.take_if_active()
+
+
+def keyring_of(
+    directory: DataDir, node: Node, secrets_key: str = "", *, allow_old: bool = False
+) -> Keyring:
+    """The TSIG keys of a node, opened with the key of its data directory or the one named."""
+    path = Path(secrets_key) if secrets_key else directory.node_key
+    box = NodeKey(path, SystemEntropy(), may_create=not secrets_key)
+    return Keyring(node, box, allow_old=allow_old)
 
 
 def open_checkpointer(
@@ -256,6 +282,7 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
         raise Conflict("the log was pruned while it was read: run the command again")
     if upto is None:
         node.advance()
+    node.zones.show_unstamped()  # a server that was killed may have left one
     return count
 
 
@@ -278,6 +305,8 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         resolver=options.get("resolver"),
         route_of=options.get("route_of", lambda _upstreams: None),
         notes=options.get("notes"),
+        signatures=options.get("signatures"),
+        transfers=options.get("transfers"),
     )
 
 
@@ -339,6 +368,7 @@ class LocalService:
         node: Node,
         who: Who,
         checkpointer: Checkpointer | None = None,
+        keyring: Keyring | None = None,
         *,
         lists: Path | None = None,
         query_log: Path | None = None,
@@ -349,6 +379,7 @@ class LocalService:
         self._who = who
         self._checkpointer = checkpointer
         self._lists = lists
+        self._keyring = keyring
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -441,6 +472,20 @@ class LocalService:
             except KudurruError as error:
                 raise restoring.cut_off(undertaking, len(seqs), error) from error
         return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+    def create_key(self, request: KeyRequest) -> Result:
+        who = because(self._who, request.reason)
+        return self._node.commit(self._keys().creation(request, who, SystemEntropy()))
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        return self._node.commit(revocation(self._node, name, because(self._who, reason)))
+
+    def key_states(self) -> list[KeyState]:
+        return self._keys().states()
+
+    def _keys(self) -> Keyring:
+        assert self._keyring is not None, "a node without a data directory has no keys"
+        return self._keyring
 
     def mark(self, request: MarkRequest) -> int:
         return self._node.commit(to_mark(request, self._who)).seq

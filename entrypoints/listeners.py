@@ -12,6 +12,7 @@ from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import CARRIERS, Bound, Listener, bind_all
+from kudurru.adapters.turns import Turns
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, QueryLimiter, Reply
@@ -127,33 +128,39 @@ def engines_of(
 ) -> list[tuple[str, PacketEngine]]:
     """An engine for each listener, on its sockets, with its protocol."""
     engines: list[tuple[str, PacketEngine]] = []
+    turns = Turns()
     for listener, one in zip(listeners, bound, strict=True):
         handler = AtListener(pipeline, one.address)
         if listener.proto in ENCRYPTED:
             assert certificates is not None
-            engine = _encrypted(listener, one, handler, certificates)
+            engine = _encrypted(listener, one, handler, certificates, turns)
         else:
-            engine = _plain(listener, one, handler, limiter)
+            engine = _plain(listener, one, handler, limiter, turns)
         engines.append((listener.proto, engine))
     return engines
 
 
 def _plain(
-    listener: Configured, bound: Bound, handler: QueryHandler, limiter: QueryLimiter
+    listener: Configured, bound: Bound, handler: QueryHandler, limiter: QueryLimiter, turns: Turns
 ) -> PacketEngine:
     proxies = _networks(listener)
     if listener.proto == "tcp":
-        return TcpServer(handler, bound.sockets, proxies=proxies)
+        return TcpServer(handler, bound.sockets, proxies=proxies, turns=turns)
     return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
 
 
 def _encrypted(
-    listener: Configured, bound: Bound, handler: QueryHandler, certificates: "Certificates"
+    listener: Configured,
+    bound: Bound,
+    handler: QueryHandler,
+    certificates: "Certificates",
+    turns: Turns,
 ) -> PacketEngine:
     trusted = Networks(listener.trusted_proxies)
+    proxies = _networks(listener)
     if listener.proto == "tls":
         context = certificates.context("dot")
-        return TcpServer(handler, bound.sockets, tls=context, proxies=_networks(listener))
+        return TcpServer(handler, bound.sockets, tls=context, proxies=proxies, turns=turns)
     if listener.proto == "https":
         from kudurru.adapters.dns.https import ALPN, HttpsServer
 
@@ -162,7 +169,8 @@ def _encrypted(
             bound.sockets,
             tls=certificates.context(*ALPN),
             trusted=trusted,
-            proxies=_networks(listener),
+            proxies=proxies,
+            turns=turns,
         )
     try:
         from kudurru.adapters.dns.quic import QuicServer
@@ -175,6 +183,7 @@ def _encrypted(
         proto=listener.proto,
         certificate=lambda: certificates.current,
         trusted=trusted,
+        turns=turns,
     )
 
 

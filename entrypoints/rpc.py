@@ -33,10 +33,12 @@ from kudurru.domain.events import Who
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import KINDS
+from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import service
 from kudurru.entrypoints.actors import actor_of
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
+from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
@@ -185,6 +187,15 @@ class RemoteService:
 
     def cache_flush(self, name: str, *, subtree: bool = False) -> int:
         return msgspec.convert(self._call("cache-flush", FlushRequest(name, subtree)), int)
+
+    def create_key(self, request: KeyRequest) -> Result:
+        return msgspec.convert(self._call("create-key", msgspec.to_builtins(request)), Result)
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        return msgspec.convert(self._call("revoke-key", [name, reason]), Result)
+
+    def key_states(self) -> list[KeyState]:
+        return msgspec.convert(self._call("key-states", None), list[KeyState])
 
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)
@@ -386,18 +397,27 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
     connection stays in step and the client gets the answer."""
     header = msgspec.convert(argument, ChangeHeader)
     causes: list[Cause] = []
-    manifests = []
-    if header.frames * OBJECTS_PER_FRAME > OBJECTS_MAX:
-        raise ConnectionError("too many objects")
+    manifests: list[Manifest] = []
+    left = OBJECTS_MAX
     with no_collections() if header.frames > 1 else nullcontext():
         for _ in range(header.frames):
-            for i, value in enumerate(await _receive(reader), 1):
+            values = await _receive(reader)
+            if not isinstance(values, list):
+                raise ConnectionError("a frame that is no list of objects")
+            left -= len(values)
+            if left < 0:
+                manifests.clear()
+                continue
+            for i, value in enumerate(values, 1):
                 try:
                     manifests.append(manifest_from_wire(value))
                 except Invalid as error:
                     causes += [Cause(f"{error.what}: {c.field}", c.message) for c in error.causes]
                 if i % PER_STEP == 0:
                     await asyncio.sleep(0)
+    if left < 0:
+        fault = f"{OBJECTS_MAX - left} objects; at most {OBJECTS_MAX} in one change"
+        raise Invalid("request", [Cause("", fault)])
     if causes:
         raise Invalid("request", causes[:100])
     return ChangeRequest(

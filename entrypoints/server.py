@@ -46,6 +46,7 @@ from kudurru.domain.settings import (
     RatelimitSettings,
     ResolverSettings,
     TlsSettings,
+    TsigSettings,
     UpstreamSettings,
 )
 from kudurru.domain.settings import Listener as Configured
@@ -56,6 +57,7 @@ from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
+    keyring_of,
     open_checkpointer,
     pipeline_of,
     trust_of,
@@ -68,7 +70,8 @@ from kudurru.entrypoints.filtering import (
     read_explanation,
     to_blocking,
 )
-from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_service import ListOptions, list_samples, status_of
 from kudurru.entrypoints.listeners import (
@@ -81,6 +84,7 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
@@ -108,6 +112,8 @@ from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from kudurru.projections.pipeline.signatures import Signatures
+from kudurru.projections.pipeline.transfers import Transfers
 
 log = logging.getLogger("kudurru")
 
@@ -154,6 +160,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     trusted_keys: tuple[str, ...] = ()
+    secrets_key: str = ""
+    tsig: TsigSettings = TsigSettings()
 
 
 class Server:
@@ -166,6 +174,8 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self._node: Node | None = None
+        self._keyring: Keyring | None = None
+        self._notifier: Notifier | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
         self._neighbours = NeighbourTable()
@@ -191,22 +201,30 @@ class Server:
             query_log = self._query_log(directory, stack)
             keeper = self._open_lists(directory, node, writer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
+            keyring = keyring_of(
+                directory, node, options.secrets_key, allow_old=options.tsig.allow_old
+            )
+            self._keyring = keyring
+            notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
+            self._notifier = notifier
+            cookies = Cookies(secret)
             addresses = await self._listen(
-                node, writer, keeper, Cookies(secret), directory.cache_dump, query_log, stack
+                node, writer, keeper, keyring, cookies, directory.cache_dump, query_log, stack
             )
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer, keeper, query_log))
+            rpc = RpcServer(path, self._handler(node, writer, keeper, keyring, query_log))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
                     running = [
                         tasks.create_task(
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        )
+                        ),
+                        tasks.create_task(notifier.run(), name="notifies"),
                     ]
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
@@ -238,6 +256,8 @@ class Server:
                     self._write_pid_file(stack)
                     if checkpointer is not None and checkpointer.is_new_key:
                         _tell_key(checkpointer)
+                    for problem in keyring.problems():
+                        log.warning("%s", problem)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
@@ -260,6 +280,8 @@ class Server:
     def invalidate(self) -> None:
         for _, engine in self._engines:
             engine.invalidate()
+        if self._notifier is not None:
+            self._notifier.wake()
 
     def _changed(self) -> None:
         """Served data is another now."""
@@ -348,6 +370,7 @@ class Server:
         node: Node,
         writer: Writer,
         keeper: ListKeeper,
+        keyring: Keyring,
         cookies: Cookies,
         cache_dump: Path,
         query_log: QueryLog | None,
@@ -373,6 +396,7 @@ class Server:
             max_age_us = options.cache.persist_max_age // MICROSECOND
             self._keeper.restore(max_age_us)
             stack.push_async_callback(self._keeper.dump_last)
+        transfers = Transfers(node.zones)
         pipeline = self._pipeline = pipeline_of(
             node,
             resolver=resolving.resolver,
@@ -384,14 +408,20 @@ class Server:
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
             neighbours=self._neighbours,
+            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            transfers=transfers,
         )
-        limiter = RateLimiter(options.ratelimit, SystemClock())
+        limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
         metrics.add(resolving.samples)
         metrics.add(lambda: list_samples(keeper.rows(), keeper.statistics()))
         if query_log is not None:
             metrics.add(query_log.samples)
+        metrics.add(lambda: transfer_samples(transfers))
+        if self._notifier is not None:
+            notifier = self._notifier
+            metrics.add(lambda: notify_samples(notifier.statistics()))
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
@@ -422,9 +452,12 @@ class Server:
 
     def warnings(self) -> list[str]:
         """What an operator should see to, though queries are answered."""
-        if self._certificates is None or not self._certificates.problem:
-            return []
-        return [f"Certificate: {self._certificates.problem}"]
+        found = []
+        if self._certificates is not None and self._certificates.problem:
+            found.append(f"Certificate: {self._certificates.problem}")
+        if self._keyring is not None and self.is_synced:
+            found += [f"Key: {problem}" for problem in self._keyring.problems()]
+        return found
 
     async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
@@ -439,6 +472,8 @@ class Server:
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
+        if self.why_not_writable is not None:
+            node.zones.show_unstamped()
         if checkpointer is not None:
             checkpointer.recount()
 
@@ -506,7 +541,12 @@ class Server:
             log.warning("the newest changes are not signed: %s", error)
 
     def _handler(
-        self, node: Node, writer: Writer, keeper: ListKeeper, query_log: QueryLog | None
+        self,
+        node: Node,
+        writer: Writer,
+        keeper: ListKeeper,
+        keyring: Keyring,
+        query_log: QueryLog | None,
     ) -> Any:
         resolving = self._resolving
         assert resolving is not None, "listeners come before commands"
@@ -541,8 +581,8 @@ class Server:
                 case "blocking":
                     return msgspec.to_builtins(read_blocking(node))
                 case "set-blocking":
-                    wanted = msgspec.convert(argument, BlockingRequest)
-                    await writer.submit(to_blocking(node, wanted, who))
+                    blocking = msgspec.convert(argument, BlockingRequest)
+                    await writer.submit(to_blocking(node, blocking, who))
                     return msgspec.to_builtins(read_blocking(node))
                 case "purge-queries":
                     if query_log is None:
@@ -574,6 +614,16 @@ class Server:
                     prepare = partial(restoring.prepare_undo, node.log, unwanted)
                     carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
                     return msgspec.to_builtins(carried)
+                case "create-key":
+                    wanted = msgspec.convert(argument, KeyRequest)
+                    made = keyring.creation(wanted, because(who, wanted.reason), SystemEntropy())
+                    return msgspec.to_builtins(await writer.submit(made))
+                case "revoke-key":
+                    name, reason = msgspec.convert(argument, tuple[str, str])
+                    gone = revocation(node, name, because(who, reason))
+                    return msgspec.to_builtins(await writer.submit(gone))
+                case "key-states":
+                    return msgspec.to_builtins(keyring.states())
                 case "mark":
                     mark = to_mark(msgspec.convert(argument, MarkRequest), who)
                     return (await writer.submit(mark)).seq

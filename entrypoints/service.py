@@ -13,14 +13,15 @@ from kudurru.domain import targets, zone_export
 from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Invalid, NotFound
-from kudurru.domain.events import Who
+from kudurru.domain.events import SecretWrite, Who
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import API_VERSION, DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
-from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
+from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
@@ -170,6 +171,17 @@ class Service(Protocol):
         server."""
         ...
 
+    def create_key(self, request: KeyRequest) -> Result:
+        """Make a TSIG key, or give its secret again. Raises: Invalid; Conflict when it is there
+        and works."""
+        ...
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        """Raises: NotFound."""
+        ...
+
+    def key_states(self) -> list[KeyState]: ...
+
     def mark(self, request: MarkRequest) -> int:
         """Position of the mark. Raises Conflict when the name is taken."""
         ...
@@ -184,10 +196,14 @@ class Service(Protocol):
 
 
 def to_change(request: ChangeRequest, who: Who) -> Change:
-    """The commands of a request. Raises Invalid for a manager or reason that may not be."""
+    """The commands of a request. Raises Invalid for a manager or reason that may not be, and for
+    objects with a secret part, which are made otherwise."""
     causes = list(manager_faults(request.manager))
     if causes:
         raise Invalid("manager", causes)
+    for manifest in request.apply:
+        if manifest.kind.is_internal:
+            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", _MADE_OTHERWISE)])
     commands: list[Command] = [
         Apply(manifest=manifest, manager=request.manager, force=request.force)
         # Zones first: record sets are held against them, wherever they stand in a file.
@@ -202,7 +218,13 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
         dry_run=request.dry_run,
         imported_serials=request.imported_serials,
         allow_mass_change=request.allow_mass_change,
+        secrets=tuple(
+            SecretWrite(key, None) for key in request.delete if KINDS[ref_of(key).kind].is_internal
+        ),
     )
+
+
+_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `kudurru tsig create`"
 
 
 def to_mark(request: MarkRequest, who: Who) -> Change:

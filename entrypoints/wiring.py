@@ -24,6 +24,7 @@ from kudurru.domain.events import (
     Event,
     Position,
     Recorded,
+    SecretWrite,
     Who,
 )
 from kudurru.domain.object_store import (
@@ -73,6 +74,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Serials that zones had in the files they came from, by name of the DNSZone."""
     allow_mass_change: bool = True
     guard: Guard | None = None
+    secrets: tuple[SecretWrite, ...] = ()
+    """Secret parts of the objects, written with the events that come of the commands."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -367,7 +370,7 @@ class Node:
                 record(stamp)
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
-            change_set = ChangeSet(tuple(decided.events), who)
+            change_set = ChangeSet(tuple(decided.events), who, change.secrets)
             recorded = self.append([change_set], at_us, decided_at)
         result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)

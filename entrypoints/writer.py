@@ -292,9 +292,7 @@ class Writer:
                 return found
             at_us = node.time_for_events_us(now_us)
             try:
-                recorded = await asyncio.to_thread(
-                    log.append_signed, plan.change_sets, at_us, plan.sign, plan.upkeep
-                )
+                recorded = await asyncio.to_thread(plan.append, log, at_us)
             except Conflict:
                 if not log.is_shared:
                     raise
@@ -349,7 +347,11 @@ class Writer:
         if not written:
             return node.results(decided, [])
         sets = [
-            ChangeSet(tuple(d.events), msgspec.structs.replace(d.change.who, wall=now_us))
+            ChangeSet(
+                tuple(d.events),
+                msgspec.structs.replace(d.change.who, wall=now_us),
+                d.change.secrets,
+            )
             for d in written
         ]
         await self._note_clock(now_us)
@@ -427,6 +429,7 @@ class Writer:
             self._imported.clear()
         except (Stop, Busy) as error:
             self._stamps_refused += 1
+            self._node.zones.show_unstamped()  # what is recorded is served
             if isinstance(error, Stop):
                 self._stop_writing_if_broken(error)
             if self._node.why_not_writable is None:

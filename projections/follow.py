@@ -7,6 +7,7 @@ rebuilt one equals the live one, by digest. Live and replayed events take the sa
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from kudurru.domain.errors import LogDamaged
 from kudurru.domain.events import KNOWN_TYPES, Position, Recorded
 from kudurru.domain.ports import EventLog
 
@@ -24,7 +25,8 @@ class Projection(Protocol):
 
     def apply(self, event: Recorded) -> None:
         """Take in the next event, the one right after `position`. Never raises for what an event
-        says: what was accepted once replays for ever."""
+        says: what was accepted once replays for ever. Raises LogDamaged where an older event is
+        gone that it needs."""
         ...
 
     def advance(self, now_s: int) -> None:
@@ -73,7 +75,8 @@ class Follower:
         for projection in self.projections:
             if event.seq > projection.position:
                 is_next = event.seq == projection.position + 1
-                assert is_next or self._is_pruned(event.seq), "a projection was handed a gap"
+                if not is_next and not self._is_pruned(event.seq):
+                    raise LogDamaged("gap", projection.position + 1, "the event is missing")
                 projection.apply(event)
 
     def _is_pruned(self, seq: int) -> bool:

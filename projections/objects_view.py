@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from kudurru.domain.checkpoint import StateBody
-from kudurru.domain.errors import Redacted
+from kudurru.domain.errors import LogDamaged, Redacted
 from kudurru.domain.events import (
     CHECKPOINT_STATE,
     OBJECT_APPLIED,
@@ -175,7 +175,8 @@ class ObjectsView:
 
     def _load(self, key: Key, entry: Entry) -> StoredObject:
         applied = self._read_event(entry.applied)
-        assert applied is not None, "the index came from this log"
+        if applied is None:  # the index came from this log
+            raise LogDamaged("gap", entry.applied, f"the content of {key} is missing")
         if applied.body is None:  # only of an object as it was: that of a live one stays
             raise Redacted(f"{ref_of(key)} was redacted, at position {entry.applied}")
         status = self._read_event(entry.status) if entry.status else None

@@ -28,6 +28,7 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
+from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
@@ -36,9 +37,6 @@ from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.zone_history import ZoneHistory
-
-_decode_zone = msgspec.json.Decoder(DNSZoneSpec)
-_decode_set = msgspec.json.Decoder(DNSRecordSetSpec)
 
 _ZONE_PREFIX = "DNSZone/"
 _SET_PREFIX = "DNSRecordSet/"
@@ -84,6 +82,14 @@ class ZoneState:
         """Keys of the record sets that take part in the zone."""
         return {key for owner in self.sources for key in self.sources_of(owner)}
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the zone may be answered from: a primary once it has a serial, for nobody must
+        see its SOA without one."""
+        if self.zone is None:
+            return False
+        return self.zone.stamped_soa is not None or self.spec.type != "Primary"
+
     def allows(self, namespace: str) -> bool:
         allowed = self.spec.allowed_namespaces
         return allowed is None or namespace in allowed
@@ -124,6 +130,7 @@ class ZoneView:
         self._touched: set[str] = set()  # zones that may hold more than their serial says
         self.forwards: Mapping[Name, tuple[str, ...]] = {}
         """Upstreams of zones of type Forward, by key of their name. Replaced when it changes."""
+        self._shows_unstamped = False
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
@@ -235,6 +242,11 @@ class ZoneView:
         states = self._by_apex.get(apex, [])
         return next((s for s in states if s.zone is not None), states[0] if states else None)
 
+    def serving(self, apex: Name) -> ZoneState | None:
+        """The DNSZone that serves a name, by its key."""
+        states = self._by_apex.get(apex, ())
+        return next((state for state in states if state.zone is not None), None)
+
     def problems(self, key: Key) -> list[EndpointProblem]:
         """What is wrong with a record set, in order of owners."""
         loaded = self._stored(key)
@@ -258,6 +270,12 @@ class ZoneView:
         self._touched = {s.name for s in found}
         return found
 
+    def show_unstamped(self) -> None:
+        """Serve zones that have no serial yet, too, until one is written: it cannot be now."""
+        self._shows_unstamped = True
+        for apex in self._by_apex:
+            self._show(apex)
+
     # --- zones --------------------------------------------------------------------------
 
     def _apply_zone(self, event: Recorded) -> None:
@@ -265,7 +283,7 @@ class ZoneView:
         if event.type == OBJECT_APPLIED:
             assert event.body is not None
             body = decode_body(event.body)
-            spec = _decode_zone.decode(body.spec)
+            spec = read_zone(body.spec)
             state = self._states.get(name)
             if state is None:
                 state = ZoneState(event.key, body.creation_timestamp, spec)
@@ -285,6 +303,7 @@ class ZoneView:
                 self._elect(state.apex)
             else:
                 del self._by_apex[state.apex]
+                self._show(state.apex)
             self._note_forward(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
             assert event.body is not None
@@ -337,8 +356,17 @@ class ZoneView:
             first.zone = zone
             self._touched.add(first.name)
             self._populate(first, zone, self._waiting.pop(first.name, set()))
-            self.served.add(zone)
-            self._changed()
+        self._show(apex)
+
+    def _show(self, apex: Name) -> None:
+        """Serve who has the name. What was served there before stays until the first serial of a
+        zone that takes its place."""
+        state = next((s for s in self._by_apex.get(apex, ()) if s.zone is not None), None)
+        if state is None:
+            self.served.remove(apex)
+        elif state.zone is not None and (state.is_shown or self._shows_unstamped):
+            self.served.add(state.zone)
+        self._changed()
 
     def _withdraw(self, state: ZoneState) -> None:
         """Stop serving; its record sets wait for a zone of that name. A zone that is served again
@@ -351,9 +379,7 @@ class ZoneView:
         state.sources.clear()
         state.unselected.clear()
         state.zone = None
-        self.served.remove(state.apex)
         self.history.forget(state.apex)
-        self._changed()
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
         return state.unselected | state.record_sets()
@@ -383,7 +409,8 @@ class ZoneView:
         self.served.before_change(zone)
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
-        self._changed()
+        self._shows_unstamped = False
+        self._show(state.apex)
 
     # --- record sets --------------------------------------------------------------------
 
@@ -398,7 +425,7 @@ class ZoneView:
         body = decode_body(event.body)
         if before is not None and bytes(before[0].spec) == bytes(body.spec):
             return
-        spec = _decode_set.decode(body.spec)
+        spec = read_record_set(body.spec)
         endpoints = zone_model.parse_endpoints(spec)
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
@@ -414,10 +441,10 @@ class ZoneView:
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
         event = self._read_event(entry.applied) if entry else None
-        if event is None or event.body is None:
+        if event is None or event.body is None:  # pruned or redacted
             return None
         body = decode_body(event.body)
-        return body, _decode_set.decode(body.spec)
+        return body, read_record_set(body.spec)
 
     def _load(self, key: Key) -> tuple[str, Endpoints] | None:
         before = self._stored(key)

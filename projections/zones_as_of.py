@@ -29,7 +29,8 @@ from kudurru.projections.zone_view import ZoneState, ZoneView
 
 
 class ZonesAsOf(ZoneSet):
-    """Zones served at a position. Time stands at the moment of its event."""
+    """Zones served at a position, also before their first serial. Time stands at the moment of
+    its event."""
 
     def __init__(self, log: EventLog, upto: int) -> None:
         super().__init__()

@@ -2,10 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from kudurru.adapters.dns.memo import Memo
 from kudurru.domain.later import Later
@@ -21,6 +21,13 @@ HEADER = 12  # octets of a DNS header: what is shorter cannot be answered, RFC 1
 
 Wire = bytes | None
 """An answer; None is a drop."""
+
+
+class Many(NamedTuple):
+    """An answer of many messages: the first, and what makes the others."""
+
+    first: bytes
+    rest: Iterator[bytes]
 
 
 class Waiting:
@@ -104,6 +111,13 @@ class Answering:
         return wire
 
     def ask(self, packet: bytes, client: str, client_id: str = "") -> Wire | Later[Wire]:
+        """`ask_many`, where an answer is one message."""
+        found = self.ask_many(packet, client, client_id)
+        return found.first if isinstance(found, Many) else found
+
+    def ask_many(
+        self, packet: bytes, client: str, client_id: str = ""
+    ) -> Wire | Later[Wire] | Many:
         """The handler's answer, remembered where it may be; None is a drop, and counted.
 
         The handler answers its own faults with SERVFAIL. One that escapes it costs this query and
@@ -120,9 +134,12 @@ class Answering:
                     return self._wait(reply, young, packet)
                 reply = reply.value
         except Exception as fault:
-            self._failed(fault)
+            self.failed(fault)
             return None
-        return self._taken(young, packet, reply)
+        wire = self._taken(young, packet, reply)
+        if wire is not None and reply is not None and reply.more is not None:
+            return Many(wire, reply.more)
+        return wire
 
     def _wait(
         self, reply: Later[Reply | None], young: dict[bytes, bytes], packet: bytes
@@ -152,13 +169,13 @@ class Answering:
             return None
         wire = reply.wire
         if len(wire) > self.reply_max:
-            self._failed(ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}"))
+            self.failed(ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}"))
             return None
         if reply.memo:
             self.memo.store(young, packet, wire)
         return wire
 
-    def _failed(self, fault: Exception) -> None:
+    def failed(self, fault: Exception) -> None:
         self.exceptions += 1
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"the {self.proto} query handler failed", "exception": fault}

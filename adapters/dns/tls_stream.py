@@ -39,7 +39,7 @@ class TlsStream:
     def alpn(self) -> str | None:
         return self._tls.selected_alpn_protocol()
 
-    def receive(self, octets: bytes | memoryview) -> bytes:
+    def receive(self, octets: bytes | bytearray) -> bytes:
         """What the client said, as far as it is whole. Raises ssl.SSLError; then `pending` has the
         alert."""
         self._incoming.write(octets)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec.structs import replace
 
 from kudurru.adapters.memory.elector import MemoryElector
-from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams
+from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams, secret_writes
 from kudurru.domain.chain import Sealed, genesis, origin_of, row_of, salts_size, seal
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
@@ -45,6 +45,7 @@ class MemoryEventLog(RecordedLog):
         self._edge = Edge()
         self._tiles: dict[tuple[int, int], tuple[bytes, ...]] = {}
         self._checkpoints: list[StoredCheckpoint] = []
+        self._secrets: dict[Key, bytes] = {}
 
     def insert(
         self,
@@ -66,6 +67,11 @@ class MemoryEventLog(RecordedLog):
                 self._checkpoints.append(sign(edge, sealed[-1].event.body or b""))
             self._edge = edge
             self._tiles.update({(tile.level, tile.index): tile.hashes for tile in tiles})
+            for key, secret in secret_writes(change_sets).items():
+                if secret is None:
+                    self._secrets.pop(key, None)
+                else:
+                    self._secrets[key] = secret
             for row in sealed:
                 event = row.event
                 self._streams.setdefault(event.key, []).append(event.seq)
@@ -75,6 +81,9 @@ class MemoryEventLog(RecordedLog):
             if upkeep is not None:
                 self._take_away(upkeep)
         return [row.event for row in sealed]
+
+    def secret(self, key: Key) -> bytes | None:
+        return self._secrets.get(key)
 
     def _take_away(self, upkeep: Upkeep) -> None:
         for erasure in upkeep.erase:

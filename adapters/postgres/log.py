@@ -33,7 +33,7 @@ from kudurru.adapters.postgres.connection import (
 )
 from kudurru.adapters.postgres.elector import PostgresElector
 from kudurru.adapters.postgres.listener import Listener
-from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams
+from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams, secret_writes
 from kudurru.domain.chain import (
     ENTRY_VERSION,
     Sealed,
@@ -112,6 +112,10 @@ _INSERT_TILE = """
 _CHECKPOINTS = "SELECT size, note, frontier, state FROM checkpoints"
 _INSERT_CHECKPOINT = """
     INSERT INTO checkpoints (size, note, frontier, state) VALUES (%s, %s, %s, %s)"""
+_DROP_SEALED = "DELETE FROM secrets WHERE key = %s"
+_PUT_SEALED = """
+    INSERT INTO secrets (key, sealed) VALUES (%s, %s)
+    ON CONFLICT (key) DO UPDATE SET sealed = excluded.sealed"""
 _ANCHOR = """
     SELECT size, state FROM checkpoints WHERE anchor = 1 AND state IS NOT NULL
     ORDER BY size DESC LIMIT 1"""
@@ -350,6 +354,10 @@ class PostgresEventLog(RecordedLog):
             _refuse_newer(self.place, f"has entries of version {found}", ENTRY_VERSION)
         return log_id, epoch
 
+    def secret(self, key: Key) -> bytes | None:
+        found = self._reader.query("SELECT sealed FROM secrets WHERE key = %s", (key.encode(),))
+        return bytes(found[0][0]) if found else None
+
     def scopes(self) -> list[str]:
         rows = self._reader.query("SELECT scope FROM scopes ORDER BY id")
         return [row[0].decode() for row in rows]
@@ -510,6 +518,11 @@ class _Append:
                 connection.execute(_INSERT_TILE, values)
             if checkpoint is not None:
                 connection.execute(_INSERT_CHECKPOINT, msgspec.structs.astuple(checkpoint))
+            for key, secret in secret_writes(self._change_sets).items():
+                if secret is None:
+                    connection.execute(_DROP_SEALED, (key.encode(),))
+                else:
+                    connection.execute(_PUT_SEALED, (key.encode(), secret))
             for statement, parameters in _taken_away(self.upkeep):
                 connection.execute(statement, parameters)
             connection.execute("UPDATE counter SET seq = %s", (newest.seq,))
@@ -649,21 +662,28 @@ def _prepare(
     """The tables, where there are none."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
-        found = connection.execute(
-            "SELECT to_regclass(%s) IS NOT NULL", (f'"{place.schema}".meta',)
-        ).fetchone()
-        if found and found[0]:
+        if _has_table(connection, place, "meta"):
+            if create and not _has_table(connection, place, "secrets"):
+                connection.execute(schema.SECRETS)
             return
         if not create:
             raise NotFound(f"{place} holds no log: name the right database")
         name = sql.Identifier(place.schema)
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
         connection.execute(schema.TABLES)
+        connection.execute(schema.SECRETS)
         connection.execute("INSERT INTO counter VALUES (1, 0)")
         connection.execute(
             "INSERT INTO meta VALUES (1, %s, 1, %s, %s)",
             (entropy.token(16).hex(), schema.SCHEMA_VERSION, clock.now_us()),
         )
+
+
+def _has_table(connection: Connection, place: Place, name: str) -> bool:
+    found = connection.execute(
+        "SELECT to_regclass(%s) IS NOT NULL", (f'"{place.schema}".{name}',)
+    ).fetchone()
+    return found is not None and found[0]
 
 
 def _refuse_newer(place: Place, what: str, ours: int) -> None:

@@ -20,7 +20,13 @@ from typing import Any, NoReturn, Self
 
 from eventsourcing.persistence import IntegrityError
 
-from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, check_head, continue_streams
+from kudurru.adapters.recorder import (
+    OURS_BEGIN_AT,
+    RecordedLog,
+    check_head,
+    continue_streams,
+    secret_writes,
+)
 from kudurru.adapters.sqlite import schema
 from kudurru.adapters.sqlite.connection import (
     WAL_SIZE_MAX,
@@ -199,6 +205,7 @@ class SQLiteEventLog(RecordedLog):
                 _insert(db, sealed, ids)
             except sqlite3.IntegrityError as error:
                 raise IntegrityError(str(error)) from error
+            _write_secrets(db, secret_writes(change_sets))
             edge = self._grow_tree(db, head, [row.leaf for row in sealed])
             if sign is not None:
                 _insert_checkpoint(db, sign(edge, sealed[-1].event.body or b""))
@@ -293,6 +300,10 @@ class SQLiteEventLog(RecordedLog):
     def head(self) -> LogHead:
         with self._read_lock, storage_errors(self.path):
             return self._head(self._reader)
+
+    def secret(self, key: Key) -> bytes | None:
+        found = self._query("SELECT sealed FROM secrets WHERE key = ?", (key,))
+        return found[0][0] if found else None
 
     def stream_version(self, key: Key) -> int:
         found = self._query(_STREAM, (key,))
@@ -462,6 +473,14 @@ def _insert_checkpoint(db: sqlite3.Connection, found: StoredCheckpoint) -> None:
     )
 
 
+def _write_secrets(db: sqlite3.Connection, writes: dict[Key, bytes | None]) -> None:
+    for key, sealed in writes.items():
+        if sealed is None:
+            db.execute("DELETE FROM secrets WHERE key = ?", (key,))
+        else:
+            db.execute("INSERT OR REPLACE INTO secrets VALUES (?, ?)", (key, sealed))
+
+
 def _take_away(db: sqlite3.Connection, upkeep: Upkeep) -> None:
     for erasure in upkeep.erase:
         db.execute(_ERASE[erasure.part], (erasure.first, erasure.last))
@@ -572,6 +591,7 @@ def _prepare(
     try:
         if is_empty:
             _create_tables(db, entropy.token(16).hex(), clock.now_us())
+        db.execute(schema.SECRETS)
         # Changes nothing, and shows here, not at the first append, whether we may write.
         db.execute("DELETE FROM tracking WHERE 0")
         db.execute("COMMIT")

@@ -76,6 +76,15 @@ CREATE TABLE tracking (
 ) STRICT;
 """
 
+SECRETS = """
+CREATE TABLE IF NOT EXISTS secrets (
+    key    TEXT PRIMARY KEY,
+    sealed BLOB NOT NULL
+) STRICT, WITHOUT ROWID
+"""
+"""Secret parts of objects, sealed with the node's key. No part of the chain: a log may come without
+them. Logs of the first versions have no such table."""
+
 TRIGGERS = """
 CREATE TRIGGER log_has_no_gap BEFORE INSERT ON log
 WHEN NEW.seq IS NOT 1 + ifnull((SELECT max(seq) FROM log), 0)

@@ -38,6 +38,7 @@ from kudurru.domain.dns.zone_tree import (
 )
 
 NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, YXDOMAIN = range(7)
+NOTAUTH = 9
 BADVERS, BADCOOKIE = 16, 23
 RCODE_NAMES = {
     NOERROR: "NOERROR",
@@ -47,6 +48,7 @@ RCODE_NAMES = {
     NOTIMP: "NOTIMP",
     REFUSED: "REFUSED",
     YXDOMAIN: "YXDOMAIN",
+    NOTAUTH: "NOTAUTH",
     BADVERS: "BADVERS",
     BADCOOKIE: "BADCOOKIE",
 }
@@ -340,6 +342,8 @@ class _Resolution:
         image = zone.nodes.get(key)
         if image is None or (key, rtype) in self.placed:
             return
+        if zone.dnames and zone.occluder(key, cut_counts=False) in zone.dnames:
+            return  # RFC 6672 section 2.3: what is below a DNAME is not there
         rrset = find_rrset(image, rtype)
         if rrset is not None:
             self.placed.add((key, rtype))

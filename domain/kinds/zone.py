@@ -24,6 +24,7 @@ from kudurru.domain.kinds.meta import (
 )
 
 ZONE_DEFAULT_TTL_S = 300
+DNS_PORT = 53
 
 _MAILBOX = re.compile(r"(?<!\\)@")
 
@@ -47,7 +48,11 @@ class SOA(StrictSpec, frozen=True, kw_only=True):
 
 
 class Transfer(StrictSpec, frozen=True, kw_only=True):
-    """Who may fetch the zone, and who is told of changes. Absent: nobody."""
+    """Who may fetch the zone, and who is told of changes. Absent: nobody.
+
+    `allow` names networks to come from and TSIG keys to be signed with; where it names both, both
+    must hold. `keys` sign what `notify` sends: one for all, or one for each in their order.
+    """
 
     allow: Annotated[list[Text], Meta(max_length=64)] = []
     notify: Annotated[list[Text], Meta(max_length=64)] = []
@@ -132,7 +137,23 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
             )
 
 
+def zone_warnings(spec: DNSZoneSpec) -> Iterator[str]:
+    """What is allowed and better thought over."""
+    allow = spec.transfer.allow if spec.transfer is not None else []
+    if allow and all(_is_network(text) for text in allow):
+        yield (
+            f"transfers of {spec.zone_name} are open to addresses alone, and who can use such an "
+            "address needs no proof: name a TSIG key in spec.transfer.allow too"
+        )
+
+
 def _transfer_faults(transfer: Transfer) -> Iterator[Cause]:
+    for i, text in enumerate(transfer.keys):
+        if not is_dns_subdomain(text):
+            yield Cause(f"spec.transfer.keys[{i}]", f"{text!r} is no key name")
+    if len(transfer.keys) > 1 and len(transfer.keys) != len(transfer.notify):
+        fault = f"{len(transfer.keys)} keys; give one for all of notify, or one for each of them"
+        yield Cause("spec.transfer.keys", fault)
     for i, text in enumerate(transfer.allow):
         if not _is_network(text) and not is_dns_subdomain(text):
             yield Cause(
@@ -169,10 +190,21 @@ def _is_network(text: str) -> bool:
 
 
 def _is_endpoint(text: str) -> bool:
-    """ADDR, ADDR:PORT or [V6]:PORT."""
+    try:
+        address, _ = split_endpoint(text)
+    except ValueError:
+        return False
+    return not ip_address(address).is_multicast and not ip_address(address).is_unspecified
+
+
+def split_endpoint(text: str) -> tuple[str, int | None]:
+    """Address and port of ADDR, ADDR:PORT or [V6]:PORT. Raises: ValueError."""
     if _is_address(text):
-        return True
+        return text, None
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    return _is_address(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    is_port = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536
+    if not _is_address(host) or not is_port:
+        raise ValueError(f"{text!r} is no address; write ADDR or ADDR:PORT")
+    return host, int(port)

@@ -181,8 +181,10 @@ def _export(node: Node, folder: Path) -> None:
                 path = folder / f"{state.name}.zone"
                 path.write_text("".join(zone_export.lines(state.zone)))
         with (folder / "objects.jsonl").open("wb") as file:
-            for kind in KINDS:
-                for stored in node.objects.list(kind).objects:
+            for kind in KINDS.values():
+                if kind.is_internal:
+                    continue  # of no use without its secret part
+                for stored in node.objects.list(kind.name).objects:
                     file.write(msgspec.json.encode(to_document(stored)) + b"\n")
     except OSError as error:
         raise Invalid(str(folder), [Cause("", f"cannot be written: {error.strerror}")]) from None

@@ -144,6 +144,8 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
             publish=settings.audit.checkpoint.publish,
         ),
         trusted_keys=settings.audit.trusted_keys,
+        secrets_key=settings.node.secrets_key,
+        tsig=settings.tsig,
     )
 
     async def serve_until_stopped() -> None:

@@ -2,10 +2,12 @@
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import Query
+from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.ports import Clock
 from kudurru.domain.query_log import Fact
+from kudurru.projections.pipeline.edns import NOTHING_ASKED
 
 
 class Course:
@@ -13,8 +15,8 @@ class Course:
     queries about the server itself."""
 
     __slots__ = (
-        "client", "client_id", "decision", "is_noted", "is_repeatable", "listener", "now_us",
-        "proto", "query", "source", "started_us",
+        "asked", "client", "client_id", "decision", "is_noted", "is_repeatable", "limit",
+        "listener", "now_us", "proto", "query", "signer", "source", "started_us",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +37,11 @@ class Course:
         self.started_us = clock.monotonic_us()
         self.decision: Decision = PASS
         self.source = ""
+        self.asked = NOTHING_ASKED
+        self.limit = 0
+        """Octets that the answer may have, without its signature."""
+        self.signer: Signer | None = None
+        """Signs the answer to a query that was signed."""
         self.is_noted = True
         self.is_repeatable = True
         """Whether the engine may repeat the answer without asking."""

@@ -1,12 +1,13 @@
-"""From a query's octets to the answer's: ingress, zones, policy, then the resolver for clients who
-may use it, and policy once more over what that found; what nobody answers is refused.
+"""From a query's octets to the answer's: signature, ingress, transfers, zones, policy, then the
+resolver for clients who may use it, and policy once more over what that found; what nobody answers
+is refused.
 
 The pipeline is one plain call per query, and whatever goes wrong inside costs that query only. An
 answer that has to be asked for comes later, by callback: a query that waits is a few objects.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -14,7 +15,15 @@ import msgspec
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.cookies import Cookies
-from kudurru.domain.dns.lookup import NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
+from kudurru.domain.dns.lookup import (
+    NOERROR,
+    NOT_OURS,
+    PROHIBITED,
+    RCODE_NAMES,
+    REFUSED,
+    SERVFAIL,
+    Answer,
+)
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
     TCP_MAX,
@@ -25,8 +34,9 @@ from kudurru.domain.dns.messages import (
     parse_query,
     truncated,
 )
-from kudurru.domain.dns.record_types import CNAME
+from kudurru.domain.dns.record_types import AXFR, CNAME, IXFR
 from kudurru.domain.dns.responses import Resolved, behind_alias, compose_resolved
+from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import ZoneSet, alias_of
 from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
 from kudurru.domain.filtering.clients import Caller
@@ -35,14 +45,19 @@ from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply
 from kudurru.domain.query_log import NO_RCODE
 from kudurru.projections.pipeline.course import Course
-from kudurru.projections.pipeline.edns import Asked, Edns, extended_error
+from kudurru.projections.pipeline.edns import Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
 from kudurru.projections.pipeline.policy import Policy, PolicyStatistics
 from kudurru.projections.pipeline.resolver import Route
+from kudurru.projections.pipeline.signatures import Refusal, Signatures
+from kudurru.projections.pipeline.transfers import Sender, Transfers
 from kudurru.projections.pipeline.zones import Zones
 from kudurru.projections.query_log import QueryNotes
 
 UDP = "udp"
+TRANSFER_TYPES = (AXFR, IXFR)
+
+_NO_TRANSFER = Answer(REFUSED, extended_error=PROHIBITED)
 NO_REPLY = "none"
 """The response code under which a drop is counted."""
 
@@ -91,6 +106,7 @@ class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     responses: dict[str, int]  # by name of the response code, "none" for drops
     dropped: dict[str, int]  # by reason
     unhandled_exceptions: int
+    signed: dict[str, int]  # signed queries, by TSIG error
     policy: PolicyStatistics | None = None
 
 
@@ -112,6 +128,8 @@ class Pipeline:
         is_lameduck: Callable[[], bool],
         on_exception: Callable[[Exception], None],
         cookies: Cookies | None = None,
+        signatures: Signatures | None = None,
+        transfers: Transfers | None = None,
         policy: Policy | None = None,
         resolver: Resolver | None = None,
         route_of: RouteOf = lambda _upstreams: None,
@@ -125,6 +143,8 @@ class Pipeline:
         self.hears_repeats = notes is not None
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
+        self._signatures = signatures or Signatures()
+        self._transfers = transfers
         self._zones = Zones(zones)
         self._clock = clock
         self._on_exception = on_exception
@@ -155,52 +175,98 @@ class Pipeline:
                 return Reply(query.reply, False) if query.reply is not None else None
             course = Course(query, client, proto, self._clock, client_id, listener)
             course.is_noted = is_noted
-            asked = self._edns.read(query, client, proto, course.now_s)
-            answer = asked.answer or self._answer(course)
-            if isinstance(answer, Later):
-                return answer.map(partial(self._finish_later, packet, course, asked))
-            return self._finish(course, asked, answer)
+            return self._reply(packet, course)
         except Exception as error:
             return self._failed(error, packet, query)
 
-    def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
-        name = query.qname.lower()
-        zone = self._zones.enclosing(name)
-        return resolver.is_forwarded(name, None if zone is None else zone.key)
+    def _reply(self, packet: bytes, course: Course) -> Reply | Later[Reply | None] | None:
+        query, client, proto = course.query, course.client, course.proto
+        course.limit = query.udp_max if proto == UDP else TCP_MAX
+        if query.tsig_at:
+            checked = self._signatures.check(packet, query, course.now_s)
+            if isinstance(checked, Refusal):
+                self._responses[checked.rcode] += 1
+                return Reply(checked.wire, False)
+            course.signer = checked
+            course.limit -= checked.size
+        asked = course.asked = self._edns.read(query, client, proto, course.now_s)
+        answer: Found | None = asked.answer or self._ingress.answer(query)
+        if answer is None and query.qtype in TRANSFER_TYPES:
+            found = self._transfer(packet, course)
+            if not isinstance(found, Answer):
+                return self._stream(found, course.signer)
+            answer = found
+        answer = answer or self._answer(course)
+        if isinstance(answer, Later):
+            return answer.map(partial(self._finish_later, packet, course))
+        return self._finish(course, answer)
+
+    def _transfer(self, packet: bytes, course: Course) -> Answer | Iterator[bytes]:
+        if self._transfers is None:
+            return _NO_TRANSFER
+        signer = course.signer
+        sender = Sender(course.client, course.proto, signer.key.name if signer else None)
+        options = course.asked.options
+        return self._transfers.answer(
+            packet, course.query, sender, room=course.limit, options=options
+        )
+
+    def _stream(self, messages: Iterator[bytes], signer: Signer | None) -> Reply:
+        """The reply that is a transfer: its first message, and what makes the others."""
+        if signer is not None:
+            messages = self._signed(messages, signer)
+        first = next(messages)
+        self._responses[NOERROR] += 1
+        return Reply(first, False, messages)
+
+    def _signed(self, messages: Iterator[bytes], signer: Signer) -> Iterator[bytes]:
+        for message in messages:
+            yield signer.sign(message, self._clock.now_us() // 1_000_000)
 
     def _finish_later(
-        self, packet: bytes, course: Course, asked: Asked, answer: Answer | Resolved
+        self, packet: bytes, course: Course, answer: Answer | Resolved
     ) -> Reply | None:
         try:
-            return self._finish(course, asked, answer)
+            return self._finish(course, answer)
         except Exception as error:
             return self._failed(error, packet, course.query)
 
-    def _finish(self, course: Course, asked: Asked, answer: Answer | Resolved) -> Reply | None:
-        query, proto = course.query, course.proto
-        limit = query.udp_max if proto == UDP else TCP_MAX
-        if isinstance(answer, Resolved):
-            options = asked.options + extended_error(answer.extended_error)
-            wire = compose_resolved(query, answer, limit, options=options, block=asked.block)
-            self._responses[answer.message.rcode] += 1
-            if course.source != "rewritten":
-                course.source = answer.source
-            self._tell(course, answer.message.rcode, answer.upstream)
-            return Reply(wire, False)  # its TTLs count down
+    def _finish(self, course: Course, answer: Answer | Resolved) -> Reply | None:
         if answer is DROPPED:
             self._dropped_by_policy += 1
             self._responses[None] += 1
             self._tell(course, NO_RCODE)
             return None
+        is_repeatable = False
+        if isinstance(answer, Resolved):  # never repeated: its TTLs count down
+            wire, rcode, upstream = self._resolved_wire(course, answer)
+        else:
+            wire, rcode, upstream = self._wire(course, answer), answer.rcode, ""
+            is_repeatable = answer.is_lasting and course.is_repeatable and course.signer is None
+            is_repeatable = is_repeatable and not course.asked.is_personal
+        self._responses[rcode] += 1
+        self._tell(course, rcode, upstream, is_repeatable=is_repeatable)
+        if course.signer is not None:
+            wire = course.signer.sign(wire, self._clock.now_us() // 1_000_000)
+        return Reply(wire, is_repeatable)
+
+    def _resolved_wire(self, course: Course, found: Resolved) -> tuple[bytes, int, str]:
+        """Octets, code and upstream of what was resolved."""
+        if course.source != "rewritten":
+            course.source = found.source
+        asked = course.asked
+        options = asked.options + extended_error(found.extended_error)
+        wire = compose_resolved(
+            course.query, found, course.limit, options=options, block=asked.block
+        )
+        return wire, found.message.rcode, found.upstream
+
+    def _wire(self, course: Course, answer: Answer) -> bytes:
+        asked = course.asked
         options = asked.options + extended_error(answer.extended_error, answer.extended_text)
         if answer is TRUNCATED:
-            wire = truncated(query, answer, options)
-        else:
-            wire = compose(query, answer, limit, options=options, block=asked.block)
-        self._responses[answer.rcode] += 1
-        is_repeatable = answer.is_lasting and not asked.is_personal and course.is_repeatable
-        self._tell(course, answer.rcode, is_repeatable=is_repeatable)
-        return Reply(wire, is_repeatable)
+            return truncated(course.query, answer, options)
+        return compose(course.query, answer, course.limit, options=options, block=asked.block)
 
     def _tell(
         self, course: Course, rcode: int, upstream: str = "", *, is_repeatable: bool = False
@@ -228,28 +294,31 @@ class Pipeline:
                 "policy": self._dropped_by_policy,
             },
             unhandled_exceptions=self._unhandled_exceptions,
+            signed=self._signatures.statistics(),
             policy=self._policy.statistics() if self._policy is not None else None,
         )
 
     def _answer(self, course: Course) -> Found:
-        query = course.query
-        answer = self._ingress.answer(query)
+        query, resolver = course.query, self._resolver
+        if resolver is not None and resolver.has_zones and self._is_forwarded(query, resolver):
+            return self._filtered(course)
+        answer = self._zones.answer(query, course.now_s)
         if answer is None:
-            resolver = self._resolver
-            if resolver is not None and resolver.has_zones and self._is_forwarded(query, resolver):
-                return self._filtered(course)
-            answer = self._zones.answer(query, course.now_s)
-            if answer is None:
-                return self._filtered(course)
-            course.source = "authoritative"
-            if self._policy is not None and self._policy.has_silent:
-                caller = self._policy.caller(course.client, course.listener, course.client_id)
-                course.decision = self._policy.by_default(caller, course.now_s)
-                course.is_repeatable = False
-            if query.qclass == CLASS_ANY:
-                # RFC 1035 section 6.2: nobody has the authority over all classes.
-                answer = msgspec.structs.replace(answer, is_authoritative=False)
+            return self._filtered(course)
+        course.source = "authoritative"
+        if self._policy is not None and self._policy.has_silent:
+            caller = self._policy.caller(course.client, course.listener, course.client_id)
+            course.decision = self._policy.by_default(caller, course.now_s)
+            course.is_repeatable = False
+        if query.qclass == CLASS_ANY:
+            # RFC 1035 section 6.2: nobody has the authority over all classes.
+            answer = msgspec.structs.replace(answer, is_authoritative=False)
         return answer
+
+    def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
+        name = query.qname.lower()
+        zone = self._zones.enclosing(name)
+        return resolver.is_forwarded(name, None if zone is None else zone.key)
 
     def _filtered(self, course: Course) -> Found:
         """What policies make of a question that no zone here answers."""

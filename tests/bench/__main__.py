@@ -7,7 +7,7 @@ import sys
 BENCHES = (
     *("spine", "log", "tree", "postgres", "restore"),
     *("master_file", "answers", "engine", "forward", "cache_dump", "visible", "transports"),
-    "lists",
+    *("transfers", "lists"),
 )
 SHORT = ("spine", "log", "engine", "visible", "lists")
 

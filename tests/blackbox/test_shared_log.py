@@ -1,6 +1,7 @@
 """Several nodes on one log in PostgreSQL, as people run them."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from tests.blackbox.program import (
     write_json,
     zone,
 )
+from tests.interop.secondaries import Key, fetched
 from tests.objects import parse
 from tests.postgres import server
 from tests.tcp_proxy import proxy
@@ -271,3 +273,27 @@ def _check_log(url: str, acknowledged: set[str]) -> None:
         assert len(applied) == len(set(applied)), "something was recorded twice"
     finally:
         log.close()
+
+
+def test_nodes_share_keys_once_they_share_a_node_key(database: str, tmp_path: Path) -> None:
+    file = write_json(tmp_path / "zone.json", zone(ZONE, transfer={"allow": ["k1"]}), www())
+    a_data, b_data = tmp_path / "a", tmp_path / "b"
+
+    def problems(data: Path) -> list[str]:
+        keys = command("tsig", "list", "--data", data, "-o", "json").json()
+        return [key["problem"] for key in keys]
+
+    with serving(a_data, "--store", database):
+        assert command("apply", "-f", file, "--data", a_data).code == 0
+        secret = command("tsig", "create", "k1", "--data", a_data, "-o", "json").json()["secret"]
+        assert problems(a_data) == [""]
+        with serving(b_data, "--store", database):
+            wait_until(lambda: problems(b_data))
+            assert "copy keys/node.key" in problems(b_data)[0]
+            refused = command("tsig", "create", "k2", "--data", b_data)
+            assert (refused.code, "copy keys/node.key" in refused.err) == (1, True)
+        shutil.copy(a_data / "keys/node.key", b_data / "keys/node.key")
+        with serving(b_data) as b:
+            assert problems(b_data) == [""]
+            key = Key("k1", "hmac-sha256", secret)
+            assert len(fetched(b.port, ZONE, key)) == 2

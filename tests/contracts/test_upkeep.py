@@ -8,6 +8,7 @@ import pytest
 from kudurru.domain.chain import Redaction, origin_of
 from kudurru.domain.codec import canonical
 from kudurru.domain.epochs import EpochBody, epoch_began, first_origin
+from kudurru.domain.errors import Conflict
 from kudurru.domain.events import (
     EPOCH_KEY,
     LOG_EPOCH,
@@ -106,6 +107,17 @@ def test_rows_go_and_what_is_kept_and_what_came_after_verifies(log: VerifiableLo
     assert found.is_whole, found.damages
     assert found.rows == log.head().seq - 509
     assert verify(log, tail=10, trust=trust(log, 1)).is_whole
+
+
+def test_what_was_decided_at_another_head_takes_nothing_away(log: VerifiableLog) -> None:
+    head = log.head()
+    said = fact(log, PAYLOAD_REDACTED, "redaction", Redaction(5))
+    with pytest.raises(Conflict, match="the log went on"):
+        log.append_signed(
+            [said], NOON_US, None, Upkeep(erase=(Erasure(5, 5, "body"),)), head_seq=head.seq - 1
+        )
+    assert log.head() == head
+    assert all(event.body is not None for event in log.read(4, 5))
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
