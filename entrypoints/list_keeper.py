@@ -15,6 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from kudurru.adapters.lists import worker
 from kudurru.adapters.lists.files import ListFiles, States
 from kudurru.adapters.lists.jobs import (
@@ -47,7 +49,8 @@ from kudurru.domain.reconcile.blocklists import (
     wants_of,
     without_copy,
 )
-from kudurru.entrypoints.list_service import ListOptions, ListRow, Statistics
+from kudurru.entrypoints.list_options import ListOptions
+from kudurru.entrypoints.list_service import ListRow
 from kudurru.projections.lists_view import ListsView
 
 log = logging.getLogger("kudurru")
@@ -65,6 +68,13 @@ Run = Callable[[Job, float], Awaitable[Result]]
 WriteStatus = Callable[[Key, BlockListStatus], Awaitable[None]]
 """Make this the `sources` and `entries` of a list's status. Raises KudurruError."""
 ReadStatus = Callable[[Key], BlockListStatus]
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    fetches: dict[str, int]  # by how they ended: new, unchanged, failed
+    builds: dict[str, int]  # done, failed
+    rules: int  # in the table
+    bytes: int  # of the table's words
 
 
 class ListKeeper:

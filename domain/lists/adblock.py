@@ -10,12 +10,11 @@ import re
 from collections.abc import Callable, Iterable
 
 import msgspec
-import re2
 
 from kudurru.domain.dns.names import ROOT
 from kudurru.domain.dns.record_types import CNAME, TXT, BadRecord, type_from_text
 from kudurru.domain.dns.records import rdata_from_text
-from kudurru.domain.lists.patterns import TooComplex, size_of
+from kudurru.domain.lists.patterns import BadPattern, size_of
 from kudurru.domain.lists.rules import (
     BELOW,
     NOTHING,
@@ -118,7 +117,7 @@ def checked_pattern(pattern: str) -> str:
         raise Refused(Reason.UNSUPPORTED)
     try:
         size_of(pattern)
-    except (re2.error, TooComplex):
+    except BadPattern:
         raise Refused(Reason.REGEX) from None
     return pattern
 

@@ -29,7 +29,7 @@ from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.matcher import Matcher
 from kudurru.domain.objects import Key, key_of
 from kudurru.entrypoints.list_keeper import ListKeeper
-from kudurru.entrypoints.list_service import ListOptions
+from kudurru.entrypoints.list_options import ListOptions
 from kudurru.projections.lists_view import ListsView
 from tests.nodes import a_change, memory_node
 from tests.objects import manifest, put

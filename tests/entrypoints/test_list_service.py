@@ -6,13 +6,10 @@ from kudurru.adapters.lists.jobs import Nameserver
 from kudurru.adapters.metrics import METRICS
 from kudurru.domain.kinds.blocklist import SourceStatus
 from kudurru.domain.settings import BlockingSettings, Settings, Upstream, UpstreamSettings
-from kudurru.entrypoints.list_service import (
-    ListRow,
-    Statistics,
-    list_key,
-    list_options,
-    list_samples,
-)
+from kudurru.entrypoints.health import list_samples
+from kudurru.entrypoints.list_keeper import Statistics
+from kudurru.entrypoints.list_options import list_options
+from kudurru.entrypoints.list_service import ListRow, list_key
 
 
 def test_servers_of_lists_are_looked_up_by_bootstrap_and_upstreams_that_have_addresses() -> None:
