@@ -307,6 +307,7 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         notes=options.get("notes"),
         signatures=options.get("signatures"),
         transfers=options.get("transfers"),
+        control=options.get("control"),
     )
 
 

@@ -27,6 +27,7 @@ from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.lists.files import ListFiles
 from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
+from kudurru.adapters.refresh_times import RefreshTimes
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
@@ -71,6 +72,7 @@ from kudurru.entrypoints.filtering import (
     to_blocking,
 )
 from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_options import ListOptions
@@ -206,11 +208,22 @@ class Server:
                 directory, node, options.secrets_key, allow_old=options.tsig.allow_old
             )
             self._keyring = keyring
+            signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
+            times = RefreshTimes(directory.refresh_times)
+            inbound = Inbound(node, writer, keyring, signatures, times)
             notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
             self._notifier = notifier
             cookies = Cookies(secret)
             addresses = await self._listen(
-                node, writer, keeper, keyring, cookies, directory.cache_dump, query_log, stack
+                node,
+                writer,
+                keeper,
+                signatures,
+                inbound,
+                cookies,
+                directory.cache_dump,
+                query_log,
+                stack,
             )
             await self._replay(node, checkpointer)
             if self._stopping.is_set():
@@ -227,6 +240,8 @@ class Server:
                         ),
                         tasks.create_task(notifier.run(), name="notifies"),
                     ]
+                    for name, runnable in inbound.runnables().items():
+                        running.append(tasks.create_task(runnable, name=name))
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
@@ -371,7 +386,8 @@ class Server:
         node: Node,
         writer: Writer,
         keeper: ListKeeper,
-        keyring: Keyring,
+        signatures: Signatures,
+        inbound: Inbound,
         cookies: Cookies,
         cache_dump: Path,
         query_log: QueryLog | None,
@@ -409,8 +425,9 @@ class Server:
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
             neighbours=self._neighbours,
-            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            signatures=signatures,
             transfers=transfers,
+            control=inbound.control,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
@@ -420,6 +437,7 @@ class Server:
         if query_log is not None:
             metrics.add(query_log.samples)
         metrics.add(lambda: transfer_samples(transfers))
+        metrics.add(inbound.samples)
         if self._notifier is not None:
             notifier = self._notifier
             metrics.add(lambda: notify_samples(notifier.statistics()))
@@ -427,9 +445,10 @@ class Server:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
         health = health_routes(self.why_not_ready, self.warnings)
+        names = [options.node_name] if options.node_name else []
         parts: list[HttpServer | PacketEngine] = [
-            *(HttpServer(health, one.sockets) for one in web),
-            HttpServer(metrics_routes(metrics), scraped.sockets),
+            *(HttpServer(health, one.sockets, names=names) for one in web),
+            HttpServer(metrics_routes(metrics), scraped.sockets, names=names),
             *(engine for _, engine in self._engines),
         ]
         stack.push_async_callback(stop_all, parts)

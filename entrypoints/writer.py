@@ -98,6 +98,8 @@ class Writer:
         and never sees a part of a change. DNS does not wait: it sees zones as they were before."""
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
+        self.listeners: list[Callable[[list[Recorded]], None]] = []
+        """Told of events once they are in the views."""
         self.on_recorded = asyncio.Event()
         """Set after each append, that of a stamp too."""
 
@@ -396,6 +398,8 @@ class Writer:
     def _count(self, recorded: list[Recorded]) -> None:
         if self._checkpointer is not None:
             self._checkpointer.count(recorded)
+        for listener in self.listeners:
+            listener(recorded)
         self.on_recorded.set()
 
     async def _catch_up(self) -> None:
