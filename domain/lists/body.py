@@ -3,12 +3,13 @@ full disk with nothing, and a list that worked must not be lost to either."""
 
 import re
 from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
 from kudurru.domain.lists.patterns import Budget
 from kudurru.domain.lists.rules import Context, Reason
-from kudurru.domain.lists.scan import Octets, scan
+from kudurru.domain.lists.scan import LINES_EACH, Octets, scan
 
 RULES_MAX = 5_000_000
 """Rules of one source."""
@@ -33,13 +34,23 @@ class NoList(Exception):
     """A text that is no list. The message says why, and quotes nothing of it."""
 
 
-def inspect(text: Octets, context: Context, *, had_entries: bool) -> Facts:
-    """Count what is in a text. `had_entries`: the copy in use has some. Raises NoList."""
+def inspect(
+    text: Octets,
+    context: Context,
+    *,
+    had_entries: bool,
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> Facts:
+    """Count what is in a text. `had_entries`: the copy in use has some. `on_progress` is told how
+    far it was read, once in LINES_EACH lines. Raises NoList."""
     check_beginning(text[:_LOOKED_AT])
     entries = 0
     refused: Counter[Reason] = Counter()
     budget = Budget()
-    for _, found, _more in scan(text, 0, len(text), context):
+    lines = enumerate(scan(text, 0, len(text), context), 1)
+    for line, (offset, found, _more) in lines:
+        if not line % LINES_EACH:
+            on_progress(offset)
         if isinstance(found, bytes):
             entries += 1
         else:

@@ -39,7 +39,7 @@ from kudurru.domain.lists.rules import (
     Reason,
     Rule,
 )
-from kudurru.domain.lists.scan import Octets, scan, text_of
+from kudurru.domain.lists.scan import LINES_EACH, Octets, scan, text_of
 from kudurru.domain.objects import Key
 
 MAGIC = b"kdrlists"
@@ -66,7 +66,6 @@ _LENGTH = tuple(bytes((size,)) for size in range(64))
 _GOES_ON = frozenset(c.encode() for c in string.ascii_letters + string.digits + "_.-")
 
 _CHUNK = 1 << 20
-_PROGRESS = (1 << 16) - 1
 
 _hash = xxhash.xxh3_64_intdigest
 
@@ -183,8 +182,8 @@ class Builder:
     def add(
         self, source: Source, on_progress: Callable[[int], object] = lambda _: None
     ) -> SourceFacts:
-        """Read a source. Sources of one list come one after the other. `on_progress` is told now
-        and then how far it was read. Raises Full."""
+        """Read a source. Sources of one list come one after the other. `on_progress` is told how
+        far it was read, once in LINES_EACH lines. Raises Full."""
         if source.list != self._list:
             self._list, self._list_start, self._budget = source.list, source.start, Budget()
         end = source.start + source.size
@@ -192,14 +191,15 @@ class Builder:
         refused: Counter[Reason] = Counter()
         patterns: list[int] = []
         contexts = [(source.start, source.context)]
-        for offset, found, more in scan(self._octets, source.start, end, source.context):
+        lines = enumerate(scan(self._octets, source.start, end, source.context), 1)
+        for line, (offset, found, more) in lines:
+            if not line % LINES_EACH:
+                on_progress(offset)
             if isinstance(found, bytes):
                 if self._insert(found, offset, more, is_plain=True):  # type: ignore[arg-type]  # of Plain
                     entries += 1
                 else:
                     refused[Reason.NAME_MAX] += 1
-                if not entries & _PROGRESS:
-                    on_progress(offset)
                 continue
             refused.update(found.refused)
             for rule in found.rules:
