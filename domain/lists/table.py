@@ -191,8 +191,10 @@ class Builder:
         refused: Counter[Reason] = Counter()
         patterns: list[int] = []
         contexts = [(source.start, source.context)]
-        lines = enumerate(scan(self._octets, source.start, end, source.context), 1)
-        for line, (offset, found, more) in lines:
+        # The scan is nowhere but in the loop: it holds on to the map, which must close on Full.
+        for line, (offset, found, more) in enumerate(
+            scan(self._octets, source.start, end, source.context), 1
+        ):
             if not line % LINES_EACH:
                 on_progress(offset)
             if isinstance(found, bytes):
