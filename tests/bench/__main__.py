@@ -6,8 +6,8 @@ import sys
 
 BENCHES = (
     *("spine", "log", "tree", "postgres", "restore"),
-    *("master_file", "answers", "engine", "forward", "cache_dump", "visible", "transports"),
-    *("transfers", "lists"),
+    *("master_file", "answers", "engine", "forward", "cache_dump", "visible"),
+    *("transports", "lists", "transfers"),
 )
 SHORT = ("spine", "log", "engine", "visible", "lists")
 

@@ -66,7 +66,7 @@ def test_no_room_is_no_cache() -> None:
 
 
 def test_other_settings_keep_what_there_is_room_for() -> None:
-    cache = filled("a", "b", "c")
+    cache = filled("a", "b", "c", max_entries=100)
     cache.configure(CacheSettings(max_entries=2, prefetch=False))
     assert kept(cache) == {key("b"), key("c")}
 
