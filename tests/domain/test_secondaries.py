@@ -82,9 +82,16 @@ def test_a_notify_is_followed_at_once_and_during_a_refresh_right_after_it() -> N
     assert (idle.next_us, idle.first) == (9 * S, 2)
     busy = rules.notified(schedule, 2, 9 * S, is_busy=True)
     assert busy.next_us == schedule.next_us
-    assert rules.refreshed(busy, SOA, 0, 11 * S, 0).next_us == 11 * S
-    assert rules.failed(busy, SOA, 11 * S, 0).next_us == 11 * S
+    assert rules.refreshed(busy, SOA, 0, 11 * S, 0).next_us == 12 * S
+    assert rules.failed(busy, SOA, 11 * S, 0).next_us == 12 * S
     assert not rules.refreshed(busy, SOA, 0, 11 * S, 0).is_notified
+
+
+def test_a_flood_of_notifies_leads_to_a_refresh_a_second() -> None:
+    schedule = rules.refreshed(rules.begin(SOA, 0, 0), SOA, 0, 10 * S, 0)
+    for at_us in (10 * S, 10 * S + 1, 10 * S + 500_000):
+        assert rules.notified(schedule, 0, at_us, is_busy=False).next_us == 11 * S
+    assert rules.notified(schedule, 0, 12 * S, is_busy=False).next_us == 12 * S
 
 
 def test_what_is_due_next_is_the_refresh_or_the_expiry() -> None:

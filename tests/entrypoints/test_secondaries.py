@@ -416,7 +416,13 @@ def test_records_that_a_restore_changed_are_fetched_again() -> None:
             key=stored.key, spec=type(stored.body.spec)(spec), labels={}, annotations={},
             manager=stored.manager, created=stored.body.creation_timestamp,
         )  # fmt: skip
+        asked = len(scene.script.asked)
         await scene.writer.submit(a_change(revert))
+        stored = scene.node.objects.find(stored.key)
+        assert stored is not None
+        assert b"was" in bytes(stored.body.spec)
+        scene.pass_time(1)
+        await scene.until(lambda: len(scene.script.asked) == asked + 2)
         await scene.settled()
         stored = scene.node.objects.find(stored.key)
         assert stored is not None
@@ -491,6 +497,7 @@ def test_a_notify_of_a_primary_leads_to_one_refresh_and_of_others_to_none() -> N
         assert scene.secondaries.statistics().refreshes == before
         for _ in range(100):
             assert scene.secondaries.notified(apex, f"::ffff:{FIRST}", None) == "taken"
+        scene.pass_time(1)
         await scene.until(lambda: scene.serial() == 11)
         await scene.settled()
         assert scene.secondaries.statistics().refreshes == before + 1
