@@ -52,7 +52,7 @@ from kudurru.entrypoints.steps import no_collections, unhurried
 from kudurru.entrypoints.wiring import STEPPED_MIN, Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.transferred import Source, command_steps, is_sound, ours_of
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.secondaries")
 
@@ -219,7 +219,7 @@ class Secondaries:
         self._tracked = there
         for name in self._suspect & there.keys():
             found, tracked = self._node.zones.state(name), there[name]
-            if found is not None and not is_sound(found, self._status(found.key)):
+            if found is not None and not is_sound(found):
                 tracked.schedule = rules.notified(
                     tracked.schedule, 0, now_us, is_busy=tracked.busy is not None
                 )
@@ -321,7 +321,7 @@ class Secondaries:
             [str(peer) for peer in peers],
             tracked.schedule.first,
             ours.serial if ours else None,
-            needs_whole=ours is not None and not is_sound(state, self._status(state.key)),
+            needs_whole=ours is not None and not is_sound(state),
         )
         while not isinstance(step := refresh.step, Settled):
             primary = spec.primaries[step.primary]
