@@ -327,3 +327,10 @@ def test_a_root_zone_encloses_everything() -> None:
     assert root.has_name(from_text("b."))
     assert ZoneSet([root]).find(from_text("x.y.")) is root
     assert root.closest_encloser(from_text("x.b.")) == from_text("b.")
+
+
+def test_a_snapshot_keeps_whether_a_zone_may_be_answered_from() -> None:
+    zone = Zone(names.from_text("example."), SOA_VALUE)
+    for is_available in (False, True):
+        zone.is_available = is_available
+        assert Zone.of(zone.frame(), {}).is_available is is_available
