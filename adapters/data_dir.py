@@ -4,6 +4,7 @@ log.db        the log, the only thing that cannot be rebuilt
 store         where the log is when it is not here
 views.db      a snapshot of the views
 querylog.db   queries, which are no part of the log
+secondaries.json  when secondary zones were last known to be right
 cache.dump    answers of upstreams, for the next start
 lists/        block lists as fetched, and the table made of them (`adapters.lists.files`)
 keys/         signing keys and other secrets of the node, mode 0700
@@ -42,6 +43,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def querylog(self) -> Path:
         return self.path / "querylog.db"
+
+    @property
+    def refresh_times(self) -> Path:
+        return self.path / "secondaries.json"
 
     @property
     def cache_dump(self) -> Path:

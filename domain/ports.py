@@ -2,7 +2,15 @@
 per port (tests/contracts, for stores tests/conformance/store) runs on every adapter."""
 
 import builtins
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -443,6 +451,34 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """End every watch. Idempotent."""
+        ...
+
+
+class Peer(NamedTuple):
+    """Another server, and how to talk to it."""
+
+    address: str
+    port: int
+    is_tls: bool = False
+    server_name: str | None = None  # that its certificate must be for; None: any will do
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}"
+
+
+class TransferClient(Protocol):
+    """Asks other servers for their zones. Every wait has an end."""
+
+    async def ask(self, peer: Peer, query: bytes, *, stream: bool = False) -> bytes:
+        """The answer to one question, over UDP, or over a connection where `stream` says so or the
+        peer takes nothing else. Raises: Unreachable."""
+        ...
+
+    def fetch(self, peer: Peer, query: bytes) -> AsyncGenerator[bytes, None]:
+        """Messages of the answer over one connection, until the peer closes it or the caller the
+        iterator. Raises: Unreachable before the first message, and where one is waited for too
+        long."""
         ...
 
 

@@ -242,7 +242,7 @@ def open_reader(data: Path) -> Iterator[Node]:
     log = open_event_log(directory)
     try:
         yield Node(log, SystemClock(), SystemEntropy())
-    except UNREADABLE as error:
+    except (LogDamaged, *UNREADABLE) as error:
         refuse_damaged(log, error)
         raise
     finally:
@@ -343,6 +343,7 @@ def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
         notes=options.get("notes"),
         signatures=options.get("signatures"),
         transfers=options.get("transfers"),
+        control=options.get("control"),
     )
 
 

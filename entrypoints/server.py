@@ -28,6 +28,7 @@ from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.lists.files import ListFiles
 from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
+from kudurru.adapters.refresh_times import RefreshTimes
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
@@ -73,6 +74,7 @@ from kudurru.entrypoints.filtering import (
     to_blocking,
 )
 from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_service import ListOptions, list_samples, status_of
@@ -214,6 +216,9 @@ class Server:
                 directory, node, options.secrets_key, allow_old=options.tsig.allow_old
             )
             self._keyring = keyring
+            signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
+            times = RefreshTimes(directory.refresh_times)
+            inbound = Inbound(node, writer, keyring, signatures, times)
             notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
             self._notifier = notifier
             cookies = Cookies(secret)
@@ -221,7 +226,8 @@ class Server:
                 node,
                 writer,
                 keeper,
-                keyring,
+                signatures,
+                inbound,
                 cookies,
                 directory.cache_dump,
                 query_log,
@@ -246,6 +252,8 @@ class Server:
                         ),
                         tasks.create_task(notifier.run(), name="notifies"),
                     ]
+                    for name, runnable in inbound.runnables().items():
+                        running.append(tasks.create_task(runnable, name=name))
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
@@ -397,7 +405,8 @@ class Server:
         node: Node,
         writer: Writer,
         keeper: ListKeeper,
-        keyring: Keyring,
+        signatures: Signatures,
+        inbound: Inbound,
         cookies: Cookies,
         cache_dump: Path,
         query_log: QueryLog | None,
@@ -436,8 +445,9 @@ class Server:
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
             neighbours=self._neighbours,
-            signatures=Signatures(keyring.find, may_truncate=options.tsig.allow_truncated),
+            signatures=signatures,
             transfers=transfers,
+            control=inbound.control,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._early = early = EarlyHandler(pipeline)
@@ -450,6 +460,7 @@ class Server:
         if query_log is not None:
             metrics.add(query_log.samples)
         metrics.add(lambda: transfer_samples(transfers))
+        metrics.add(inbound.samples)
         if self._notifier is not None:
             notifier = self._notifier
             metrics.add(lambda: notify_samples(notifier.statistics()))
@@ -457,9 +468,10 @@ class Server:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
         health = health_routes(self.why_not_ready, self.warnings)
+        names = [options.node_name] if options.node_name else []
         parts: list[HttpServer | PacketEngine] = [
-            *(HttpServer(health, one.sockets) for one in web),
-            HttpServer(metrics_routes(metrics), scraped.sockets),
+            *(HttpServer(health, one.sockets, names=names) for one in web),
+            HttpServer(metrics_routes(metrics), scraped.sockets, names=names),
             *(engine for _, engine in self._engines),
         ]
         stack.push_async_callback(stop_all, parts)

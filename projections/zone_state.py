@@ -55,11 +55,9 @@ class ZoneState:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the zone may be answered from: a primary once it has a serial, for nobody must
-        see its SOA without one."""
-        if self.zone is None:
-            return False
-        return self.zone.stamped_soa is not None or self.spec.type != "Primary"
+        """Whether the zone may be answered from: once it has a serial, for nobody must see its SOA
+        without one."""
+        return self.zone is not None and self.zone.stamped_soa is not None
 
     def allows(self, namespace: str) -> bool:
         allowed = self.spec.allowed_namespaces

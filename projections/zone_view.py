@@ -8,6 +8,7 @@ in a follower, and so sees the objects as they were before the event at hand.
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -15,8 +16,8 @@ from kudurru.domain import zone_model
 from kudurru.domain.chain import Redaction
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.serials import is_serial
-from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.dns.serials import SERIAL_BITS, is_serial
+from kudurru.domain.dns.zone_tree import Delta, Zone, ZoneSet
 from kudurru.domain.events import (
     LOG_PRUNED,
     OBJECT_APPLIED,
@@ -33,6 +34,7 @@ from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.pruning import PrunedBody
+from kudurru.domain.reconcile.secondaries import is_expired, soa_from_status
 from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
@@ -166,6 +168,7 @@ class ZoneView:
             parts = [state.key, state.created]
             if state.zone is not None:
                 parts += [state.zone.digest(), str(state.zone.serial)]
+                parts += [] if state.zone.is_available else ["unavailable"]
                 stamped = SetDigest()
                 for owner, image in state.zone.stamped_nodes():
                     stamped.add(names.key(owner) + image)
@@ -245,6 +248,19 @@ class ZoneView:
         states = self._by_apex.get(apex, [])
         return next((s for s in states if s.zone is not None), states[0] if states else None)
 
+    def withhold(self, name: str) -> None:
+        """Do not answer from a secondary zone until its next status: it has expired, whether the
+        log could be told or not."""
+        state = self._states.get(name)
+        if state is not None and state.zone is not None and state.spec.type == "Secondary":
+            self.served.before_change(state.zone)
+            state.zone.is_available = False
+            self._changed()
+
+    def waiting(self) -> dict[str, set[Key]]:
+        """Record sets whose zone is not served, by name of the DNSZone. Do not change it."""
+        return self._waiting
+
     def serving(self, apex: Name) -> ZoneState | None:
         """The DNSZone that serves a name, by its key."""
         states = self._by_apex.get(apex, ())
@@ -267,9 +283,11 @@ class ZoneView:
         return [problem for owner in sorted(found) for problem in found[owner]]
 
     def unstamped(self) -> list[ZoneState]:
-        """Zones whose newest content is not what their serial says."""
+        """Primary zones whose newest content is not what their serial says. The serial of a
+        secondary is its primary's."""
         states = (self._states.get(name) for name in sorted(self._touched))
-        found = [s for s in states if s and s.zone and s.zone.has_unstamped_changes()]
+        ours = (s for s in states if s and s.spec.type == "Primary")
+        found = [s for s in ours if s.zone and s.zone.has_unstamped_changes()]
         self._touched = {s.name for s in found}
         return found
 
@@ -338,38 +356,52 @@ class ZoneView:
             before.default_ttl,
             before.allowed_namespaces,
         ):
-            zone.set_soa(zone_model.soa_of(spec))
+            self._set_soa(state, zone)
             keys = self._keys_of(state)
             self._clear_sources(state, zone)
             self._populate(state, zone, keys)
         else:
-            zone.set_soa(zone_model.soa_of(spec))
+            self._set_soa(state, zone)
             self._rebuild(state, zone, state.apex, {})
         self._changed()
 
+    def _set_soa(self, state: ZoneState, zone: Zone) -> None:
+        if state.spec.type == "Primary":
+            zone.set_soa(zone_model.soa_of(state.spec))
+
     def _elect(self, apex: Name) -> None:
-        """The earliest of the DNSZones with this name has it. It serves when it is a primary."""
+        """The earliest of the DNSZones with this name has it. A primary is served at once, a
+        secondary as it was transferred."""
         states = self._by_apex[apex]
         first = min(states, key=lambda s: (s.created, s.name))
         for state in states:
             if state is not first and state.zone is not None:
                 self._withdraw(state)
-        if first.spec.type == "Primary" and first.zone is None:
+        if first.spec.type != "Forward" and first.zone is None:
             zone = Zone(names.from_text(first.spec.zone_name), zone_model.soa_of(first.spec))
             first.zone = zone
             self._touched.add(first.name)
             self._populate(first, zone, self._waiting.pop(first.name, set()))
+            if first.spec.type == "Secondary":
+                stored = self._objects.find(first.key)
+                self._take_version(zone, stored.status if stored else None)
         self._show(apex)
 
     def _show(self, apex: Name) -> None:
         """Serve who has the name. What was served there before stays until the first serial of a
-        zone that takes its place."""
+        zone that takes its place; where nothing was, a secondary answers that it is not ready."""
         state = next((s for s in self._by_apex.get(apex, ()) if s.zone is not None), None)
         if state is None:
             self.served.remove(apex)
-        elif state.zone is not None and (state.is_shown or self._shows_unstamped):
+        elif state.zone is not None and (
+            state.is_shown or self._shows_unstamped or self._awaits(state)
+        ):
             self.served.add(state.zone)
         self._changed()
+
+    def _awaits(self, state: ZoneState) -> bool:
+        """Whether a secondary is still to be transferred to where nothing is served."""
+        return state.spec.type == "Secondary" and self.served.get(state.apex) is None
 
     def _withdraw(self, state: ZoneState) -> None:
         """Stop serving; its record sets wait for a zone of that name. A zone that is served again
@@ -404,9 +436,16 @@ class ZoneView:
                 self._include(state, zone, key, *loaded)
 
     def _stamp(self, state: ZoneState, event: Recorded, body: bytes) -> None:
+        zone, status = state.zone, decode_status(body)
+        if zone is not None and state.spec.type == "Secondary":
+            self.served.before_change(zone)
+            delta = self._take_version(zone, status)
+            if delta is not None:
+                self.history.add(state.apex, delta, event.seq, event.ts)
+            self._show(state.apex)
+            return
         # Only the serial is looked at: whatever else a status holds, the zone is served.
-        serial = decode_status(body).get("serial")
-        zone = state.zone
+        serial = status.get("serial")
         if zone is None or not is_serial(serial) or serial == zone.serial:
             return
         self.served.before_change(zone)
@@ -414,6 +453,23 @@ class ZoneView:
         self.history.add(state.apex, delta, event.seq, event.ts)
         self._shows_unstamped = False
         self._show(state.apex)
+
+    @staticmethod
+    def _take_version(zone: Zone, status: dict[str, Any] | None) -> Delta | None:
+        """Let a secondary zone be the version that its status names. What became of the version
+        before, where there was one; None where it is the same, or was healed."""
+        serial, soa = (status or {}).get("serial"), soa_from_status(status)
+        is_known = soa is not None and isinstance(serial, int) and 0 <= serial < 1 << SERIAL_BITS
+        zone.is_available = is_known and not is_expired(status)
+        if soa is None or not is_known:
+            return None
+        assert isinstance(serial, int)
+        is_same = zone.stamped_soa is not None and serial == zone.serial
+        if is_same and soa == zone.stamped_soa and not zone.has_unstamped_changes():
+            return None
+        zone.set_soa(soa)
+        delta = zone.stamp(serial)
+        return None if is_same else delta
 
     # --- record sets --------------------------------------------------------------------
 
@@ -533,6 +589,7 @@ class ZoneView:
             apex_key=state.apex,
             default_ttl=state.spec.default_ttl,
             now_s=self.now_s,
+            takes_apex_ns=state.spec.type == "Secondary",
         )
         if resolved.problems or self._problems:
             self._note_problems(owner, contributions, resolved.problems)

@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterable
 from email.utils import formatdate
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from kudurru.adapters.dns.answering import HEADER, Answering, Wire
-from kudurru.adapters.networks import Networks
+from kudurru.adapters.networks import Networks, client_text
 from kudurru.domain.dns.messages import freshness_s
 from kudurru.domain.later import Later
+from kudurru.domain.notation import parse_address
 
 PATH = b"/dns-query"
 _PATH_WITH_ID = re.compile(rb"/dns-query/([A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)(?![^?])")
@@ -28,6 +28,7 @@ HEADERS_MAX = 32 << 10  # octets of all fields of a request
 Headers = list[tuple[bytes, bytes]]
 
 _KEPT = frozenset({b":method", b":path", b"content-type", b"x-forwarded-for"})
+_ORIGIN = re.compile(rb"^https?://[^/?#]*", re.IGNORECASE)
 _BASE64URL = re.compile(rb"[A-Za-z0-9_-]+")
 _FORWARDED_MAX = 32  # addresses looked at
 
@@ -142,7 +143,8 @@ class _Refused(Exception):
 
 def _message_of(request: Request) -> bytes:
     """The DNS message of a request. Raises _Refused."""
-    path, _, parameters = request.target.partition(b"?")
+    # A whole URL is the same as its path (RFC 9112 section 3.2.2).
+    path, _, parameters = _ORIGIN.sub(b"", request.target, 1).partition(b"?")
     if len(request.target) > TARGET_MAX:
         raise _Refused(414, f"at most {TARGET_MAX} octets of path and query")
     if path != PATH and not _PATH_WITH_ID.fullmatch(path):
@@ -215,6 +217,6 @@ def _address_in(text: str) -> str | None:
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        return str(ip_address(text))
+        return client_text(parse_address(text))
     except ValueError:
         return None

@@ -38,7 +38,7 @@ from kudurru.domain.dns.zone_tree import (
 )
 
 NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, YXDOMAIN = range(7)
-NOTAUTH = 9
+YXRRSET, NXRRSET, NOTAUTH, NOTZONE = range(7, 11)
 BADVERS, BADCOOKIE = 16, 23
 RCODE_NAMES = {
     NOERROR: "NOERROR",
@@ -48,11 +48,14 @@ RCODE_NAMES = {
     NOTIMP: "NOTIMP",
     REFUSED: "REFUSED",
     YXDOMAIN: "YXDOMAIN",
+    YXRRSET: "YXRRSET",
+    NXRRSET: "NXRRSET",
     NOTAUTH: "NOTAUTH",
+    NOTZONE: "NOTZONE",
     BADVERS: "BADVERS",
     BADCOOKIE: "BADCOOKIE",
 }
-NOT_READY, PROHIBITED, NOT_AUTHORITATIVE = 14, 18, 20
+NOT_READY, PROHIBITED, NOT_AUTHORITATIVE, INVALID_DATA = 14, 18, 20, 24
 """Extended errors (RFC 8914 section 4), where the code alone leaves people guessing."""
 
 CHAIN_MAX = 16
@@ -104,6 +107,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 NOT_OURS = Answer(REFUSED, extended_error=NOT_AUTHORITATIVE)
+UNAVAILABLE = Answer(SERVFAIL, is_lasting=False, extended_error=INVALID_DATA)
+"""For a zone that was not transferred yet, or has expired (RFC 8914 section 4.25)."""
 
 
 def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
@@ -113,6 +118,8 @@ def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
     zone = zones.find_for(key, qtype)
     if zone is None:
         return NOT_OURS
+    if not zone.is_available:
+        return UNAVAILABLE
     if not (zone.cuts or zone.dnames or zone.expiring) and qtype not in _WITH_TARGETS:
         image = zone.nodes.get(key)
         if image is not None:
@@ -171,7 +178,7 @@ class _Resolution:
                 break
             visited.add(key)
             found = self.zones.find_for(key, self.qtype)
-            if found is None:
+            if found is None or not found.is_available:
                 break
             zone = found
         return self._finish()

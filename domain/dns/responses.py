@@ -379,10 +379,14 @@ class _Reader:
         chain = {name}
         for _ in range(CHAIN_MAX if aliases or dnames else 0):
             target = aliases.get(name) or _substituted(name, dnames)
-            if target is None or target in chain:
+            if target is None:
                 break
+            if target in chain:
+                raise Malformed("its aliases go in a circle")
             chain.add(target)
             name = target
+        if len(chain) > CHAIN_MAX:
+            raise Malformed(f"more than {CHAIN_MAX} aliases")
         self.final = name
         return chain
 

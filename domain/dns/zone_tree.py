@@ -17,7 +17,7 @@ serial. So a zone remembers what each owner held when it was stamped last (the *
 stamped version can be read whole, and the next stamp says what changed, at the cost of the change.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct as Layout
 from typing import NamedTuple
 
@@ -119,6 +119,7 @@ class ZoneFrame(msgspec.Struct, frozen=True, array_like=True):
     record_count: int
     before: dict[bytes, bytes] | None
     digest: bytes
+    is_available: bool
 
 
 class StampedVersion:
@@ -177,6 +178,7 @@ class Zone:
         "cuts",
         "dnames",
         "expiring",
+        "is_available",
         "key",
         "nodes",
         "record_count",
@@ -190,6 +192,9 @@ class Zone:
         self.apex = apex
         self.key = names.key(apex)
         self.soa = soa
+        self.is_available = True
+        """Whether it may be answered from: not so a secondary before its first transfer, or when
+        its primaries were silent for too long."""
         self.serial = 0
         """Of the stamped version; 0 before the first stamp."""
         self.stamped_soa: Soa | None = None
@@ -263,6 +268,7 @@ class Zone:
         )
         copy.nodes, copy.children = self.nodes.copy(), self.children.copy()
         copy.cuts, copy.dnames = self.cuts.copy(), self.dnames.copy()
+        copy.is_available = self.is_available
         copy.cased, copy.expiring = self.cased.copy(), self.expiring.copy()
         copy._soa_changed()
         return copy
@@ -283,6 +289,7 @@ class Zone:
             self.record_count,
             self._before,
             self._digest.to_bytes(),
+            self.is_available,
         )
 
     @classmethod
@@ -296,6 +303,7 @@ class Zone:
         zone.record_count = frame.record_count
         zone._before = frame.before
         zone._digest = SetDigest.from_bytes(frame.digest)
+        zone.is_available = frame.is_available
         zone._soa_changed()
         return zone
 
@@ -329,6 +337,14 @@ class Zone:
         self.stamped_soa = self.soa
         self._soa_changed()
         return delta
+
+    def foresee(self, soa: Soa) -> "Foresight":
+        """What the zone would be with another SOA and other images, which it is told one by one."""
+        self._settle()
+        digest = self._digest.copy()
+        digest.remove(_soa_element(self.key, self.soa))
+        digest.add(_soa_element(self.key, soa))
+        return Foresight(self.nodes, digest, self.record_count)
 
     def stamped_nodes(self) -> Iterator[tuple[bytes, bytes]]:
         """Owners and images of the stamped version, in no order, without the SOA; nothing before
@@ -497,6 +513,27 @@ class Zone:
         head = _RR_HEAD.pack(b"", SOA, CLASS_IN, soa.negative_ttl, length)
         parts[1] = head[len(QUESTION_POINTER) :] + parts[1]
         return tuple(parts)
+
+
+class Foresight:
+    """Digest and record count of a zone as it will be; see `Zone.foresee`."""
+
+    def __init__(self, nodes: Mapping[bytes, bytes], digest: SetDigest, record_count: int) -> None:
+        self._nodes = nodes
+        self._digest = digest
+        self.record_count = record_count
+
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def replace(self, key: bytes, image: bytes) -> None:
+        """Let an owner, by key, hold this image. Once for each."""
+        for rrset in unpack(self._nodes.get(key, EMPTY)):
+            self._digest.remove(_element(key, rrset))
+            self.record_count -= rrset.rr_count
+        for rrset in unpack(image):
+            self._digest.add(_element(key, rrset))
+            self.record_count += rrset.rr_count
 
 
 class ZoneSetStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from kudurru.entrypoints.cli.progress import EVERY, progress
 from kudurru.entrypoints.state_export import FIRST, MANIFESTS, REFUSED, Exported, export_state
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.follow import Follower
+from kudurru.projections.zone_state import ZoneState
 
 app = command_app()
 
@@ -153,24 +154,27 @@ def replay_compared(node: Node, upto: Position | None) -> int:
             is_told = event.seq > oldest  # before that rows are missing, and no state is whole
             if event.type == CHECKPOINT_STATE and is_told:
                 _compare_state(node, event)
+            is_status = event.type == OBJECT_STATUS and event.key.startswith("DNSZone/")
+            state = node.zones.state(ref_of(event.key).name) if is_status and is_told else None
+            before = state.zone.serial if state is not None and state.zone is not None else None
             follower.apply(event)
             if seen is not None:
                 seen(event.seq)
-            if event.type == OBJECT_STATUS and is_told and event.key.startswith("DNSZone/"):
-                stamps += _compare_stamp(node, event)
+            if state is not None:
+                stamps += _compare_stamp(node, state, event, before)
     if upto is None:
         node.advance()
     return stamps
 
 
-def _compare_stamp(node: Node, event: Recorded) -> bool:
-    """Whether it is one that can be told."""
-    state = node.zones.state(ref_of(event.key).name)
-    if state is None or state.zone is None or event.body is None:
+def _compare_stamp(node: Node, state: ZoneState, event: Recorded, before: int | None) -> bool:
+    """Whether it is a stamp that can be told of; `before` is the serial before it."""
+    if state.zone is None or event.body is None or not node.zones.is_known(state.name):
         return False
-    if not node.zones.is_known(state.name):
-        return False
-    said, found = decode_status(event.body).get("contentHash"), state.zone.digest()
+    status = decode_status(event.body)
+    if status.get("serial") in (None, before):
+        return False  # of conditions only, between stamps
+    said, found = status.get("contentHash"), state.zone.digest()
     if said != found:
         raise LogDamaged(
             "state",

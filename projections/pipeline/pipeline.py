@@ -44,6 +44,7 @@ from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply
 from kudurru.domain.query_log import NO_RCODE
+from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
 from kudurru.projections.pipeline.course import Course
 from kudurru.projections.pipeline.edns import Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
@@ -53,6 +54,9 @@ from kudurru.projections.pipeline.signatures import Refusal, Signatures
 from kudurru.projections.pipeline.transfers import Sender, Transfers
 from kudurru.projections.pipeline.zones import Zones
 from kudurru.projections.query_log import QueryNotes
+
+_RESPONSE_OR_OPCODE = 0xF8  # of the third octet
+_CONTROL = frozenset({NOTIFY << 3, UPDATE << 3})
 
 UDP = "udp"
 TRANSFER_TYPES = (AXFR, IXFR)
@@ -130,6 +134,7 @@ class Pipeline:
         cookies: Cookies | None = None,
         signatures: Signatures | None = None,
         transfers: Transfers | None = None,
+        control: Control | None = None,
         policy: Policy | None = None,
         resolver: Resolver | None = None,
         route_of: RouteOf = lambda _upstreams: None,
@@ -146,6 +151,8 @@ class Pipeline:
         self._signatures = signatures or Signatures()
         self._transfers = transfers
         self._zones = Zones(zones)
+        self._control = control
+        self._is_synced = is_synced
         self._clock = clock
         self._on_exception = on_exception
         self._requests: dict[str, int] = defaultdict(int)
@@ -169,6 +176,8 @@ class Pipeline:
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
         try:
+            if self._control is not None and packet[2] & _RESPONSE_OR_OPCODE in _CONTROL:
+                return self._other(self._control, packet, client)
             query = parse_query(packet)
             if isinstance(query, Unanswerable):
                 self._responses[query.rcode] += 1
@@ -314,6 +323,17 @@ class Pipeline:
             # RFC 1035 section 6.2: nobody has the authority over all classes.
             answer = msgspec.structs.replace(answer, is_authoritative=False)
         return answer
+
+    def _other(self, control: Control, packet: bytes, client: str) -> Reply | Later[Reply | None]:
+        """The reply to a message that is no question."""
+        if not self._is_synced():
+            return self._counted(error_reply(packet, SERVFAIL))
+        wire = control.handle(packet, client)
+        return wire.map(self._counted) if isinstance(wire, Later) else self._counted(wire)
+
+    def _counted(self, wire: bytes) -> Reply:
+        self._responses[wire[3] & 0xF] += 1
+        return Reply(wire, False)
 
     def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
         name = query.qname.lower()

@@ -144,8 +144,8 @@ class Transfers:
         if not self._acl(state).allows(sender.client, sender.key):
             self._refused += 1
             return _REFUSED
-        if state.zone.stamped_soa is None:
-            return _LATER  # a zone whose first stamp is on its way
+        if state.zone.stamped_soa is None or not state.zone.is_available:
+            return _LATER  # the first stamp or transfer is on its way, or the zone has expired
         frame = transfer_frame(query, options)
         if query.qtype == AXFR:
             return self._axfr(state.zone, frame, sender.proto)

@@ -189,6 +189,8 @@ def test_forwarded_addresses_are_believed_from_trusted_proxies_only(version, tru
         ([b"unknown, 203.0.113.9"], "203.0.113.9"),
         ([b""], "10.0.0.1"),
         ([b"\xff"], "10.0.0.1"),
+        ([b"::ffff:203.0.113.9"], "203.0.113.9"),
+        ([b"fe80::1%anything, at all"], "10.0.0.1"),
         ([b"203.0.113.9" + b", 10.0.0.2" * 1000], "10.0.0.1"),
     ],
 )
@@ -198,6 +200,15 @@ def test_the_client_is_the_nearest_address_that_is_no_proxy(fields, client) -> N
     response = doh.respond(Request(b"POST", b"/dns-query", headers, PACKET), "10.0.0.1")
     assert response is not None
     assert response.body[len(PACKET) :].decode() == client
+
+
+@pytest.mark.parametrize("origin", [b"", b"https://dns.example", b"HTTP://192.0.2.1:8443"])
+def test_a_target_may_be_a_whole_url(origin) -> None:
+    """RFC 9112 section 3.2.2."""
+    doh = Doh(Answering(Echo(), "https", 65_535), LOOPBACK)
+    response = doh.respond(Request(b"GET", origin + get(PACKET), [], b""), "10.0.0.1")
+    assert response is not None
+    assert response.status == 200
 
 
 @given(st.binary(max_size=80), st.binary(max_size=60), st.binary(max_size=60), st.booleans())

@@ -6,8 +6,8 @@ import sys
 
 BENCHES = (
     *("spine", "log", "tree", "replay", "postgres", "restore"),
-    *("master_file", "answers", "engine", "forward", "visible", "transports", "lists"),
-    "transfers",
+    *("master_file", "answers", "engine", "forward", "cache_dump", "visible"),
+    *("transports", "lists", "transfers"),
 )
 SHORT = ("spine", "log", "engine", "visible", "lists")
 GROUPS = {"record": ("log", "replay", "restore", "postgres")}

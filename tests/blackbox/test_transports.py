@@ -1,6 +1,7 @@
 """Every listener of the program: real clients, a certificate that changes, and bad ones."""
 
 import asyncio
+import http.client
 import json
 import os
 import shutil
@@ -86,6 +87,18 @@ def test_one_zone_is_answered_alike_over_every_transport(tmp_path: Path) -> None
 def get(server: Serving, name: str, path: str) -> str:
     with urllib.request.urlopen(f"http://{server.addresses[name]}{path}") as answer:
         return answer.read().decode()
+
+
+def test_the_node_may_be_asked_for_its_metrics_by_its_name(tmp_path: Path) -> None:
+    """As a Prometheus beside it in compose does; other names are refused (DNS rebinding)."""
+    with serving(tmp_path / "d", env={"KUDURRU__NODE__NAME": "ns9.example"}) as server:
+        for listener, path in (("metrics", "/metrics"), ("ops", "/readyz"), ("http", "/readyz")):
+            for host, code in (("ns9.example:1", 200), ("other.example", 421)):
+                address = server.addresses[listener]
+                connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+                connection.request("GET", path, headers={"Host": host})
+                assert connection.getresponse().status == code
+                connection.close()
 
 
 def served_names(server: Serving) -> list[str]:
