@@ -73,11 +73,12 @@ from kudurru.entrypoints.filtering import (
     read_explanation,
     to_blocking,
 )
-from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
 from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.list_keeper import ListKeeper
-from kudurru.entrypoints.list_service import ListOptions, list_samples, status_of
+from kudurru.entrypoints.list_options import ListOptions
+from kudurru.entrypoints.list_service import status_of
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,

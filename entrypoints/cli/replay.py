@@ -32,7 +32,6 @@ from kudurru.entrypoints.cli.progress import EVERY, progress
 from kudurru.entrypoints.state_export import FIRST, MANIFESTS, REFUSED, Exported, export_state
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.follow import Follower
-from kudurru.projections.zone_state import ZoneState
 
 app = command_app()
 
@@ -155,25 +154,32 @@ def replay_compared(node: Node, upto: Position | None) -> int:
             if event.type == CHECKPOINT_STATE and is_told:
                 _compare_state(node, event)
             is_status = event.type == OBJECT_STATUS and event.key.startswith("DNSZone/")
-            state = node.zones.state(ref_of(event.key).name) if is_status and is_told else None
-            before = state.zone.serial if state is not None and state.zone is not None else None
+            before = _serial(node, event) if is_status else None
             follower.apply(event)
             if seen is not None:
                 seen(event.seq)
-            if state is not None:
-                stamps += _compare_stamp(node, state, event, before)
+            if is_status and is_told:
+                stamps += _compare_stamp(node, event, before)
     if upto is None:
         node.advance()
     return stamps
 
 
-def _compare_stamp(node: Node, state: ZoneState, event: Recorded, before: int | None) -> bool:
-    """Whether it is a stamp that can be told of; `before` is the serial before it."""
-    if state.zone is None or event.body is None or not node.zones.is_known(state.name):
+def _serial(node: Node, event: Recorded) -> int | None:
+    """Of the zone that an event is about, as the views have it."""
+    state = node.zones.state(ref_of(event.key).name)
+    return state.zone.serial if state is not None and state.zone is not None else None
+
+
+def _compare_stamp(node: Node, event: Recorded, before: int | None) -> bool:
+    """Whether it is a stamp, and one that can be told. A status with the serial of `before` is of
+    conditions only."""
+    state = node.zones.state(ref_of(event.key).name)
+    if state is None or state.zone is None or event.body is None:
         return False
     status = decode_status(event.body)
-    if status.get("serial") in (None, before):
-        return False  # of conditions only, between stamps
+    if not node.zones.is_known(state.name) or status.get("serial") in (None, before):
+        return False
     said, found = status.get("contentHash"), state.zone.digest()
     if said != found:
         raise LogDamaged(

@@ -327,3 +327,11 @@ def test_a_root_zone_encloses_everything() -> None:
     assert root.has_name(from_text("b."))
     assert ZoneSet([root]).find(from_text("x.y.")) is root
     assert root.closest_encloser(from_text("x.b.")) == from_text("b.")
+
+
+def test_what_a_zone_will_be_begins_with_what_it_is_now() -> None:
+    zone = org()
+    zone.digest()
+    zone.replace(names.from_text("www.example.org."), [RRset(1, 300, (bytes((192, 0, 2, 77)),))])
+    ahead = zone.foresee(zone.soa)
+    assert ahead.digest() == zone.digest()
