@@ -1,13 +1,14 @@
 """Keeping the cache over a restart: read before the listeners answer, written now and then and at
 the end.
 
-DNS does not wait for a dump: references are copied in one go (some milliseconds for 100,000
-answers), they become octets a part at a time with the loop turning in between, and compressing and
-writing happen in a thread, outside the interpreter.
+DNS does not wait for a dump: references are copied a part of the cache at a time and become octets
+in small steps, with the loop turning in between; compressing and writing happen in a thread, mostly
+outside the interpreter.
 """
 
 import asyncio
 import logging
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -52,8 +53,8 @@ class CacheKeeper:
             written_us = self._clock.now_us()
             kept = self._cache.kept(written_us, self._clock.monotonic_us())
             parts = []
-            for i in range(0, len(kept), PART):
-                parts.append(encode_part([make() for make in kept[i : i + PART]]))
+            while part := list(islice(kept, PART)):
+                parts.append(encode_part(part))
                 await asyncio.sleep(0)
             try:
                 await asyncio.to_thread(write_dump, self._path, parts, written_us)

@@ -20,10 +20,11 @@ from kudurru.domain.reconcile.catalogs import BrokenCatalog, Listed, Member, Pre
 from kudurru.domain.reconcile.secondaries import with_condition
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.leading import lead
+from kudurru.entrypoints.steps import unhurried
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.transferred import held
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.catalogs")
 
@@ -64,7 +65,7 @@ class Catalogs:
             self._wake.clear()
             try:
                 async with self._writer.applying:
-                    changes = self._changes()
+                    changes = await self._changes()
                 for change in changes:
                     await self._writer.submit(change)
             except Conflict:
@@ -81,7 +82,7 @@ class Catalogs:
 
     # --- deciding -----------------------------------------------------------------------
 
-    def _changes(self) -> list[Change]:
+    async def _changes(self) -> list[Change]:
         """What is to be written now."""
         catalogs = [s for s in self._node.zones.states() if s.zone and s.spec.catalog is not None]
         if not catalogs and not self._may_be_left:
@@ -92,9 +93,9 @@ class Catalogs:
         members = {s.name: self._members(s) for s in catalogs if s.spec.type == "Secondary"}
         for state in catalogs:
             if state.spec.type == "Primary":
-                found.append(self._produce(state))
+                found.append(await self._produce(state))
             else:
-                found.append(self._consume(state, members))
+                found.append(await self._consume(state, members))
         return [change for change in found if change is not None]
 
     def _members(self, state: ZoneState) -> dict[Name, Member] | str | None:
@@ -108,14 +109,14 @@ class Catalogs:
         except BrokenCatalog as error:
             return str(error)
 
-    def _consume(
+    async def _consume(
         self, state: ZoneState, members: dict[str, dict[Name, Member] | str | None]
     ) -> Change | None:
         listed = members[state.name]
         if listed is None:
             return None
         if isinstance(listed, str):
-            return self._change(state, [], [f"it is not followed: {listed}"])
+            return await self._change(state, [], [f"it is not followed: {listed}"])
         moving = {
             zone: member.moves_to
             for name, others in members.items()
@@ -124,7 +125,7 @@ class Catalogs:
             if member.moves_to is not None
         }
         found = rules.consume(state.name, state.apex, state.spec, listed, self._present(), moving)
-        return self._change(state, found.commands, found.problems)
+        return await self._change(state, found.commands, found.problems)
 
     def _present(self) -> list[Present]:
         found = []
@@ -135,7 +136,7 @@ class Catalogs:
                 found.append(Present(state.key, state.apex, stored.manager, unique))
         return found
 
-    def _produce(self, state: ZoneState) -> Change | None:
+    async def _produce(self, state: ZoneState) -> Change | None:
         assert state.spec.catalog is not None
         matches = parse_selector(state.spec.catalog.selector or "")
         listed = []
@@ -153,7 +154,7 @@ class Catalogs:
         commands = rules.produce(
             state.name, state.spec.zone_name, listed[: rules.MEMBERS_MAX], ours
         )
-        return self._change(state, commands, problems)
+        return await self._change(state, commands, problems)
 
     def _ours(self, state: ZoneState) -> list[Key]:
         """Record sets of a catalog that were made here."""
@@ -182,7 +183,7 @@ class Catalogs:
 
     # --- writing ------------------------------------------------------------------------
 
-    def _change(
+    async def _change(
         self, state: ZoneState, commands: list[Command], problems: list[str]
     ) -> Change | None:
         stored = self._node.objects.find(state.key)
@@ -190,7 +191,8 @@ class Catalogs:
         who = Who(actor=manager_of(state.name), source="catalog", reason=_serial_of(state))
         # A look is cheaper than a change that is none, and what is in the way shows in the status.
         probe = Change(commands=tuple(commands), who=who)
-        decided = self._node.decide([probe], self._node.clock.now_us())[0]
+        steps = self._node.decide_steps([probe], self._node.clock.now_us())
+        decided = (await unhurried(steps))[0]
         if isinstance(decided, KudurruError):
             commands, problems = [], [*problems, str(decided)]
         elif not decided.events:

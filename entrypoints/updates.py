@@ -34,7 +34,7 @@ from kudurru.entrypoints.wiring import Change, Guard, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.signatures import Opened, Refusal
 from kudurru.projections.updating import commands_of, manager_of, read_owner
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.updates")
 
@@ -129,6 +129,7 @@ class Updates:
             )
             return refused.rcode
         except KudurruError as error:
+            self._forget(key, waiting.opened)  # it may be sent again as it is
             log.warning("an update from %s with key %s failed: %s", waiting.client, shown, error)
             return SERVFAIL
         except Exception:
@@ -202,3 +203,7 @@ class Updates:
         if time_s > last.time_s:
             last.time_s, last.macs = time_s, set()
         last.macs.add(mac)
+
+    def _forget(self, key: Name | None, opened: Opened) -> None:
+        if key in self._signed:
+            self._signed[key].macs.discard(opened.mac)

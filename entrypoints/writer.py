@@ -388,7 +388,7 @@ class Writer:
         try:
             async with self.applying:
                 await unhurried(node.take_in_steps(recorded))
-        except StorageFailed as error:  # views read older events for what changed
+        except (StorageFailed, LogDamaged) as error:  # views read older events for what changed
             raise StorageBroken(
                 f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
             ) from error

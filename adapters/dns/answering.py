@@ -157,7 +157,11 @@ class Answering:
         reply: Reply | None,
     ) -> None:
         self.waiting -= 1
-        later.settle(self._taken(young, packet, reply))
+        wire = self._taken(young, packet, reply)
+        try:
+            later.settle(wire)
+        except Exception as fault:  # of this connection: others wait for the same answer
+            self.failed(fault)
 
     def _give_up(self, reply: Later[Reply | None]) -> None:
         self.waiting -= 1

@@ -32,7 +32,7 @@ from kudurru.domain.dns.messages import (
     pack_option,
     padded_options,
 )
-from kudurru.domain.dns.names import BadName
+from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.record_types import (
     AAAA,
     ANY,
@@ -354,7 +354,7 @@ class _Reader:
         names and the zones they are in, and addresses of hosts that those name."""
         rclass = int.from_bytes(self.question[-2:], "big")
         count, found = len(found), [record for record in found if record.rclass == rclass]
-        chain = self._chain(found)
+        chain = self.chain(found)
         kept = [record for record in found if record.section < 2 and self._fits(record, chain)]
         hosts = {name.lower() for record in kept for name in record.names}
         kept += [
@@ -366,7 +366,7 @@ class _Reader:
             self.has_dropped = True
         return kept
 
-    def _chain(self, found: list[_Record]) -> set[bytes]:
+    def chain(self, found: list[_Record]) -> set[bytes]:
         """Names that the answer leads through, from the question on."""
         aliases: dict[bytes, bytes] = {}
         dnames: dict[bytes, bytes] = {}
@@ -379,10 +379,14 @@ class _Reader:
         chain = {name}
         for _ in range(CHAIN_MAX if aliases or dnames else 0):
             target = aliases.get(name) or _substituted(name, dnames)
-            if target is None or target in chain:
+            if target is None:
                 break
+            if target in chain:
+                raise Malformed("its aliases go in a circle")
             chain.add(target)
             name = target
+        if len(chain) > CHAIN_MAX:
+            raise Malformed(f"more than {CHAIN_MAX} aliases")
         self.final = name
         return chain
 
@@ -562,6 +566,50 @@ def _aged(resolved: Resolved) -> bytes:
         left = int.from_bytes(body[at : at + 4], "big") - age
         body[at : at + 4] = (left if left > 0 else 0).to_bytes(4, "big")
     return bytes(body)
+
+
+def dangling_alias(question: bytes, message: Message) -> Name | None:
+    """The name (a key) that an answer's aliases lead to, where it says nothing of that name: it
+    came from a server that serves zones and knows no more. None: the answer is whole."""
+    if message.rcode != NOERROR or not message.is_negative or not message.counts[0]:
+        return None
+    head = _HEADER.pack(0, 0, 1, *message.counts)
+    reader = _Reader(question, head + question + message.body)
+    records = reader.records()
+    chain = reader.chain(records)
+    if len(chain) == 1 or any(r.rtype == SOA and r.section == 1 for r in records):
+        return None  # RFC 2308 section 2.2: there is no data, and it says so
+    return Name(reader.final)
+
+
+def joined(first: Message, target: bytes, second: Message, age_s: int) -> Message:
+    """An answer that ends in an alias, and that to the question for its target: names of the
+    second in full, for its pointers would point into the wrong question."""
+    head = _HEADER.pack(0, 0, 1, *second.counts)
+    reader = _Reader(target, head + target + second.body)
+    records = [record for record in reader.records() if record.section < 2]
+    last = first.ttls_at[first.counts[0] - 1]
+    size = last + 6 + int.from_bytes(first.body[last + 4 : last + 6], "big")
+    ttls_at = list(first.ttls_at[: first.counts[0]])
+    ttl_s = min(int.from_bytes(first.body[at : at + 4], "big") for at in ttls_at)
+    parts = [first.body[:size]]
+    for record in records:
+        rdata = reader.plain_rdata(record)
+        ttl = max(0, record.ttl - age_s)
+        fixed = _RR_FIXED.pack(record.rtype, record.rclass, ttl, len(rdata))
+        ttls_at.append(size + len(record.owner) + 4)
+        parts += (record.owner, fixed, rdata)
+        size += len(record.owner) + len(fixed) + len(rdata)
+    left_s = None if second.ttl_s is None else max(0, min(ttl_s, second.ttl_s - age_s))
+    return Message(
+        second.rcode,
+        (first.counts[0] + second.counts[0], second.counts[1], 0),
+        b"".join(parts),
+        tuple(ttls_at),
+        left_s,
+        second.is_negative,
+        extended_error=second.extended_error,
+    )
 
 
 def behind_alias(alias: bytes, question: bytes, message: Message, age_s: int) -> Message:

@@ -142,7 +142,7 @@ def read_soa_answer(octets: bytes, id_: int, apex: Name) -> Version | None:
     if message.flags & TC:
         return None
     for record in message.answers:
-        if record.rtype == SOA and names.key(record.owner) == names.key(apex):
+        if record.rtype == SOA and names.key(record.owner) == names.key(apex) and record.rdata:
             return version_of(record)
     raise BadTransfer("the answer has no SOA of the zone")
 

@@ -91,8 +91,9 @@ def parse_upstream(text: str) -> UpstreamAddress:
 
 def _written(text: str) -> UpstreamAddress:
     body, _, options = text.partition("#")
-    scheme, separator, _ = body.partition("://")
-    url = body if separator else f"udp://{_bracketed(body)}"
+    scheme, separator, rest = body.partition("://")
+    host, slash, path = (rest if separator else body).partition("/")
+    url = f"{scheme if separator else 'udp'}://{_bracketed(host)}{slash}{path}"
     transport = _SCHEMES.get(scheme if separator else "udp")
     if transport is None or not body.isascii() or any(c.isspace() for c in text):
         raise ValueError(f"{text!r} is no upstream; {WANTED}")

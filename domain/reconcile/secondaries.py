@@ -27,6 +27,10 @@ look is a slip of somebody's finger."""
 FIRST_RETRY_S, FIRST_RETRY_MAX_S = 2, 600
 """A zone that was never transferred has no SOA that says when to try again."""
 
+NOTIFY_GAP_S = 1
+"""Between two refreshes that NOTIFY leads to: whoever forges a primary's address must not make us
+ask it without a pause."""
+
 BACK_OFF_MAX = 8
 """Doublings of the retry time while a zone's primaries fail."""
 
@@ -40,6 +44,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     expires_us: int | None  # None: it holds nothing that could expire
     failures: int = 0  # refreshes in a row that no primary answered
     first: int = 0  # primary to begin with
+    asked_us: int | None = None  # when the last refresh ended
     is_notified: bool = False  # a NOTIFY came during a refresh: look again right after it
 
 
@@ -60,10 +65,12 @@ def begin(soa: Soa | None, age_s: int, now_us: int) -> Schedule:
 def refreshed(schedule: Schedule, soa: Soa, first: int, now_us: int, chance: float) -> Schedule:
     """A primary, `first`, has what we have, or we have now what it has."""
     refresh_s = _within(soa.refresh, REFRESH_MIN_S, REFRESH_MAX_S)
+    wait_us = NOTIFY_GAP_S * _S if schedule.is_notified else _spread(refresh_s, chance)
     return Schedule(
-        next_us=now_us if schedule.is_notified else now_us + _spread(refresh_s, chance),
+        next_us=now_us + wait_us,
         expires_us=now_us + soa.expire * _S,
         first=first,
+        asked_us=now_us,
     )
 
 
@@ -76,11 +83,13 @@ def failed(schedule: Schedule, soa: Soa | None, now_us: int, chance: float) -> S
         refresh_s = _within(soa.refresh, REFRESH_MIN_S, REFRESH_MAX_S)
         backed_off = retry_s << min(schedule.failures, BACK_OFF_MAX)
         wait_s = min(backed_off, max(retry_s, refresh_s))
+    wait_us = NOTIFY_GAP_S * _S if schedule.is_notified else _spread(wait_s, chance)
     return msgspec.structs.replace(
         schedule,
-        next_us=now_us if schedule.is_notified else now_us + _spread(wait_s, chance),
+        next_us=now_us + wait_us,
         failures=schedule.failures + 1,
         first=0,
+        asked_us=now_us,
         is_notified=False,
     )
 
@@ -89,19 +98,10 @@ def notified(schedule: Schedule, primary: int, now_us: int, *, is_busy: bool) ->
     """A primary says that there is something new. Many such come to one refresh."""
     if is_busy:
         return msgspec.structs.replace(schedule, is_notified=True)
-    return msgspec.structs.replace(schedule, next_us=min(schedule.next_us, now_us), first=primary)
-
-
-def has_expired(schedule: Schedule, now_us: int) -> bool:
-    return schedule.expires_us is not None and schedule.expires_us <= now_us
-
-
-def due_us(schedule: Schedule, *, is_expired: bool, is_busy: bool) -> int | None:
-    """When to look at a zone again; None while only the end of its refresh matters."""
-    times = [] if is_busy else [schedule.next_us]
-    if schedule.expires_us is not None and not is_expired:
-        times.append(schedule.expires_us)
-    return min(times, default=None)
+    soon_us = now_us
+    if schedule.asked_us is not None:
+        soon_us = max(now_us, schedule.asked_us + NOTIFY_GAP_S * _S)
+    return msgspec.structs.replace(schedule, next_us=min(schedule.next_us, soon_us), first=primary)
 
 
 def _within(value: int, low: int, high: int) -> int:

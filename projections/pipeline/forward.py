@@ -40,6 +40,9 @@ that were."""
 ATTEMPTS_MAX = 4
 """Upstreams tried for one question, fallback included."""
 
+FORGERIES_MAX = 8
+"""Responses with the ID of a query and another question, after which it is asked over TCP."""
+
 NO_EDNS_US = 15 * 60 * 1_000_000
 """How long an upstream that did not understand EDNS is asked without."""
 
@@ -283,6 +286,7 @@ class _Attempt:
         "_has_tried_tcp",
         "_is_over",
         "_letters_differed",
+        "_mismatched",
         "_probe",
         "_sent_us",
         "_upstream",
@@ -295,6 +299,7 @@ class _Attempt:
         self._exchanges: list[_Exchange] = []
         self._is_over = False
         self._has_tried_tcp = self._letters_differed = False
+        self._mismatched = 0
         self._probe: _Probe | None = None
         self._sent_us = flight.forwarder.clock.monotonic_us()
         self._with_edns = self._sent_us >= upstream.no_edns_until_us
@@ -378,6 +383,9 @@ class _Attempt:
         if not is_answer_to(exchange.question, packet):
             if not is_answer_but_for_letters(exchange.question, packet):
                 upstream.mismatched += 1
+                self._mismatched += 1
+                if self._mismatched == FORGERIES_MAX and not exchange.is_over_tcp:
+                    self._send_over_tcp()  # somebody tries IDs: nobody can over a connection
                 return False
             if exchange.is_exact:
                 # A forgery, or a server that does not keep letters: TCP tells (RFC 5452 section

@@ -14,10 +14,10 @@ from typing import Literal
 import msgspec
 
 from kudurru.domain.dns import names, special_names
-from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, REFUSED, SERVFAIL
+from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import CD, RD, Query
 from kudurru.domain.dns.rebinding import PRIVATE, leads_inside
-from kudurru.domain.dns.responses import Message, Resolved
+from kudurru.domain.dns.responses import Message, Resolved, dangling_alias, joined
 from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.later import Later
 from kudurru.domain.notation import Network
@@ -82,7 +82,7 @@ class ResolverStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class _Flight:
     """A question under way, and who waits for it."""
 
-    __slots__ = ("is_late", "key", "stale", "timer", "waiting")
+    __slots__ = ("is_late", "key", "onward", "stale", "timer", "waiting")
 
     def __init__(self, key: bytes, stale: Entry | None) -> None:
         self.key = key
@@ -90,6 +90,14 @@ class _Flight:
         self.waiting: list[Later[Resolved]] = []
         self.timer: Timer | None = None
         self.is_late = False  # clients get the stale answer at once
+        self.onward: _Flight | None = None  # the one that this one waits for
+
+    def leads_to(self, other: "_Flight") -> bool:
+        """Whether it waits for another one, by however many steps."""
+        flight: _Flight | None = self
+        while flight is not None and flight is not other:
+            flight = flight.onward
+        return flight is other
 
 
 class CachingResolver:
@@ -158,7 +166,7 @@ class CachingResolver:
         if route is None:
             return self._special(name, query.qtype)
         flags = query.is_dnssec_ok << 1 | (query.flags & CD != 0)
-        key = b"%b%b%c%b" % (name, query.question[-4:], flags, route.scope)
+        key = b"%b%b%c%b" % (name, query.question[-4:], flags, route.scope)  # as `_key`
         now_us = self._clock.monotonic_us()
         entry, left_us = self.cache.find(key, now_us)
         if entry is not None and left_us > 0:
@@ -249,10 +257,76 @@ class CachingResolver:
         return flight
 
     def _landed(self, flight: _Flight, question: Question, route: Route, outcome: Outcome) -> None:
+        found = self._followed(flight, question, route, outcome)
+        if found is None:
+            self._end(flight, question, route, outcome)
+        else:
+            found.then(partial(self._end_joined, flight, question, route, outcome))
+
+    def _end(self, flight: _Flight, question: Question, route: Route, outcome: Outcome) -> None:
         del self._flights[flight.key]
         if flight.timer is not None:
             flight.timer.cancel()
         self._tell(flight, self._result(flight, question, route, outcome))
+
+    # --- aliases that lead on -----------------------------------------------------------
+
+    def _followed(
+        self, flight: _Flight, question: Question, asked: Route, outcome: Outcome
+    ) -> Later[Resolved] | None:
+        """What the target of an alias has, where an upstream that only serves zones left it open.
+        None: the answer is whole, or leads in a circle."""
+        message = outcome.message
+        if message is None or not outcome.is_good:
+            return None
+        target = dangling_alias(question.name + question.tail, message)
+        if target is None:
+            return None
+        route = self.route_for(target, None if asked.is_inside else asked)
+        if route is None:
+            return None
+        return self._ask_for(flight, msgspec.structs.replace(question, name=target), route)
+
+    def _ask_for(self, flight: _Flight, question: Question, route: Route) -> Later[Resolved] | None:
+        key = _key(question, route)
+        later: Later[Resolved] = Later()
+        local = None if route.is_inside else self._special(question.name, question.qtype)
+        if local is not None:
+            later.settle(local)
+            return later
+        now_us = self._clock.monotonic_us()
+        entry, left_us = self.cache.find(key, now_us)
+        if entry is not None and left_us > 0:
+            later.settle(Resolved(entry.message, "cache", entry.age_s(now_us)))
+            return later
+        onward = self._begin(key, question, route, None)
+        if isinstance(onward, Resolved):
+            later.settle(onward)
+            return later
+        if onward.leads_to(flight):
+            return None
+        flight.onward = onward
+        onward.waiting.append(later)
+        self._waiting += 1
+        return later
+
+    def _end_joined(
+        self,
+        flight: _Flight,
+        question: Question,
+        route: Route,
+        outcome: Outcome,
+        found: Resolved,
+    ) -> None:
+        flight.onward = None
+        message = outcome.message
+        assert message is not None
+        if found.message.rcode in (NOERROR, NXDOMAIN):
+            target = dangling_alias(question.name + question.tail, message)
+            assert target is not None
+            whole = joined(message, target + question.tail, found.message, found.age_s)
+            outcome = msgspec.structs.replace(outcome, message=whole)
+        self._end(flight, question, route, outcome)
 
     def _tell(self, flight: _Flight, resolved: Resolved) -> None:
         waiting, flight.waiting = flight.waiting, []
@@ -330,6 +404,11 @@ class CachingResolver:
         if not leads_inside(message):
             return False
         return not any(suffix in rules.private_domains for suffix in _suffixes(name))
+
+
+def _key(question: Question, route: Route) -> bytes:
+    flags = question.is_dnssec_ok << 1 | question.is_checking_disabled
+    return b"%b%b%c%b" % (question.name, question.tail, flags, route.scope)
 
 
 def _suffixes(name: bytes) -> Iterator[bytes]:

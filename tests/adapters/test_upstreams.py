@@ -416,6 +416,35 @@ def test_a_host_by_name_is_looked_up_once_for_many_queries() -> None:
     run(scenario)
 
 
+def test_a_host_that_moved_is_found_again_and_queries_go_on_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        first, second = Handler(), Handler()
+        async with serving("udp", first) as one:
+            _, port = split_address(one.addresses[0])
+            async with serving("udp", second, address=f"127.0.0.2:{port}"):
+                found = ["127.0.0.1"]
+
+                def look_up(_host: str) -> Later[tuple[str, ...]]:
+                    later: Later[tuple[str, ...]] = Later()
+                    later.settle(tuple(found))
+                    return later
+
+                carriers = Carriers(Chance(SystemEntropy()), SystemClock(), look_up)
+                carrier = carriers.open(parse_upstream(f"udp://dns.test:{port}"))
+                assert isinstance(await ask(carrier), bytes)
+                monkeypatch.setattr("kudurru.adapters.dns.upstream.carriers.LOOK_UP_S", 0)
+                for address in ("127.0.0.2", "127.0.0.1"):
+                    found[:] = [address]
+                    for _ in range(2):  # the first is sent where it was, and has it looked up
+                        assert isinstance(await ask(carrier), bytes)
+                assert (first.asked, second.asked) == (3, 2)
+                await carrier.close()
+
+    run(scenario)
+
+
 def test_a_host_that_is_not_found_is_a_failure_and_looked_up_again() -> None:
     async def scenario() -> None:
         asked = 0

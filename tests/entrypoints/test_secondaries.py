@@ -416,7 +416,13 @@ def test_records_that_a_restore_changed_are_fetched_again() -> None:
             key=stored.key, spec=type(stored.body.spec)(spec), labels={}, annotations={},
             manager=stored.manager, created=stored.body.creation_timestamp,
         )  # fmt: skip
+        asked = len(scene.script.asked)
         await scene.writer.submit(a_change(revert))
+        stored = scene.node.objects.find(stored.key)
+        assert stored is not None
+        assert b"was" in bytes(stored.body.spec)
+        scene.pass_time(1)
+        await scene.until(lambda: len(scene.script.asked) == asked + 2)
         await scene.settled()
         stored = scene.node.objects.find(stored.key)
         assert stored is not None
@@ -453,8 +459,30 @@ def test_a_slow_transfer_does_not_keep_a_zone_from_expiring() -> None:
     async def use(scene: Scene) -> None:
         await transferred(scene)
         scene.say(whole(11, 'www 60 TXT "two"', timers=HOURS))
-        scene.client.before_message = lambda: scene.clock.advance(90_000 * S)
+        scene.script.is_slow = asyncio.Event()
         scene.pass_time(3600)
+        await scene.until(lambda: scene.script.asked[-1] == (NAME, "IXFR"))
+        assert scene.rcode("www") == NOERROR
+        scene.pass_time(90_000)
+        await scene.until(lambda: scene.rcode("www") == SERVFAIL)
+        scene.script.is_slow.set()
+        await scene.until(lambda: scene.serial() == 11)
+        await scene.settled()
+        assert scene.condition("Ready") == ("True", "AsExpected")
+
+    run(use)
+
+
+def test_primaries_may_be_taken_away_while_one_is_asked() -> None:
+    async def use(scene: Scene) -> None:
+        await transferred(scene)
+        scene.script.is_down = True
+        scene.say(whole(11, timers=HOURS), by=SECOND)
+        scene.client.scripts[SECOND].is_slow = asyncio.Event()
+        scene.pass_time(3600)
+        await scene.until(lambda: scene.client.scripts[SECOND].asked[-1:] == [(NAME, "IXFR")])
+        await scene.add(secondary={"primaries": [{"address": FIRST}]})
+        scene.client.scripts[SECOND].is_slow.set()
         await scene.until(lambda: scene.serial() == 11)
 
     run(use)
@@ -491,6 +519,7 @@ def test_a_notify_of_a_primary_leads_to_one_refresh_and_of_others_to_none() -> N
         assert scene.secondaries.statistics().refreshes == before
         for _ in range(100):
             assert scene.secondaries.notified(apex, f"::ffff:{FIRST}", None) == "taken"
+        scene.pass_time(1)
         await scene.until(lambda: scene.serial() == 11)
         await scene.settled()
         assert scene.secondaries.statistics().refreshes == before + 1

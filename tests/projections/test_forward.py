@@ -264,11 +264,36 @@ def test_options_of_the_client_go_no_further() -> None:
     assert not rig.asked[0][2].options
 
 
+def test_whoever_tries_many_answers_sends_the_question_to_tcp() -> None:
+    rig = Rig(ONE)
+
+    def script(query: dns.message.Message, packet: bytes) -> list[tuple[float, bytes]]:
+        lie = response(dns.message.make_query("other.example", "A", id=0))
+        return [(0.01 * i, lie) for i in range(20)]
+
+    rig.scripts[ONE] = script
+    rig.scripts[f"tcp:{ONE}"] = always(WWW)
+    asked = rig.ask("www.example")
+    rig.pass_time(0.1)
+    assert asked.texts == ["www.example. 300 A 192.0.2.1"]
+    assert [proto for _, proto, _ in rig.asked] == ["udp", "tcp"]
+
+
 MALFORMED: dict[str, Script] = {
     "cut": lambda q, _: response(q, [WWW])[:-3],
     "more": lambda q, _: response(q, [WWW]) + b"\0",
     "counts": lambda q, p: p[:2] + b"\x81\x80\0\1\xff\xff\0\0\0\0" + p[12:-11],
     "pointer": lambda q, p: p[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + p[12:-11] + b"\xc0\xff" * 6,
+    "circle": always(
+        "www.example. 60 IN CNAME a.example.",
+        "a.example. 60 IN CNAME b.example.",
+        "b.example. 60 IN CNAME a.example.",
+    ),
+    "self": always("www.example. 60 IN CNAME www.example."),
+    "chain": always(
+        "www.example. 60 IN CNAME n0.example.",
+        *(f"n{i}.example. 60 IN CNAME n{i + 1}.example." for i in range(40)),
+    ),
     "address": lambda q, p: (
         p[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + p[12:-11] + b"\xc0\x0c\0\1\0\1\0\0\0\5\0\3abc"
     ),

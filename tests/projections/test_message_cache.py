@@ -42,11 +42,23 @@ def test_the_least_recently_used_answer_goes_first() -> None:
 
 def test_it_holds_no_more_octets_than_it_may() -> None:
     size = ENTRY_BYTES + 16 + len(key("a"))
-    cache = filled(*"abcdefgh", max_bytes=Bytes(3 * size))
+    cache = filled(*"abcdefgh", max_entries=100, max_bytes=Bytes(3 * size))
     assert len(cache) == 3
     assert cache.statistics().bytes == 3 * size
     cache.store(key("x"), message(size=4 * size), 0, "u")
     assert len(cache) == 3  # what could never fit throws nobody out
+
+
+def test_a_large_cache_is_in_parts_and_one_all_the_same() -> None:
+    cache = filled(*(f"h{i}.example" for i in range(9000)), max_entries=8192)
+    assert 7500 < len(cache) <= 8192
+    assert cache.statistics().evictions == 9000 - len(cache)
+    assert len(list(cache.kept(0, 0))) == len(kept(cache)) == len(cache)
+    cache.configure(CacheSettings(max_entries=100))
+    assert len(cache) == 100
+    cache.configure(CacheSettings(max_entries=8192))
+    assert len(cache) == 100
+    assert cache.flush(names.from_text("example"), subtree=True) == 100
 
 
 def test_no_room_is_no_cache() -> None:
@@ -54,7 +66,7 @@ def test_no_room_is_no_cache() -> None:
 
 
 def test_other_settings_keep_what_there_is_room_for() -> None:
-    cache = filled("a", "b", "c")
+    cache = filled("a", "b", "c", max_entries=100)
     cache.configure(CacheSettings(max_entries=2, prefetch=False))
     assert kept(cache) == {key("b"), key("c")}
 

@@ -255,6 +255,67 @@ def test_names_with_pointers_into_what_was_dropped_stay_whole() -> None:
     assert rig.ask("www.example").texts == ["www.example. 60 CNAME x.evil.example."]
 
 
+def zone_server(**names: str) -> Any:
+    """An upstream that serves zones: an alias is all it says."""
+
+    def script(query: dns.message.Message, _: bytes) -> bytes:
+        name = str(query.question[0].name).lower()
+        record = names.get(name.partition(".")[0])
+        if record is None:
+            return response(query, authority=[SOA], rcode="NXDOMAIN")
+        return response(query, [f"{name} 60 IN {record}"])
+
+    return script
+
+
+def test_an_alias_that_an_upstream_leaves_open_is_followed() -> None:
+    rig = Rig(ONE, by_domain={key("corp.example"): [TWO]})
+    rig.scripts[TWO] = zone_server(www="CNAME b.corp.example.", b="CNAME web.example.")
+    rig.scripts[ONE] = lambda q, _: [(0.2, response(q, ["web.example. 30 IN A 192.0.2.8"]))]
+    asked = rig.ask("www.corp.example")
+    assert asked.texts == [
+        "b.corp.example. 60 CNAME web.example.",
+        "web.example. 30 A 192.0.2.8",
+        "www.corp.example. 60 CNAME b.corp.example.",
+    ]
+    rig.pass_time(10)
+    asked = rig.ask("WWW.corp.example")
+    assert asked.is_answered
+    assert "web.example. 20 A 192.0.2.8" in asked.texts
+    assert rig.ask("web.example").is_answered
+    assert len(rig.asked) == 3
+
+
+def test_an_alias_that_leads_to_nothing_says_so() -> None:
+    rig = Rig(ONE, by_domain={key("corp.example"): [TWO]})
+    rig.scripts[TWO] = zone_server(www="CNAME gone.example.")
+    rig.scripts[ONE] = always(authority=[SOA], rcode="NXDOMAIN")
+    asked = rig.ask("www.corp.example")
+    assert asked.rcode == "NXDOMAIN"
+    assert asked.texts == ["www.corp.example. 60 CNAME gone.example."]
+    assert asked.answer.authority[0].rdtype == dns.rdatatype.SOA
+    assert rig.ask("www.corp.example").is_answered
+
+
+def test_aliases_of_two_upstreams_in_a_circle_end() -> None:
+    rig = Rig(ONE, by_domain={key("corp.example"): [TWO]})
+    rig.scripts[TWO] = zone_server(www="CNAME www.other.example.")
+    rig.scripts[ONE] = lambda q, _: [
+        (0.1, response(q, ["www.other.example. 60 IN CNAME www.corp.example."]))
+    ]
+    both = [rig.ask("www.corp.example"), rig.ask("www.other.example")]
+    for asked in both:
+        assert asked.rcode == "NOERROR"
+    assert rig.resolver.statistics().waiting == 0
+
+
+def test_a_target_that_cannot_be_resolved_leaves_the_alias() -> None:
+    rig = Rig(ONE, by_domain={key("corp.example"): [TWO]})
+    rig.scripts[TWO] = zone_server(www="CNAME web.example.")
+    rig.scripts[ONE] = silent
+    assert rig.ask("www.corp.example").texts == ["www.corp.example. 60 CNAME web.example."]
+
+
 def test_special_names_are_answered_here() -> None:
     rig = Rig(ONE)
     assert rig.ask("localhost").texts == ["localhost. 10800 A 127.0.0.1"]

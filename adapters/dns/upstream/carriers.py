@@ -19,6 +19,10 @@ _EXTRAS: dict[Transport, tuple[str, str]] = {
 }  # fmt: skip
 """Module and extra that a transport wants."""
 
+LOOK_UP_S = 600
+"""An address is used for so long, whatever its TTL: upstreams move seldom, and looking one up is no
+hurry."""
+
 LookUp = Callable[[str], Later[tuple[str, ...]]]
 """Addresses of a host, later; none where it cannot be found."""
 
@@ -103,7 +107,7 @@ class DeadCarrier:
 
 class NamedCarrier:
     """A `Carrier` to an upstream that is known by name: its address is looked up before the first
-    query, and again when nothing could be reached any more."""
+    query, and again, beside the queries, when that was a while ago."""
 
     def __init__(
         self,
@@ -113,35 +117,51 @@ class NamedCarrier:
         self._look_up = look_up
         self._open_to = open_to
         self._carrier: Carrier | None = None
+        self._before: Carrier | None = None  # to other addresses; what is under way ends there
+        self._addresses: tuple[str, ...] = ()
+        self._looked_s = 0.0
         self._queue: dict[Exchange, None] = {}
         self._is_looking = False
+        self._loop = asyncio.get_running_loop()
+        self._closing: set[asyncio.Task[None]] = set()
 
     def send(self, exchange: Exchange) -> None:
+        is_due = self._loop.time() - self._looked_s > LOOK_UP_S
         if self._carrier is not None:
             self._carrier.send(exchange)
-            return
-        self._queue[exchange] = None
-        if not self._is_looking:
+        else:
+            self._queue[exchange] = None
+            is_due = True
+        if is_due and not self._is_looking:
             self._is_looking = True
             self._look_up().then(self._found)
 
     def forget(self, exchange: Exchange) -> None:
         self._queue.pop(exchange, None)
-        if self._carrier is not None:
-            self._carrier.forget(exchange)
+        for carrier in (self._carrier, self._before):
+            if carrier is not None:
+                carrier.forget(exchange)
 
     async def close(self) -> None:
         self._queue.clear()
-        if self._carrier is not None:
-            await self._carrier.close()
+        await asyncio.gather(*self._closing)
+        for carrier in (self._carrier, self._before):
+            if carrier is not None:
+                await carrier.close()
 
     def _found(self, addresses: tuple[str, ...]) -> None:
         self._is_looking = False
         queue, self._queue = self._queue, {}
-        if addresses:
-            self._carrier = self._open_to(addresses)
+        self._looked_s = self._loop.time()
+        if addresses and addresses != self._addresses:
+            self._addresses = addresses
+            if self._before is not None:
+                task = self._loop.create_task(self._before.close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            self._before, self._carrier = self._carrier, self._open_to(addresses)
         for exchange in queue:
             if self._carrier is not None:
                 self._carrier.send(exchange)
             else:
-                asyncio.get_running_loop().call_soon(exchange.failed, "no address")
+                self._loop.call_soon(exchange.failed, "no address")
