@@ -2,7 +2,7 @@
 
 log.db        the log, the only thing that cannot be rebuilt
 store         where the log is when it is not here
-views.db      projections and snapshots
+views.db      a snapshot of the views
 querylog.db   queries, which are no part of the log
 secondaries.json  when secondary zones were last known to be right
 cache.dump    answers of upstreams, for the next start
@@ -63,6 +63,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def cookie_secret(self) -> Path:
         return self.keys / "cookies"
+
+    @property
+    def snapshot_key(self) -> Path:
+        return self.keys / "snapshots"
 
     @property
     def node_key(self) -> Path:

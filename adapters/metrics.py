@@ -54,6 +54,7 @@ METRICS: Final = {
     ),
     "log_writable": Declared("gauge", "0 when nothing is written until a person acts"),
     "projection_lag_events": Declared("gauge", "Events a view has not taken in", ("projection",)),
+    "views_snapshot_sequence": Declared("gauge", "Position of the newest snapshot of the views"),
     "zone_records": Declared("gauge", "Records and names served", ("zone", "kind")),
     "zone_serial": Declared("gauge", "Serial of the stamped version", ("zone",)),
     "blocklist_entries": Declared("gauge", "Rules of a list", ("list",)),

@@ -371,6 +371,13 @@ class KubernetesSettings(Section, frozen=True):
     lease: LeaseSettings = LeaseSettings()
 
 
+class SnapshotSettings(Section, frozen=True):
+    interval: Annotated[
+        timedelta,
+        node("Time between snapshots of the views, for quick starts; 0s: only when a server stops"),
+    ] = timedelta(minutes=15)
+
+
 class ZoneSettings(Section, frozen=True):
     coalesce: Annotated[timedelta, cluster("Changes within it share one serial")] = timedelta(
         milliseconds=250
@@ -410,6 +417,7 @@ class Settings(Section, frozen=True):
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
+    snapshots: SnapshotSettings = SnapshotSettings()
     zones: ZoneSettings = ZoneSettings()
     tsig: TsigSettings = TsigSettings()
 

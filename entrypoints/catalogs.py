@@ -24,7 +24,7 @@ from kudurru.entrypoints.steps import unhurried
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.transferred import held
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.catalogs")
 

@@ -6,7 +6,7 @@ command takes the lock for itself, or only reads.
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from kudurru.domain.errors import (
     NotFound,
     StorageBroken,
 )
-from kudurru.domain.events import SIGNING_KEY, Position, Who
+from kudurru.domain.events import SIGNING_KEY, Position, Recorded, Who
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.later import Later
 from kudurru.domain.objects import Key
@@ -83,9 +83,16 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.snapshots import (
+    SHORT_REPLAY,
+    forget_snapshot,
+    load_snapshot,
+    try_to_save,
+)
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
+from kudurru.projections.follow import Follower
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.policy import Policy
@@ -135,7 +142,7 @@ def open_service(
             return
         if not write:
             with open_reader(data) as node:
-                replay_verified(node, on_damage=on_damage)
+                replay_verified(node, on_damage=on_damage, snapshot_in=directory)
                 keyring = keyring_of(directory, node, secrets_key)
                 yield LocalService(node, who, keyring=keyring, lists=directory.lists)
             return
@@ -146,6 +153,7 @@ def open_service(
         stack.enter_context(lock_or_remote)
         log = stack.enter_context(open_log(directory, create=True))
         node = Node(log, SystemClock(), SystemEntropy())
+        snapshot = load_snapshot(directory, node)
         replay(node)
         checkpointer = open_checkpointer(directory, node)
         keyring = keyring_of(directory, node, secrets_key)
@@ -156,8 +164,11 @@ def open_service(
             keyring,
             lists=directory.lists,
             query_log=directory.querylog,
+            forget=partial(forget_snapshot, directory),
         )
         checkpointer.take_if_active()
+        if node.position - snapshot >= SHORT_REPLAY:
+            try_to_save(directory, node)
 
 
 def keyring_of(
@@ -252,31 +263,39 @@ def replay_verified(
     *,
     zones: bool = True,
     on_damage: Callable[[LogDamaged], None],
+    snapshot_in: DataDir | None = None,
 ) -> None:
     """Verify the tail of the log, then build the views: up to before a damage, of which
-    `on_damage` is told. Raises: LogDamaged when the damage is before `upto`."""
+    `on_damage` is told. `snapshot_in` is where a snapshot to begin with may be. Raises: LogDamaged
+    when the damage is before `upto`."""
     damages = verify(node.log, tail=TAIL_ROWS).damages  # type: ignore[arg-type]  # as open_reader made it
     if damages and upto is None:
         on_damage(damages[0])
         upto = Position(damages[0].position - 1)
     elif damages and upto is not None and damages[0].position <= upto:
         raise damages[0]
+    if snapshot_in is not None and zones:
+        load_snapshot(snapshot_in, node, upto)
     replay(node, upto, zones=zones)
 
 
-def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> int:
-    """Build the views of a node from the log, up to a position when one is given: then time
-    stands still there, and what had not expired is still served. Raises: Conflict when the log
-    was pruned meanwhile."""
+def replay(
+    node: Node,
+    upto: Position | None = None,
+    *,
+    zones: bool = True,
+    follower: Follower | None = None,
+    seen: Callable[[int], None] | None = None,
+) -> int:
+    """Build the views of a node from the log, or those of one of its followers, up to a position
+    when one is given: then time stands still there, and what had not expired is still served.
+    `seen` hears each position. Raises: Conflict when the log was pruned meanwhile."""
     oldest = node.log.oldest()
-    follower = node.views.follower if zones else node.views.objects_only
-    # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
-    gc.disable()
-    try:
-        count = follower.catch_up(node.log, upto)
-    finally:
-        gc.enable()
-        gc.freeze()
+    if follower is None:
+        follower = node.views.follower if zones else node.views.objects_only
+    events = node.log.read(follower.position, upto)
+    with nothing_collected():
+        count = follower.feed(events if seen is None else _telling(events, seen))
     if node.log.oldest() != oldest:
         # What went may have been needed to see what a change took away.
         raise Conflict("the log was pruned while it was read: run the command again")
@@ -284,6 +303,23 @@ def replay(node: Node, upto: Position | None = None, *, zones: bool = True) -> i
         node.advance()
     node.zones.show_unstamped()  # a server that was killed may have left one
     return count
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Nothing that a replay makes becomes garbage, and looking for it takes half the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def _telling(events: Iterable[Recorded], seen: Callable[[int], None]) -> Iterator[Recorded]:
+    for event in events:
+        yield event
+        seen(event.seq)
 
 
 def pipeline_of(node: Node, **options: Any) -> Pipeline:
@@ -373,14 +409,17 @@ class LocalService:
         *,
         lists: Path | None = None,
         query_log: Path | None = None,
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
-        """`lists` is the folder of what a server fetched; without it only inline sources count."""
+        """`lists` is the folder of what a server fetched; without it only inline sources count.
+        `forget` takes away what was derived from the log and may hold what was erased."""
         self._node = node
         self._query_log = query_log
         self._who = who
         self._checkpointer = checkpointer
         self._lists = lists
         self._keyring = keyring
+        self._forget = forget
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -500,6 +539,7 @@ class LocalService:
             return signer.upkeep(redaction.change_set(who, now_us), redaction.upkeep, now_us)
 
         signer.take(make)
+        self._forget()
         return erased(redaction)
 
     def prune(self, request: PruneRequest) -> Pruned:

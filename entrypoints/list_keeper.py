@@ -15,6 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from kudurru.adapters.lists import worker
 from kudurru.adapters.lists.files import ListFiles, States
 from kudurru.adapters.lists.jobs import (
@@ -47,7 +49,8 @@ from kudurru.domain.reconcile.blocklists import (
     wants_of,
     without_copy,
 )
-from kudurru.entrypoints.list_service import ListOptions, ListRow, Statistics
+from kudurru.entrypoints.list_options import ListOptions
+from kudurru.entrypoints.list_service import ListRow
 from kudurru.projections.lists_view import ListsView
 
 log = logging.getLogger("kudurru")
@@ -65,6 +68,13 @@ Run = Callable[[Job, float], Awaitable[Result]]
 WriteStatus = Callable[[Key, BlockListStatus], Awaitable[None]]
 """Make this the `sources` and `entries` of a list's status. Raises KudurruError."""
 ReadStatus = Callable[[Key], BlockListStatus]
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    fetches: dict[str, int]  # by how they ended: new, unchanged, failed
+    builds: dict[str, int]  # done, failed
+    rules: int  # in the table
+    bytes: int  # of the table's words
 
 
 class ListKeeper:
@@ -126,8 +136,8 @@ class ListKeeper:
         self._on_matcher(Union(self._view.inline, table) if table else self._view.inline)
 
     async def settle(self) -> None:
-        """Wait, where the settings say so, until each source was tried and is matched. Raises
-        Invalid when one has no copy and the settings want none without."""
+        """Wait, where the settings say so, until each source was tried and a table was. Raises
+        Invalid when something is missing and the settings want nothing without."""
         if self._options.startup == "fast":
             return
         await self._settled.wait()
@@ -135,6 +145,8 @@ class ListKeeper:
             raise Invalid("lists.startup", causes)
 
     def _faults(self) -> Iterable[Cause]:
+        if _of_texts(self._texts()) != self._in_table():
+            yield Cause("", "the table of lists could not be built; see the log")
         for want in self._wants():
             state = self._states.get(want.id, NEVER_FETCHED)
             if not state.digest:
@@ -284,13 +296,14 @@ class ListKeeper:
             await asyncio.sleep(GATHER_S)
             self._unbuilt.clear()
             texts = self._texts()
-            if _of_texts(texts) != self._in_table() and not await self._build(texts):
+            is_built = _of_texts(texts) == self._in_table() or await self._build(texts)
+            if not is_built:
                 asyncio.get_running_loop().call_later(BUILD_RETRY_S, self._unbuilt.set)
+            if self._busy or self._due.is_set():
                 continue
-            if not self._busy:
+            if is_built:
                 await self._collect()
-                if not self._due.is_set():
-                    self._settled.set()
+            self._settled.set()
 
     def _texts(self) -> list[Text]:
         """What the table is to hold."""

@@ -1,38 +1,17 @@
 """What people ask about lists, over a node."""
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from datetime import timedelta
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from kudurru.adapters.lists.files import ListFiles
-from kudurru.adapters.lists.jobs import Nameserver
-from kudurru.adapters.metrics import Sample
-from kudurru.domain.dns.upstreams import parse_entry
 from kudurru.domain.kinds.blocklist import BlockListStatus, SourceStatus
 from kudurru.domain.lists.matcher import Union
-from kudurru.domain.lists.table import Unusable
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, ref_of
-from kudurru.domain.settings import Settings, UpstreamSettings
 from kudurru.entrypoints.wiring import Node
 
 log = logging.getLogger("kudurru")
-
-
-class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeping needs of the settings."""
-
-    interval: timedelta = timedelta(hours=24)
-    max_bytes: int = 64 << 20
-    concurrency: int = 4
-    startup: Literal["fast", "blocking", "failOnError"] = "fast"
-    allow_private: bool = False
-    nameservers: tuple[Nameserver, ...] = ()
 
 
 class ListRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,15 +24,11 @@ class ListRow(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[SourceStatus]
 
 
-class Statistics(msgspec.Struct, frozen=True):
-    fetches: dict[str, int]  # by how they ended: new, unchanged, failed
-    builds: dict[str, int]  # done, failed
-    rules: int  # in the table
-    bytes: int  # of the table's words
-
-
 def take_up_lists(node: Node, folder: Path) -> None:
     """Filter by the table in a folder, where there is one that can be used."""
+    from kudurru.adapters.lists.files import ListFiles  # most commands do without
+    from kudurru.domain.lists.table import Unusable
+
     try:
         table = ListFiles(folder).open_table()
     except Unusable as error:
@@ -84,45 +59,7 @@ def stored_rows(node: Node) -> list[ListRow]:
     return found
 
 
-def list_samples(rows: Iterable[ListRow], seen: Statistics) -> Iterator[Sample]:
-    for row in rows:
-        name = f"{row.namespace}/{row.name}"
-        yield Sample("blocklist_entries", (name,), row.entries)
-        for phase, count in Counter(source.phase for source in row.sources).items():
-            yield Sample("blocklist_status", (name, phase), count)
-    for result, count in seen.fetches.items():
-        yield Sample("blocklist_fetches_total", (result,), count)
-    for result, count in seen.builds.items():
-        yield Sample("blocklist_builds_total", (result,), count)
-    yield Sample("blocklist_table_bytes", (), seen.bytes)
-
-
 def list_key(name: str, namespace: str) -> Key:
     """Key of a list that a person names, `name` or `namespace/name`."""
     of, slash, rest = name.partition("/")
     return Key(f"BlockList/{of}/{rest}" if slash else f"BlockList/{namespace}/{name}")
-
-
-def list_options(settings: Settings) -> ListOptions:
-    return ListOptions(
-        interval=settings.blocking.refresh_interval,
-        max_bytes=settings.lists.max_bytes,
-        concurrency=settings.lists.concurrency,
-        startup=settings.lists.startup,
-        allow_private=settings.lists.allow_private,
-        nameservers=tuple(_nameservers(settings.upstreams)),
-    )
-
-
-def _nameservers(upstreams: UpstreamSettings) -> Iterator[Nameserver]:
-    """Whom to ask for the servers of lists, so that this is not ourselves: those that find
-    upstreams, then upstreams. Those over HTTP and QUIC are left out."""
-    for text in (*upstreams.bootstrap, *upstreams.groups.get("default", ())):
-        found = parse_entry(text)
-        server = found.address
-        if found.domains:
-            continue
-        if server.transport in ("udp", "tcp"):
-            yield from (Nameserver(address, server.port) for address in server.addresses)
-        elif server.transport == "dot" and server.name:
-            yield from (Nameserver(a, server.port, server.name) for a in server.addresses)

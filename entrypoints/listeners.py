@@ -18,6 +18,7 @@ from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, QueryLimiter, Reply
 from kudurru.domain.settings import ENCRYPTED, TlsSettings
 from kudurru.domain.settings import Listener as Configured
+from kudurru.entrypoints.early import EarlyHandler
 from kudurru.projections.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class AtListener:
 
     takes_client_ids = True
 
-    def __init__(self, pipeline: Pipeline, address: str) -> None:
-        self._handle = pipeline.handle
+    def __init__(self, pipeline: Pipeline | EarlyHandler, address: str) -> None:
+        self._pipeline = pipeline
         self._address = address
         self.hears_repeats = pipeline.hears_repeats
         self.repeated = pipeline.repeated
@@ -45,7 +46,7 @@ class AtListener:
     def handle(
         self, packet: bytes, client: str, proto: str, client_id: str = ""
     ) -> Reply | Later[Reply | None] | None:
-        return self._handle(packet, client, proto, client_id, self._address)
+        return self._pipeline.handle(packet, client, proto, client_id, self._address)
 
 
 class Stoppable(Protocol):
@@ -122,7 +123,7 @@ def certificate_samples(certificates: "Certificates") -> Iterable[Sample]:
 def engines_of(
     listeners: Iterable[Configured],
     bound: Iterable[Bound],
-    pipeline: Pipeline,
+    pipeline: Pipeline | EarlyHandler,
     limiter: QueryLimiter,
     certificates: "Certificates | None",
 ) -> list[tuple[str, PacketEngine]]:

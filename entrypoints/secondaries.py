@@ -30,7 +30,7 @@ from kudurru.domain.dns.transfer import (
 from kudurru.domain.dns.tsig import FindKey, TsigKey
 from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.errors import Conflict, Invalid, KudurruError, Unreachable
-from kudurru.domain.events import OBJECT_STATUS, Recorded, Who
+from kudurru.domain.events import OBJECT_DELETED, OBJECT_STATUS, Recorded, Who
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.kinds.zone import Primary, Secondary
 from kudurru.domain.object_store import StoredObject
@@ -52,7 +52,7 @@ from kudurru.entrypoints.steps import no_collections, unhurried
 from kudurru.entrypoints.wiring import STEPPED_MIN, Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.transferred import Source, command_steps, is_sound, ours_of
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.secondaries")
 
@@ -90,14 +90,22 @@ class SecondaryStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class _Tracked:
     """A secondary zone that this node keeps."""
 
-    __slots__ = ("busy", "name", "schedule", "spec", "zone")
+    __slots__ = ("busy", "expiring", "is_renewed", "name", "schedule", "spec", "zone")
 
     def __init__(self, name: str, spec: Secondary, zone: Zone, schedule: Schedule) -> None:
         self.name = name
         self.spec = spec
         self.zone = zone
         self.schedule = schedule
-        self.busy: asyncio.Task[None] | None = None
+        self.busy: asyncio.Task[None] | None = None  # refreshes it
+        self.expiring: asyncio.Task[None] | None = None
+        self.is_renewed = False  # a version is being recorded: its time runs anew from then on
+
+    def expires_us(self) -> int | None:
+        """When it has to be withheld; None where it is already, or is being."""
+        if self.expiring is not None or self.is_renewed or not self.zone.is_available:
+            return None
+        return self.schedule.expires_us
 
 
 class _Fault(Exception):
@@ -135,6 +143,7 @@ class Secondaries:
         self._are_times_new = False
         self._tracked: dict[str, _Tracked] = {}
         self._suspect: set[str] = set()
+        self._may_have_orphans = True
         self._wake = asyncio.Event()
         self._refreshes = 0
         self._transfers: dict[str, int] = {}
@@ -157,6 +166,7 @@ class Secondaries:
         for event in recorded:
             kind = event.key.partition("/")[0]
             if kind == DNS_ZONE.name and event.type != OBJECT_STATUS:
+                self._may_have_orphans |= event.type == OBJECT_DELETED
                 self.wake()
             elif kind == DNS_RECORD_SET.name:
                 zone = event.scope.partition("/")[2]
@@ -173,6 +183,10 @@ class Secondaries:
                     self._reconcile()
                     await self._clean_up()
                     now_us = self._clock.monotonic_us()
+                    for tracked in self._tracked.values():
+                        expires_us = tracked.expires_us()
+                        if expires_us is not None and expires_us <= now_us:
+                            tracked.expiring = group.create_task(self._expire(tracked))
                     for tracked in self._due(now_us):
                         tracked.busy = group.create_task(self._visit(tracked))
                     await self._save(now_us)
@@ -220,22 +234,17 @@ class Secondaries:
         return rules.begin(ours.soa, self._now_s() - last_s, now_us)
 
     def _due(self, now_us: int) -> list[_Tracked]:
-        """Zones to visit now, those that wait longest first, as far as there is room."""
-        idle = [t for t in self._tracked.values() if t.busy is None]
-        due = [(when, t) for t in idle if (when := self._due_us(t)) is not None and when <= now_us]
-        room = REFRESHES_MAX - (len(self._tracked) - len(idle))
-        return [tracked for _, tracked in sorted(due, key=lambda pair: pair[0])[: max(0, room)]]
+        """Zones to refresh now, those that wait longest first, as far as there is room."""
+        due = [t for t in self._tracked.values() if t.busy is None and t.schedule.next_us <= now_us]
+        return sorted(due, key=lambda tracked: tracked.schedule.next_us)[: self._room()]
 
-    def _due_us(self, tracked: _Tracked) -> int | None:
-        return rules.due_us(
-            tracked.schedule,
-            is_expired=not tracked.zone.is_available,
-            is_busy=tracked.busy is not None,
-        )
+    def _room(self) -> int:
+        return max(0, REFRESHES_MAX - sum(t.busy is not None for t in self._tracked.values()))
 
     async def _sleep(self, now_us: int) -> None:
-        is_full = sum(t.busy is not None for t in self._tracked.values()) >= REFRESHES_MAX
-        times = [] if is_full else [self._due_us(t) for t in self._tracked.values()]
+        times = [tracked.expires_us() for tracked in self._tracked.values()]
+        if self._room():  # else the end of a refresh wakes
+            times += [t.schedule.next_us for t in self._tracked.values() if t.busy is None]
         if self._are_times_new and self._saved_us is not None:
             times.append(self._saved_us + SAVE_S * 1_000_000)
         due = [when for when in times if when is not None]
@@ -254,6 +263,9 @@ class Secondaries:
 
     async def _clean_up(self) -> None:
         """Record sets that a transfer made go with their zone."""
+        if not self._may_have_orphans:
+            return
+        self._may_have_orphans = False
         orphans: dict[str, list[Key]] = {}
         for zone, keys in self._node.zones.waiting().items():
             if self._node.zones.state(zone) is not None:
@@ -264,18 +276,16 @@ class Secondaries:
                 orphans[zone] = sorted(found)
         for zone, found in orphans.items():
             deletes = [Delete(key=key, manager=manager_of(zone)) for key in found]
-            with contextlib.suppress(KudurruError):  # it is tried again at the next look
+            try:
                 await self._submit(zone, deletes, source="", reason="the zone was deleted")
+            except KudurruError:
+                self._may_have_orphans = True  # it is tried again at the next look
 
     # --- one zone -----------------------------------------------------------------------
 
     async def _visit(self, tracked: _Tracked) -> None:
         try:
-            now_us = self._clock.monotonic_us()
-            if rules.has_expired(tracked.schedule, now_us) and tracked.zone.is_available:
-                await self._expire(tracked)
-            elif tracked.schedule.next_us <= now_us:
-                await self._refresh(tracked)
+            await self._refresh(tracked)
         except KudurruError as error:
             # Not a primary's fault: the log does not take the change, and says why by itself.
             log.warning("%s: nothing could be recorded: %s", tracked.name, error)
@@ -285,22 +295,27 @@ class Secondaries:
             log.exception("%s could not be refreshed; please report it", tracked.name)
             self._failed(tracked)
         finally:
-            tracked.busy = None
+            tracked.busy, tracked.is_renewed = None, False
             self.wake()
 
     async def _expire(self, tracked: _Tracked) -> None:
         log.warning("%s has expired: no primary answered for too long", tracked.name)
         try:
             await self._write_status(tracked, rules.expired)
+        except KudurruError as error:
+            log.warning("%s: the expiry could not be recorded: %s", tracked.name, error)
         finally:
             self._node.zones.withhold(tracked.name)  # also where the log takes nothing now
+            tracked.expiring = None
+            self.wake()
 
     async def _refresh(self, tracked: _Tracked) -> None:
         self._refreshes += 1
         state = self._node.zones.state(tracked.name)
         if state is None or state.zone is not tracked.zone:
             return
-        peers = [peer_of(tracked.spec, primary) for primary in tracked.spec.primaries]
+        spec = tracked.spec  # which may be another before this is over
+        peers = [peer_of(spec, primary) for primary in spec.primaries]
         ours = ours_of(state)
         refresh = Refresh(
             [str(peer) for peer in peers],
@@ -309,7 +324,7 @@ class Secondaries:
             needs_whole=ours is not None and not is_sound(state, self._status(state.key)),
         )
         while not isinstance(step := refresh.step, Settled):
-            primary = tracked.spec.primaries[step.primary]
+            primary = spec.primaries[step.primary]
             try:
                 key = self._key_of(primary)
                 if isinstance(step, AskSerial):
@@ -448,6 +463,7 @@ class Secondaries:
                     steps = command_steps(received, state, node.objects, source)
                     with no_collections() if is_large else contextlib.nullcontext():
                         commands = await unhurried(steps)
+                tracked.is_renewed = True
                 await self._submit(tracked.name, commands, source=str(peer), reason=reason)
             except Conflict:
                 if not left:

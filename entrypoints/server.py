@@ -1,8 +1,9 @@
 """`kudurru serve`: a node with its listeners, one process, one event loop.
 
-Started in order: lock, sockets, listeners (SERVFAIL until there is data), replay, the writer, the
-command socket; then the ready line. Stopped in reverse. A task that ends by itself is a fault: the
-server stops in order and exits with 1, because a half-working name server is worse than none.
+Started in order: lock, sockets, listeners (SERVFAIL until there is data), snapshot and replay, the
+writer, the command socket; then the ready line. Stopped in reverse. A task that ends by itself is a
+fault: the server stops in order and exits with 1, because a half-working name server is worse than
+none.
 """
 
 import asyncio
@@ -11,8 +12,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged, NotFound
-from kudurru.domain.events import Who
+from kudurru.domain.events import Position, Who
 from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.objects import Key
@@ -63,6 +64,7 @@ from kudurru.entrypoints.directory import (
     pipeline_of,
     trust_of,
 )
+from kudurru.entrypoints.early import EarlyHandler
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     ExplainRequest,
@@ -71,11 +73,12 @@ from kudurru.entrypoints.filtering import (
     read_explanation,
     to_blocking,
 )
-from kudurru.entrypoints.health import metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
 from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.list_keeper import ListKeeper
-from kudurru.entrypoints.list_service import ListOptions, list_samples, status_of
+from kudurru.entrypoints.list_options import ListOptions
+from kudurru.entrypoints.list_service import status_of
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -108,6 +111,7 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.snapshot_job import SnapshotJob
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
@@ -125,6 +129,8 @@ beside one is ten times this; the cost per query is the same (measured: docs/dec
 
 PORT_TRIES = 20
 
+EARLY_MIN = 10_000
+"""Events to replay that take long enough, a third of a second, to answer meanwhile."""
 COLLECT_AFTER = 50_000
 """Objects more than before, until Python looks for cycles among them. What a query leaves behind is
 freed by counting; at Python's 700 looking costs a forwarded query as much as all else together."""
@@ -162,6 +168,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     trusted_keys: tuple[str, ...] = ()
+    snapshot_interval_s: float = 0.0  # 0: only when it stops
     secrets_key: str = ""
     tsig: TsigSettings = TsigSettings()
 
@@ -180,6 +187,8 @@ class Server:
         self._notifier: Notifier | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
+        self._early: EarlyHandler | None = None
+        self._save_last: Callable[[], None] = lambda: None
         self._neighbours = NeighbourTable()
         self._pipeline: Pipeline
         self._resolving: Resolving | None = None
@@ -198,6 +207,7 @@ class Server:
                 DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
             )
             node = self._open_node(directory, stack)
+            snapshots = SnapshotJob(directory, node, options.snapshot_interval_s)
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
             query_log = self._query_log(directory, stack)
@@ -222,14 +232,18 @@ class Server:
                 cookies,
                 directory.cache_dump,
                 query_log,
+                snapshots,
                 stack,
             )
-            await self._replay(node, checkpointer)
+            snapshots.load(self._undamaged())
+            async with self._early_answers(node, cookies):
+                await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer, keeper, keyring, query_log))
+            handler = self._handler(node, writer, keeper, keyring, query_log, snapshots)
+            rpc = RpcServer(path, handler)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -262,6 +276,8 @@ class Server:
                         running.append(tasks.create_task(watch, name="certificates"))
                     await rpc.start()
                     stack.push_async_callback(rpc.stop)
+                    snapshots.start()
+                    stack.push_async_callback(snapshots.stop)
                     if options.with_demo and self.why_not_writable is None:
                         await self._add_demo(node, writer)
                     if self.why_not_writable is None:
@@ -282,6 +298,9 @@ class Server:
                         task.cancel()
             except ExceptionGroup as group:
                 raise _first_of(group) from group
+            await snapshots.stop()
+            # Below the listeners in the stack: nobody waits for an answer while it is written.
+            self._save_last = snapshots.save_last
 
     @property
     def why_not_writable(self) -> KudurruError | None:
@@ -293,8 +312,9 @@ class Server:
         self._stopping.set()
 
     def invalidate(self) -> None:
-        for _, engine in self._engines:
-            engine.invalidate()
+        if self.is_synced:  # nothing is remembered before, and a replay changes zones often
+            for _, engine in self._engines:
+                engine.invalidate()
         if self._notifier is not None:
             self._notifier.wake()
 
@@ -309,6 +329,7 @@ class Server:
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
         event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
+        stack.callback(lambda: self._save_last())
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
         blocking = self._options.blocking
         ttl_s = int(blocking.ttl.total_seconds())
@@ -390,6 +411,7 @@ class Server:
         cookies: Cookies,
         cache_dump: Path,
         query_log: QueryLog | None,
+        snapshots: SnapshotJob,
         stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
@@ -429,8 +451,11 @@ class Server:
             control=inbound.control,
         )
         limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
-        self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
+        self._early = early = EarlyHandler(pipeline)
+        self._engines = engines_of(options.listeners, bound, early, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
+        metrics.add(early.samples)
+        metrics.add(snapshots.samples)
         metrics.add(resolving.samples)
         metrics.add(lambda: list_samples(keeper.rows(), keeper.statistics()))
         if query_log is not None:
@@ -478,6 +503,21 @@ class Server:
             found += [f"Key: {problem}" for problem in self._keyring.problems()]
         return found
 
+    @asynccontextmanager
+    async def _early_answers(self, node: Node, cookies: Cookies) -> AsyncIterator[None]:
+        """Answer from the log, zone by zone, while all of it is replayed, when that is long."""
+        event_log, early = node.log, self._early
+        upto = self._undamaged() or event_log.head().seq
+        is_worth_it = upto - node.position >= EARLY_MIN and not event_log.is_shared
+        if early is not None and is_worth_it:
+            with suppress(*UNREADABLE, LogDamaged):  # which the replay finds, and says
+                await asyncio.to_thread(early.begin, event_log, upto, node.clock, cookies)
+        try:
+            yield
+        finally:
+            if early is not None:
+                early.end()
+
     async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
         try:
@@ -496,14 +536,17 @@ class Server:
         if checkpointer is not None:
             checkpointer.recount()
 
-    async def _replay_undamaged(self, node: Node) -> None:
-        upto = None
+    def _undamaged(self) -> Position | None:
+        """Up to where the log can be trusted, when that is not its end."""
         if isinstance(self.why_not_writable, LogDamaged):
-            upto = self.why_not_writable.position - 1
+            return Position(self.why_not_writable.position - 1)
+        return None
+
+    async def _replay_undamaged(self, node: Node) -> None:
         # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
         gc.disable()
         try:
-            for i, event in enumerate(node.log.read(0, upto)):
+            for i, event in enumerate(node.log.read(node.position, self._undamaged())):
                 node.views.follower.apply(event)
                 if i % SLICE == 0:
                     await asyncio.sleep(0)
@@ -566,6 +609,7 @@ class Server:
         keeper: ListKeeper,
         keyring: Keyring,
         query_log: QueryLog | None,
+        snapshots: SnapshotJob,
     ) -> Any:
         resolving = self._resolving
         assert resolving is not None, "listeners come before commands"
@@ -649,6 +693,7 @@ class Server:
                 case "redact":
                     secret = msgspec.convert(argument, RedactRequest)
                     redaction = await writer.redact(secret, because(who, secret.reason))
+                    await snapshots.forget()
                     return msgspec.to_builtins(erased(redaction))
                 case "prune":
                     old = msgspec.convert(argument, PruneRequest)

@@ -34,7 +34,7 @@ from kudurru.entrypoints.wiring import Change, Guard, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.signatures import Opened, Refusal
 from kudurru.projections.updating import commands_of, manager_of, read_owner
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.updates")
 

@@ -46,7 +46,8 @@ from kudurru.projections.follow import Follower
 from kudurru.projections.lists_view import ListsView
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.policy_view import PolicyView
-from kudurru.projections.zone_view import ZoneState, ZoneView
+from kudurru.projections.zone_state import ZoneState
+from kudurru.projections.zone_view import ZoneView
 
 log = logging.getLogger("kudurru")
 
@@ -124,6 +125,7 @@ class Views:
         oldest: Callable[[], Position] = lambda: Position(0),
         hold_bodies: bool = False,
     ) -> None:
+        self._oldest = oldest
         self.objects = ObjectsView(read_event, epoch)
         self.zones = ZoneView(self.objects, read_event, on_change)
         self.clock = ClockView()
@@ -138,6 +140,13 @@ class Views:
         )
         self.objects_only = Follower([*first, self.objects], oldest)
         """For reads that need no zones; the two are not mixed on one instance."""
+
+    def follower_to(self, name: str) -> Follower:
+        """What leads to one view: that, and those that it reads. Not mixed with the others
+        either."""
+        needed = {"zones": ("bodies", "zones", "objects"), "bodies": ("bodies", "objects")}
+        found = [p for p in self.follower.projections if p.name in needed.get(name, (name,))]
+        return Follower(found, self._oldest)
 
     def digests(self) -> dict[str, str]:
         return {p.name: p.digest() for p in self.follower.projections}

@@ -4,7 +4,7 @@ A projection holds nothing that the log does not say: it is dropped and rebuilt 
 rebuilt one equals the live one, by digest. Live and replayed events take the same road.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from kudurru.domain.errors import LogDamaged
@@ -41,6 +41,15 @@ class Projection(Protocol):
         """Hex digest of the whole view; equal for equal content, however it came about."""
         ...
 
+    def dump(self) -> Iterator[bytes]:
+        """The view at its position, in parts of bounded size. Not inside a change set."""
+        ...
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        """Become what `dump` told, from the empty state. The position is set last. Raises
+        msgspec.MsgspecError, or what Python does, for parts that are not from `dump`."""
+        ...
+
 
 class Follower:
     """Keeps projections in step: each event reaches all of them, in the order given, before the
@@ -72,11 +81,12 @@ class Follower:
         if event.type not in KNOWN_TYPES:
             self.stopped_at = event
             return
+        seq = event.seq
         for projection in self.projections:
-            if event.seq > projection.position:
-                is_next = event.seq == projection.position + 1
-                if not is_next and not self._is_pruned(event.seq):
-                    raise LogDamaged("gap", projection.position + 1, "the event is missing")
+            position = projection.position
+            if seq > position:
+                if seq != position + 1 and not self._is_pruned(seq):
+                    raise LogDamaged("gap", position + 1, "the event is missing")
                 projection.apply(event)
 
     def _is_pruned(self, seq: int) -> bool:

@@ -67,7 +67,7 @@ class PolicyView:
         self._lists: set[Key] = set()
         self._disabled: set[tuple[str, str]] = set()  # (kind, namespace/name)
         self._pauses: dict[str, int | None] = {}
-        self._facts: dict[str, int] = {}  # what each object or pause counts for in the digest
+        self._facts: dict[Key, bytes] = {}  # what each object or pause says
         self._digest = SetDigest()
         self._filters: Filters | None = None
         self._on_change()
@@ -78,22 +78,22 @@ class PolicyView:
         self.advance(event.ts // 1_000_000)
         self.position = event.seq
         if event.type == BLOCKING_SET:
-            self._set_blocking(event)
+            self._set_blocking(event.key, event.body)
         elif event.key.partition("/")[0] in _KINDS:
             if event.type == OBJECT_APPLIED and event.body is not None:
-                self._apply_object(event, event.body)
+                self._apply_object(event.key, event.body)
             elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
                 # Gone, or an old content that was redacted: a newer one follows it.
                 self._forget(ref_of(event.key))
                 self._count(event.key, None)
                 self._changed()
 
-    def _apply_object(self, event: Recorded, octets: bytes) -> None:
-        ref = ref_of(event.key)
+    def _apply_object(self, key: Key, octets: bytes) -> None:
+        ref = ref_of(key)
         name = f"{ref.namespace}/{ref.name}"
         body = decode_body(octets)
         self._forget(ref)
-        self._count(event.key, octets)
+        self._count(key, octets)
         if not is_enabled(body.annotations):
             self._disabled.add((ref.kind, name))
         elif ref.kind == POLICY.name:
@@ -105,7 +105,7 @@ class PolicyView:
             if group.sources is not None and group.sources.integration_ref is not None:
                 self._unsupported.add(name)
         else:
-            self._lists.add(event.key)
+            self._lists.add(key)
         self._changed()
 
     def _forget(self, ref: ObjectRef) -> None:
@@ -119,23 +119,24 @@ class PolicyView:
         else:
             self._lists.discard(key_of(ref.kind, ref.namespace, ref.name))
 
-    def _set_blocking(self, event: Recorded) -> None:
-        if event.body is None:
+    def _set_blocking(self, key: Key, octets: bytes | None) -> None:
+        if octets is None:
             return
-        fact = pauses.decode(event.body)
+        fact = pauses.decode(octets)
         self._pauses.pop(fact.group, None)
         if not fact.blocks:
             self._pauses[fact.group] = fact.until
-        self._count(event.key, None if fact.blocks else event.body)
+        self._count(key, None if fact.blocks else octets)
         self._changed()
 
-    def _count(self, key: str, octets: bytes | None) -> None:
+    def _count(self, key: Key, octets: bytes | None) -> None:
         """Count an object or pause in the digest, None: it is gone."""
-        self._digest.shift(-self._facts.pop(key, 0))
+        before = self._facts.pop(key, None)
+        if before is not None:
+            self._digest.shift(-_number(key, before))
         if octets is not None:
-            number = number_of(key.encode() + b"\0" + sha256(octets).digest())
-            self._facts[key] = number
-            self._digest.shift(number)
+            self._facts[key] = octets
+            self._digest.shift(_number(key, octets))
 
     def _changed(self) -> None:
         self._filters = None
@@ -150,6 +151,22 @@ class PolicyView:
 
     def digest(self) -> str:
         return self._digest.hexdigest()
+
+    def dump(self) -> Iterator[bytes]:
+        """The view at its position: a part for each object and pause, as it was written."""
+        yield msgspec.msgpack.encode((self.position, len(self._facts)))
+        for key, octets in self._facts.items():
+            yield msgspec.msgpack.encode((key, octets))
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        position, count = msgspec.msgpack.decode(next(parts), type=tuple[Position, int])
+        for _ in range(count):
+            key, octets = msgspec.msgpack.decode(next(parts), type=tuple[Key, bytes])
+            if key.partition("/")[0] in _KINDS:
+                self._apply_object(key, octets)
+            else:
+                self._set_blocking(key, octets)
+        self.position = position
 
     # --- reading ------------------------------------------------------------------------
 
@@ -213,3 +230,7 @@ class PolicyView:
             yield Diagnosis(of, "Disabled", f"{kind} {name} is disabled")
         else:
             yield Diagnosis(of, "MissingReference", f"there is no {kind} {name}")
+
+
+def _number(key: Key, octets: bytes) -> int:
+    return number_of(key.encode() + b"\0" + sha256(octets).digest())

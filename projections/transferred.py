@@ -24,7 +24,7 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.reconcile.secondaries import manager_of, transferred
 from kudurru.domain.zone_import import RRs
 from kudurru.projections.objects_view import ObjectsView
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 PER_STEP = 100
 

@@ -20,7 +20,7 @@ from kudurru.domain.objects import Key
 from kudurru.domain.zone_import import RRs
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.transferred import Naming, held
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 
 def manager_of(key: str) -> str:

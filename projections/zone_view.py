@@ -38,7 +38,13 @@ from kudurru.domain.reconcile.secondaries import is_expired, soa_from_status
 from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
-from kudurru.projections.zone_history import ZoneHistory
+from kudurru.projections.zone_history import (
+    HistoryFrame,
+    ZoneHistory,
+    dump_versions,
+    load_versions,
+)
+from kudurru.projections.zone_state import ZoneState, dump_state, load_state
 
 _ZONE_PREFIX = "DNSZone/"
 _SET_PREFIX = "DNSRecordSet/"
@@ -46,53 +52,6 @@ _SET_PREFIX = "DNSRecordSet/"
 Endpoints = dict[Name, tuple[Parsed, ...]]
 Expiry = tuple[int, str, Name]
 """Unix time, name of the DNSZone, and owner to work out again then."""
-
-
-class ZoneState:
-    """A DNSZone object, and the zone it serves when it does."""
-
-    __slots__ = ("apex", "created", "key", "name", "sources", "spec", "unselected", "zone")
-
-    def __init__(self, key: Key, created: str, spec: DNSZoneSpec) -> None:
-        self.key = key
-        self.name = ref_of(key).name
-        self.created = created
-        self.spec = spec
-        self.apex = names.key(names.from_text(spec.zone_name))
-        self.zone: Zone | None = None  # None: another DNSZone serves the name, or type Forward
-        self.sources: dict[Name, Key | tuple[Key, ...]] = {}
-        self.unselected: set[Key] = set()  # record sets of namespaces that are not allowed
-
-    def sources_of(self, owner: Name) -> tuple[Key, ...]:
-        found = self.sources.get(owner, ())
-        return found if isinstance(found, tuple) else (found,)
-
-    def add_source(self, owner: Name, key: Key) -> None:
-        # Nearly every owner has one record set: a bare key saves a tuple for each of a million.
-        found = self.sources_of(owner)
-        if key not in found:
-            self.sources[owner] = (*found, key) if found else key
-
-    def remove_source(self, owner: Name, key: Key) -> None:
-        left = tuple(k for k in self.sources_of(owner) if k != key)
-        if not left:
-            self.sources.pop(owner, None)
-        else:
-            self.sources[owner] = left[0] if len(left) == 1 else left
-
-    def record_sets(self) -> set[Key]:
-        """Keys of the record sets that take part in the zone."""
-        return {key for owner in self.sources for key in self.sources_of(owner)}
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the zone may be answered from: once it has a serial, for nobody must see its SOA
-        without one."""
-        return self.zone is not None and self.zone.stamped_soa is not None
-
-    def allows(self, namespace: str) -> bool:
-        allowed = self.spec.allowed_namespaces
-        return allowed is None or namespace in allowed
 
 
 class ZoneView:
@@ -127,6 +86,7 @@ class ZoneView:
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
         self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
+        self._several: set[Key] = set()  # record sets that have several owners
         self._touched: set[str] = set()  # zones that may hold more than their serial says
         self.forwards: Mapping[Name, tuple[str, ...]] = {}
         """Upstreams of zones of type Forward, by key of their name. Replaced when it changes."""
@@ -222,6 +182,51 @@ class ZoneView:
                 whole.add(key.encode() + msgspec.json.encode(problem))
         whole.add(self.history.digest().encode())
         return whole.hexdigest()
+
+    # --- snapshots ----------------------------------------------------------------------
+
+    def dump(self) -> Iterator[bytes]:
+        """The view, then each zone, then each history; the large ones in several parts. Keys of
+        objects are numbers, their places in the objects view."""
+        places = {key: i for i, key in enumerate(self._objects.in_order())}
+        yield msgspec.msgpack.encode(
+            _Dump(
+                self.position,
+                self.now_s,
+                list(self._states),
+                list(self.history.zones()),
+                self.history.frame(),
+                self._waiting,
+                self._problems,
+                self._expiries,
+                self._unknown,
+                sorted(self._touched),
+                [places[key] for key in self._several],
+            )
+        )
+        for state in self._states.values():
+            yield from dump_state(state, places)
+        for apex in self.history.zones():
+            yield from dump_versions(self.history.packed(apex))
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        """After the objects view."""
+        found = _decode_dump(next(parts))
+        keys = list(self._objects.in_order())
+        for name in found.states:
+            state = self._states[name] = load_state(parts, keys)
+            self._by_apex.setdefault(state.apex, []).append(state)
+        for apex in self._by_apex:
+            self._note_forward(apex)
+            self._show(apex)
+        versions = {apex: load_versions(parts) for apex in found.histories}
+        self.history = ZoneHistory.of(found.history, versions)
+        self._waiting, self._problems = found.waiting, found.problems
+        self._expiries, self._scheduled = found.expiries, set(found.expiries)
+        self._unknown, self._touched = found.unknown, set(found.touched)
+        self._several = {keys[place] for place in found.several}
+        self.now_s, self.position = found.now_s, found.position
+        self._changed()
 
     # --- reading ------------------------------------------------------------------------
 
@@ -470,17 +475,20 @@ class ZoneView:
 
     def _apply_set(self, event: Recorded) -> None:
         key = event.key
-        before = self._stored(key)
         if event.type != OBJECT_APPLIED:  # after it moved it comes in anew elsewhere
+            before = self._stored(key)
             if before is not None:
                 self._remove(key, before[1])
             return
         assert event.body is not None
         body = decode_body(event.body)
-        if before is not None and bytes(before[0].spec) == bytes(body.spec):
-            return
         spec = read_record_set(body.spec)
         endpoints = zone_model.parse_endpoints(spec)
+        if self._apply_in_place(key, body.creation_timestamp, spec.zone_ref.name, endpoints):
+            return
+        before = self._stored(key)
+        if before is not None and bytes(before[0].spec) == bytes(body.spec):
+            return
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
         if not endpoints:
@@ -491,6 +499,21 @@ class ZoneView:
             return
         self._include(state, state.zone, key, body.creation_timestamp, endpoints)
         self._changed()
+
+    def _apply_in_place(self, key: Key, created: str, name: str, endpoints: Endpoints) -> bool:
+        """Whether a record set has the one owner that it had before, in the zone that it was in,
+        and was taken in anew. So it is with nearly every change, and what was before need not be
+        read from the log."""
+        state = self._states.get(name)
+        if len(endpoints) != 1 or key in self._several or state is None or state.zone is None:
+            return False
+        (owner,) = endpoints
+        if key not in state.sources_of(owner):
+            return False
+        self._problems.pop(key, None)
+        self._include(state, state.zone, key, created, endpoints)
+        self._changed()
+        return True
 
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
@@ -513,6 +536,8 @@ class ZoneView:
         if not state.allows(ref_of(key).namespace):
             state.unselected.add(key)
             return
+        if len(endpoints) > 1:
+            self._several.add(key)
         for owner, parsed in endpoints.items():
             state.add_source(owner, key)
             self._rebuild(state, zone, owner, {key: Contribution(created, key, parsed)})
@@ -530,6 +555,7 @@ class ZoneView:
         the name without it."""
         name = spec.zone_ref.name
         self._problems.pop(key, None)
+        self._several.discard(key)
         waiting = self._waiting.get(name)
         if waiting is not None:
             waiting.discard(key)
@@ -622,3 +648,22 @@ def _not_selected(state: ZoneState) -> EndpointProblem:
         reason="NotSelected",
         message=f"DNSZone {state.name} does not allow this namespace: spec.allowedNamespaces",
     )
+
+
+class _Dump(msgspec.Struct, frozen=True, array_like=True):
+    """All of the view but its zones and the versions of their histories, which follow."""
+
+    position: Position
+    now_s: int
+    states: list[str]  # in the order of the parts
+    histories: list[Name]
+    history: HistoryFrame
+    waiting: dict[str, set[Key]]
+    problems: dict[Key, dict[Name, list[EndpointProblem]]]
+    expiries: list[Expiry]
+    unknown: dict[Key, str]
+    touched: list[str]
+    several: list[int]  # places
+
+
+_decode_dump = msgspec.msgpack.Decoder(_Dump).decode

@@ -6,6 +6,7 @@ A *step* is what a primary of one zone says now, in the form of tests/conformanc
 message, "rcode NAME", or "drop". Without `ixfr` that question is answered as `axfr` is.
 """
 
+import asyncio
 import socket
 import struct
 import threading
@@ -50,6 +51,7 @@ class Script:
         self.steps: dict[str, Step] = {}
         self.asked: list[tuple[str, str]] = []  # (zone, type) of each question
         self.is_down = False
+        self.is_slow: asyncio.Event | None = None  # in memory: transfers wait until it is set
 
     def answers(self, octets: bytes, *, stream: bool) -> list[bytes | str] | None:
         """Messages, of which CLOSE ends the connection; None is silence."""
@@ -117,7 +119,10 @@ class MemoryClient:
         return answers[0]
 
     async def fetch(self, peer: Peer, query: bytes) -> AsyncGenerator[bytes, None]:
-        answers = self.scripts[peer.address].answers(query, stream=True)
+        script = self.scripts[peer.address]
+        answers = script.answers(query, stream=True)
+        if script.is_slow is not None:
+            await script.is_slow.wait()
         if answers is None:
             raise Unreachable("it stalls")
         for answer in answers:

@@ -34,7 +34,7 @@ from kudurru.adapters.lists.jobs import (
     Result,
     Unchanged,
 )
-from kudurru.adapters.lists.tables import TextDamaged, write_table_aside
+from kudurru.adapters.lists.tables import TextDamaged, step_aside, write_table_aside
 from kudurru.adapters.secret_files import write_all
 from kudurru.domain.lists.body import Facts, NoList, inspect
 from kudurru.domain.lists.table import Unusable
@@ -125,7 +125,7 @@ def _inspect(spool: Path, size: int, job: Fetch) -> Facts:
     if not size:
         raise NoList("it is empty")
     with spool.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:
-        return inspect(text, job.context, had_entries=job.had_entries)
+        return inspect(text, job.context, had_entries=job.had_entries, on_progress=step_aside)
 
 
 def resolver(nameservers: Sequence[Nameserver]) -> Resolve:

@@ -50,10 +50,11 @@ def write_table_aside(path: Path, texts: Sequence[Text], seed: int) -> tuple[Sou
     OSError; TextDamaged; Unusable when it would be too large. Then there is nothing at `path`."""
     size = sum(Path(text.path).stat().st_size + 1 for text in texts)
     lines = sum(_count_lines(text.path) for text in texts)
+    lists = len({text.list for text in texts})
     try:
         while True:
             try:
-                return _write(path, texts, layout(lines, size), seed)
+                return _write(path, texts, layout(lines, size, lists), seed)
             except Full:  # lines with many names
                 lines = 2 * lines + 64
     except BaseException:
@@ -141,11 +142,22 @@ def _build(
     with mmap.mmap(file.fileno(), where.directory_at, access=mmap.ACCESS_READ) as mapped:
         builder = Builder(memoryview(words).cast("Q"), where.begins, seed, mapped)
 
-        def let_go(_offset: int) -> None:
-            """What was read stays in the page cache, and shall not count as ours."""
-            mapped.madvise(mmap.MADV_DONTNEED)
+        let_go_at = 0
 
-        return words, builder.directory([builder.add(source, let_go) for source in sources])
+        def progress(offset: int) -> None:
+            nonlocal let_go_at
+            step_aside()
+            if offset >= let_go_at:  # what was read stays in the page cache, and is not ours
+                mapped.madvise(mmap.MADV_DONTNEED)
+                let_go_at = offset + _CHUNK
+
+        return words, builder.directory([builder.add(source, progress) for source in sources])
+
+
+def step_aside(_offset: int = 0) -> None:
+    """Let whoever waits for the processor have it now, and not at the next tick of the kernel: a
+    niced process that computes would hold up a server of the same session for 4 ms."""
+    os.sched_yield()
 
 
 def _digest(file: BinaryIO, start: int) -> bytes:

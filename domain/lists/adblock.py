@@ -10,12 +10,11 @@ import re
 from collections.abc import Callable, Iterable
 
 import msgspec
-import re2
 
 from kudurru.domain.dns.names import ROOT
 from kudurru.domain.dns.record_types import CNAME, TXT, BadRecord, type_from_text
 from kudurru.domain.dns.records import rdata_from_text
-from kudurru.domain.lists.patterns import TooComplex, size_of
+from kudurru.domain.lists.patterns import BadPattern, size_of
 from kudurru.domain.lists.rules import (
     BELOW,
     NOTHING,
@@ -35,6 +34,8 @@ PATTERN_MAX = 4096
 
 COSMETIC = re.compile(r"#(@|\?|\$|%|@\?|@\$|\$\?|@%)?#(?=[^\s#])")
 """What stands between names of sites and what browsers shall hide there."""
+
+_SLASH = re.compile(r"(?<!\\)/")
 
 
 def parse_adblock(text: str, context: Context) -> Line:
@@ -56,6 +57,8 @@ def _split(text: str) -> tuple[str, str]:
     """Pattern and modifiers."""
     if text.startswith("/"):
         end = text.rfind("/")
+        if end == len(text) - 1:
+            return text, ""
         if text[end + 1 : end + 2] == "$":
             return text[: end + 1], text[end + 2 :]
         # A slash in the modifiers, as in $client=192.0.2.0/24.
@@ -110,9 +113,11 @@ def _translated(text: str) -> str:
 def checked_pattern(pattern: str) -> str:
     if len(pattern.encode("utf-8", "replace")) > PATTERN_MAX:
         raise Refused(Reason.TOO_LONG)
+    if _SLASH.search(pattern):  # of a path: no name has one
+        raise Refused(Reason.UNSUPPORTED)
     try:
         size_of(pattern)
-    except (re2.error, TooComplex):
+    except BadPattern:
         raise Refused(Reason.REGEX) from None
     return pattern
 

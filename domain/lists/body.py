@@ -2,11 +2,14 @@
 full disk with nothing, and a list that worked must not be lost to either."""
 
 import re
+from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
+from kudurru.domain.lists.patterns import Budget
 from kudurru.domain.lists.rules import Context, Reason
-from kudurru.domain.lists.scan import Octets, scan
+from kudurru.domain.lists.scan import LINES_EACH, Octets, scan
 
 RULES_MAX = 5_000_000
 """Rules of one source."""
@@ -31,23 +34,37 @@ class NoList(Exception):
     """A text that is no list. The message says why, and quotes nothing of it."""
 
 
-def inspect(text: Octets, context: Context, *, had_entries: bool) -> Facts:
-    """Count what is in a text. `had_entries`: the copy in use has some. Raises NoList."""
+def inspect(
+    text: Octets,
+    context: Context,
+    *,
+    had_entries: bool,
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> Facts:
+    """Count what is in a text. `had_entries`: the copy in use has some. `on_progress` is told how
+    far it was read, once in LINES_EACH lines. Raises NoList."""
     check_beginning(text[:_LOOKED_AT])
     entries = 0
-    refused: dict[Reason, int] = {}
-    for _, found, _more in scan(text, 0, len(text), context):
+    refused: Counter[Reason] = Counter()
+    budget = Budget()
+    # The scan is nowhere but in the loop: it holds on to a map, which must close on NoList.
+    for line, (offset, found, _more) in enumerate(scan(text, 0, len(text), context), 1):
+        if not line % LINES_EACH:
+            on_progress(offset)
         if isinstance(found, bytes):
             entries += 1
         else:
-            entries += len(found.rules)
-            for reason in found.refused:
-                refused[reason] = refused.get(reason, 0) + 1
+            refused.update(found.refused)
+            for rule in found.rules:
+                if rule.pattern and not budget.take(rule.pattern):
+                    refused[Reason.REGEX_MAX] += 1
+                else:
+                    entries += 1
         if entries > RULES_MAX:
             raise NoList(f"it has more than {RULES_MAX} rules")
     if not entries and (had_entries or refused):
         raise NoList("it has no rules" + ("" if had_entries else f", and {_shown(refused)}"))
-    return Facts(entries, refused)
+    return Facts(entries, dict(refused))
 
 
 def check_beginning(text: bytes) -> None:

@@ -8,7 +8,7 @@ from kudurru.domain.dns.names import Name
 from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.matcher import Hit, Place, rank
 from kudurru.domain.lists.patterns import Budget, Patterns
-from kudurru.domain.lists.rules import BELOW, SELF, Context, Line, Reason
+from kudurru.domain.lists.rules import BELOW, RULES_OF_NAME_MAX, SELF, Context, Line, Reason
 from kudurru.domain.lists.scan import rules_of, scan, text_of
 from kudurru.domain.objects import Key
 
@@ -62,8 +62,10 @@ class MemoryMatcher:
                 if rule.pattern and not budget.take(rule.pattern):
                     refused[Reason.REGEX_MAX] += 1
                     continue
+                if not self._add(Hit(key, rule, index, offset)):
+                    refused[Reason.NAME_MAX] += 1
+                    continue
                 entries += 1
-                self._add(Hit(key, rule, index, offset))
         return Facts(entries, dict(refused))
 
     def drop(self, key: Key) -> None:
@@ -108,13 +110,18 @@ class MemoryMatcher:
         line = text[start : end if end >= 0 else len(text)]
         return Place(title, 1 + text.count(b"\n", 0, start), text_of(line))
 
-    def _add(self, hit: Hit) -> None:
+    def _add(self, hit: Hit) -> bool:
+        """Whether there is room for it."""
         if hit.rule.pattern:
             self._pattern_hits.append(hit)
-            return
+            return True
         name = hit.rule.name
-        self._by_name[name] = (*self._by_name.get(name, ()), hit)
+        there = self._by_name.get(name, ())
+        if sum(other.list == hit.list for other in there) >= RULES_OF_NAME_MAX:
+            return False
+        self._by_name[name] = (*there, hit)
         self._names.setdefault(hit.list, set()).add(name)
+        return True
 
     def _compile(self) -> None:
         patterns = [hit.rule.pattern for hit in self._pattern_hits]

@@ -107,7 +107,7 @@ def _auto(text: str, context: Context) -> Line:
         return parse_adblock(text, context)
     if text[:8].lower().startswith(("address=", "server=/", "local=/")):
         return _dnsmasq(text, context)
-    if COSMETIC.search(text):
+    if COSMETIC.search(text) and not is_address(text.split(maxsplit=1)[0]):
         return Line(refused=(Reason.COSMETIC,))
     words = without_comment(text).split()
     if not words:
@@ -165,19 +165,16 @@ def _domains(text: str, context: Context) -> Line:
 
 def _bare(word: str, context: Context, *, needs_dot: bool) -> Line:
     """A lone name, perhaps with a sign that it means what is below too."""
-    covers = context.covers
-    if word.startswith("*."):
-        word, covers = word[2:], SUBTREE
-    elif word.startswith("."):
-        word, covers = word[1:], SUBTREE
-    if word.lower().rstrip(".") in _HERE or is_address(word):
+    name = word[2:] if word.startswith("*.") else word.removeprefix(".")
+    if name.lower().rstrip(".") in _HERE or is_address(name):
         return NOTHING
-    if "/" in word or ":" in word or "=" in word:
-        raise Refused(Reason.UNSUPPORTED if "." in word else Reason.NOT_A_RULE)
+    if "/" in name or ":" in name or "=" in name:
+        raise Refused(Reason.UNSUPPORTED if "." in name else Reason.NOT_A_RULE)
+    is_bare = name == word
     # One word in a page of prose is no top level domain.
-    if needs_dot and covers == context.covers and "." not in word.rstrip("."):
+    if needs_dot and is_bare and "." not in name.rstrip("."):
         raise Refused(Reason.NOT_A_RULE)
-    return Line((_plain(name_of(word), covers, context),))
+    return Line((_plain(name_of(name), context.covers if is_bare else SUBTREE, context),))
 
 
 def _regex(text: str, context: Context) -> Line:

@@ -5,10 +5,12 @@ expressions costs a name some milliseconds at worst, and as little memory as it 
 """
 
 from collections.abc import Sequence
-
-import re2
+from typing import TYPE_CHECKING
 
 from kudurru.domain.lists.rules import PATTERNS_MAX
+
+if TYPE_CHECKING:
+    import re2  # loaded when the first expression is met: commands do without
 
 PROGRAM_MAX = 1000
 """Instructions of one expression. `^ad[sv]?[0-9]*[_.-]` has twenty, one of 300 words 100."""
@@ -27,15 +29,20 @@ MEMORY_MAX = 1 << 20
 """The same for an expression that is larger than lists may have: of a policy."""
 
 
-class TooComplex(Exception):
-    """An expression of more than PROGRAM_MAX instructions."""
+class BadPattern(Exception):
+    """An expression that RE2 refuses, or one of more than PROGRAM_MAX instructions."""
 
 
 def size_of(text: str) -> int:
-    """Instructions of an expression. Raises: re2.error; TooComplex."""
-    size: int = re2.compile(text, options_of(MEMORY_MAX)).programsize
+    """Instructions of an expression. Raises BadPattern."""
+    import re2
+
+    try:
+        size: int = re2.compile(text, options_of(MEMORY_MAX)).programsize
+    except re2.error as error:
+        raise BadPattern from error
     if size > PROGRAM_MAX:
-        raise TooComplex
+        raise BadPattern
     return size
 
 
@@ -72,7 +79,9 @@ class Patterns:
         return found
 
 
-def options_of(memory_max: int) -> re2.Options:
+def options_of(memory_max: int) -> "re2.Options":
+    import re2
+
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -83,6 +92,8 @@ def options_of(memory_max: int) -> re2.Options:
 
 class _Chunk:
     def __init__(self, texts: Sequence[str]) -> None:
+        import re2
+
         self._texts = texts
         self._single: list[re2._Regexp] | None = None
         self._set: re2.Set | None = re2.Set.SearchSet(options_of(CHUNK_MEMORY))
@@ -105,7 +116,9 @@ class _Chunk:
         return [i for i, one in enumerate(self._single) if one.search(name)]
 
 
-def _compiled(text: str) -> re2._Regexp:
+def _compiled(text: str) -> "re2._Regexp":
+    import re2
+
     try:
         return re2.compile(text, options_of(SINGLE_MEMORY))
     except re2.error:

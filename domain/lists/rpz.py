@@ -43,6 +43,7 @@ _TRIGGERS = frozenset({b"rpz-ip", b"rpz-nsdname", b"rpz-nsip", b"rpz-client-ip"}
 _BOOKKEEPING = frozenset({NS, SOA, DNSKEY, RRSIG, NSEC, NSEC3, NSEC3PARAM})
 _TTL_OR_CLASS = re.compile(r"[0-9][0-9smhdw]*|IN", re.I)
 
+_SOA = re.compile(r"\S*\s+(?:(?:\d+[smhdw]?|IN)\s+)*SOA\s+\S+\s+\S+", re.I)
 _BEFORE_COMMENT = re.compile(r'(?:[^";\\]|\\.|"(?:[^"\\]|\\.)*"?)*')
 
 _NODATA = b"\x01*\x00"
@@ -57,10 +58,9 @@ _PASSTHRU = b"\x0crpz-passthru\x00"
 
 def is_rpz(text: str) -> bool:
     """Whether a line shows that this and what follows is a policy zone."""
-    words = text.split(None, 5)
-    if words and words[0].upper() in ("$ORIGIN", "$TTL"):
-        return True
-    return any(word.upper() == "SOA" for word in words[1:4])
+    if text[:1] == "$":
+        return text.split()[0].upper() in ("$ORIGIN", "$TTL")
+    return text[:1] not in ("#", "!", ";") and _SOA.match(text) is not None
 
 
 def parse_rpz(text: str, context: Context) -> Line:
@@ -118,7 +118,9 @@ def _record(text: str, context: Context) -> tuple[str, int, list[str]]:
         words = split(_uncommented(text))
     except BadRecord:
         raise Refused(Reason.NOT_A_RULE) from None
-    owner = context.owner if text[0].isspace() else words.pop(0)
+    owner = context.owner
+    if not text[0].isspace():
+        owner, words = "".join(words[:1]), words[1:]
     while words and _TTL_OR_CLASS.fullmatch(words[0]):
         words.pop(0)
     if not owner or len(words) < 2:

@@ -16,6 +16,8 @@ first, RPZ's `*.d` the second, `||d^` the third."""
 
 PATTERNS_MAX = 1000
 """Regular expressions of one list."""
+RULES_OF_NAME_MAX = 64
+"""Rules of one list for the very same name. All of them are read when it is asked for."""
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +72,7 @@ class Reason(StrEnum):
     NAME = "no domain name"
     REGEX = "a regular expression that RE2 refuses, or a very large one"
     REGEX_MAX = "more or larger regular expressions than a list may have"
+    NAME_MAX = "more rules for one name than a list may have"
     UNSUPPORTED = "says something that cannot be done here"
     NOT_A_RULE = "no rule in any format"
     TOO_LONG = "longer than a line may be"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from kudurru.domain.dns.names import Name
-from kudurru.domain.lists.parser import Parser
+from kudurru.domain.lists.parser import LINE_MAX, Parser
 from kudurru.domain.lists.rules import SUBTREE, Context, Line, Rule
 
 
@@ -52,6 +52,8 @@ _FAST = {
 _OTHER = 4
 
 _LENGTH = tuple(bytes((size,)) for size in range(64))
+LINES_EACH = 256
+"""Lines between two calls of whoever wants to know how far a text was read: some 0.5 ms."""
 PLAIN_MAX = 63
 """Octets of a name that certainly has no label that is too long."""
 
@@ -97,19 +99,23 @@ def _slowly(text: Octets, at: int, end: int, parser: Parser) -> Iterator[Other]:
         stop = text.find(b"\n", at, end)
         stop = end if stop < 0 else stop
         before = parser.context
-        line = parser.feed(text_of(text[at : min(stop, at + OCTETS_MAX)]))
+        line = parser.feed(text_of(text[at : min(stop, at + _OCTETS_MAX + 1)]))
         if line.rules or line.refused:
             yield at, line, before
         at = stop + 1
 
 
-OCTETS_MAX = 5000
+_OCTETS_MAX = LINE_MAX + 1
 """More than a line may have, so that it is seen to be too long, however long it is."""
 
 
 def text_of(line: bytes) -> str:
-    """Octets that are no UTF-8 become characters that no name has."""
-    return line[:OCTETS_MAX].rstrip(b"\r\n").decode("utf-8", "replace")
+    """Octets that are no UTF-8 become characters that no name has. What is too long has a character
+    an octet, and is then too long in any case."""
+    line = line.rstrip(b"\r\n")
+    if len(line) > LINE_MAX:
+        return line[:_OCTETS_MAX].decode("latin-1")
+    return line.decode("utf-8", "replace")
 
 
 def rules_of(found: bytes | Line, more: object, context: Context) -> tuple[Rule, ...]:

@@ -1,4 +1,4 @@
-"""Lists in a file that is mapped: 16 octets a rule beside the text that people wrote.
+"""Lists in a file that is mapped: 14 octets a rule beside the text that people wrote.
 
 The file is the truth of its own: a table of words, the texts of all sources as they were fetched,
 and a directory of them. A word leads from a name to the place in a text where its rule stands; what
@@ -30,8 +30,16 @@ from kudurru.domain.dns.names import Name
 from kudurru.domain.lists.matcher import Hit, Place, rank
 from kudurru.domain.lists.parser import parse_line
 from kudurru.domain.lists.patterns import Budget, Patterns
-from kudurru.domain.lists.rules import BELOW, SELF, SUBTREE, Context, Reason, Rule
-from kudurru.domain.lists.scan import Octets, scan, text_of
+from kudurru.domain.lists.rules import (
+    BELOW,
+    RULES_OF_NAME_MAX,
+    SELF,
+    SUBTREE,
+    Context,
+    Reason,
+    Rule,
+)
+from kudurru.domain.lists.scan import LINES_EACH, Octets, scan, text_of
 from kudurru.domain.objects import Key
 
 MAGIC = b"kdrlists"
@@ -48,8 +56,8 @@ _KIND = ~_OFFSET & (1 << _TAG_SHIFT) - 1
 FILE_MAX = _OFFSET - 1
 
 _GUARD = 512
-"""Places behind the last one that a search begins at, so that none goes around. At half load the
-longest run of a million is some forty."""
+"""Places behind the last one that a search begins at, so that none goes around; and as many more
+as lists may have rules for one name. The longest run of a million names is below a hundred."""
 
 _READ_MAX = 4096
 """Words whose rules are kept: some 0.5 KiB each."""
@@ -58,7 +66,6 @@ _LENGTH = tuple(bytes((size,)) for size in range(64))
 _GOES_ON = frozenset(c.encode() for c in string.ascii_letters + string.digits + "_.-")
 
 _CHUNK = 1 << 20
-_PROGRESS = (1 << 16) - 1
 
 _hash = xxhash.xxh3_64_intdigest
 
@@ -142,11 +149,11 @@ class Layout(NamedTuple):
     directory_at: int
 
 
-def layout(lines: int, texts_size: int) -> Layout:
-    """Of a table for so many rules: half of it stays free, so that a search ends soon. Raises
-    Unusable where it would be larger than a word can point into."""
-    begins = max(2 * lines, 64)
-    places = begins + _GUARD
+def layout(lines: int, texts_size: int, lists: int = 1) -> Layout:
+    """Of a table for so many rules: three sevenths of it stay free, so that a search ends soon.
+    Raises Unusable where it would be larger than a word can point into."""
+    begins = max(lines * 7 // 4, 64)
+    places = begins + _GUARD + RULES_OF_NAME_MAX * lists
     texts_at = PAGE + 8 * places
     if texts_at + texts_size > FILE_MAX:
         raise Unusable(f"{texts_size} octets of lists are more than a table can hold")
@@ -175,8 +182,8 @@ class Builder:
     def add(
         self, source: Source, on_progress: Callable[[int], object] = lambda _: None
     ) -> SourceFacts:
-        """Read a source. Sources of one list come one after the other. `on_progress` is told now
-        and then how far it was read. Raises Full."""
+        """Read a source. Sources of one list come one after the other. `on_progress` is told how
+        far it was read, once in LINES_EACH lines. Raises Full."""
         if source.list != self._list:
             self._list, self._list_start, self._budget = source.list, source.start, Budget()
         end = source.start + source.size
@@ -184,50 +191,65 @@ class Builder:
         refused: Counter[Reason] = Counter()
         patterns: list[int] = []
         contexts = [(source.start, source.context)]
-        for offset, found, more in scan(self._octets, source.start, end, source.context):
+        # The scan is nowhere but in the loop: it holds on to the map, which must close on Full.
+        for line, (offset, found, more) in enumerate(
+            scan(self._octets, source.start, end, source.context), 1
+        ):
+            if not line % LINES_EACH:
+                on_progress(offset)
             if isinstance(found, bytes):
-                self._insert(found, offset, more, is_plain=True)  # type: ignore[arg-type]  # of Plain
-                entries += 1
-                if not entries & _PROGRESS:
-                    on_progress(offset)
+                if self._insert(found, offset, more, is_plain=True):  # type: ignore[arg-type]  # of Plain
+                    entries += 1
+                else:
+                    refused[Reason.NAME_MAX] += 1
                 continue
             refused.update(found.refused)
             for rule in found.rules:
-                if rule.covers:
-                    self._insert(rule.name, offset, rule.covers, is_plain=False)
-                elif self._budget.take(rule.pattern):
-                    patterns.append(offset)
+                if (reason := self._take(rule, offset, patterns)) is None:
+                    entries += 1
                 else:
-                    refused[Reason.REGEX_MAX] += 1
-                    continue
-                entries += 1
+                    refused[reason] += 1
             if without_owner(more) != contexts[-1][1]:  # type: ignore[arg-type]  # of Other
                 contexts.append((offset, without_owner(more)))  # type: ignore[arg-type]
         return SourceFacts(source, entries, dict(refused), tuple(patterns), tuple(contexts))
 
-    def _insert(self, name: bytes, offset: int, covers: int, *, is_plain: bool) -> None:
+    def _take(self, rule: Rule, offset: int, patterns: list[int]) -> Reason | None:
+        """Take in a rule; None, or why not."""
+        if rule.pattern:
+            if not self._budget.take(rule.pattern):
+                return Reason.REGEX_MAX
+            patterns.append(offset)
+        elif not self._insert(rule.name, offset, rule.covers, is_plain=False):
+            return Reason.NAME_MAX
+        return None
+
+    def _insert(self, name: bytes, offset: int, covers: int, *, is_plain: bool) -> bool:
+        """Whether the rule is in the table now, or was already."""
         words = self._words
         hashed = _hash(name, self._seed)
         at = (hashed >> 32) * self._begins >> 32
         tag = hashed & _TAG
         kind = _PLAIN | covers << _OFFSET_BITS if is_plain else covers << _OFFSET_BITS
+        of_name = 0
         while word := words[at]:
-            if word >> _TAG_SHIFT == tag and is_plain and self._is_same(word, kind, name):
-                return
+            if word >> _TAG_SHIFT == tag and word & _OFFSET > self._list_start:
+                if is_plain and self._is_same(word, kind, name):
+                    return True
+                of_name += 1
             at += 1
+        if of_name >= RULES_OF_NAME_MAX:
+            return False
         if at == self._last or not self._left:
             raise Full
         self._left -= 1
         words[at] = tag << _TAG_SHIFT | kind | offset + 1
         if not self._shortest or len(name) < self._shortest:
             self._shortest = len(name)
+        return True
 
     def _is_same(self, word: int, kind: int, name: bytes) -> bool:
-        """Whether a word says the very same for this list."""
-        offset = (word & _OFFSET) - 1
-        if offset < self._list_start or (word ^ kind) & _KIND:
-            return False
-        return _is_at(self._octets, offset, name)
+        """Whether a word of this list says the very same."""
+        return not (word ^ kind) & _KIND and _is_at(self._octets, (word & _OFFSET) - 1, name)
 
 
 def _is_at(octets: Octets, offset: int, name: bytes) -> bool:

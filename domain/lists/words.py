@@ -2,8 +2,6 @@
 
 import re
 
-import idna
-
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.record_types import AAAA, A
@@ -29,6 +27,8 @@ def name_of(word: str) -> Name:
     if text.isascii():
         text = text.lower()
     else:
+        import idna  # its tables are loaded when the first such name is met
+
         try:  # lowers too, but for a final sigma, which Python would lower to another letter
             text = idna.encode(text, uts46=True, transitional=False).decode("ascii")
         except (idna.IDNAError, UnicodeError):

@@ -104,18 +104,6 @@ def notified(schedule: Schedule, primary: int, now_us: int, *, is_busy: bool) ->
     return msgspec.structs.replace(schedule, next_us=min(schedule.next_us, soon_us), first=primary)
 
 
-def has_expired(schedule: Schedule, now_us: int) -> bool:
-    return schedule.expires_us is not None and schedule.expires_us <= now_us
-
-
-def due_us(schedule: Schedule, *, is_expired: bool, is_busy: bool) -> int | None:
-    """When to look at a zone again; None while only the end of its refresh matters."""
-    times = [] if is_busy else [schedule.next_us]
-    if schedule.expires_us is not None and not is_expired:
-        times.append(schedule.expires_us)
-    return min(times, default=None)
-
-
 def _within(value: int, low: int, high: int) -> int:
     return min(max(value, low), high)
 

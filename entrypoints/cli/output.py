@@ -41,7 +41,11 @@ def print_json(value: Any) -> None:
 
 def print_jsonl(values: Iterable[Any]) -> None:
     for value in values:
-        echo(_shown(msgspec.json.encode(value).decode()))
+        echo(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    return _shown(msgspec.json.encode(value).decode())
 
 
 def _shown(json: str) -> str:

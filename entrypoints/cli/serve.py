@@ -110,7 +110,7 @@ def _addresses(texts: list[str]) -> list[str]:
 def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
     from kudurru.entrypoints import logs
     from kudurru.entrypoints.checkpoints import CheckpointPolicy
-    from kudurru.entrypoints.list_service import list_options
+    from kudurru.entrypoints.list_options import list_options
     from kudurru.entrypoints.server import ServeOptions, Server
 
     logs.start(settings.log.level, settings.log.format)
@@ -144,6 +144,7 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
             publish=settings.audit.checkpoint.publish,
         ),
         trusted_keys=settings.audit.trusted_keys,
+        snapshot_interval_s=settings.snapshots.interval.total_seconds(),
         secrets_key=settings.node.secrets_key,
         tsig=settings.tsig,
     )

@@ -28,7 +28,8 @@ from kudurru.domain.dns.record_types import AXFR
 from kudurru.domain.dns.serials import is_newer
 from kudurru.domain.dns.zone_tree import CLASS_IN, Delta, Zone
 from kudurru.domain.kinds.zone import Transfer
-from kudurru.projections.zone_view import ZoneState, ZoneView
+from kudurru.projections.zone_state import ZoneState
+from kudurru.projections.zone_view import ZoneView
 
 TRANSFERS_MAX = 32
 """Streams at once. Each holds a message, the owners' names of its zone and a connection; one more

@@ -54,7 +54,7 @@ KEYS_BY_MARKS = {
         api.address api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.clusterID kubernetes.startupTimeout kubernetes.lease.duration
-        kubernetes.lease.renew kubernetes.lease.retry
+        kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
     """,
 }
 

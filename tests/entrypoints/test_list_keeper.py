@@ -29,7 +29,7 @@ from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.matcher import Matcher
 from kudurru.domain.objects import Key, key_of
 from kudurru.entrypoints.list_keeper import ListKeeper
-from kudurru.entrypoints.list_service import ListOptions
+from kudurru.entrypoints.list_options import ListOptions
 from kudurru.projections.lists_view import ListsView
 from tests.nodes import a_change, memory_node
 from tests.objects import manifest, put
@@ -146,7 +146,7 @@ class Bench:
 async def until(is_so: Callable[[], object]) -> None:
     """Wait for a condition; the test's timeout is the deadline."""
     while not is_so():
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # for threads, which no turn of the loop waits for
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -167,7 +167,7 @@ def test_a_list_is_fetched_built_and_fetched_again_after_its_interval(bench: Ben
             assert bench.phases() == ["Fresh"]
             bench.pass_time(3599)
             bench.web.texts[URL] = "b.example\n"
-            await asyncio.sleep(0.01)
+            await until(lambda: not bench.keeper._due.is_set())  # it has looked
             assert bench.web.asked == [URL]
             bench.pass_time(2)
             await until(lambda: bench.blocks("b.example"))
@@ -387,6 +387,21 @@ def test_a_start_may_wait_for_lists_or_insist_on_them(tmp_path: Path) -> None:
         async with insisting.running():
             with pytest.raises(Invalid, match="404"):
                 await insisting.keeper.settle()
+
+    run(test)
+
+
+def test_a_start_that_waits_for_lists_does_not_wait_for_a_disk_that_refuses(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        bench = Bench(tmp_path / "lists", ListOptions(startup="blocking"))
+        bench.web.texts[URL] = "a.example\n"
+        bench.web.fails_builds = True
+        bench.apply("one", URL)
+        async with bench.running():
+            await bench.keeper.settle()
+            assert not bench.blocks("a.example")
 
     run(test)
 

@@ -5,14 +5,11 @@ from datetime import timedelta
 from kudurru.adapters.lists.jobs import Nameserver
 from kudurru.adapters.metrics import METRICS
 from kudurru.domain.kinds.blocklist import SourceStatus
-from kudurru.domain.settings import Settings, Upstream, UpstreamSettings
-from kudurru.entrypoints.list_service import (
-    ListRow,
-    Statistics,
-    list_key,
-    list_options,
-    list_samples,
-)
+from kudurru.domain.settings import BlockingSettings, Settings, Upstream, UpstreamSettings
+from kudurru.entrypoints.health import list_samples
+from kudurru.entrypoints.list_keeper import Statistics
+from kudurru.entrypoints.list_options import list_options
+from kudurru.entrypoints.list_service import ListRow, list_key
 
 
 def test_servers_of_lists_are_looked_up_by_bootstrap_and_upstreams_that_have_addresses() -> None:
@@ -35,6 +32,12 @@ def test_servers_of_lists_are_looked_up_by_bootstrap_and_upstreams_that_have_add
     )
     assert options.interval == timedelta(hours=24)
     assert not options.allow_private
+
+
+def test_a_node_that_must_not_serve_without_lists_waits_for_them() -> None:
+    degraded = Settings(blocking=BlockingSettings(allow_degraded=False))
+    assert list_options(degraded).startup == "blocking"
+    assert list_options(Settings()).startup == "fast"
 
 
 def test_metrics_of_lists_are_declared_and_name_lists_only() -> None:

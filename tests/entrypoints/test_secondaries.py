@@ -459,8 +459,30 @@ def test_a_slow_transfer_does_not_keep_a_zone_from_expiring() -> None:
     async def use(scene: Scene) -> None:
         await transferred(scene)
         scene.say(whole(11, 'www 60 TXT "two"', timers=HOURS))
-        scene.client.before_message = lambda: scene.clock.advance(90_000 * S)
+        scene.script.is_slow = asyncio.Event()
         scene.pass_time(3600)
+        await scene.until(lambda: scene.script.asked[-1] == (NAME, "IXFR"))
+        assert scene.rcode("www") == NOERROR
+        scene.pass_time(90_000)
+        await scene.until(lambda: scene.rcode("www") == SERVFAIL)
+        scene.script.is_slow.set()
+        await scene.until(lambda: scene.serial() == 11)
+        await scene.settled()
+        assert scene.condition("Ready") == ("True", "AsExpected")
+
+    run(use)
+
+
+def test_primaries_may_be_taken_away_while_one_is_asked() -> None:
+    async def use(scene: Scene) -> None:
+        await transferred(scene)
+        scene.script.is_down = True
+        scene.say(whole(11, timers=HOURS), by=SECOND)
+        scene.client.scripts[SECOND].is_slow = asyncio.Event()
+        scene.pass_time(3600)
+        await scene.until(lambda: scene.client.scripts[SECOND].asked[-1:] == [(NAME, "IXFR")])
+        await scene.add(secondary={"primaries": [{"address": FIRST}]})
+        scene.client.scripts[SECOND].is_slow.set()
         await scene.until(lambda: scene.serial() == 11)
 
     run(use)

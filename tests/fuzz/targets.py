@@ -20,7 +20,7 @@ TARGETS = {
     "http2": Target(transports.http2, 20_000),
     "doq": Target(transports.doq, 2_000),
     "h3": Target(transports.h3, 2_000),
-    "lists": Target(lists.lists, 100_000),
+    "lists": Target(lists.lists, 50_000),
     "quic": Target(transports.quic, 20_000),
     "response": Target(upstreams.responses, 300_000),
     "upstream": Target(upstreams.texts, 200_000),

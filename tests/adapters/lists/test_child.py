@@ -52,6 +52,13 @@ def test_a_list_is_counted_and_left_at_its_place(tmp_path: Path) -> None:
     assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o600
 
 
+def test_expressions_over_the_limit_are_not_counted_as_rules(tmp_path: Path) -> None:
+    found = fetch_file(tmp_path, b"".join(b"/^a%d[.]/\n" % i for i in range(1003)))
+    assert isinstance(found, Fetched)
+    assert found.facts.entries == 1000
+    assert found.facts.refused == {Reason.REGEX_MAX: 3}
+
+
 NO_LISTS = {
     "empty": b"",
     "blank": b"\n\n  \n",

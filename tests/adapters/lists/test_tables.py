@@ -13,7 +13,14 @@ from kudurru.adapters.lists.tables import open_table, put_in_place, write_table_
 from kudurru.domain.dns import names
 from kudurru.domain.lists.matcher import Hit, Place
 from kudurru.domain.lists.memory import MemoryMatcher
-from kudurru.domain.lists.rules import PATTERNS_MAX, SELF, SUBTREE, Context, Reason
+from kudurru.domain.lists.rules import (
+    PATTERNS_MAX,
+    RULES_OF_NAME_MAX,
+    SELF,
+    SUBTREE,
+    Context,
+    Reason,
+)
 from kudurru.domain.lists.table import SourceFacts, Table, Unusable
 from kudurru.domain.objects import Key
 
@@ -99,6 +106,18 @@ def test_a_list_has_so_many_patterns_and_no_more(tmp_path: Path) -> None:
     assert table is not None
     assert len(look(table, "a999.example")) == 1
     assert look(table, "a1000.example") == []
+
+
+def test_a_list_has_so_many_rules_for_one_name_and_no_more(tmp_path: Path) -> None:
+    many = [f"||a.example^$client=192.0.2.{i}" for i in range(200)]
+    texts = [text(tmp_path, Key(f"BlockList/default/{i}"), [f"# {i}", *many]) for i in range(12)]
+    table = built(tmp_path, *texts)
+    assert len(look(table, "a.example")) == 12 * RULES_OF_NAME_MAX
+    for facts in table.directory.sources:
+        assert facts.entries == RULES_OF_NAME_MAX
+        assert facts.refused == {Reason.NAME_MAX: 200 - RULES_OF_NAME_MAX}
+    memory = MemoryMatcher()
+    assert memory.put(ONE, [("inline", many)], Context())[0].entries == RULES_OF_NAME_MAX
 
 
 def test_lines_with_many_names_get_a_larger_table(tmp_path: Path) -> None:

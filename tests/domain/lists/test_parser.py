@@ -55,6 +55,7 @@ RULES = [
     ("auto", "fe80::1%lo0 a.example", ["self a.example"]),
     ("auto", "0.0.0.0 ADS.Example.", ["self ads.example"]),
     ("auto", "0.0.0.0 single", ["self single"]),
+    ("auto", "0.0.0.0 a.example ##note", ["self a.example"]),
     ("auto", "0.0.0.0 _dmarc.example", ["self _dmarc.example"]),
     ("hosts", "0.0.0.0 ads.example#x", ["self ads.example"]),
     ("hosts", "ads.example", ["self ads.example"]),
@@ -64,6 +65,7 @@ RULES = [
     ("auto", "ads.example", ["self ads.example"]),
     ("auto", "*.ads.example", ["subtree ads.example"]),
     ("auto", ".ads.example", ["subtree ads.example"]),
+    ("auto", "*.zip", ["subtree zip"]),
     ("domains", "zip", ["self zip"]),
     ("domains", "ads.example # why", ["self ads.example"]),
     ("auto", "bücher.example", ["self xn--bcher-kva.example"]),
@@ -100,6 +102,7 @@ RULES = [
     # regex
     ("auto", "/^ads[0-9]+\\./", ["/^ads[0-9]+\\./"]),
     ("auto", "@@/^ads/$important", ["@!/^ads/"]),
+    ("auto", "/^ads/$client=192.0.2.0/24", ["/^ads/"]),
     ("regex", "^ads[0-9]+\\.", ["/^ads[0-9]+\\./"]),
     ("regex", "/^ads/", ["/^ads/"]),
     # rpz
@@ -147,6 +150,8 @@ REFUSED = [
     ("auto", "0.0.0.0 " + "a" * 64 + ".example", Reason.NAME),
     ("auto", "||192.0.2.1^", Reason.NAME),
     ("auto", "/(/", Reason.REGEX),
+    ("auto", "/banner/ads/", Reason.UNSUPPORTED),
+    ("auto", "/banner/ads.js", Reason.UNSUPPORTED),
     ("auto", "/(?=lookahead)/", Reason.REGEX),
     ("auto", r"/(a)\1/", Reason.REGEX),
     ("auto", "||ads.example/path/*", Reason.UNSUPPORTED),
@@ -173,6 +178,15 @@ REFUSED = [
 @pytest.mark.parametrize(("format_", "text", "reason"), REFUSED)
 def test_a_line_that_is_no_rule_has_a_reason(format_: Format, text: str, reason: Reason) -> None:
     assert parse_line(text, Context(format=format_)) == Line(refused=(reason,))
+
+
+def test_prose_about_zones_makes_no_policy_zone_of_a_list() -> None:
+    parser = Parser(Context())
+    for text in ("# The SOA of this list", "! SOA a b", "; $ORIGIN example."):
+        parser.feed(text)
+    assert parser.feed("  ads.example").rules
+    parser.feed("@ 60 IN SOA ns. hostmaster. 1 2 3 4 5")
+    assert parser.context.format == "rpz"
 
 
 def test_a_bad_name_does_not_cost_the_others_of_its_line() -> None:
