@@ -51,6 +51,7 @@ class Verified(msgspec.Struct, frozen=True):
     damages: tuple[LogDamaged, ...]  # by position, at most about DAMAGES_MAX
     damage_count: int
     signed: Signed = Signed()
+    pruned: int = 0  # rows up to here went, but for those that state needs
 
     @property
     def is_whole(self) -> bool:
@@ -101,7 +102,7 @@ def verify(
     damages = verifier.finish()
     if damages and log.oldest() != pruned.began_at:
         raise Conflict("the log was pruned while it was verified: run the command again")
-    return Verified(count, verifier.seq, damages, verifier.damage_count, signed)
+    return Verified(count, verifier.seq, damages, verifier.damage_count, signed, pruned.upto)
 
 
 def _skip_to(

@@ -11,7 +11,7 @@ from heapq import merge
 import msgspec
 
 from kudurru.domain.checkpoint import Checkpoint, KeyChain, frontier_hashes, parse_checkpoint
-from kudurru.domain.epochs import decode_epoch, epochs, first_origin
+from kudurru.domain.epochs import decode_epoch, origins
 from kudurru.domain.errors import ADVICE, Invalid, LogDamaged
 from kudurru.domain.events import (
     CHECKPOINT_STATE,
@@ -21,7 +21,6 @@ from kudurru.domain.events import (
     LOG_PRUNED,
     PAYLOAD_REDACTED,
     SIGNING_KEY,
-    Position,
 )
 from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
 from kudurru.domain.signed_note import CheckSignature, VerifierKey
@@ -64,8 +63,7 @@ class TreeVerifier:
         self._log = log
         self._report = report
         self._trust = trust
-        self._origins = [(Position(0), first_origin(log))]
-        self._origins += [(seq, body.to) for seq, body in epochs(log)]
+        self._origins = origins(log)
         self._keys = KeyChain(self._origins[0][1], trust.check, trust.keys)
         self._taken_at = 0  # position of the newest event that took rows or payloads away
         self._taken = ""  # which that was

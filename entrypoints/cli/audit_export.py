@@ -11,9 +11,9 @@ import msgspec
 import typer
 
 from kudurru.domain import export as formats
-from kudurru.domain.chain import origin_of, recorded_of
+from kudurru.domain.chain import recorded_of
 from kudurru.domain.checkpoint import AdoptionBody, parse_checkpoint
-from kudurru.domain.epochs import epochs, first_origin
+from kudurru.domain.epochs import epochs, first_origin, origins
 from kudurru.domain.errors import Cause, Invalid, StorageFailed
 from kudurru.domain.events import SIGNING_KEY, Recorded
 from kudurru.domain.kinds.registry import kind_by_word
@@ -184,15 +184,17 @@ def _adoptions(log: VerifiableLog, checkpoint: StoredCheckpoint) -> Iterable[str
 def _lines(
     log: VerifiableLog, selection: Selection, format_: Format, move: Move
 ) -> Iterator[bytes]:
-    origin = origin_of(log.log_id, log.epoch)
     rows = _rows(log, selection, selection.upto, move)
     if format_ is Format.csv:
         yield formats.csv_line(formats.COLUMNS)
         for _, event in rows:
-            yield formats.csv_line(formats.to_row(origin, formats.exported(event)).values())
+            yield formats.csv_line(formats.to_row(formats.exported(event)).values())
         return
     convert = formats.JSON_FORMATS[format_.value]
+    names = origins(log)
     for _, event in rows:
+        # That of its epoch: an event has one name, also in an export after a restore.
+        origin = next(name for began, name in reversed(names) if began <= event.seq)
         yield msgspec.json.encode(convert(origin, formats.exported(event))) + b"\n"
 
 
@@ -201,9 +203,8 @@ def _write_sqlite(log: VerifiableLog, selection: Selection, output: Path, move: 
 
     if output.exists():
         raise Invalid("--output", [Cause("", f"{output} is there already: name a new file")])
-    origin = origin_of(log.log_id, log.epoch)
     rows = (
-        formats.to_row(origin, formats.exported(event))
+        formats.to_row(formats.exported(event))
         for _, event in _rows(log, selection, selection.upto, move)
     )
     with _whole(output) as partial:
