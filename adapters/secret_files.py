@@ -48,9 +48,16 @@ def write_private(path: Path, content: bytes) -> None:
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
-        os.write(descriptor, content)
+        write_all(descriptor, content)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     unfinished.rename(path)
     sync_folder(path.parent)
+
+
+def write_all(descriptor: int, content: bytes | bytearray) -> None:
+    """A disk that fills up takes a part and says so only when asked again. Raises: OSError."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]

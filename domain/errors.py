@@ -9,6 +9,7 @@
     ├── ManagedBy      another manager owns the object: talk to it, or force
     ├── Conflict       the state moved: read again, decide again
     ├── Busy           a limit is reached or another process holds the place: wait
+    ├── Unreachable    another server does not answer: try again later, or ask another
     ├── PartiallyApplied  some of a batch was written: look at what is left, apply it again
     ├── Closed         this store was closed: open another
     └── Stop           nothing can be written until a person acts
@@ -121,6 +122,10 @@ class Conflict(KudurruError):
 
 class Busy(KudurruError):
     """A limit is reached, or another process holds the place: try again later."""
+
+
+class Unreachable(KudurruError):
+    """Another server does not answer, or not in time."""
 
 
 class PartiallyApplied(KudurruError):

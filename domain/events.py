@@ -37,6 +37,9 @@ AUDIT_MARKED = "audit.marked.v1"
 RESTORE_BEGUN = "restore.begun.v1"
 RESTORE_DONE = "restore.done.v1"
 
+BLOCKING_SET = "blocking.set.v1"
+"""Pauses what policies deny, or ends the pause, see `domain.filtering.pauses`."""
+
 OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
 CONTENT_TYPES = OBJECT_TYPES - {OBJECT_STATUS}
 """Types that change what people wrote, or where it stands."""
@@ -50,6 +53,7 @@ KNOWN_TYPES = OBJECT_TYPES | {
     AUDIT_MARKED,
     RESTORE_BEGUN,
     RESTORE_DONE,
+    BLOCKING_SET,
 }
 
 SYSTEM_KEY = Key("System//log")

@@ -33,10 +33,13 @@ class Later(Generic[T]):
         if self.is_over:
             return
         self.is_over = True
-        if self._listener is None:
+        listener, self._listener, self._on_cancel = self._listener, None, None
+        # Whoever waits and whoever is waited for knew each other: left like that, they would be
+        # work for the garbage collector, which costs more than all else here.
+        if listener is None:
             self._value = value
         else:
-            self._listener(value)
+            listener(value)
 
     def then(self, listener: Callable[[T], None]) -> None:
         """Have the listener called with the value, at once where it is known, never after
@@ -50,9 +53,9 @@ class Later(Generic[T]):
         if self.is_over:
             return
         self.is_over = True
-        self._listener = None
-        if self._on_cancel is not None:
-            self._on_cancel()
+        on_cancel, self._listener, self._on_cancel = self._on_cancel, None, None
+        if on_cancel is not None:
+            on_cancel()
 
     def map(self, change: Callable[[T], U]) -> "Later[U]":
         """The changed value, later. Cancelling it cancels this one."""

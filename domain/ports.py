@@ -2,11 +2,20 @@
 per port (tests/contracts, for stores tests/conformance/store) runs on every adapter."""
 
 import builtins
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from kudurru.domain.dns.upstreams import UpstreamAddress
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.later import Later
 from kudurru.domain.object_store import Outcome
@@ -445,6 +454,34 @@ class Store(Protocol):
         ...
 
 
+class Peer(NamedTuple):
+    """Another server, and how to talk to it."""
+
+    address: str
+    port: int
+    is_tls: bool = False
+    server_name: str | None = None  # that its certificate must be for; None: any will do
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}"
+
+
+class TransferClient(Protocol):
+    """Asks other servers for their zones. Every wait has an end."""
+
+    async def ask(self, peer: Peer, query: bytes, *, stream: bool = False) -> bytes:
+        """The answer to one question, over UDP, or over a connection where `stream` says so or the
+        peer takes nothing else. Raises: Unreachable."""
+        ...
+
+    def fetch(self, peer: Peer, query: bytes) -> AsyncGenerator[bytes, None]:
+        """Messages of the answer over one connection, until the peer closes it or the caller the
+        iterator. Raises: Unreachable before the first message, and where one is waited for too
+        long."""
+        ...
+
+
 STREAM_IDLE_S = 10
 """How long a connection that carries DNS may be idle (RFC 7766 section 6.2.3: some seconds).
 Answers tell it to clients that ask (RFC 7828)."""
@@ -462,6 +499,15 @@ class Reply(NamedTuple):
     there may be any number, elsewhere none."""
 
 
+class Neighbours(Protocol):
+    """Hardware addresses of the hosts on the same links."""
+
+    def mac_of(self, address: bytes) -> bytes:
+        """6 octets for an address of 4 or 16, empty when it is not known. Answers from memory: it
+        is asked for every query."""
+        ...
+
+
 class QueryHandler(Protocol):
     def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
         """Answer one DNS message of at least 12 octets, at once or later. A reply to come is
@@ -471,6 +517,30 @@ class QueryHandler(Protocol):
         "tcp", "tls", "https", "h3", "quic"). A reply over UDP has at most 4,096 octets. None: send
         nothing (a drop).
         """
+        ...
+
+
+class IdentifyingHandler(Protocol):
+    """A query handler that also wants to know what clients call themselves."""
+
+    takes_client_ids: bool
+
+    def handle(
+        self, packet: bytes, client: str, proto: str, client_id: str = ""
+    ) -> Reply | Later[Reply | None] | None:
+        """As `QueryHandler.handle`. `client_id` is one label: of the path of DoH, else the first
+        of the name that the client asked for in its TLS handshake."""
+        ...
+
+
+class RepeatListener(Protocol):
+    """A query handler that also wants to hear of the queries that engines answer by themselves."""
+
+    hears_repeats: bool
+
+    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        """(address of 4 or 16 octets, message without its ID) of queries that got a reply which
+        the handler had given before. Costs what an append costs."""
         ...
 
 
@@ -532,3 +602,55 @@ class PacketEngine(Protocol):
         ...
 
     def statistics(self) -> EngineStatistics: ...
+
+
+class Timer(Protocol):
+    def cancel(self) -> None:
+        """Harmless when it is over."""
+        ...
+
+
+class Timers(Protocol):
+    def call_later(self, delay_us: int, callback: Callable[[], None]) -> Timer:
+        """Call back once, after so many microseconds of monotonic time."""
+        ...
+
+
+class Exchange(Protocol):
+    """One query to an upstream, while it is under way."""
+
+    @property
+    def packet(self) -> bytes:
+        """The query, with ID 0: each carrier sets its own."""
+        ...
+
+    def received(self, packet: bytes) -> bool:
+        """A response with the ID of the query came, the ID set back to 0. False: it is no answer
+        to it, and the wait goes on."""
+        ...
+
+    def failed(self, why: str) -> None:
+        """No response will come. Said at most once."""
+        ...
+
+
+class Carrier(Protocol):
+    """A way to one upstream over one transport. Belongs to one event loop."""
+
+    def send(self, exchange: Exchange) -> None:
+        """Send the query. Never raises: what goes wrong is told to the exchange, later. How long
+        to wait is up to the caller, who then forgets it."""
+        ...
+
+    def forget(self, exchange: Exchange) -> None:
+        """The caller waits no more. Harmless when it is over."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Carriers(Protocol):
+    def open(self, address: UpstreamAddress, *, over_tcp: bool = False) -> Carrier:
+        """A carrier to an upstream. `over_tcp`: where it answers over UDP too, so that what was
+        truncated can be asked again."""
+        ...

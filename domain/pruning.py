@@ -125,7 +125,8 @@ class _Zone(msgspec.Struct):
     created: str
     name: str
     apex: Name
-    is_primary: bool = True
+    type: str = ""
+    is_served: bool = True
 
 
 class Keeper:
@@ -204,7 +205,12 @@ class Keeper:
             apex = names.key(names.from_text(spec.zone_name))
             zone = self._zones[name] = _Zone(stored.creation_timestamp, name, apex)
             self._by_apex.setdefault(apex, set()).add(name)
-        zone.is_primary = spec.type == "Primary"
+        is_served = spec.type != "Forward"
+        if zone.type not in ("", spec.type) and is_served:
+            # What is another type now is another zone: it begins anew.
+            zone.is_served = False
+            self._elect(zone.apex, event)
+        zone.type, zone.is_served = spec.type, is_served
         self._elect(zone.apex, event)
 
     def _delete_zone(self, event: Recorded) -> None:
@@ -220,7 +226,7 @@ class Keeper:
         no more: what they were when they were stamped last, and how that ended, stay."""
         there = [self._zones[name] for name in self._by_apex[apex]]
         first = min(there, key=lambda zone: (zone.created, zone.name), default=None)
-        elected = first.name if first is not None and first.is_primary else ""
+        elected = first.name if first is not None and first.is_served else ""
         before = self._serving.get(apex, "")
         if elected == before:
             return

@@ -48,7 +48,7 @@ from kudurru.domain.ports import SignTree, StoredCheckpoint, Upkeep, VerifiableL
 from kudurru.domain.signed_note import SigningKey, VerifierKey
 from kudurru.domain.tree import Edge
 from kudurru.entrypoints.wiring import ATTEMPTS_MAX, BUSY, Change, Node, Overtaken
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.checkpoints")
 

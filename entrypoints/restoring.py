@@ -15,9 +15,9 @@ from kudurru.domain.commands import Command
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, NotFound
 from kudurru.domain.events import Position, Recorded, Who
-from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
-from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S, DNSZoneSpec
+from kudurru.domain.kinds.stored import read_record_set, read_zone
+from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
@@ -318,7 +318,7 @@ def _zone(log: EventLog, name: str, steps: list[Step], now_s: int) -> dict[str, 
     known = as_of.find(log, key, log.head().seq, with_status=False)
     stored = known.stored(log.epoch) if known and not known.erased else None
     stored = stored or next((step.then for step in steps if step.key == key), None)
-    zone = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec) if stored else None
+    zone = read_zone(stored.body.spec) if stored else None
     ttl = zone.default_ttl if zone else ZONE_DEFAULT_TTL_S
     before = _records([step.now for step in steps], name, ttl)
     after = _records([step.then for step in steps], name, ttl)
@@ -333,7 +333,7 @@ def _zone(log: EventLog, name: str, steps: list[Step], now_s: int) -> dict[str, 
 
 def _records(stored: list[StoredObject | None], zone: str, ttl: int) -> mass_change.Records:
     specs = [
-        msgspec.json.decode(one.body.spec, type=DNSRecordSetSpec)
+        read_record_set(one.body.spec)
         for one in stored
         if one is not None and ref_of(one.key).kind == DNS_RECORD_SET.name
     ]

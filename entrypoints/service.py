@@ -4,8 +4,8 @@ Requests and replies are plain values, so that both ways are the same: `LocalSer
 node, `entrypoints.rpc.RemoteService` sends the request to the server that holds the directory.
 """
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -14,6 +14,7 @@ from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import SecretWrite, Who
+from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import API_VERSION, DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
@@ -30,7 +31,12 @@ from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
 
+if TYPE_CHECKING:
+    from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
+    from kudurru.entrypoints.list_service import ListRow
+
 PAGE_MAX = 500
+LOOPBACK = "127.0.0.1"
 REASON_MAX = 1024
 
 
@@ -93,6 +99,11 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     digests: dict[str, str]
 
 
+class FlushRequest(msgspec.Struct, frozen=True):
+    name: str = ""  # empty: everything
+    subtree: bool = False
+
+
 class Service(Protocol):
     def change(self, request: ChangeRequest) -> Result: ...
 
@@ -106,8 +117,31 @@ class Service(Protocol):
         """What is wrong with the endpoints of a record set."""
         ...
 
-    def query(self, packet: bytes) -> bytes:
-        """Answer to a DNS query; a drop is answered SERVFAIL."""
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
+        """Answer to a DNS query, as a client of that address gets it; a drop is answered SERVFAIL.
+        The query log has nothing of it. Raises Invalid."""
+        ...
+
+    def explain(self, request: "ExplainRequest") -> Explanation:
+        """Why a client gets what it gets. Raises Invalid."""
+        ...
+
+    def blocking(self) -> "BlockingState": ...
+
+    def set_blocking(self, request: "BlockingRequest") -> "BlockingState":
+        """Pause or resume. Raises Invalid, NotFound."""
+        ...
+
+    def purge_queries(self, before_us: int | None) -> int:
+        """Delete logged queries from before a moment, None: all; how many. Raises: NotFound where
+        there is no query log."""
+        ...
+
+    def lists(self) -> "list[ListRow]": ...
+
+    def refresh_lists(self, names: Sequence[Key]) -> list[Key]:
+        """Fetch these lists now, or all; keys of what is fetched. Raises NotFound, Conflict for one
+        that is disabled, Busy without a server."""
         ...
 
     def export(self, zone: str) -> list[str]:
@@ -131,6 +165,15 @@ class Service(Protocol):
 
     def undo(self, request: UndoRequest) -> Carried:
         """Raises Conflict when objects changed since; what the changes are refused with."""
+        ...
+
+    def cache_stats(self) -> dict[str, int]:
+        """Raises NotFound without a running server."""
+        ...
+
+    def cache_flush(self, name: str, *, subtree: bool = False) -> int:
+        """How many answers were forgotten; an empty name is all. Raises NotFound without a running
+        server."""
         ...
 
     def create_key(self, request: KeyRequest) -> Result:

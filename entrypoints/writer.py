@@ -98,6 +98,8 @@ class Writer:
         and never sees a part of a change. DNS does not wait: it sees zones as they were before."""
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
+        self.listeners: list[Callable[[list[Recorded]], None]] = []
+        """Told of events once they are in the views."""
         self.on_recorded = asyncio.Event()
         """Set after each append, that of a stamp too."""
 
@@ -386,7 +388,7 @@ class Writer:
         try:
             async with self.applying:
                 await unhurried(node.take_in_steps(recorded))
-        except StorageFailed as error:  # views read older events for what changed
+        except (StorageFailed, LogDamaged) as error:  # views read older events for what changed
             raise StorageBroken(
                 f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
             ) from error
@@ -396,6 +398,8 @@ class Writer:
     def _count(self, recorded: list[Recorded]) -> None:
         if self._checkpointer is not None:
             self._checkpointer.count(recorded)
+        for listener in self.listeners:
+            listener(recorded)
         self.on_recorded.set()
 
     async def _catch_up(self) -> None:
@@ -429,6 +433,7 @@ class Writer:
             self._imported.clear()
         except (Stop, Busy) as error:
             self._stamps_refused += 1
+            self._node.zones.show_unstamped()  # what is recorded is served
             if isinstance(error, Stop):
                 self._stop_writing_if_broken(error)
             if self._node.why_not_writable is None:

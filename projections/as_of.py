@@ -23,7 +23,7 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.domain.kinds.registry import DNS_ZONE
-from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.object_store import (
     StoredObject,
     decode_body,
@@ -295,7 +295,7 @@ def apex_of(born: Recorded) -> Name | None:
     all that tells it was redacted."""
     if born.body is None:
         return None
-    spec = msgspec.json.decode(decode_body(born.body).spec, type=DNSZoneSpec)
+    spec = read_zone(decode_body(born.body).spec)
     return names.key(names.from_text(spec.zone_name))
 
 

@@ -4,9 +4,10 @@ A projection holds nothing that the log does not say: it is dropped and rebuilt 
 rebuilt one equals the live one, by digest. Live and replayed events take the same road.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from kudurru.domain.errors import LogDamaged
 from kudurru.domain.events import KNOWN_TYPES, Position, Recorded
 from kudurru.domain.ports import EventLog
 
@@ -24,7 +25,8 @@ class Projection(Protocol):
 
     def apply(self, event: Recorded) -> None:
         """Take in the next event, the one right after `position`. Never raises for what an event
-        says: what was accepted once replays for ever."""
+        says: what was accepted once replays for ever. Raises LogDamaged where an older event is
+        gone that it needs."""
         ...
 
     def advance(self, now_s: int) -> None:
@@ -37,6 +39,15 @@ class Projection(Protocol):
 
     def digest(self) -> str:
         """Hex digest of the whole view; equal for equal content, however it came about."""
+        ...
+
+    def dump(self) -> Iterator[bytes]:
+        """The view at its position, in parts of bounded size. Not inside a change set."""
+        ...
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        """Become what `dump` told, from the empty state. The position is set last. Raises
+        msgspec.MsgspecError, or what Python does, for parts that are not from `dump`."""
         ...
 
 
@@ -70,10 +81,12 @@ class Follower:
         if event.type not in KNOWN_TYPES:
             self.stopped_at = event
             return
+        seq = event.seq
         for projection in self.projections:
-            if event.seq > projection.position:
-                is_next = event.seq == projection.position + 1
-                assert is_next or self._is_pruned(event.seq), "a projection was handed a gap"
+            position = projection.position
+            if seq > position:
+                if seq != position + 1 and not self._is_pruned(seq):
+                    raise LogDamaged("gap", position + 1, "the event is missing")
                 projection.apply(event)
 
     def _is_pruned(self, seq: int) -> bool:

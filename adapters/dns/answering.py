@@ -1,14 +1,21 @@
 """What every transport does with a query: the memo, then the handler; and the counting."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from kudurru.adapters.dns.memo import Memo
 from kudurru.domain.later import Later
-from kudurru.domain.ports import EngineStatistics, QueryHandler, Reply
+from kudurru.domain.ports import (
+    EngineStatistics,
+    IdentifyingHandler,
+    QueryHandler,
+    RepeatListener,
+    Reply,
+)
 
 HEADER = 12  # octets of a DNS header: what is shorter cannot be answered, RFC 1035 section 4.1.1
 
@@ -82,19 +89,35 @@ class Answering:
     exceptions: int = 0
     waiting: int = 0
 
-    def recall(self, packet: bytes) -> bytes | None:
+    listener: RepeatListener | None = None
+    """The handler, when it wants to hear of what the memo answers."""
+    identifying: IdentifyingHandler | None = None
+    """The handler, when it wants to know what clients call themselves."""
+
+    def __post_init__(self) -> None:
+        if getattr(self.handler, "hears_repeats", False):
+            self.listener = cast(RepeatListener, self.handler)
+        if getattr(self.handler, "takes_client_ids", False):
+            self.identifying = cast(IdentifyingHandler, self.handler)
+
+    def recall(self, packet: bytes, client: str) -> bytes | None:
         """The answer from the memo, or None."""
         wire = self.memo.find(packet)
         if wire is not None:
             self.hits[wire[3] & 15] += 1
+            if self.listener is not None:
+                family = socket.AF_INET6 if ":" in client else socket.AF_INET
+                self.listener.repeated(((socket.inet_pton(family, client), packet[2:]),))
         return wire
 
-    def ask(self, packet: bytes, client: str) -> Wire | Later[Wire]:
+    def ask(self, packet: bytes, client: str, client_id: str = "") -> Wire | Later[Wire]:
         """`ask_many`, where an answer is one message."""
-        found = self.ask_many(packet, client)
+        found = self.ask_many(packet, client, client_id)
         return found.first if isinstance(found, Many) else found
 
-    def ask_many(self, packet: bytes, client: str) -> Wire | Later[Wire] | Many:
+    def ask_many(
+        self, packet: bytes, client: str, client_id: str = ""
+    ) -> Wire | Later[Wire] | Many:
         """The handler's answer, remembered where it may be; None is a drop, and counted.
 
         The handler answers its own faults with SERVFAIL. One that escapes it costs this query and
@@ -102,7 +125,10 @@ class Answering:
         """
         young = self.memo.young
         try:
-            reply = self.handler.handle(packet, client, self.proto)
+            if client_id and self.identifying is not None:
+                reply = self.identifying.handle(packet, client, self.proto, client_id)
+            else:
+                reply = self.handler.handle(packet, client, self.proto)
             if isinstance(reply, Later):
                 if not reply.is_over:
                     return self._wait(reply, young, packet)
@@ -131,7 +157,11 @@ class Answering:
         reply: Reply | None,
     ) -> None:
         self.waiting -= 1
-        later.settle(self._taken(young, packet, reply))
+        wire = self._taken(young, packet, reply)
+        try:
+            later.settle(wire)
+        except Exception as fault:  # of this connection: others wait for the same answer
+            self.failed(fault)
 
     def _give_up(self, reply: Later[Reply | None]) -> None:
         self.waiting -= 1

@@ -137,6 +137,7 @@ class PythonEngine:
         answering.received += count
         limiter = self._limiter
         verdicts = None if limiter is None else limiter.admit(batch.clients(count), queries)
+        repeats: list[int] = []  # indexes of what the memo answered
         first = 0  # of the run that is not sent yet
         recall = memo.young.get
         for i, start, query in zip(range(count), batch.starts, queries, strict=False):
@@ -171,14 +172,19 @@ class PythonEngine:
                 continue
             sizes[i] = len(kept) + 2
             hits[kept[1] & 15] += 1
+            repeats.append(i)
         self._send(batch, first, count - first)
+        if repeats and answering.listener is not None:
+            clients = batch.clients(count)
+            answering.listener.repeated([(clients[i], queries[i]) for i in repeats])
 
     def _answer_one(self, packet: bytes, batch: mmsg.Batch, i: int) -> Wire | Later[Wire]:
         answering = self._answering
         if not HEADER <= len(packet) <= mmsg.SLOT:
             answering.malformed += 1
             return None
-        return answering.recall(packet) or answering.ask(packet, batch.client(i))
+        client = batch.client(i)
+        return answering.recall(packet, client) or answering.ask(packet, client)
 
     def _send(self, batch: mmsg.Batch, first: int, count: int) -> None:
         if not count:
@@ -234,7 +240,7 @@ class PythonEngine:
         if not HEADER <= len(packet) <= mmsg.SLOT:
             answering.malformed += 1
             return None
-        return answering.recall(packet) or answering.ask(packet, client)
+        return answering.recall(packet, client) or answering.ask(packet, client)
 
 
 class _Outbox:

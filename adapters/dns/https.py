@@ -40,13 +40,14 @@ from kudurru.adapters.dns.streams import (
     StreamServer,
 )
 from kudurru.adapters.networks import Networks
+from kudurru.adapters.turns import Turns
 from kudurru.domain.later import Later
 from kudurru.domain.ports import QueryHandler
 
 ALPN = ("h2", "http/1.1")
 STREAMS_MAX = 100  # requests under way on a connection
 SLICE = 1 << 10  # octets parsed at a time, since what parses them does not stop in between
-STEPS_PER_TURN = 20  # slices parsed and requests answered, about 5 ms: then others get their turn
+STEPS_PER_TURN = 8  # slices parsed and requests answered, about 2 ms
 RESETS_MAX = 100  # by the client, of one connection (CVE-2023-44487, rapid reset)
 BODY_WINDOW = MESSAGE_MAX + 1  # a body that is too large is seen to be
 BODIES_WINDOW = 2 * BODY_WINDOW  # of all requests of a connection that are not whole
@@ -66,6 +67,7 @@ class HttpsServer(StreamServer):
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
         memo: Memo | None = None,
+        turns: Turns | None = None,
     ) -> None:
         super().__init__(
             handler,
@@ -76,9 +78,13 @@ class HttpsServer(StreamServer):
             proxies=proxies,
             limits=limits,
             memo=memo,
+            turns=turns,
         )
         self.trusted = trusted or Networks()
         self.doh = Doh(self.answering, self.trusted)
+
+    def network_of(self, peer: str) -> str:
+        return "" if peer in self.trusted else super().network_of(peer)
 
 
 class _Http(Protocol):
@@ -117,11 +123,7 @@ class _Connection(StreamConnection):
         # Of this turn, encrypted: one write for all. But a record of TLS for each, since dnsperf
         # (2.10) waits for ever for the second response in a record.
         self._responses = bytearray()
-        self._is_waiting_for_turn = False
         self._idle_since_s = self.now_s = self._loop.time()
-
-    def _network(self) -> str:
-        return "" if self._client in self._server.trusted else super()._network()
 
     def opened(self) -> None:
         assert self._tls is not None
@@ -129,17 +131,33 @@ class _Connection(StreamConnection):
         self._http = (_Http2 if self._tls.alpn == "h2" else _Http1)(self)
         self._flush()
 
-    def received(self, octets: bytes | memoryview) -> None:
-        self.now_s = self._loop.time()
+    def received(self, octets: bytes | bytearray) -> None:
         self._arrived += octets
-        self._work()
 
-    def ended(self) -> None:
-        if not self._is_waiting_for_turn and not self._is_waiting_for_client:
-            self._work()
+    @property
+    def must_wait(self) -> bool:
+        return self._is_open and self._http.must_wait
 
-    def client_caught_up(self) -> None:
-        self._work()
+    def work(self) -> bool:
+        """Parse and answer for a turn."""
+        self.now_s = self._loop.time()
+        has_more = False
+        for _ in range(STEPS_PER_TURN):
+            if self._is_waiting_for_client or self._is_over():
+                break
+            if self._http.work():
+                self._idle_since_s = self.now_s
+            elif self._arrived and not self._http.must_wait:
+                self._http.receive(bytes(self._arrived[:SLICE]))
+                del self._arrived[:SLICE]
+            else:
+                break
+        else:
+            has_more = True
+        if not self._transport.is_closing():
+            self._flush()
+            self._set_deadline()
+        return has_more
 
     def shut(self) -> None:
         if self._is_open and not self._transport.is_closing():
@@ -162,7 +180,7 @@ class _Connection(StreamConnection):
         self, request: Request, later: Callable[[Response | None], None]
     ) -> Response | Later[Wire] | None:
         """The response; where it is to come `later` gets it, and the rest of the turn follows."""
-        found = self._server.doh.respond(request, self._client)
+        found = self._server.doh.respond(request, self._client, self.client_id)
         if isinstance(found, Later):
             deliver = partial(self._respond_late, request.method == b"HEAD", later)
             self._waiting.add(found, deliver)
@@ -175,7 +193,7 @@ class _Connection(StreamConnection):
             return
         self.now_s = self._idle_since_s = self._loop.time()
         later(self._server.doh.response_of(wire, is_head=is_head))
-        self._work()
+        self._want_turn()
 
     def give_up(self, later: Later[Wire]) -> None:
         self._waiting.discard(later)
@@ -188,42 +206,6 @@ class _Connection(StreamConnection):
         """Send what is written, and no more."""
         self._flush()
         super().shut()
-
-    def _take_turn(self) -> None:
-        self._is_waiting_for_turn = False
-        self.now_s = self._loop.time()
-        self._work()
-
-    def _work(self) -> None:
-        """Parse and answer for a turn; read on only when all that has arrived is done with."""
-        if self._is_waiting_for_turn:
-            return
-        transport = self._transport
-        for _ in range(STEPS_PER_TURN):
-            if self._is_waiting_for_client or transport.is_closing():
-                break
-            if not self._is_ending and self._http.work():
-                self._idle_since_s = self.now_s
-            elif self._arrived and not self._http.must_wait and not self._is_ending:
-                self._http.receive(bytes(self._arrived[:SLICE]))
-                del self._arrived[:SLICE]
-            else:
-                break
-        else:
-            self._is_waiting_for_turn = True
-            self._loop.call_soon(self._take_turn)
-        if transport.is_closing():
-            return
-        self._flush()
-        self._set_deadline()
-        if self._is_waiting_for_turn or self._is_waiting_for_client or self._is_ending:
-            transport.pause_reading()
-        elif self.has_ended:
-            self.close()
-        elif self._http.must_wait:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
 
     def _set_deadline(self) -> None:
         started_s = self._http.started_s()

@@ -14,6 +14,7 @@ import errno
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 BATCH: Final = 64  # datagrams a call: more gains little, and the heads of 64 slots fit the cache
@@ -70,6 +71,38 @@ _LIBC = _load()
 
 def is_available() -> bool:
     return _LIBC is not None
+
+
+class Sender:
+    """Sends datagrams over connected sockets, many with one call."""
+
+    def __init__(self, size_max: int) -> None:
+        """`size_max`: octets of the longest datagram."""
+        self._size_max = size_max
+        self._starts = range(0, BATCH * size_max, size_max)
+        self._octets = (ctypes.c_char * (BATCH * size_max))()
+        self._view = memoryview(self._octets).cast("B")
+        self._parts = (_Iovec * BATCH)()
+        self._headers: Any = (_Mmsghdr * BATCH)()
+        for i, start in enumerate(self._starts):
+            self._parts[i] = _Iovec(ctypes.addressof(self._octets) + start, 0)
+            at = ctypes.addressof(self._parts) + i * ctypes.sizeof(_Iovec)
+            self._headers[i].message = _Msghdr(iov=at, iovlen=1)
+        self._sizes = memoryview(self._parts).cast("B").cast("L")[1::2]  # size_t on Linux
+
+    def send(self, sock: socket.socket, datagrams: Sequence[bytes]) -> int:
+        """Send at most BATCH datagrams; how many the system took before one that it did not.
+        Raises OSError where that was the first."""
+        view, sizes = self._view, self._sizes
+        for i, (start, datagram) in enumerate(zip(self._starts, datagrams, strict=False)):
+            view[start : start + len(datagram)] = datagram
+            sizes[i] = len(datagram)
+        count = min(len(datagrams), BATCH)
+        sent: int = _LIBC.sendmmsg(sock.fileno(), self._headers, count, socket.MSG_DONTWAIT)
+        if sent < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))  # of the class that the code has
+        return sent
 
 
 class Batch:

@@ -44,12 +44,13 @@ from kudurru.adapters.dns.quic_applications import (
 from kudurru.adapters.dns.streams import StreamLimits
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
+from kudurru.adapters.turns import Turns
 from kudurru.domain.later import Later
 from kudurru.domain.ports import EngineStatistics, QueryHandler
 
 DATAGRAM_MAX = 4096  # octets; paths on the internet carry 1,500
 INITIAL_MIN = 1200  # RFC 9000 section 14.1
-DATAGRAMS_PER_TURN = 32  # some milliseconds: then others get their turn
+DATAGRAMS_PER_TURN = 8  # about a millisecond
 CID_SIZE = 8
 STREAMS_MAX = 100  # requests under way on a connection
 RESETS_MAX = 100  # by the client, of one connection
@@ -78,6 +79,7 @@ class QuicServer:
         trusted: Networks | None = None,
         limits: StreamLimits | None = None,
         memo: Memo | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._sockets = tuple(sockets)
         self.proto = proto
@@ -91,9 +93,9 @@ class QuicServer:
         self._tokens = QuicRetryTokenHandler()
         self.by_id: dict[bytes, _Connection] = {}
         self.handshakes_failed = 0
-        self.connections: Connections[_Connection] = Connections(
-            self.limits.connections, self.limits.connections_per_network
-        )
+        self._turns = turns or Turns()
+        self._waiting: set[socket.socket] = set()  # for a turn
+        self.connections: Connections[_Connection] = Connections(self.limits)
         self._is_running = False
 
     @property
@@ -106,7 +108,7 @@ class QuicServer:
             sock.setblocking(False)
             ask_for_packet_info(sock)
             buffer = memoryview(bytearray(DATAGRAM_MAX + 1))
-            loop.add_reader(sock, self._serve, sock, buffer)
+            loop.add_reader(sock, self._want_turn, sock, buffer)
         self.connections.start()
         self._is_running = True
 
@@ -114,7 +116,7 @@ class QuicServer:
         for sock in self._sockets:
             if self._is_running:
                 asyncio.get_running_loop().remove_reader(sock)
-        await self.connections.stop(self.limits.drain_s)
+        await self.connections.stop()
         for sock in self._sockets:
             sock.close()
         self._is_running = False
@@ -125,11 +127,8 @@ class QuicServer:
     def statistics(self) -> EngineStatistics:
         return msgspec.structs.replace(
             self.answering.statistics(),
-            connections=len(self.connections),
-            connections_accepted=self.connections.accepted,
-            connections_refused=self.connections.refused,
-            connections_timed_out=self.connections.timed_out,
             handshakes_failed=self.handshakes_failed,
+            **self.connections.counts(),
         )
 
     def send(
@@ -144,7 +143,15 @@ class QuicServer:
             except OSError:
                 self.answering.send_errors += 1
 
+    def _want_turn(self, sock: socket.socket, buffer: memoryview) -> None:
+        if sock not in self._waiting:
+            self._waiting.add(sock)
+            self._turns.take(partial(self._serve, sock, buffer))
+
     def _serve(self, sock: socket.socket, buffer: memoryview) -> None:
+        self._waiting.discard(sock)
+        if sock.fileno() < 0:
+            return  # stopped meanwhile
         touched: dict[_Connection, None] = {}
         for _ in range(DATAGRAMS_PER_TURN):
             try:

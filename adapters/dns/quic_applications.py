@@ -115,12 +115,13 @@ class Doq:
         if len(packet) < HEADER or packet[:2] != b"\0\0":
             self._refuse()
             return
-        wire: Wire | Later[Wire] = answering.recall(packet)
+        client = self._connection.client
+        wire: Wire | Later[Wire] = answering.recall(packet, client)
         if wire is None:
             if _has_keepalive(packet):
                 self._refuse()
                 return
-            wire = answering.ask(packet, self._connection.client)
+            wire = answering.ask(packet, client)
         if isinstance(wire, Later):
             deliver = partial(self._send, stream)
             self._connection.wait(stream, wire, deliver, DOQ_EXCESSIVE_LOAD)

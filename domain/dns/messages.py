@@ -4,7 +4,7 @@ Nothing here builds objects for records: a query is a handful of fields, an answ
 from wire that the zones hold ready.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
 
@@ -33,7 +33,9 @@ NSID, COOKIE, KEEPALIVE, PADDING, EXTENDED_ERROR = 3, 10, 11, 12, 15
 PADDING_BLOCK = 468
 """Answers to padded queries are as long as a multiple of it (RFC 8467 section 4.1)."""
 
-_QR, _AA, _TC, _RD = 0x8000, 0x0400, 0x0200, 0x0100
+QR, AA, TC, RD, RA, AD, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0020, 0x0010
+"""Bits of the header's flags (RFC 1035 section 4.1.1, RFC 4035 section 3)."""
+
 _OPCODE_MASK = 0x7800
 _OPCODE_NOTIFY = 4 << 11
 _DO = 0x8000
@@ -106,7 +108,7 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
     if len(packet) < HEADER_SIZE:
         return DROP
     id_, flags, questions, answers, authorities, additionals = _HEADER.unpack_from(packet)
-    if flags & _QR:
+    if flags & QR:
         return DROP
     if flags & _OPCODE_MASK:
         return _unanswerable(packet, NOTIMP)
@@ -173,7 +175,7 @@ def compose(
     the rest does not fit the answer has TC set and no records (RFC 2181 section 9): a client that
     sees TC must not use what else is there, so it asks over TCP at once.
     """
-    opt = _opt(query, answer.rcode, options)
+    opt = opt_record(query, answer.rcode, options)
     counts: tuple[int, int, int] | None
     if answer.negative_parts:
         apex_at = HEADER_SIZE + len(query.qname) - answer.apex_size
@@ -190,16 +192,23 @@ def compose(
     size = HEADER_SIZE + len(query.question) + len(wire) + len(opt)
     if counts is None or size > limit:
         return truncated(query, answer, options)
-    if block and opt and size + _OPTION_HEAD <= limit:
-        padding = min(-(size + _OPTION_HEAD) % block, limit - size - _OPTION_HEAD)
-        opt = _opt(query, answer.rcode, options + pack_option(PADDING, bytes(padding)))
+    if block and opt:
+        opt = opt_record(query, answer.rcode, padded_options(options, size, limit, block))
     return _head(query, answer, counts) + wire + opt
+
+
+def padded_options(options: bytes, size: int, limit: int, block: int) -> bytes:
+    """The options, with padding that makes a message of `size` octets a multiple of a block."""
+    if size + _OPTION_HEAD > limit:
+        return options
+    padding = min(-(size + _OPTION_HEAD) % block, limit - size - _OPTION_HEAD)
+    return options + pack_option(PADDING, bytes(padding))
 
 
 def transfer_frame(query: Query, options: bytes = b"") -> TransferFrame:
     """Of the answer to a transfer query, which is authoritative."""
     head = _head(query, _TRANSFER, (0, 0, 0))
-    return TransferFrame(head[:4], query.question, _opt(query, NOERROR, options))
+    return TransferFrame(head[:4], query.question, opt_record(query, NOERROR, options))
 
 
 def transfer_serial(packet: bytes, query: Query) -> int | None:
@@ -226,12 +235,12 @@ def notify_message(id_: int, apex: Name, soa: bytes) -> bytes:
     """A NOTIFY for a zone, with its packed SOA record for those who look at it (RFC 1996 section
     3.7)."""
     question = apex + _TYPE_AND_CLASS.pack(SOA, CLASS_IN)
-    return _HEADER.pack(id_, _OPCODE_NOTIFY | _AA, 1, 1, 0, 0) + question + soa
+    return _HEADER.pack(id_, _OPCODE_NOTIFY | AA, 1, 1, 0, 0) + question + soa
 
 
 def truncated(query: Query, answer: Answer, options: bytes = b"") -> bytes:
     """An empty answer that tells the client to come back over TCP."""
-    return _head(query, answer, (0, 0, 0), _TC) + _opt(query, answer.rcode, options)
+    return _head(query, answer, (0, 0, 0), TC) + opt_record(query, answer.rcode, options)
 
 
 def freshness_s(wire: bytes) -> int | None:
@@ -239,21 +248,22 @@ def freshness_s(wire: bytes) -> int | None:
     authority sections (RFC 8484 section 5.1, RFC 2308 section 5). None where it says nothing that
     lasts: other codes than NOERROR and NXDOMAIN, and answers without records."""
     _, flags, questions, answers, authorities, _ = _HEADER.unpack_from(wire)
-    if flags & 0xF not in (NOERROR, NXDOMAIN) or flags & _TC:
+    if flags & 0xF not in (NOERROR, NXDOMAIN) or flags & TC:
         return None
     at = HEADER_SIZE
     for _ in range(questions):
-        at = _after_name(wire, at) + 4
+        at = after_name(wire, at) + 4
     smallest: int | None = None
     for _ in range(answers + authorities):
-        at = _after_name(wire, at)
+        at = after_name(wire, at)
         _, _, ttl, length = _RR_FIXED.unpack_from(wire, at)
         at += _RR_FIXED.size + length
         smallest = ttl if smallest is None else min(smallest, ttl)
     return smallest
 
 
-def _after_name(wire: bytes, at: int) -> int:
+def after_name(wire: bytes, at: int) -> int:
+    """Offset behind a name at an offset of a message."""
     while size := wire[at]:
         if size >= 0xC0:
             return at + 2
@@ -261,22 +271,22 @@ def _after_name(wire: bytes, at: int) -> int:
     return at + 1
 
 
-def truncated_reply(packet: bytes) -> bytes | None:
-    """What sends the asker of a message to TCP, whatever it asked; None where nothing may be
-    sent."""
+def truncated_reply(packet: bytes, options: Callable[[Query], bytes]) -> bytes | None:
+    """What sends the asker of a message to TCP, whatever it asked, with `options` for the query
+    that it is; None where nothing may be sent."""
     query = parse_query(packet)
     if isinstance(query, Query):
-        return truncated(query, _NO_RECORDS)
+        return truncated(query, _NO_RECORDS, options(query))
     if query.reply is None:
         return None
     reply = error_reply(packet, NOERROR)
-    return reply[:2] + bytes((reply[2] | _TC >> 8,)) + reply[3:]
+    return reply[:2] + bytes((reply[2] | TC >> 8,)) + reply[3:]
 
 
 def error_reply(packet: bytes, rcode: int) -> bytes:
     """A bare header with a code, for a message of which no more is understood."""
     id_, flags = _TYPE_AND_CLASS.unpack_from(packet)
-    return _HEADER.pack(id_, _QR | flags & (_OPCODE_MASK | _RD) | rcode, 0, 0, 0, 0)
+    return _HEADER.pack(id_, QR | flags & (_OPCODE_MASK | RD) | rcode, 0, 0, 0, 0)
 
 
 # Reading
@@ -370,16 +380,18 @@ def _is_plain(answer: Sequence[Placed]) -> bool:
 
 def _head(query: Query, answer: Answer, counts: tuple[int, int, int], more_flags: int = 0) -> bytes:
     # CD is not copied: what is answered here is ours (RFC 4035 section 3.1.6).
-    flags = _QR | query.flags & _RD | more_flags | answer.rcode & 0xF
+    flags = QR | query.flags & RD | more_flags | answer.rcode & 0xF
     if answer.is_authoritative:
-        flags |= _AA
+        flags |= AA
+    if answer.is_recursive:
+        flags |= RA
     opt_count = query.edns_version is not None
     an, ns, ar = counts
     head = _HEADER.pack(query.id, flags, bool(query.question), an, ns, ar + opt_count)
     return head + query.question
 
 
-def _opt(query: Query, rcode: int, options: bytes = b"") -> bytes:
+def opt_record(query: Query, rcode: int, options: bytes = b"") -> bytes:
     """Our OPT record, where the query has one (RFC 6891 section 6.1.1)."""
     if query.edns_version is None:
         return b""

@@ -2,13 +2,12 @@
 
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from kudurru.domain import blame as blaming
 from kudurru.domain.dns import names, record_types
 from kudurru.domain.kinds.registry import DNS_ZONE
-from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
@@ -57,7 +56,7 @@ def _default_ttl(log: EventLog, zone: str, upto: int) -> int:
     assert known is not None, f"{zone} was found and is not there"
     if known.erased:
         return 0
-    return msgspec.json.decode(known.stored(log.epoch).body.spec, type=DNSZoneSpec).default_ttl
+    return read_zone(known.stored(log.epoch).body.spec).default_ttl
 
 
 def _document(blamed: blaming.Blamed, default_ttl: int, oldest: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from kudurru.domain.differences import differences
 from kudurru.domain.errors import NotFound
 from kudurru.domain.events import (
     AUDIT_MARKED,
+    BLOCKING_SET,
     CHECKPOINT_STATE,
     KEY_ADOPTED,
     OBJECT_APPLIED,
@@ -21,6 +22,7 @@ from kudurru.domain.events import (
     Recorded,
     Who,
 )
+from kudurru.domain.filtering import pauses
 from kudurru.domain.objects import ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
@@ -155,6 +157,8 @@ def _verb(event: Recorded, log: EventLog) -> str:
         return "created" if is_new else "changed"
     if event.type == RESTORE_BEGUN:
         return "begun" if log.stream_version(event.key) > 1 else "unfinished"
+    if event.type == BLOCKING_SET and event.body is not None:
+        return pauses.verb(event.body)
     return _VERBS.get(event.type, event.type)
 
 

@@ -86,6 +86,8 @@ def create(
         echo("\n".join(escape(line).replace("\\x09", "\t") for line in clause.splitlines()))
         echo()
     note("this is the only time that the secret is shown")
+    if ALGORITHMS[algorithm].is_old:
+        note(f"warning: {algorithm} is weak, and is off unless the setting tsig.allowOld is true")
 
 
 @app.command("list")

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from kudurru.domain.dns import tsig
 from kudurru.domain.dns.lookup import FORMERR, NOTAUTH, Answer
-from kudurru.domain.dns.messages import TCP_MAX, Query, compose
-from kudurru.domain.dns.tsig import ERROR_NAMES, BadTsig, FindKey, Signer, Unverified
+from kudurru.domain.dns.messages import TCP_MAX, Query, compose, error_reply
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.tsig import ERROR_NAMES, BadTsig, FindKey, Signature, Signer, Unverified
 
 _MALFORMED = Answer(FORMERR, is_lasting=False)
 _UNVERIFIED = Answer(NOTAUTH, is_lasting=False)
@@ -17,6 +18,16 @@ class Refusal(NamedTuple):
 
     rcode: int
     wire: bytes
+    key: Name | None = None
+
+
+class Opened(NamedTuple):
+    """A message without its TSIG record."""
+
+    message: bytes
+    signer: Signer | None  # None: it was not signed
+    signed_s: int = 0  # unix time at which it was
+    mac: bytes = b""
 
 
 class Signatures:
@@ -30,17 +41,38 @@ class Signatures:
     def check(self, packet: bytes, query: Query, now_s: int) -> Signer | Refusal:
         """What signs the answer to a query that has a TSIG record, or the answer to send."""
         try:
-            signature = tsig.read(packet, query.tsig_at)
-            signer = tsig.verify(
-                packet, signature, self._find_key, now_s, may_truncate=self._may_truncate
-            )
+            return self._verified(packet, tsig.read(packet, query.tsig_at), now_s)
         except BadTsig:
             self._counts["FORMERR"] += 1
             return Refusal(FORMERR, compose(query, _MALFORMED, TCP_MAX))
         except Unverified as refused:
-            self._counts[ERROR_NAMES[refused.error]] += 1
             # A few octets longer than the query, whatever the transport.
             return Refusal(NOTAUTH, refused.mark(compose(query, _UNVERIFIED, TCP_MAX), now_s))
+
+    def opened(self, packet: bytes, now_s: int) -> Opened | Refusal:
+        """A message of any opcode without its signature, and what signs the answer, or the answer
+        to send. Who claimed to have signed one that does not hold is in `Refusal.key`."""
+        try:
+            signature = tsig.find(packet)
+            if signature is None:
+                return Opened(packet, None)
+            signer = self._verified(packet, signature, now_s)
+        except BadTsig:
+            self._counts["FORMERR"] += 1
+            return Refusal(FORMERR, error_reply(packet, FORMERR))
+        except Unverified as refused:
+            reply = refused.mark(error_reply(packet, NOTAUTH), now_s)
+            return Refusal(NOTAUTH, reply, refused.key_name)
+        return Opened(signature.unsigned(packet), signer, signature.time_s, signature.mac)
+
+    def _verified(self, packet: bytes, signature: Signature, now_s: int) -> Signer:
+        try:
+            signer = tsig.verify(
+                packet, signature, self._find_key, now_s, may_truncate=self._may_truncate
+            )
+        except Unverified as refused:
+            self._counts[ERROR_NAMES[refused.error]] += 1
+            raise
         self._counts["NOERROR"] += 1
         return signer
 

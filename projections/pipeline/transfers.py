@@ -28,7 +28,8 @@ from kudurru.domain.dns.record_types import AXFR
 from kudurru.domain.dns.serials import is_newer
 from kudurru.domain.dns.zone_tree import CLASS_IN, Delta, Zone
 from kudurru.domain.kinds.zone import Transfer
-from kudurru.projections.zone_view import ZoneState, ZoneView
+from kudurru.projections.zone_state import ZoneState
+from kudurru.projections.zone_view import ZoneView
 
 TRANSFERS_MAX = 32
 """Streams at once. Each holds a message, the owners' names of its zone and a connection; one more
@@ -143,8 +144,8 @@ class Transfers:
         if not self._acl(state).allows(sender.client, sender.key):
             self._refused += 1
             return _REFUSED
-        if state.zone.stamped_soa is None:
-            return _LATER  # a zone whose first stamp is on its way
+        if state.zone.stamped_soa is None or not state.zone.is_available:
+            return _LATER  # the first stamp or transfer is on its way, or the zone has expired
         frame = transfer_frame(query, options)
         if query.qtype == AXFR:
             return self._axfr(state.zone, frame, sender.proto)

@@ -1,13 +1,15 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.memory.clock import SeededEntropy
 from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.errors import Invalid, StorageFailed
 from kudurru.domain.objects import Key
+
+unhurried = settings(deadline=None)  # the machine may be busy
 
 OWNER, OTHER = Key("TSIGKey//a"), Key("TSIGKey//b")
 SECRET = b"not for anybody else"
@@ -43,6 +45,7 @@ def test_another_node_key_opens_nothing_and_says_whose_it_is(tmp_path: Path) -> 
     assert there.id_of(sealed) == here.id != there.id
 
 
+@unhurried
 @given(at=st.integers(0, 1000), bit=st.integers(0, 7))
 def test_any_flipped_bit_is_found(
     tmp_path_factory: pytest.TempPathFactory, at: int, bit: int
@@ -53,6 +56,7 @@ def test_any_flipped_bit_is_found(
     assert box.open(OWNER, bytes(sealed)) is None
 
 
+@unhurried
 @given(st.binary(max_size=80))
 def test_octets_that_nobody_sealed_are_not_opened(
     tmp_path_factory: pytest.TempPathFactory, octets: bytes

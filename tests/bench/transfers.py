@@ -31,7 +31,7 @@ from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.signatures import Signatures
 from kudurru.projections.pipeline.transfers import Transfers
 from kudurru.projections.zone_history import ZoneHistory
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 from tests.bench.answers import build_zone
 from tests.differential.servers import free_port
 from tests.engines import make_engine

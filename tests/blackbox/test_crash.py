@@ -7,6 +7,7 @@ import secrets
 import signal
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,9 @@ CHANGES_MAX = 200
 
 START_S_MAX = 1.0
 """A start that is killed lives this long at most; most are ready after half of it."""
+
+OFTEN = {"KUDURRU__SNAPSHOTS__INTERVAL": "100ms"}
+"""A snapshot of the views is being written nearly all the time, and begun with at every start."""
 
 ZONE = "crash.example"
 Address = str | None
@@ -162,7 +166,7 @@ def test_every_acknowledged_change_is_there_after_kill_9(
     upkeeper = Upkeeper(random.Random(rng.random()))
     survived = 0
     for _ in range(ROUNDS):
-        with serving(data) as server:
+        with serving(data, env=OFTEN) as server:
             survived += check(server, data, clients)
             crash(server, data, clients, upkeeper, after=rng.randrange(CHANGES_MAX))
         if rng.random() < 0.2:
@@ -200,13 +204,23 @@ def crash(
     for thread in threads:
         thread.start()
     wait_until(lambda: sum(client.count for client in clients) >= target)
+    writers = children_of(server.process.pid)
     server.process.kill()
     server.process.wait(PATIENCE_S)
+    for writer in writers:
+        with suppress(ProcessLookupError):
+            os.kill(writer, signal.SIGKILL)
     for thread, service in zip(threads, services, strict=True):
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
         assert service is not None
         service.__exit__()
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that write snapshots."""
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in found for child in path.read_text().split()]
 
 
 def crash_while_starting(data: Path, *, after_s: float) -> None:

@@ -275,6 +275,23 @@ def _check_log(url: str, acknowledged: set[str]) -> None:
         log.close()
 
 
+def test_a_node_begins_with_its_snapshot_and_what_others_did_since(
+    database: str, tmp_path: Path
+) -> None:
+    file = write_json(tmp_path / "zone.json", zone(ZONE), www())
+    often = {"KUDURRU__SNAPSHOTS__INTERVAL": "50ms"}
+    with serving(tmp_path / "a", "--store", database, env=often):
+        assert kudurru("apply", "-f", file, "--data", tmp_path / "a").code == 0
+        wait_until((tmp_path / "a/views.db").exists)
+    with serving(tmp_path / "b", "--store", database):
+        write_json(file, www("192.0.2.2"))
+        assert kudurru("apply", "-f", file, "--data", tmp_path / "b").code == 0
+    with serving(tmp_path / "a") as a:
+        assert a.texts(f"www.{ZONE}") == ["192.0.2.2"]
+        replayed = command("replay", "--verify", "--data", tmp_path / "a", "-o", "json").json()
+        assert replayed["server"] == "the server's views equal the replayed ones"
+
+
 def test_nodes_share_keys_once_they_share_a_node_key(database: str, tmp_path: Path) -> None:
     file = write_json(tmp_path / "zone.json", zone(ZONE, transfer={"allow": ["k1"]}), www())
     a_data, b_data = tmp_path / "a", tmp_path / "b"

@@ -795,9 +795,9 @@ def test_durations_are_read_as_people_write_them(text: str, us: int) -> None:
     assert duration_us(text) == us
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "1.5h", "-1s", "1h 30m", "4000d", "1y", "٣s"])
+@pytest.mark.parametrize("text", ["", "5", "s", "1.5h", "-1s", "1h 30m", "36526d", "1y", "٣s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no duration|more than ten years"):
+    with pytest.raises(ValueError, match=r"is no duration|longer than 100 years"):
         duration_us(text)
 
 

@@ -29,7 +29,9 @@ KEYS_BY_MARKS = {
         ratelimit.enabled ratelimit.ipv4 ratelimit.ipv6 ratelimit.slip ratelimit.exempt
         ratelimit.maxBuckets
         upstreams.groups upstreams.strategy upstreams.timeout upstreams.bootstrap
-        upstreams.fallback upstreams.conditional
+        upstreams.fallback upstreams.conditional upstreams.ca
+        resolver.specialNames resolver.browserCanary resolver.designation
+        resolver.rebindProtection resolver.privateDomains
         cache.maxEntries cache.maxBytes cache.minTTL cache.maxTTL cache.negativeTTL cache.prefetch
         cache.serveStale.enabled cache.serveStale.maxAge cache.serveStale.answerTTL
         cache.serveStale.clientTimeout cache.persistInterval cache.persistMaxAge
@@ -52,7 +54,7 @@ KEYS_BY_MARKS = {
         api.address api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.clusterID kubernetes.startupTimeout kubernetes.lease.duration
-        kubernetes.lease.renew kubernetes.lease.retry
+        kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
     """,
 }
 

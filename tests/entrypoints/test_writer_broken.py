@@ -66,6 +66,28 @@ def test_an_imported_serial_waits_for_a_stamp_that_works(
     with_writer(test)
 
 
+@pytest.mark.parametrize(
+    "error", [StorageFailed("it cannot be read"), LogDamaged("gap", 2, "the event is missing")]
+)
+def test_who_changed_what_the_views_could_not_follow_is_told_that_it_is_recorded(
+    error: StorageFailed | LogDamaged,
+) -> None:
+    async def test(writer: Writer, node: Node, log: BrittleLog) -> None:
+        await writer.submit(a_change(put(zone()), put(www())))
+
+        def broken(seq: int) -> None:
+            raise error
+
+        node.zones._read_event = broken  # type: ignore[assignment]
+        before = log.head().seq
+        with pytest.raises(StorageBroken, match="is recorded, and the views could not follow"):
+            await writer.submit(a_change(put(www("192.0.2.9"))))
+        assert log.head().seq == before + 1
+        assert isinstance(node.why_not_writable, StorageBroken)
+
+    with_writer(test)
+
+
 @pytest.mark.parametrize("error", [StorageBroken("half a commit"), LogDamaged("gap", 1, "gone")])
 def test_after_a_write_that_leaves_doubt_nothing_is_written_any_more(
     error: StorageBroken | LogDamaged,

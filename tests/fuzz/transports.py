@@ -194,6 +194,9 @@ class Wire:
         self.incoming: deque[bytes] = deque()
         self.outgoing: list[bytes] = []
 
+    def fileno(self) -> int:
+        return 0
+
     def recvmsg_into(self, buffers: Any, _size: int) -> Any:
         if not self.incoming:
             raise BlockingIOError

@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 
 from tests.blackbox.program import Serving, command, serving
-from tests.conformance.cases import DATA
 from tests.vectors import vectors
 
 ZONE = """\
@@ -60,8 +59,7 @@ def test_signatures_of_all_kinds_get_the_answers_of_rfc_8945(
     server: Serving, check: ModuleType, report
 ) -> None:
     results = {}
-    for line in (DATA / "tsig/vectors.jsonl").read_text().splitlines():
-        case = json.loads(line)
+    for case in check.R:  # all of them; what is on file are some
         if case["live"]:
             verdict = check.live(server.port, case)
         else:

@@ -1,0 +1,209 @@
+"""Dynamic updates (RFC 2136): decided one after another, each answered when it is durable.
+
+Whether an update may happen is in `domain.dns.update`; who is asking, what a refused one leaves
+behind, and that nobody wrote meanwhile is here.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from kudurru.domain.dns import names, update
+from kudurru.domain.dns.lookup import (
+    NOERROR,
+    NOTAUTH,
+    RCODE_NAMES,
+    REFUSED,
+    SERVFAIL,
+)
+from kudurru.domain.dns.message_reader import Message
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.update import Update, UpdateRefused
+from kudurru.domain.errors import Conflict, KudurruError
+from kudurru.domain.events import Who
+from kudurru.domain.kinds.tsigkey import UpdateRule
+from kudurru.domain.later import Later
+from kudurru.domain.restore import Scope
+from kudurru.domain.zone_import import RRs
+from kudurru.entrypoints.keyring import Keyring
+from kudurru.entrypoints.wiring import Change, Guard, Node
+from kudurru.entrypoints.writer import Writer
+from kudurru.projections.pipeline.signatures import Opened, Refusal
+from kudurru.projections.updating import commands_of, manager_of, read_owner
+from kudurru.projections.zone_state import ZoneState
+
+log = logging.getLogger("kudurru.updates")
+
+WAITING_MAX = 256
+"""Updates that wait for those before them: clients give up and repeat after some seconds."""
+
+TRIES = 5
+"""An update is decided again when somebody else changed the zone meanwhile."""
+
+
+class UpdateStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Updates since the start, by name of the code that they were answered with."""
+
+    answered: dict[str, int]
+    full: int  # answered SERVFAIL because too many waited
+
+
+class _Waiting(NamedTuple):
+    message: Message
+    client: str
+    opened: Opened
+    answer: Later[int]
+
+
+class _Signed(msgspec.Struct):
+    """What a key signed last: the time, and the MACs of all with that time."""
+
+    time_s: int
+    macs: set[bytes]
+
+
+class Updates:
+    """`answer` is called by the pipeline, `run` is one task."""
+
+    def __init__(self, node: Node, writer: Writer, keyring: Keyring) -> None:
+        self._node = node
+        self._writer = writer
+        self._keyring = keyring
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(WAITING_MAX)
+        self._signed: dict[Name, _Signed] = {}
+        # What was signed before this process began may have been carried out by the one before.
+        self._since_s = node.clock.now_us() // 1_000_000
+        self._answered: Counter[str] = Counter()
+        self._full = 0
+
+    def answer(self, message: Message, client: str, opened: Opened) -> Later[int]:
+        """The code for an update, once it is durable or refused."""
+        answer: Later[int] = Later()
+        try:
+            self._queue.put_nowait(_Waiting(message, client, opened, answer))
+        except asyncio.QueueFull:
+            self._full += 1
+            self._count(SERVFAIL)
+            answer.settle(SERVFAIL)
+        return answer
+
+    def refused(self, client: str, refusal: Refusal) -> None:
+        """An update came whose signature does not hold."""
+        self._count(refusal.rcode)
+        key = names.to_text(refusal.key) if refusal.key is not None else "unknown"
+        log.warning("an update from %s with key %s is refused: bad signature", client, key)
+
+    async def run(self) -> NoReturn:
+        try:
+            while True:
+                waiting = await self._queue.get()
+                if waiting.answer.is_over:
+                    continue  # whoever asked is gone
+                rcode = await self._handle(waiting)
+                self._count(rcode)
+                waiting.answer.settle(rcode)
+        finally:
+            while not self._queue.empty():
+                self._queue.get_nowait().answer.settle(SERVFAIL)
+
+    def statistics(self) -> UpdateStatistics:
+        return UpdateStatistics(answered=dict(self._answered), full=self._full)
+
+    def _count(self, rcode: int) -> None:
+        self._answered[RCODE_NAMES.get(rcode, str(rcode))] += 1
+
+    async def _handle(self, waiting: _Waiting) -> int:
+        signer = waiting.opened.signer
+        key = signer.key.name if signer is not None else None
+        shown = names.to_text(key, final_dot=False) if key is not None else "none"
+        try:
+            await self._carry_out(waiting, key)
+        except UpdateRefused as refused:
+            # Names and types of the message are in the text: escaped, one line.
+            log.warning(
+                "an update from %s with key %s is refused: %s", waiting.client, shown, refused
+            )
+            return refused.rcode
+        except KudurruError as error:
+            self._forget(key, waiting.opened)  # it may be sent again as it is
+            log.warning("an update from %s with key %s failed: %s", waiting.client, shown, error)
+            return SERVFAIL
+        except Exception:
+            # A fault of ours costs this update, and not the server.
+            log.exception(
+                "an update from %s with key %s failed; please report it", waiting.client, shown
+            )
+            return SERVFAIL
+        return NOERROR
+
+    async def _carry_out(self, waiting: _Waiting, key: Name | None) -> None:
+        """Raises: UpdateRefused; what the writer does."""
+        asked = update.read_update(waiting.message)
+        state = self._zone(asked)
+        if key is None:
+            raise UpdateRefused(REFUSED, "it is not signed")
+        spec = self._keyring.spec(key)
+        rules = spec.updates if spec is not None else []
+        self._check_fresh(key, waiting.opened)
+        for left in reversed(range(TRIES)):
+            try:
+                async with self._writer.applying:
+                    change = self._change(asked, state.name, key, waiting.client, rules)
+                if change.commands:
+                    await self._writer.submit(change)
+            except Conflict:
+                if not left:
+                    raise
+            else:
+                return
+
+    def _zone(self, asked: Update) -> ZoneState:
+        """The primary zone that is to be updated. Raises: UpdateRefused."""
+        state = self._node.zones.serving(names.key(asked.zone))
+        if state is None:
+            raise UpdateRefused(NOTAUTH, f"{names.to_text(asked.zone)} is not served here")
+        if state.spec.type != "Primary":
+            raise UpdateRefused(REFUSED, f"{names.to_text(asked.zone)} is updated at its primary")
+        return state
+
+    def _change(
+        self, asked: Update, name: str, key: Name, client: str, rules: Sequence[UpdateRule]
+    ) -> Change:
+        """Decided against what the views hold now; refused with Conflict when that moved on."""
+        state = self._node.zones.state(name)
+        if state is None or state.zone is None:
+            raise UpdateRefused(NOTAUTH, f"{names.to_text(asked.zone)} is not served here any more")
+        zone = state.zone
+
+        def read(owner: Name) -> RRs:
+            return read_owner(zone, owner)
+
+        update.check_prerequisites(asked, read)
+        update.check_allowed(asked, rules, read)
+        update.prescan(asked)
+        text = names.to_text(key, final_dot=False)
+        commands = commands_of(update.apply(asked, read), state, self._node.objects, text)
+        guard = Guard(Scope(zone=name), self._node.position, f"update {text}")
+        who = Who(actor=manager_of(text), source=f"update {client}")
+        return Change(commands=tuple(commands), who=who, guard=guard)
+
+    def _check_fresh(self, key: Name, opened: Opened) -> None:
+        """An update that was seen already is not carried out again: none that was signed before
+        the last of its key, or with the same octets in its second. Raises: UpdateRefused."""
+        time_s, mac = opened.signed_s, opened.mac
+        last = self._signed.get(key)
+        if last is None:
+            last = self._signed[key] = _Signed(self._since_s, set())
+        if time_s < last.time_s or (time_s == last.time_s and mac in last.macs):
+            raise UpdateRefused(REFUSED, "it was signed no later than the last of its key")
+        if time_s > last.time_s:
+            last.time_s, last.macs = time_s, set()
+        last.macs.add(mac)
+
+    def _forget(self, key: Name | None, opened: Opened) -> None:
+        if key in self._signed:
+            self._signed[key].macs.discard(opened.mac)
