@@ -119,7 +119,7 @@ class ZoneFrame(msgspec.Struct, frozen=True, array_like=True):
     record_count: int
     before: dict[bytes, bytes] | None
     digest: bytes
-    is_available: bool = True
+    is_available: bool
 
 
 class StampedVersion:
@@ -300,9 +300,10 @@ class Zone:
         zone.nodes, zone.children, zone.cased = nodes, frame.children, frame.cased
         zone.cuts, zone.dnames = set(frame.cuts), set(frame.dnames)
         zone.expiring = {(key, rtype): at_s for key, rtype, at_s in frame.expiring}
-        zone.record_count, zone.is_available = frame.record_count, frame.is_available
+        zone.record_count = frame.record_count
         zone._before = frame.before
         zone._digest = SetDigest.from_bytes(frame.digest)
+        zone.is_available = frame.is_available
         zone._soa_changed()
         return zone
 

@@ -334,3 +334,10 @@ def test_a_snapshot_keeps_whether_a_zone_may_be_answered_from() -> None:
     for is_available in (False, True):
         zone.is_available = is_available
         assert Zone.of(zone.frame(), {}).is_available is is_available
+
+
+def test_what_a_zone_will_be_begins_with_what_it_is_now() -> None:
+    zone = zone_of(www=[rrset(A, "192.0.2.1")])
+    zone.digest()
+    zone.replace(under("www"), [rrset(A, "192.0.2.2")])
+    assert zone.foresee(zone.soa).digest() == zone.digest()
