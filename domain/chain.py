@@ -79,8 +79,9 @@ class Redaction(msgspec.Struct, frozen=True, omit_defaults=True):
     last: int = 0  # the last position where several in a row share the payload; 0: `seq` alone
 
     def covers(self, newest: int) -> range:
-        """Positions whose payload it excuses, none after `newest`."""
-        return range(self.seq, min(max(self.last, self.seq), newest) + 1)
+        """Positions whose payload it excuses, none after `newest`. Whoever owns the file may have
+        written any numbers."""
+        return range(max(self.seq, 1), min(max(self.last, self.seq), newest) + 1)
 
 
 class Sealed(msgspec.Struct, frozen=True, gc=False):

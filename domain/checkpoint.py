@@ -147,6 +147,11 @@ class KeyChain:
         return bool(self._trusted)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the log ever adopted a key."""
+        return any(one.key is not None for one in self._keys)
+
+    @property
     def current(self) -> VerifierKey | None:
         return self._keys[-1].key if self._keys else None
 

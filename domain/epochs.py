@@ -32,6 +32,13 @@ def epochs(log: EventLog, upto: int | None = None) -> list[tuple[Position, Epoch
     return found
 
 
+def origins(log: EventLog) -> list[tuple[Position, str]]:
+    """The names that a chain had, each with the position of the event that began it, in order."""
+    began = epochs(log)
+    first = began[0][1].origin if began else origin_of(log.log_id, log.epoch)
+    return [(Position(0), first), *((seq, body.to) for seq, body in began)]
+
+
 def epoch_began(log: EventLog) -> Position:
     """Position of the event that began the epoch that the log is in, 0 for its first."""
     found = epochs(log)
@@ -47,5 +54,4 @@ def decode_epoch(body: bytes | None) -> EpochBody | None:
 
 def first_origin(log: EventLog) -> str:
     """The name that the chain began with."""
-    found = epochs(log)
-    return found[0][1].origin if found else origin_of(log.log_id, log.epoch)
+    return origins(log)[0][1]

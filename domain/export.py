@@ -289,7 +289,7 @@ COLUMNS = (
 )
 
 
-def to_row(origin: str, one: Exported) -> dict[str, Any]:  # noqa: ARG001  # as the others
+def to_row(one: Exported) -> dict[str, Any]:
     """A row of a table, fields in the order of COLUMNS."""
     event, who = one.event, one.who
     body = None if event.body is None else event.body.decode(errors="replace")

@@ -26,9 +26,9 @@ from kudurru.domain.chain import (
     origin_of,
 )
 from kudurru.domain.epochs import epochs, first_origin
-from kudurru.domain.errors import ADVICE, LogDamaged, LogNewer
+from kudurru.domain.errors import ADVICE, Conflict, LogDamaged, LogNewer
 from kudurru.domain.events import PAYLOAD_REDACTED, Position
-from kudurru.domain.ports import LogHead, LogRow, VerifiableLog
+from kudurru.domain.ports import Anchor, LogHead, LogRow, VerifiableLog
 from kudurru.domain.pruning import PrunedBody, newest_pruning
 from kudurru.domain.tree import TILE_WIDTH, Edge
 from kudurru.domain.verify_tree import Signed, TreeVerifier, Trust
@@ -51,6 +51,7 @@ class Verified(msgspec.Struct, frozen=True):
     damages: tuple[LogDamaged, ...]  # by position, at most about DAMAGES_MAX
     damage_count: int
     signed: Signed = Signed()
+    pruned: int = 0  # rows up to here went, but for those that state needs
 
     @property
     def is_whole(self) -> bool:
@@ -73,7 +74,8 @@ def verify(
     Of rows that were pruned only the leaves are left: those are held against the tree, and the
     rows between them against their leaves.
 
-    Raises: LogNewer at a row written by a newer kudurru; StorageFailed.
+    Raises: LogNewer at a row written by a newer kudurru; Conflict when the log was pruned meanwhile
+    and rows are missed for that; StorageFailed.
     """
     pruned = _Pruned(log)
     start = _start(log, log.head().seq - tail if tail is not None else after, pruned.upto)
@@ -98,7 +100,9 @@ def verify(
         verifier.damaged(damage)
     signed = tree.finish(verifier.seq) if tree is not None else Signed()
     damages = verifier.finish()
-    return Verified(count, verifier.seq, damages, verifier.damage_count, signed)
+    if damages and log.oldest() != pruned.began_at:
+        raise Conflict("the log was pruned while it was verified: run the command again")
+    return Verified(count, verifier.seq, damages, verifier.damage_count, signed, pruned.upto)
 
 
 def _skip_to(
@@ -122,6 +126,7 @@ class _Pruned:
     def __init__(self, log: VerifiableLog) -> None:
         self._log = log
         self._anchor = log.anchor()
+        self.began_at = log.oldest()
         self.damages: list[LogDamaged] = []
         self._leaves: Sequence[bytes] = ()
         self._tile = -1
@@ -132,6 +137,9 @@ class _Pruned:
             if self._anchor is None or not found[1].matches(self._anchor):
                 self._anchor = None
                 self.damages.append(_no_anchor(*found))
+        elif self._anchor is not None:
+            self.damages.append(_no_pruning(self._anchor))
+            self._anchor = None
 
     def before(self, found: int, newest: int) -> Iterator[int]:
         """Positions after `newest` that were pruned, up to the first that should be there."""
@@ -160,6 +168,15 @@ def _no_anchor(seq: int, body: PrunedBody) -> LogDamaged:
         body.upto,
         f"the rows that the pruning at {seq} left up to here are written down otherwise beside "
         f"the checkpoint of {body.anchor} events; {ADVICE}",
+    )
+
+
+def _no_pruning(anchor: Anchor) -> LogDamaged:
+    return LogDamaged(
+        "state",
+        anchor.upto,
+        "rows up to here are said to have been pruned, beside the checkpoint of "
+        f"{anchor.size} events, and no event says so; {ADVICE}",
     )
 
 

@@ -5,12 +5,13 @@ anew. What they cannot compute is the signature, so it is here that a rewritten 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
 from heapq import merge
 
 import msgspec
 
 from kudurru.domain.checkpoint import Checkpoint, KeyChain, frontier_hashes, parse_checkpoint
-from kudurru.domain.epochs import decode_epoch, epochs, first_origin
+from kudurru.domain.epochs import decode_epoch, origins
 from kudurru.domain.errors import ADVICE, Invalid, LogDamaged
 from kudurru.domain.events import (
     CHECKPOINT_STATE,
@@ -18,8 +19,8 @@ from kudurru.domain.events import (
     KEY_ADOPTED,
     LOG_EPOCH,
     LOG_PRUNED,
+    PAYLOAD_REDACTED,
     SIGNING_KEY,
-    Position,
 )
 from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
 from kudurru.domain.signed_note import CheckSignature, VerifierKey
@@ -62,10 +63,10 @@ class TreeVerifier:
         self._log = log
         self._report = report
         self._trust = trust
-        self._origins = [(Position(0), first_origin(log))]
-        self._origins += [(seq, body.to) for seq, body in epochs(log)]
+        self._origins = origins(log)
         self._keys = KeyChain(self._origins[0][1], trust.check, trust.keys)
-        self._pruned_at = 0  # position of the newest pruning
+        self._taken_at = 0  # position of the newest event that took rows or payloads away
+        self._taken = ""  # which that was
         self._edge = Edge.read(first, log.hashes)
         self._leaves: list[bytes] = []
         self._stored: Iterator[StoredCheckpoint]
@@ -86,13 +87,24 @@ class TreeVerifier:
         if self._is_damaged:
             return
         self._follow_keys(row.type, row.seq, row.body)
-        if row.type == LOG_PRUNED:
-            self._pruned_at = row.seq
+        self._follow_upkeep(row)
         if row.type == CHECKPOINT_STATE and (self._next is None or self._next.size > row.seq):
             self._seek(row.seq - 1)
+        stored = self._next
         has_checkpoint = self._take(row.seq, row.leaf)
         if row.type == CHECKPOINT_STATE and not has_checkpoint:
             self._damage("signature", row.seq, f"the checkpoint of {row.seq} events is missing")
+        elif has_checkpoint and stored is not None:
+            self._check_state(stored, row.body)
+
+    def _check_state(self, stored: StoredCheckpoint, body: bytes | None) -> None:
+        """The digest beside a checkpoint; of an anchor there are the rows that are kept."""
+        if stored.state is None or body is None or stored.state == sha256(body).digest():
+            return
+        anchor = self._log.anchor()
+        if anchor is None or stored.state != anchor.kept:
+            message = f"the digest of the state beside the checkpoint of {stored.size} is another"
+            self._damage("tree", stored.size, message)
 
     def feed_pruned(self, seq: int, leaf: bytes) -> None:
         """The leaf of a row that is gone, as the tiles have it."""
@@ -127,12 +139,12 @@ class TreeVerifier:
         self._check_end(newest)
         if not self.signed.size and not self._is_damaged:
             self._check_newest()
-        if self._pruned_at > self.signed.size and not self._is_damaged:
+        if self._taken_at > self.signed.size and not self._is_damaged:
             self._damage(
                 "signature",
-                self._pruned_at,
-                "a pruning is under no checkpoint, and it always is: rows may have been taken "
-                "away by somebody who has no key",
+                self._taken_at,
+                f"{self._taken} is under no checkpoint, and it always is: what it names may have "
+                "been taken away by somebody who has no key",
             )
         is_missed = newest and self._keys.is_checked and not self.signed.is_trusted
         if is_missed and not self._is_damaged:
@@ -144,6 +156,15 @@ class TreeVerifier:
                 f"adopted under one{self._since_epoch()}",
             )
         return self.signed
+
+    def _follow_upkeep(self, row: LogRow) -> None:
+        """What takes something out of the log is signed with it, or anybody who writes the file
+        could add the event that excuses a gap. Of several nodes one has the key: what another
+        erased is signed a moment later."""
+        if row.type == LOG_PRUNED:
+            self._taken_at, self._taken = row.seq, "a pruning"
+        elif row.type == PAYLOAD_REDACTED and self._keys.has_begun and not self._log.is_shared:
+            self._taken_at, self._taken = row.seq, "a redaction"
 
     def _since_epoch(self) -> str:
         """What to do when the trusted keys are of an epoch before."""

@@ -176,10 +176,10 @@ class Checkpointer:
         return self._plan(self._keys.create_next(), (before, who), now_us)
 
     def upkeep(self, change_set: ChangeSet, upkeep: Upkeep, now_us: int) -> Plan:
-        """Events that say what is taken away, and at once the checkpoint that covers them. Payloads
-        are erased without one where there is no key. Raises as `plan`."""
+        """Events that say what is taken away, and at once the checkpoint that covers them. Where
+        another node has the key, it signs a redaction a moment later. Raises as `plan`."""
         self._node.check_writable()
-        if self._key is None and upkeep.prune is None:
+        if self._key is None and upkeep.prune is None and self._log.is_shared:
             return Plan([change_set], self._node.position, None, lambda: None, upkeep)
         plan = self._plan(self._needed_key(), None, now_us, change_set)
         return msgspec.structs.replace(plan, upkeep=upkeep)

@@ -95,7 +95,6 @@ from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
-    REASON_MAX,
     ChangeRequest,
     FlushRequest,
     ListRequest,
@@ -663,8 +662,7 @@ class Server:
                 case "checkpoint":
                     return (await writer.checkpoint()).note
                 case "rotate-key":
-                    reason = msgspec.convert(argument, str)[:REASON_MAX]
-                    who = msgspec.structs.replace(who, reason=reason)
+                    who = because(who, msgspec.convert(argument, str))
                     return (await writer.rotate_key(who)).note
                 case "restore":
                     asked = msgspec.convert(argument, RestoreRequest)

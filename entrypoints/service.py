@@ -18,7 +18,12 @@ from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import API_VERSION, DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
-from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
+from kudurru.domain.object_store import (
+    DEFAULT_MANAGER,
+    manager_faults,
+    resource_version,
+    to_document,
+)
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
@@ -279,7 +284,7 @@ def read_list(node: Node, request: ListRequest) -> ListReply:
     )
     return ListReply(
         items=[to_document(stored) for stored in page.objects],
-        resource_version=str(node.objects.position),
+        resource_version=resource_version(node.log.epoch, node.objects.position),
         next_key=page.next_key,
     )
 

@@ -34,6 +34,7 @@ from kudurru.adapters.postgres.connection import (
 from kudurru.adapters.postgres.elector import PostgresElector
 from kudurru.adapters.postgres.listener import Listener
 from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams, secret_writes
+from kudurru.adapters.tables import check_tables
 from kudurru.domain.chain import (
     ENTRY_VERSION,
     Sealed,
@@ -391,6 +392,10 @@ class PostgresEventLog(RecordedLog):
     def anchor(self) -> Anchor | None:
         found = self._reader.query(_ANCHOR)
         return Anchor(*found[0]) if found else None
+
+    def check_storage(self) -> None:
+        """What stands beside the rows, and `verify` does not see."""
+        check_tables(self._reader.query, lambda: self.head().seq)
 
     # --- following ----------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from kudurru.adapters.sqlite.connection import (
     storage_errors,
 )
 from kudurru.adapters.sqlite.elector import FileElector
+from kudurru.adapters.tables import check_tables
 from kudurru.domain.chain import (
     ENTRY_VERSION,
     Sealed,
@@ -428,16 +429,21 @@ class SQLiteEventLog(RecordedLog):
         return FileElector(self.path.with_name(f"{self.path.name}.{name}.leader"), self._clock)
 
     def check_storage(self) -> None:
-        """Hold SQLite's indexes against its tables, which `verify` does not see: an index that
-        lies answers reads of one object or one zone wrongly. As slow as reading the whole file.
+        """What `verify` does not see: SQLite's indexes, of which one that lies answers reads of one
+        object or one zone wrongly; triggers, that are gone or somebody else's; what stands beside
+        the rows. As slow as reading the whole file.
 
-        Raises: LogDamaged of kind `entry`, as an index is columns that must agree with it.
+        Raises: LogDamaged of kind `entry`, as an index is columns that must agree with it; of kind
+        `tree` for tiles.
         """
         try:
             found = self._query("PRAGMA integrity_check(1)")[0][0]
         except StorageBroken as error:
             found = str(error)
-        if found != "ok":
+        if found == "ok":
+            check_tables(self._query, lambda: self.head().seq)
+            found = schema.difference(self._query(schema.OBJECTS))
+        if found:
             raise LogDamaged("entry", 0, f"{self.path} is inconsistent: {found}; {ADVICE}")
 
 

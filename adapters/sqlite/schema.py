@@ -9,6 +9,10 @@ payload together with its salt; deleting rows up to an anchor in `checkpoints`.
 writes it yet.
 """
 
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+
 APPLICATION_ID = 0x6B756475  # "kudu", tells a log from any other SQLite file
 SCHEMA_VERSION = 1
 
@@ -139,3 +143,23 @@ BEGIN SELECT raise(ABORT, 'checkpoints are kept'); END;
 CREATE TRIGGER meta_is_one_row BEFORE DELETE ON meta
 BEGIN SELECT raise(ABORT, 'a log keeps its name'); END;
 """
+
+OBJECTS = "SELECT name, type, sql FROM sqlite_schema WHERE type IN ('table', 'trigger', 'view')"
+
+
+def difference(found: Iterable[tuple[str, str, str]]) -> str:
+    """In what the OBJECTS of a log are not as kudurru makes them, empty where they are: tables that
+    promise what they should, and triggers and views that nobody else has put there."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(TABLES + SECRETS + ";" + TRIGGERS)
+        ours = {name: sql for name, _, sql in db.execute(OBJECTS)}
+    theirs = {name: (type_, sql) for name, type_, sql in found}
+    for name, sql in ours.items():
+        if name not in theirs and name != "secrets":
+            return f"{name} is missing"
+        if name in theirs and theirs[name][1] != sql:
+            return f"{name} is not as kudurru made it"
+    for name, (type_, _) in theirs.items():
+        if type_ != "table" and name not in ours:
+            return f"there is a {type_} {name}, which is not kudurru's"
+    return ""

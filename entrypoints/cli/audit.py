@@ -145,6 +145,7 @@ def _report(damages: list[LogDamaged], verified: Verified, level: Level, output:
         "level": level.value,
         "rows": verified.rows,
         "newest": verified.newest,
+        "pruned": verified.pruned,
         "ok": not damages,
         "signed": signed.size,
         "key": signed.key,
@@ -156,7 +157,9 @@ def _report(damages: list[LogDamaged], verified: Verified, level: Level, output:
     if print_documents(output, [document], single=True):
         return
     if not damages:
-        echo(f"ok: {verified.rows} events verified, the newest is at position {verified.newest}")
+        begins = f"; those up to {verified.pruned} were pruned" if verified.pruned else ""
+        newest = f"the newest is at position {verified.newest}"
+        echo(f"ok: {verified.rows} events verified, {newest}{begins}")
         echo(escape(_signatures(verified)))
         return
     for damage in damages[:SHOWN_MAX]:

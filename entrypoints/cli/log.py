@@ -14,6 +14,7 @@ from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, note, print_documents
 from kudurru.entrypoints.cli.progress import progress
+from kudurru.entrypoints.service import because
 
 app = command_app(no_args_is_help=True)
 
@@ -71,7 +72,7 @@ def import_(
     lost, so a new epoch begins: no version is used twice, and who watches lists anew."""
     kept = parse_checkpoint(note_of_txt(_read(checkpoint))) if checkpoint else None
     trust = directory.trust_of(keys or (), kept)
-    who = msgspec.structs.replace(common.me(), reason=reason)
+    who = because(common.me(), reason)
     with progress("verifying") as move:
         imported = backups.import_log(file, data, who, trust, move or _still, dry_run=dry_run)
     document = msgspec.to_builtins(imported)

@@ -114,11 +114,14 @@ class Knife:
 
     def __init__(self, data: Path) -> None:
         self._db = sqlite3.connect(data / "log.db", isolation_level=None)
-        names = self._db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")
-        for (name,) in names.fetchall():
+        found = self._db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
+        self._triggers = found.fetchall()
+        for name, _ in self._triggers:
             self._db.execute(f"DROP TRIGGER {name}")
 
     def close(self) -> None:
+        for _, sql in self._triggers:
+            self._db.execute(sql)
         self._db.close()
 
     def read(self, column: str, seq: int) -> Any:

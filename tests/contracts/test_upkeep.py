@@ -59,7 +59,7 @@ def erase(log: VerifiableLog, *erasures: Erasure) -> None:
     for one in erasures:
         body = Redaction(one.first, one.part, one.last)
         said = fact(log, PAYLOAD_REDACTED, "redaction", body)
-        log.append_signed([said], NOON_US, None, Upkeep(erase=(one,)))
+        sign(log, 1, said, upkeep=Upkeep(erase=(one,)))
 
 
 def anchor_at(log: VerifiableLog, upto: int) -> Anchor:
