@@ -138,6 +138,11 @@ class CachingResolver:
         settings say of the same domain."""
         self._by_zone = dict(routes)
 
+    def routes(self) -> list[Route]:
+        """All that there are."""
+        default = [] if self._default is None else [self._default]
+        return [*default, *self._by_domain.values(), *self._by_zone.values()]
+
     @property
     def is_on(self) -> bool:
         return self._default is not None or bool(self._by_domain or self._by_zone)
