@@ -242,7 +242,7 @@ def open_reader(data: Path) -> Iterator[Node]:
     log = open_event_log(directory)
     try:
         yield Node(log, SystemClock(), SystemEntropy())
-    except UNREADABLE as error:
+    except (LogDamaged, *UNREADABLE) as error:
         refuse_damaged(log, error)
         raise
     finally:

@@ -52,7 +52,9 @@ class Resolving:
     ) -> None:
         chance = Chance(SystemEntropy())
         timers = LoopTimers()
+        self._loop = asyncio.get_running_loop()
         self._upstreams: dict[str, Upstream] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._forwarder = Forwarder(clock, timers, chance)
         self._carriers = Carriers(chance, clock, self._look_up)
         self._bootstrap = Group(())
@@ -80,6 +82,7 @@ class Resolving:
         default, by_domain = self._routes(upstreams, fallback)
         self.cache.configure(cache)
         self.resolver.configure(_rules(resolver, cache, acl), default, by_domain)
+        self._close_unused()
 
     def take_zones(self, forwards: Mapping[Name, tuple[str, ...]]) -> None:
         """Send names of zones of type Forward where they say. Harmless when nothing changed."""
@@ -92,6 +95,7 @@ class Resolving:
                 except ValueError as fault:  # accepted by a version that looked less closely
                     log.error("zone %s is not forwarded: %s", names.to_text(apex), fault)
             self.resolver.set_zones(routes)
+            self._close_unused()
 
     def route(self, upstreams: Iterable[str], *, is_inside: bool = False) -> Route:
         """Where a policy or a zone sends its questions. Raises ValueError."""
@@ -132,7 +136,22 @@ class Resolving:
             raise Invalid("name", [Cause("", str(fault))]) from None
         return self.cache.flush(wire, subtree=subtree)
 
+    def _close_unused(self) -> None:
+        """Close upstreams that nothing names any more; their metrics go with them."""
+        policies = [route for route in self._policy_routes.values() if route is not None]
+        groups = [route.group for route in (*self.resolver.routes(), *policies)]
+        used = {
+            upstream.address.text
+            for group in (self._bootstrap, *groups)
+            for upstream in (*group.upstreams, *group.fallback)
+        }
+        for text in self._upstreams.keys() - used:
+            task = self._loop.create_task(self._upstreams.pop(text).close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
     async def close(self) -> None:
+        await asyncio.gather(*self._closing)
         for upstream in self._upstreams.values():
             await upstream.close()
 

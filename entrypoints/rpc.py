@@ -399,6 +399,8 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
     causes: list[Cause] = []
     manifests: list[Manifest] = []
     left = OBJECTS_MAX
+    if header.frames > OBJECTS_MAX:  # more than one for each object: they would never end
+        raise ConnectionError("more frames than there may be objects")
     with no_collections() if header.frames > 1 else nullcontext():
         for _ in range(header.frames):
             values = await _receive(reader)

@@ -35,7 +35,7 @@ from kudurru.projections.follow import Follower
 
 log = logging.getLogger("kudurru.snapshots")
 
-FORMAT = f"3 of kudurru {__version__}"
+FORMAT = f"4 of kudurru {__version__}"
 """Parts are read by the version that wrote them: what a view holds is nobody else's matter. The
 number moves with every change of a view's `dump`."""
 

@@ -33,6 +33,10 @@ MANIFESTS = "manifests"
 FIRST = "first"
 REFUSED = "refused"
 
+FETCHED = ("secondary:", "catalog:", "mirror:")
+"""Managers whose objects come from another server or from other objects, and come again: they are
+in no manifest, as nobody else may write them."""
+
 FILE_OBJECTS = 5_000
 FILE_BYTES = 4 * 1024 * 1024
 """Objects in a file, and about how large it gets: both within what `apply` reads."""
@@ -108,7 +112,7 @@ def _objects(node: Node, redacted: list[str]) -> Iterator[StoredObject]:
             except Redacted:
                 redacted.append(str(ref_of(key)))
                 continue
-            if stored is not None:
+            if stored is not None and not stored.manager.startswith(FETCHED):
                 yield stored
 
 

@@ -8,8 +8,9 @@ that is the machine's business.
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("here", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+slow_is_fine = [HealthCheck.too_slow]
+settings.register_profile("here", deadline=None, suppress_health_check=slow_is_fine)
+settings.register_profile("ci", deadline=None, suppress_health_check=slow_is_fine, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")

@@ -1,13 +1,13 @@
 """What every transport does with a query: the memo, then the handler; and the counting."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
 
 from kudurru.adapters.dns.memo import Memo
+from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.ports import (
     EngineStatistics,
@@ -106,8 +106,7 @@ class Answering:
         if wire is not None:
             self.hits[wire[3] & 15] += 1
             if self.listener is not None:
-                family = socket.AF_INET6 if ":" in client else socket.AF_INET
-                self.listener.repeated(((socket.inet_pton(family, client), packet[2:]),))
+                self.listener.repeated(((packed_address(client), packet[2:]),))
         return wire
 
     def ask(self, packet: bytes, client: str, client_id: str = "") -> Wire | Later[Wire]:

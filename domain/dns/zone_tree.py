@@ -119,6 +119,7 @@ class ZoneFrame(msgspec.Struct, frozen=True, array_like=True):
     record_count: int
     before: dict[bytes, bytes] | None
     digest: bytes
+    is_available: bool
 
 
 class StampedVersion:
@@ -288,6 +289,7 @@ class Zone:
             self.record_count,
             self._before,
             self._digest.to_bytes(),
+            self.is_available,
         )
 
     @classmethod
@@ -301,6 +303,7 @@ class Zone:
         zone.record_count = frame.record_count
         zone._before = frame.before
         zone._digest = SetDigest.from_bytes(frame.digest)
+        zone.is_available = frame.is_available
         zone._soa_changed()
         return zone
 
@@ -337,6 +340,7 @@ class Zone:
 
     def foresee(self, soa: Soa) -> "Foresight":
         """What the zone would be with another SOA and other images, which it is told one by one."""
+        self._settle()
         digest = self._digest.copy()
         digest.remove(_soa_element(self.key, self.soa))
         digest.add(_soa_element(self.key, soa))

@@ -138,6 +138,11 @@ class CachingResolver:
         settings say of the same domain."""
         self._by_zone = dict(routes)
 
+    def routes(self) -> list[Route]:
+        """All that there are."""
+        default = [] if self._default is None else [self._default]
+        return [*default, *self._by_domain.values(), *self._by_zone.values()]
+
     @property
     def is_on(self) -> bool:
         return self._default is not None or bool(self._by_domain or self._by_zone)
@@ -257,7 +262,10 @@ class CachingResolver:
         return flight
 
     def _landed(self, flight: _Flight, question: Question, route: Route, outcome: Outcome) -> None:
-        found = self._followed(flight, question, route, outcome)
+        message = outcome.message
+        found = None
+        if message is not None and message.is_negative:
+            found = self._followed(flight, question, route, message)
         if found is None:
             self._end(flight, question, route, outcome)
         else:
@@ -272,13 +280,10 @@ class CachingResolver:
     # --- aliases that lead on -----------------------------------------------------------
 
     def _followed(
-        self, flight: _Flight, question: Question, asked: Route, outcome: Outcome
+        self, flight: _Flight, question: Question, asked: Route, message: Message
     ) -> Later[Resolved] | None:
         """What the target of an alias has, where an upstream that only serves zones left it open.
         None: the answer is whole, or leads in a circle."""
-        message = outcome.message
-        if message is None or not outcome.is_good:
-            return None
         target = dangling_alias(question.name + question.tail, message)
         if target is None:
             return None

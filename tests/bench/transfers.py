@@ -170,7 +170,7 @@ def fetch(port: int, *, signed: bool) -> tuple[int, int, float]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and its children."""
+    """Of a process and its children; those of NSD have children of their own."""
     total = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -212,8 +212,8 @@ def main() -> None:
                     print(
                         f"{name:8} {'signed' if signed else 'plain':7} {records:,} records, "
                         f"{octets / 1e6:.1f} MB in {seconds:.2f} s: "
-                        f"{records / seconds / 1e3:,.0f} thousand records a second; "
-                        f"{cpu_s / records * 1e6:.2f} µs of CPU each",
+                        f"{records / seconds / 1e3:,.0f} thousand records a second"
+                        + (f"; {cpu_s / records * 1e6:.2f} µs of CPU each" if cpu_s else ""),
                         flush=True,
                     )
                 grown = (memory_kib(pid) - before) / 1024

@@ -327,3 +327,10 @@ def test_a_root_zone_encloses_everything() -> None:
     assert root.has_name(from_text("b."))
     assert ZoneSet([root]).find(from_text("x.y.")) is root
     assert root.closest_encloser(from_text("x.b.")) == from_text("b.")
+
+
+def test_what_a_zone_will_be_begins_with_what_it_is_now() -> None:
+    zone = zone_of(www=[rrset(A, "192.0.2.1")])
+    zone.digest()
+    zone.replace(under("www"), [rrset(A, "192.0.2.2")])
+    assert zone.foresee(zone.soa).digest() == zone.digest()

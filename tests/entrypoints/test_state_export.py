@@ -24,7 +24,7 @@ from kudurru.entrypoints.wiring import Node
 from kudurru.projections import as_of
 from tests.histories import Operation, histories, operations, others, run, targets_of
 from tests.nodes import TESTER, a_change, memory_node
-from tests.objects import endpoint, manifest, parse, put, record_set, zone
+from tests.objects import endpoint, manifest, parse, put, record_set, www, zone
 
 few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -124,3 +124,13 @@ def test_many_objects_go_into_several_files(tmp_path: Path) -> None:
     files = sorted(path.name for path in (tmp_path / MANIFESTS).iterdir())
     assert files == [f"clientgroups-000{i}.json" for i in (1, 2, 3)]
     assert digest(applied(tmp_path)) == exported.digest
+
+
+def test_what_comes_from_another_server_is_in_no_manifest(tmp_path: Path) -> None:
+    node = memory_node()
+    secondary = {"primaries": [{"address": "192.0.2.53"}]}
+    fetched = put(www(), "secondary:example.org")
+    node.commit(a_change(put(zone(type="Secondary", secondary=secondary)), fetched))
+    exported = export_state(node, tmp_path)
+    assert (exported.manifests, exported.first) == (1, 0)
+    assert len(applied(tmp_path).objects) == 1

@@ -109,6 +109,7 @@ class NoTls:
     """In place of TLS: the octets are what they are."""
 
     is_ready, has_ended = True, False
+    client_id = ""
 
     def __init__(self, alpn: str) -> None:
         self.alpn = alpn

@@ -6,7 +6,7 @@ import subprocess
 import time
 from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,7 +136,15 @@ class Secondary:
             raise AssertionError(f"{shown}:\n{self.log}") from None
 
     def version(self) -> Version:
-        return fetched(self.port, self._zone)
+        """What it sends. A server that takes over a new version may turn a connection away."""
+
+        def ask() -> Version | None:
+            with suppress(OSError):
+                return fetched(self.port, self._zone)
+            return None
+
+        found: Version = wait_until(ask)
+        return found
 
     @property
     def log(self) -> str:
@@ -157,7 +165,10 @@ def fetched(port: int, zone: str, key: Key | None = None) -> Version:
         stream.sendall(len(packet).to_bytes(2, "big") + packet)
         with stream.makefile("rb") as file:
             while len(records) < 2 or records[0] != records[-1]:
-                wire = file.read(int.from_bytes(file.read(2), "big"))
+                head = file.read(2)
+                if not head:
+                    raise ConnectionError("the transfer ended early")
+                wire = file.read(int.from_bytes(head, "big"))
                 records += read(reader.take(wire, int(time.time())) if reader else wire)
     if reader is not None:
         reader.finish()

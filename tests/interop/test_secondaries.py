@@ -141,7 +141,7 @@ def test_a_secondary_with_a_key_follows_every_change(
     tmp_path: Path, name: str, algorithm: str
 ) -> None:
     with together(name, tmp_path, algorithm=algorithm) as (primary, server, found):
-        assert found.serial() == DATED
+        assert serial_of(server) == DATED
         compare(primary, server, found)
         before = metric(server, "transfers_out_total", "full")
         primary.set_address("new", "192.0.2.99")

@@ -3,10 +3,12 @@
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
+from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.errors import NotFound
 from kudurru.domain.kinds.registry import KINDS
@@ -17,7 +19,8 @@ from kudurru.projections.bodies import Bodies
 from kudurru.projections.follow import Follower
 from kudurru.projections.objects_view import ObjectsView
 from tests.histories import CLOCKS_S, SECOND, Operation, histories, operations, others, run
-from tests.nodes import TESTER, memory_node, rebuilt
+from tests.nodes import TESTER, a_change, memory_node, rebuilt
+from tests.objects import ZONE_KEY, put, www, zone
 
 few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -139,3 +142,30 @@ def test_what_filters_is_in_a_dump(node: Node, more: list[Operation], pauses: bo
     for one in (node, half):
         one.views.follower.advance(later_s)
     assert shown(half) == shown(node)
+
+
+SOA = {"mname": "ns.", "rname": "h.", "refresh": 1, "retry": 1, "expire": 1, "minimum": 1, "ttl": 1}
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        [],
+        [{"serial": 7, "soa": SOA}],
+        [{"serial": 7, "soa": SOA}, {"serial": 8, "soa": SOA}],
+        [{"serial": 7, "soa": SOA}, {"serial": 7, "soa": SOA, "expired": True}],
+    ],
+    ids=["not transferred", "transferred", "followed", "expired"],
+)
+def test_a_secondary_zone_is_in_a_dump_as_it_is(statuses: list[dict[str, Any]]) -> None:
+    node = memory_node()
+    primaries = {"primaries": [{"address": "192.0.2.53"}]}
+    fetched = put(www(), "secondary:example.org")
+    node.commit(a_change(put(zone(type="Secondary", secondary=primaries)), fetched))
+    for status in statuses:
+        stored = node.objects.find(ZONE_KEY)
+        assert stored is not None
+        order = UpdateStatus(key=ZONE_KEY, status=status, expected=stored.resource_version)
+        node.commit(a_change(order))
+    assert shown(copied(node)) == shown(node)
+    assert shown(node)["served"]

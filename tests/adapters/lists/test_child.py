@@ -24,6 +24,7 @@ from kudurru.adapters.lists.jobs import (
     Nameserver,
     Request,
     Text,
+    Unchanged,
 )
 from kudurru.domain.lists.rules import Context, Reason
 from kudurru.domain.objects import Key
@@ -120,6 +121,29 @@ def test_an_address_of_this_machine_is_refused(tmp_path: Path) -> None:
             found = fetched(tmp_path, f"http://{host}:{port}/")
             assert isinstance(found, Failed)
             assert "this machine" in found.why
+
+
+def test_a_list_comes_over_http_and_is_unchanged_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kudurru.adapters.lists.fetch.why_refused", lambda a, **_: None)
+
+    def script(head: bytes) -> list[bytes]:
+        if b"If-None-Match" in head:
+            return [answer(status="304 Not Modified")]
+        body = gzip.compress(b"a.example\n")
+        return [answer(body, ETag='"v1"', Content_Encoding="gzip")]
+
+    with serving(script) as port:
+        url = f"http://127.0.0.1:{port}/list"
+        found = fetched(tmp_path, url)
+        assert isinstance(found, Fetched)
+        assert found.facts.entries == 1
+        assert found.response.etag == '"v1"'
+        assert (tmp_path / "spool").read_bytes() == b"a.example\n"
+        again = Fetch(Request(url, 1 << 20, '"v1"'), str(tmp_path / "s"), Context(), True, 10)
+        assert do(again) == Unchanged()
+    assert not (tmp_path / "s").exists()
 
 
 def test_names_of_servers_are_resolved_by_the_servers_that_were_named() -> None:
