@@ -60,7 +60,8 @@ REFRESHES_MAX = 16
 """Refreshes under way. A transfer takes as much memory as its zone."""
 
 THREAD_MIN = 4_096
-"""Octets of a message that is read in a thread, so that questions are answered meanwhile."""
+"""Octets of a message that is read in a thread, so that questions are answered meanwhile: so many
+now, or of the whole transfer, which the last message puts together."""
 
 RECORD_TRIES = 3
 """A transferred version is decided again when the DNSZone changed meanwhile."""
@@ -430,7 +431,7 @@ class Secondaries:
         )
         async with contextlib.aclosing(self._client.fetch(peer, query)) as messages:
             async for octets in messages:
-                if len(octets) < THREAD_MIN:
+                if inbound.octets + len(octets) < THREAD_MIN:
                     received = inbound.feed(octets)
                 else:
                     received = await asyncio.to_thread(inbound.feed, octets)
@@ -477,7 +478,7 @@ class Secondaries:
         """Write that the zone is right where the log says otherwise, or said it long ago."""
         status = self._status(_key(tracked.name))
         last_s = rules.refreshed_s(status) or 0
-        is_old = self._now_s() - last_s > max(ours.soa.expire // REFRESHED_SHARE, 1)
+        is_old = self._now_s() - last_s > rules.expire_s(ours.soa) // REFRESHED_SHARE
         is_withheld = not tracked.zone.is_available
         await self._write_status(tracked, rules.served, force=is_old or is_withheld)
 
@@ -529,11 +530,13 @@ class Secondaries:
                 continue
             tracked = self._tracked.get(state.name)
             if tracked is not None:
-                now_us = self._clock.monotonic_us()
+                before_us, now_us = tracked.schedule.next_us, self._clock.monotonic_us()
                 tracked.schedule = rules.notified(
                     tracked.schedule, i, now_us, is_busy=tracked.busy is not None
                 )
-                self.wake()
+                # A look goes through every zone: a flood must not lead to one for each message.
+                if tracked.schedule.next_us != before_us:
+                    self.wake()
             return "taken"
         return "refused"
 

@@ -83,6 +83,10 @@ class Updates:
     def answer(self, message: Message, client: str, opened: Opened) -> Later[int]:
         """The code for an update, once it is durable or refused."""
         answer: Later[int] = Later()
+        if opened.signer is None:
+            # Anybody can send these: they take no place of those that may be carried out.
+            answer.settle(self._refuse_unsigned(message, client))
+            return answer
         try:
             self._queue.put_nowait(_Waiting(message, client, opened, answer))
         except asyncio.QueueFull:
@@ -90,6 +94,15 @@ class Updates:
             self._count(SERVFAIL)
             answer.settle(SERVFAIL)
         return answer
+
+    def _refuse_unsigned(self, message: Message, client: str) -> int:
+        try:
+            self._zone(update.read_update(message))
+            raise UpdateRefused(REFUSED, "it is not signed")
+        except UpdateRefused as refused:
+            self._count(refused.rcode)
+            log.warning("an update from %s with key none is refused: %s", client, refused)
+            return refused.rcode
 
     def refused(self, client: str, refusal: Refusal) -> None:
         """An update came whose signature does not hold."""
@@ -117,9 +130,9 @@ class Updates:
         self._answered[RCODE_NAMES.get(rcode, str(rcode))] += 1
 
     async def _handle(self, waiting: _Waiting) -> int:
-        signer = waiting.opened.signer
-        key = signer.key.name if signer is not None else None
-        shown = names.to_text(key, final_dot=False) if key is not None else "none"
+        assert waiting.opened.signer is not None, "unsigned ones do not wait"
+        key = waiting.opened.signer.key.name
+        shown = names.to_text(key, final_dot=False)
         try:
             await self._carry_out(waiting, key)
         except UpdateRefused as refused:
@@ -140,12 +153,10 @@ class Updates:
             return SERVFAIL
         return NOERROR
 
-    async def _carry_out(self, waiting: _Waiting, key: Name | None) -> None:
+    async def _carry_out(self, waiting: _Waiting, key: Name) -> None:
         """Raises: UpdateRefused; what the writer does."""
         asked = update.read_update(waiting.message)
         state = self._zone(asked)
-        if key is None:
-            raise UpdateRefused(REFUSED, "it is not signed")
         spec = self._keyring.spec(key)
         rules = spec.updates if spec is not None else []
         self._check_fresh(key, waiting.opened)
@@ -182,8 +193,10 @@ class Updates:
         def read(owner: Name) -> RRs:
             return read_owner(zone, owner)
 
+        # Prerequisites tell what a zone holds: not to a key that may not update it.
+        ours = update.rules_for(asked, rules)
         update.check_prerequisites(asked, read)
-        update.check_allowed(asked, rules, read)
+        update.check_allowed(asked, ours, read)
         update.prescan(asked)
         text = names.to_text(key, final_dot=False)
         commands = commands_of(update.apply(asked, read), state, self._node.objects, text)
@@ -204,6 +217,6 @@ class Updates:
             last.time_s, last.macs = time_s, set()
         last.macs.add(mac)
 
-    def _forget(self, key: Name | None, opened: Opened) -> None:
+    def _forget(self, key: Name, opened: Opened) -> None:
         if key in self._signed:
             self._signed[key].macs.discard(opened.mac)

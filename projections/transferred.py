@@ -69,7 +69,7 @@ def command_steps(
     if isinstance(received, Whole):
         owners = received.owners
     else:
-        owners = apply_steps(received.steps, lambda key: held(zone, key))
+        owners = yield from apply_steps(received.steps, lambda key: held(zone, key))
     naming = Naming(state, objects, manager=manager_of(state.name), thorough=thorough)
     foresight = zone.foresee(received.version.soa)
     commands: list[Command] = []

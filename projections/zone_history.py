@@ -98,6 +98,10 @@ class ZoneHistory:
         """Oldest first."""
         return tuple(map(_decode, self._versions.get(apex, ())))
 
+    def newest_first(self, apex: Name) -> Iterator[ZoneVersion]:
+        """Read one by one: whoever asks for changes is mostly one or two versions behind."""
+        return map(_decode, reversed(self._versions.get(apex, ())))
+
     def highest(self, apex: Name) -> int | None:
         return self._highest.get(apex)
 

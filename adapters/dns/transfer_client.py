@@ -90,12 +90,14 @@ class AsyncTransferClient:
             writer.transport.abort()
 
     async def _connect(self, peer: Peer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        # To read the certificates of all authorities takes a while.
+        context = await asyncio.to_thread(_context, peer) if peer.is_tls else None
         try:
             async with asyncio.timeout(self._limits.connect_s):
                 return await asyncio.open_connection(
                     peer.address,
                     peer.port,
-                    ssl=_context(peer) if peer.is_tls else None,
+                    ssl=context,
                     server_hostname=(peer.server_name or "") if peer.is_tls else None,
                 )
         except TimeoutError:

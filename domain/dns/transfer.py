@@ -10,7 +10,7 @@ of it counts: the zone that is served stays as it was.
         └─ an incremental answer that is our own SOA ──► Current
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from struct import Struct as Layout
 from typing import Protocol
 
@@ -47,6 +47,9 @@ RECORDS_MAX = 5_000_000
 OCTETS_MAX = 1 << 30
 MESSAGES_MAX = 1_000_000
 """Of one transfer: several times the largest zone that we mean to serve."""
+
+PER_STEP = 200
+"""Records between two breaks: about a millisecond."""
 
 _SOA_NUMBERS = Layout("!IIIII")
 _HEADER = Layout("!HHHHHH")
@@ -387,9 +390,11 @@ def check_owner(owner: Name, rrs: RRs) -> None:
                 raise BadTransfer(f"{names.to_text(owner)} has a {shown} beside its CNAME")
 
 
-def apply_steps(steps: Iterable[Step], read: Callable[[Name], RRs]) -> dict[Name, tuple[Name, RRs]]:
-    """What owners hold after differences, for those that they touch. `read` tells what an owner
-    holds before, by its key.
+def apply_steps(
+    steps: Iterable[Step], read: Callable[[Name], RRs]
+) -> Generator[None, None, dict[Name, tuple[Name, RRs]]]:
+    """What owners hold after differences, for those that they touch, with a break every so many
+    records. `read` tells what an owner holds before, by its key.
 
     A record that is added and is there already is kept once: some primaries send such. One that
     is deleted and is not there means that our version is not theirs. Raises: BadTransfer.
@@ -402,6 +407,7 @@ def apply_steps(steps: Iterable[Step], read: Callable[[Name], RRs]) -> dict[Name
             changed[key] = (record.owner, {t: (ttl, {**r}) for t, (ttl, r) in read(key).items()})
         return changed[key][1]
 
+    done = 0
     for step in steps:
         for record in step.deleted:
             rrs = held(record)
@@ -411,12 +417,16 @@ def apply_steps(steps: Iterable[Step], read: Callable[[Name], RRs]) -> dict[Name
                 raise BadTransfer(f"it deletes {_shown(record)}, which is not there")
             if not rdatas:
                 del rrs[record.rtype]
+            if (done := done + 1) % PER_STEP == 0:
+                yield
         for record in step.added:
             rrs = held(record)
             ttl, rdatas = rrs.get(record.rtype, (record.ttl, {}))
             identity = records.canonical_rdata(record.rtype, record.rdata)
             rdatas.setdefault(identity, record.rdata)
             rrs[record.rtype] = (min(ttl, record.ttl), rdatas)
+            if (done := done + 1) % PER_STEP == 0:
+                yield
     for owner, rrs in changed.values():
         check_owner(owner, rrs)
     return changed

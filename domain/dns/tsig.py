@@ -221,15 +221,15 @@ _CLASS_AND_TTL = _CLASS_ANY.to_bytes(2, "big") + bytes(4)
 
 
 def find(message: bytes) -> Signature | None:
-    """The TSIG record of a message of at least 12 octets, None where it has none.
+    """The TSIG record of a message, None where it has none.
 
     Raises: BadTsig where there are two, it is not the last record (section 5.1), or the records
     cannot be walked.
     """
-    questions, answers, authorities, additionals = _COUNTS.unpack_from(message, 4)
-    records = answers + authorities + additionals
     at, found = _HEADER_SIZE, -1
     try:
+        questions, answers, authorities, additionals = _COUNTS.unpack_from(message, 4)
+        records = answers + authorities + additionals
         for _ in range(questions):
             at = _after_name(message, at) + 4
         for i in range(records):

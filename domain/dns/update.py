@@ -227,17 +227,22 @@ def _essence(rrs: RRs) -> dict[int, tuple[int, dict[bytes, bytes]]]:
 # --- policy ---------------------------------------------------------------------------------
 
 
-def check_allowed(update: Update, rules: Sequence[UpdateRule], read: Read) -> None:
-    """Section 3.3: every change must be one that a rule of the key allows. To delete all of a name
-    is to delete each of its types. Raises: UpdateRefused."""
+def rules_for(update: Update, rules: Iterable[UpdateRule]) -> list[UpdateRule]:
+    """Those of a key that are for the zone of the update. Raises: UpdateRefused when none is."""
     apex = names.key(update.zone)
     ours = [rule for rule in rules if names.key(names.from_text(rule.zone)) == apex]
     if not ours:
         raise UpdateRefused(REFUSED, "the key may not update this zone")
+    return ours
+
+
+def check_allowed(update: Update, rules: Sequence[UpdateRule], read: Read) -> None:
+    """Section 3.3: every change must be one that a rule for the zone allows. To delete all of a
+    name is to delete each of its types. Raises: UpdateRefused."""
     for record in update.changes:
         key = names.key(record.owner)
         types = read(key).keys() - {SOA} if record.rtype == ANY else {record.rtype}
-        if not _may(ours, key, types):
+        if not _may(rules, key, types):
             raise UpdateRefused(REFUSED, f"the key may not update {_shown(record)}")
 
 

@@ -58,8 +58,17 @@ def begin(soa: Soa | None, age_s: int, now_us: int) -> Schedule:
     is how long ago it was last known to be right; less than nothing counts as nothing."""
     if soa is None:
         return Schedule(next_us=now_us, expires_us=None)
-    left_s = soa.expire - max(0, age_s)
+    left_s = expire_s(soa) - max(0, age_s)
     return Schedule(next_us=now_us, expires_us=now_us + left_s * _S)
+
+
+def expire_s(soa: Soa) -> int:
+    """How long a zone is served that nobody confirms: as long as its SOA says, and no less than one
+    refresh and one retry after it take (RFC 1912 section 2.2). Else it would go before anybody was
+    asked, come back with the answer, and each time write that into the log."""
+    refresh_s = _within(soa.refresh, REFRESH_MIN_S, REFRESH_MAX_S)
+    retry_s = _within(soa.retry, RETRY_MIN_S, RETRY_MAX_S)
+    return max(soa.expire, refresh_s + retry_s)
 
 
 def refreshed(schedule: Schedule, soa: Soa, first: int, now_us: int, chance: float) -> Schedule:
@@ -68,7 +77,7 @@ def refreshed(schedule: Schedule, soa: Soa, first: int, now_us: int, chance: flo
     wait_us = NOTIFY_GAP_S * _S if schedule.is_notified else _spread(refresh_s, chance)
     return Schedule(
         next_us=now_us + wait_us,
-        expires_us=now_us + soa.expire * _S,
+        expires_us=now_us + expire_s(soa) * _S,
         first=first,
         asked_us=now_us,
     )

@@ -11,7 +11,7 @@ from struct import Struct as Layout
 import msgspec
 
 from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTAUTH, NOTIMP, REFUSED
-from kudurru.domain.dns.message_reader import BadMessage, Message, read_message
+from kudurru.domain.dns.message_reader import BadMessage, Message, Question, read_message
 from kudurru.domain.dns.messages import error_reply
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import SOA
@@ -22,8 +22,8 @@ from kudurru.projections.pipeline.signatures import Opened, Refusal, Signatures
 
 NOTIFY, UPDATE = 4, 5
 _AA = 0x04  # of the third octet
-_HEADER_SIZE = 12
-_COUNTS = Layout("!HHHH")
+_COUNTS = Layout("!BBHHHH")  # flags, then the sizes of the sections
+_TAIL = Layout("!HH")
 _RCODE_MASK = 0x0F
 
 OnNotify = Callable[[Name, str, Name | None], str]
@@ -99,18 +99,16 @@ class Control:
         if question.rtype != SOA or question.rclass != CLASS_IN:
             # RFC 1996 section 3.7 leaves room for other types; none is defined.
             self._notifies["malformed"] += 1
-            return _reply(packet, NOTIMP)
+            return _reply(packet, question, NOTIMP)
         key = signer.key.name if signer is not None else None
         verdict = self._on_notify(question.name, client, key)
         self._notifies[verdict] += 1
-        return _reply(packet, _CODES[verdict])
+        return _reply(packet, question, _CODES[verdict])
 
 
-def _reply(packet: bytes, rcode: int) -> bytes:
-    """A response with the question of the message, which has one (RFC 1996 section 4.7)."""
-    at = _HEADER_SIZE
-    while size := packet[at]:
-        at += size + 1
+def _reply(packet: bytes, question: Question, rcode: int) -> bytes:
+    """A response with the question of the message (RFC 1996 section 4.7). It is written anew: the
+    name may have been a pointer into the header, which is another one in the answer."""
     head = error_reply(packet, rcode)
-    flags = bytes((head[2] | _AA, head[3]))
-    return head[:2] + flags + _COUNTS.pack(1, 0, 0, 0) + packet[_HEADER_SIZE : at + 5]
+    counts = _COUNTS.pack(head[2] | _AA, head[3], 1, 0, 0, 0)
+    return head[:2] + counts + question.name + _TAIL.pack(question.rtype, question.rclass)

@@ -203,12 +203,9 @@ class Transfers:
     def _step(self, state: ZoneState, zone: Zone, serial: int) -> Delta | None:
         """From a version to the stamped one; None where that cannot be told, or is more than the
         zone itself."""
-        versions = self._zones.history.versions(state.apex)
-        if not versions or versions[-1].serial != zone.serial:
-            return None
         deltas: list[Delta] = []
-        for version in reversed(versions):
-            if version.delta is None:
+        for version in self._zones.history.newest_first(state.apex):
+            if version.delta is None or (not deltas and version.serial != zone.serial):
                 return None
             deltas.append(version.delta)
             if version.delta.from_serial == serial:

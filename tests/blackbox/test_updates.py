@@ -56,6 +56,17 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(server, data, made["secret"])
 
 
+def test_a_key_that_may_not_update_a_zone_learns_nothing_of_what_it_holds(scene: Scene) -> None:
+    made = kudurru("tsig", "create", "other", "--data", scene.data, "-o", "json").json()
+    for present in ("www", "absent"):
+        message = dns.update.UpdateMessage(ZONE)
+        key = dns.tsig.Key("other.", made["secret"], "hmac-sha256")
+        message.use_tsig({dns.name.from_text("other."): key})
+        message.present(present)
+        message.add("new", 60, "A", "192.0.2.7")
+        assert scene.send(message) == "REFUSED"
+
+
 @pytest.mark.parametrize("tcp", [False, True])
 def test_an_update_is_answered_when_it_is_durable_and_visible(scene: Scene, tcp: bool) -> None:
     name, message = f"new{tcp:d}", scene.message()

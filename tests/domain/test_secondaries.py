@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,15 @@ SOA = Soa(
     ttl=60,
 )
 NOW_S = 1_760_000_000
+
+
+def test_an_expiry_below_the_time_of_a_refresh_and_a_retry_is_held_to_that() -> None:
+    hasty = msgspec.structs.replace(SOA, expire=0)
+    shortest_s = hasty.refresh + hasty.retry
+    assert rules.begin(hasty, 0, 0).expires_us == shortest_s * S
+    schedule = rules.refreshed(rules.begin(hasty, 0, 0), hasty, 0, 5 * S, 0)
+    assert schedule.expires_us == (5 + shortest_s) * S
+    assert schedule.next_us < schedule.expires_us
 
 
 def test_a_zone_is_asked_for_at_once_and_expires_so_long_after_it_was_right() -> None:

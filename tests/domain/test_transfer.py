@@ -28,6 +28,7 @@ from kudurru.domain.dns.transfer import (
     apply_steps,
 )
 from kudurru.domain.zone_import import RRs
+from kudurru.entrypoints.steps import finish
 
 APEX = names.from_text("sec.example.")
 ORIGIN = dns.name.from_text("sec.example.")
@@ -285,7 +286,7 @@ def held(*lines: str) -> dict[names.Name, RRs]:
 def applied(before: dict[names.Name, RRs], *lines: str) -> dict[str, dict[int, list[bytes]]]:
     found = inbound(1).feed(message(*lines, kind="IXFR"))
     assert isinstance(found, Differences)
-    return texts(apply_steps(found.steps, lambda key: before.get(key, {})))
+    return texts(finish(apply_steps(found.steps, lambda key: before.get(key, {}))))
 
 
 def test_only_touched_owners_come_out_and_letter_case_does_not_matter() -> None:
@@ -319,7 +320,7 @@ def test_a_ttl_changes_by_taking_the_records_away_and_adding_them() -> None:
     )
     assert isinstance(found, Differences)
     before = held("a 60 A 1.2.3.4")
-    ((_, rrs),) = apply_steps(found.steps, lambda key: before[key]).values()
+    ((_, rrs),) = finish(apply_steps(found.steps, lambda key: before[key])).values()
     assert rrs[A][0] == 90
 
 

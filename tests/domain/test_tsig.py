@@ -138,6 +138,13 @@ def test_a_hundred_messages_without_a_signature_are_too_many() -> None:
         reader.take(messages(1)[0], NOW_S)
 
 
+@pytest.mark.parametrize("octets", [b"", b"\0", bytes(11)])
+def test_an_answer_shorter_than_a_header_is_refused(octets: bytes) -> None:
+    _, reader = tsig.sign_request(query().to_wire(), key_of(), NOW_S)
+    with pytest.raises(BadTsig):
+        reader.take(octets, NOW_S)
+
+
 def test_a_stream_whose_last_message_is_not_signed_has_not_ended() -> None:
     reader, stream = ours(1)
     reader.take(stream[0], NOW_S)

@@ -142,10 +142,21 @@ def test_an_update_with_a_wrong_signature_is_told_of(monkeypatch: pytest.MonkeyP
     assert not scene.updates
 
 
+@pytest.mark.parametrize("verdict", ["taken", "refused"])
+def test_a_notify_whose_name_points_into_the_header_is_answered_with_the_name(verdict: str) -> None:
+    scene = Scene(verdict)
+    octets = bytes.fromhex("0261 2000 0001000000000000 c004 0006 0001")
+    answer = scene.control.handle(octets, "192.0.2.1")
+    assert scene.heard == [(".", "192.0.2.1", None)]
+    assert isinstance(answer, bytes)
+    assert answer[12:] == bytes.fromhex("00 0006 0001")
+
+
 @given(st.binary(max_size=64), st.integers(0, 120), st.sampled_from([NOTIFY, UPDATE]))
 def test_any_octets_get_an_answer_or_are_left_to_wait(noise: bytes, at: int, opcode: int) -> None:
     scene = Scene()
     for made in (notify(), dns.update.UpdateMessage("sec.example.")):
+        made.id = 0x1234
         octets = bytearray(made.to_wire())
         octets[at : at + len(noise)] = noise
         octets = octets.ljust(12, b"\0")
