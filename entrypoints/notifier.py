@@ -2,7 +2,8 @@
 
 It reconciles from the views, whatever woke it, so that a restart tells everybody where it stands
 and no change is missed. On a log that nodes share, each node tells: it is the node that a secondary
-asks which has to have the version.
+asks which has to have the version. What is written into the status of a zone is what the leader
+found: nodes whose networks differ would contradict each other there at every version.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from kudurru.domain.reconcile.notifies import (
     status_with,
 )
 from kudurru.entrypoints.keyring import Keyring
+from kudurru.entrypoints.leading import lead
 from kudurru.entrypoints.wiring import Change, Node
 
 log = logging.getLogger("kudurru")
@@ -75,6 +77,7 @@ class Notifier:
         self._asked: dict[tuple[str, int, int], _Asked] = {}  # by address, port, ID
         self._ids: dict[tuple[Name, Target], int] = {}
         self._wake = asyncio.Event()
+        self._has_news = asyncio.Event()  # for the status of zones
         self._socket = NotifySocket(self._received)
 
     def statistics(self) -> NotifyStatistics:
@@ -97,6 +100,17 @@ class Notifier:
         finally:
             self._socket.close()
 
+    async def run_reports(self) -> NoReturn:
+        """Keep what the status of zones says of their secondaries, where this node leads."""
+        await lead(self._node.log.elector("notifies"), self._keep_reported)
+
+    async def _keep_reported(self) -> NoReturn:
+        while True:
+            await self._report()
+            await self._has_news.wait()
+            self._has_news.clear()
+            await asyncio.sleep(PAUSE_S)
+
     async def _look(self) -> None:
         self._notifies.want(self._wanted(), self._clock.monotonic_us())
         for one in self._notifies.due(self._clock.monotonic_us()):
@@ -104,7 +118,6 @@ class Notifier:
                 await self._send(one)
             else:
                 self._gave_up(one)
-        await self._report()
 
     async def _pause(self) -> None:
         due_us = self._notifies.next_due_us()
@@ -162,7 +175,7 @@ class Notifier:
         result = self._notifies.answered(asked.apex, asked.target, rcode, now_us)
         if result in (ACKNOWLEDGED, UNSUPPORTED):
             self._failures.get(asked.apex, {}).pop(asked.target, None)
-            self._unreported.add(asked.apex)
+            self._will_report(asked.apex)
         self._wake.set()
 
     def _gave_up(self, one: GivenUp) -> None:
@@ -174,24 +187,26 @@ class Notifier:
         if key is not None and self._keyring.find(key) is None:
             why = f"key {names.to_text(key, final_dot=False)} does not work: `kudurru tsig list`"
         self._failures.setdefault(one.apex, {})[one.target] = why
-        self._unreported.add(one.apex)
+        self._will_report(one.apex)
         log.warning(
             "%s is not told of serial %d of %s any more: %s",
             *(one.target, one.serial, names.to_text(one.apex), why),
         )
 
+    def _will_report(self, apex: Name) -> None:
+        self._unreported.add(apex)
+        self._has_news.set()
+
     async def _report(self) -> None:
         """Write what changed into the status of the zones, once for each change of it."""
         for apex in list(self._unreported):
             self._unreported.discard(apex)
-            change = self._status_change(apex)
-            if change is None:
-                continue
             try:
-                await self._submit(change)
+                change = self._status_change(apex)
+                if change is not None:
+                    await self._submit(change)
             except Conflict:
-                self._unreported.add(apex)  # somebody else wrote it meanwhile: look again
-                self._wake.set()
+                self._will_report(apex)  # somebody else wrote it meanwhile: look again
             except KudurruError as error:
                 log.warning("what secondaries say is not written down: %s", error)
 

@@ -251,6 +251,7 @@ class Server:
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
                         ),
                         tasks.create_task(notifier.run(), name="notifies"),
+                        tasks.create_task(notifier.run_reports(), name="notifies: status"),
                     ]
                     for name, runnable in inbound.runnables().items():
                         running.append(tasks.create_task(runnable, name=name))

@@ -65,8 +65,20 @@ class Rig:
         self.secondary = secondary
         self.notifier = Notifier(node, keyring, SystemClock(), SeededEntropy(3), self.submit)
 
+        self.wrote = 0
+
+    def start(self) -> None:
+        self.telling = asyncio.create_task(self.notifier.run())
+        self.reporting = asyncio.create_task(self.notifier.run_reports())
+
+    async def stop(self) -> None:
+        self.telling.cancel()
+        self.reporting.cancel()
+        await asyncio.gather(self.telling, self.reporting, return_exceptions=True)
+
     async def submit(self, change: Change) -> None:
         self.node.commit(change)
+        self.wrote += 1
 
     def conditions(self) -> list[dict[str, Any]]:
         stored = self.node.objects.find(ZONE_KEY)
@@ -106,12 +118,11 @@ async def rig(folder: Path) -> AsyncIterator[Rig]:
     )
     made = Rig(node, keyring, secondary)
     async with asyncio.timeout(20):
-        running = asyncio.create_task(made.notifier.run())
+        made.start()
         try:
             yield made
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await made.stop()
             transport.close()
 
 
@@ -243,6 +254,33 @@ def test_a_secondary_that_cannot_be_told_shows_in_the_status_until_it_can(
 
     asyncio.run(main())
     assert "is not told of serial" in caplog.text
+
+
+def test_of_nodes_that_share_a_log_the_leader_writes_what_secondaries_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(notifies, "WAIT_FIRST_US", 1000)
+        async with rig(tmp_path) as one:
+            other = Rig(one.node, one.keyring, one.secondary)
+            other.start()
+            one.secondary.reply = lambda _: None
+            one.zone()
+            await one.until("given_up", 1)
+            await other.until("given_up", 1)
+            while not one.conditions():
+                await asyncio.sleep(0.001)
+            assert (one.wrote, other.wrote) == (1, 0)
+            one.reporting.cancel()  # what the next leader found is the same: nothing to write
+            one.secondary.reply = acknowledge
+            one.change(1)
+            other.notifier.wake()
+            while one.conditions()[0]["status"] == "False":
+                await asyncio.sleep(0.001)
+            assert (one.wrote, other.wrote) == (1, 1)
+            await other.stop()
+
+    asyncio.run(main())
 
 
 def test_a_key_that_does_not_work_sends_nothing(tmp_path: Path) -> None:
