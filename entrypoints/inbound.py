@@ -42,7 +42,7 @@ class Inbound:
         )
         self._catalogs = Catalogs(node, writer)
         self._updates = Updates(node, writer, keyring)
-        writer.listeners += [self._secondaries.heard, self._catalogs.heard]
+        writer.listeners += [self._secondaries.heard, self._catalogs.heard, self._updates.heard]
         self.control = Control(
             signatures,
             on_notify=self._secondaries.notified,

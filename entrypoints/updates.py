@@ -7,7 +7,8 @@ behind, and that nobody wrote meanwhile is here.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -21,10 +22,10 @@ from kudurru.domain.dns.lookup import (
     SERVFAIL,
 )
 from kudurru.domain.dns.message_reader import Message
-from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.update import Update, UpdateRefused
 from kudurru.domain.errors import Conflict, KudurruError
-from kudurru.domain.events import Who
+from kudurru.domain.events import Recorded, Who
 from kudurru.domain.kinds.tsigkey import UpdateRule
 from kudurru.domain.later import Later
 from kudurru.domain.restore import Scope
@@ -33,7 +34,7 @@ from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.wiring import Change, Guard, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.signatures import Opened, Refusal
-from kudurru.projections.updating import commands_of, manager_of, read_owner
+from kudurru.projections.updating import MANAGER_PREFIX, commands_of, manager_of, read_owner
 from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.updates")
@@ -43,6 +44,10 @@ WAITING_MAX = 256
 
 TRIES = 5
 """An update is decided again when somebody else changed the zone meanwhile."""
+
+
+_SIGNED = "signed at "
+"""Before the unix time, in the reason of an update: the other nodes of a log read it."""
 
 
 class UpdateStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +72,7 @@ class _Signed(msgspec.Struct):
 
 
 class Updates:
-    """`answer` is called by the pipeline, `run` is one task."""
+    """`answer` is called by the pipeline, `heard` is told of events, `run` is one task."""
 
     def __init__(self, node: Node, writer: Writer, keyring: Keyring) -> None:
         self._node = node
@@ -109,6 +114,21 @@ class Updates:
         self._count(refusal.rcode)
         key = names.to_text(refusal.key) if refusal.key is not None else "unknown"
         log.warning("an update from %s with key %s is refused: bad signature", client, key)
+
+    def heard(self, recorded: Iterable[Recorded]) -> None:
+        """Events were taken in: what another node carried out is not carried out again here, nor
+        what was signed before it."""
+        for event in recorded:
+            if event.who is None or not event.manager.startswith(MANAGER_PREFIX):
+                continue
+            who = msgspec.json.decode(event.who, type=Who)
+            name, time_s = event.manager.removeprefix(MANAGER_PREFIX), _signed_s(who)
+            if who.actor != event.manager or time_s is None:
+                continue  # somebody else in the name of the manager
+            with suppress(BadName):
+                last = self._last(names.key(names.from_text(name)))
+                if time_s > last.time_s:
+                    last.time_s, last.macs = time_s, set()
 
     async def run(self) -> NoReturn:
         try:
@@ -163,7 +183,7 @@ class Updates:
         for left in reversed(range(TRIES)):
             try:
                 async with self._writer.applying:
-                    change = self._change(asked, state.name, key, waiting.client, rules)
+                    change = self._change(asked, state.name, waiting, rules)
                 if change.commands:
                     await self._writer.submit(change)
             except Conflict:
@@ -182,7 +202,7 @@ class Updates:
         return state
 
     def _change(
-        self, asked: Update, name: str, key: Name, client: str, rules: Sequence[UpdateRule]
+        self, asked: Update, name: str, waiting: _Waiting, rules: Sequence[UpdateRule]
     ) -> Change:
         """Decided against what the views hold now; refused with Conflict when that moved on."""
         state = self._node.zones.state(name)
@@ -198,25 +218,41 @@ class Updates:
         update.check_prerequisites(asked, read)
         update.check_allowed(asked, ours, read)
         update.prescan(asked)
-        text = names.to_text(key, final_dot=False)
+        opened = waiting.opened
+        assert opened.signer is not None
+        text = names.to_text(opened.signer.key.name, final_dot=False)
         commands = commands_of(update.apply(asked, read), state, self._node.objects, text)
         guard = Guard(Scope(zone=name), self._node.position, f"update {text}")
-        who = Who(actor=manager_of(text), source=f"update {client}")
+        who = Who(
+            actor=manager_of(text),
+            source=f"update {waiting.client}",
+            reason=f"{_SIGNED}{opened.signed_s}",
+        )
         return Change(commands=tuple(commands), who=who, guard=guard)
 
     def _check_fresh(self, key: Name, opened: Opened) -> None:
         """An update that was seen already is not carried out again: none that was signed before
         the last of its key, or with the same octets in its second. Raises: UpdateRefused."""
         time_s, mac = opened.signed_s, opened.mac
-        last = self._signed.get(key)
-        if last is None:
-            last = self._signed[key] = _Signed(self._since_s, set())
+        last = self._last(key)
         if time_s < last.time_s or (time_s == last.time_s and mac in last.macs):
             raise UpdateRefused(REFUSED, "it was signed no later than the last of its key")
         if time_s > last.time_s:
             last.time_s, last.macs = time_s, set()
         last.macs.add(mac)
 
+    def _last(self, key: Name) -> _Signed:
+        last = self._signed.get(key)
+        if last is None:
+            last = self._signed[key] = _Signed(self._since_s, set())
+        return last
+
     def _forget(self, key: Name, opened: Opened) -> None:
         if key in self._signed:
             self._signed[key].macs.discard(opened.mac)
+
+
+def _signed_s(who: Who) -> int | None:
+    """When an update was signed, as its event says it."""
+    is_ours, digits = who.reason.startswith(_SIGNED), who.reason.removeprefix(_SIGNED)
+    return int(digits) if is_ours and digits.isdecimal() else None

@@ -22,10 +22,12 @@ from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.transferred import Naming, held
 from kudurru.projections.zone_state import ZoneState
 
+MANAGER_PREFIX = "update:"
+
 
 def manager_of(key: str) -> str:
     """Manager and actor of what a TSIG key writes; `key` is its name."""
-    return f"update:{key}"
+    return MANAGER_PREFIX + key
 
 
 def read_owner(zone: Zone, key: Name) -> RRs:
