@@ -446,6 +446,41 @@ def test_the_record_sets_of_a_deleted_zone_go_with_it() -> None:
     run(use)
 
 
+def test_a_zone_that_is_deleted_and_applied_again_takes_a_lower_serial() -> None:
+    async def use(scene: Scene) -> None:
+        await transferred(scene)
+        scene.say(whole(3, timers=HOURS))
+        await scene.writer.submit(a_change(drop(ZONE)))
+        await scene.settled()
+        await scene.add()
+        await scene.until(lambda: scene.serial() == 3)
+        assert scene.rcode("www") == NXDOMAIN
+
+    run(use)
+
+
+def test_a_flood_of_notifies_is_one_look_at_the_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(scene: Scene) -> None:
+        await transferred(scene)
+        looks = 0
+        look = scene.secondaries._reconcile
+
+        def counted() -> None:
+            nonlocal looks
+            looks += 1
+            look()
+
+        monkeypatch.setattr(scene.secondaries, "_reconcile", counted)
+        for _ in range(50):
+            assert scene.secondaries.notified(names.from_text(NAME), FIRST, None) == "taken"
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await scene.settled()
+        assert looks <= 1
+
+    run(use)
+
+
 def test_a_secondary_becomes_a_primary_with_what_it_has_and_its_serial_goes_on() -> None:
     async def use(scene: Scene) -> None:
         await transferred(scene)
