@@ -64,7 +64,7 @@ THREAD_MIN = 4_096
 now, or of the whole transfer, which the last message puts together."""
 
 RECORD_TRIES = 3
-"""A transferred version is decided again when the DNSZone changed meanwhile."""
+"""A transferred version, or a status, is decided again when the DNSZone changed meanwhile."""
 
 SAVE_S = 1
 """Between two writes of the refresh times: they change with every refresh of every zone."""
@@ -492,16 +492,18 @@ class Secondaries:
         self, tracked: _Tracked, change: "_StatusChange", *, force: bool = False
     ) -> None:
         """Raises what the writer does. A status that says the same is not written."""
-        stored = self._stored(_key(tracked.name))
-        if stored is None:
-            return
-        status = change(stored.status, self._now_s(), generation=stored.body.generation)
-        if rules.says_the_same(stored.status, status) and not force:
-            return
-        command = UpdateStatus(key=stored.key, status=status, expected=stored.resource_version)
-        # A conflict: somebody changed the zone just now, and the next look sees to it.
-        with contextlib.suppress(Conflict):
-            await self._submit(tracked.name, [command], source="refresh", reason="")
+        for _ in range(RECORD_TRIES):
+            stored = self._stored(_key(tracked.name))
+            if stored is None:
+                return
+            status = change(stored.status, self._now_s(), generation=stored.body.generation)
+            if rules.says_the_same(stored.status, status) and not force:
+                return
+            command = UpdateStatus(key=stored.key, status=status, expected=stored.resource_version)
+            # A conflict: somebody changed the zone just now. An expiry must not be lost to that.
+            with contextlib.suppress(Conflict):
+                await self._submit(tracked.name, [command], source="refresh", reason="")
+                return
 
     async def _submit(
         self, zone: str, commands: Iterable[Command], *, source: str, reason: str

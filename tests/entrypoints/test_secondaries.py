@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -13,12 +14,12 @@ from kudurru.domain.commands import Revert
 from kudurru.domain.dns import names
 from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN, SERVFAIL, lookup
 from kudurru.domain.dns.record_types import NS, SOA, TXT, A
-from kudurru.domain.errors import Invalid, StorageFailed
+from kudurru.domain.errors import Conflict, Invalid, StorageFailed
 from kudurru.domain.events import OBJECT_STATUS
 from kudurru.domain.objects import Key, key_of
 from kudurru.entrypoints import secondaries as module
 from kudurru.entrypoints.secondaries import Secondaries
-from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.zones_as_of import ZonesAsOf
 from tests.nodes import BrittleLog, a_change, memory_node, rebuilt
@@ -255,6 +256,29 @@ def test_a_zone_whose_primaries_are_silent_is_served_until_it_expires_and_not_af
         await scene.settled()
         assert scene.condition("Ready") == ("True", "AsExpected")
         assert scene.sets() == {f"apex.{NAME}", f"www.{NAME}"}
+
+    run(use)
+
+
+def test_an_expiry_is_written_also_when_somebody_changes_the_zone_just_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def use(scene: Scene) -> None:
+        await transferred(scene)
+        scene.script.is_down = True
+        scene.pass_time(3600)
+        await scene.settled()
+        submit = scene.writer.submit
+
+        async def overtaken(_change: Change) -> NoReturn:
+            monkeypatch.setattr(scene.writer, "submit", submit)
+            raise Conflict("another was faster")
+
+        monkeypatch.setattr(scene.writer, "submit", overtaken)
+        scene.pass_time(86400)
+        await scene.until(lambda: scene.rcode("www") == SERVFAIL)
+        await scene.settled()
+        assert scene.condition("Ready") == ("False", "Expired")
 
     run(use)
 
