@@ -46,6 +46,9 @@ TRIES = 5
 """An update is decided again when somebody else changed the zone meanwhile."""
 
 
+LOGGED_PER_S = 10
+"""Refused updates that are logged in a second: anybody can send them. All are counted."""
+
 _SIGNED = "signed at "
 """Before the unix time, in the reason of an update: the other nodes of a log read it."""
 
@@ -84,6 +87,7 @@ class Updates:
         self._since_s = node.clock.now_us() // 1_000_000
         self._answered: Counter[str] = Counter()
         self._full = 0
+        self._logged_s = self._logged = self._unlogged = 0
 
     def answer(self, message: Message, client: str, opened: Opened) -> Later[int]:
         """The code for an update, once it is durable or refused."""
@@ -106,14 +110,14 @@ class Updates:
             raise UpdateRefused(REFUSED, "it is not signed")
         except UpdateRefused as refused:
             self._count(refused.rcode)
-            log.warning("an update from %s with key none is refused: %s", client, refused)
+            self._log_refused(client, "none", str(refused))
             return refused.rcode
 
     def refused(self, client: str, refusal: Refusal) -> None:
         """An update came whose signature does not hold."""
         self._count(refusal.rcode)
         key = names.to_text(refusal.key) if refusal.key is not None else "unknown"
-        log.warning("an update from %s with key %s is refused: bad signature", client, key)
+        self._log_refused(client, key, "bad signature")
 
     def heard(self, recorded: Iterable[Recorded]) -> None:
         """Events were taken in: what another node carried out is not carried out again here, nor
@@ -146,6 +150,18 @@ class Updates:
     def statistics(self) -> UpdateStatistics:
         return UpdateStatistics(answered=dict(self._answered), full=self._full)
 
+    def _log_refused(self, client: str, key: str, why: str) -> None:
+        now_s = self._node.clock.monotonic_us() // 1_000_000
+        if now_s != self._logged_s:
+            if self._unlogged:
+                log.warning("%d more updates were refused and not logged", self._unlogged)
+            self._logged_s, self._logged, self._unlogged = now_s, 0, 0
+        if self._logged >= LOGGED_PER_S:
+            self._unlogged += 1
+            return
+        self._logged += 1
+        log.warning("an update from %s with key %s is refused: %s", client, key, why)
+
     def _count(self, rcode: int) -> None:
         self._answered[RCODE_NAMES.get(rcode, str(rcode))] += 1
 
@@ -157,9 +173,7 @@ class Updates:
             await self._carry_out(waiting, key)
         except UpdateRefused as refused:
             # Names and types of the message are in the text: escaped, one line.
-            log.warning(
-                "an update from %s with key %s is refused: %s", waiting.client, shown, refused
-            )
+            self._log_refused(waiting.client, shown, str(refused))
             return refused.rcode
         except KudurruError as error:
             self._forget(key, waiting.opened)  # it may be sent again as it is

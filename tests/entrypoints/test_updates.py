@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.dns import names
@@ -12,7 +14,7 @@ from kudurru.domain.dns.record_types import SOA, A
 from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.entrypoints.keyring import KeyRequest, Keyring
-from kudurru.entrypoints.updates import Updates
+from kudurru.entrypoints.updates import LOGGED_PER_S, Updates
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.signatures import Opened
 from tests.nodes import TESTER, a_change, memory_node
@@ -65,3 +67,21 @@ def test_what_one_node_carried_out_is_not_carried_out_again_by_another(tmp_path:
         return codes
 
     assert asyncio.run(main()) == [NOERROR, NOERROR, REFUSED, NOERROR]
+
+
+def test_a_flood_of_unsigned_updates_takes_no_place_and_fills_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = memory_node(ManualClock(NOW_S * 1_000_000))
+    node.commit(a_change(put(zone(nameservers=["ns.example.net."]))))
+    keyring = Keyring(node, NodeKey(tmp_path / "node.key", SeededEntropy(7)))
+    updates = Updates(node, Writer(node), keyring)
+    codes = {updates.answer(adding(1), "192.0.2.9", Opened(b"", None)).value for _ in range(1000)}
+    assert codes == {REFUSED}
+    assert len(caplog.messages) == LOGGED_PER_S
+    assert updates.statistics().answered == {"REFUSED": 1000}
+    assert updates.statistics().full == 0
+    assert isinstance(node.clock, ManualClock)
+    node.clock.advance(1_000_000)
+    updates.answer(adding(1), "192.0.2.9", Opened(b"", None))
+    assert caplog.messages[LOGGED_PER_S].startswith("990 more updates")
