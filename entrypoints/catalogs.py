@@ -84,11 +84,13 @@ class Catalogs:
 
     async def _changes(self) -> list[Change]:
         """What is to be written now."""
-        catalogs = [s for s in self._node.zones.states() if s.zone and s.spec.catalog is not None]
-        if not catalogs and not self._may_be_left:
+        marked = [s for s in self._node.zones.states() if s.spec.catalog is not None]
+        if not marked and not self._may_be_left:
             return []
-        found = [self._left_over(catalogs)]
-        self._may_be_left = bool(catalogs)
+        # One that is not served, since another DNSZone has its name, is there all the same.
+        found = [self._left_over(marked)]
+        self._may_be_left = bool(marked)
+        catalogs = [state for state in marked if state.zone is not None]
         self._known = frozenset(state.name for state in catalogs)
         members = {s.name: self._members(s) for s in catalogs if s.spec.type == "Secondary"}
         for state in catalogs:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from kudurru.domain.commands import Revert
 from kudurru.domain.dns import names
 from kudurru.domain.objects import key_of
 from kudurru.domain.reconcile.catalogs import CATALOG_GROUP, MEMBER
@@ -110,6 +111,32 @@ def test_a_broken_catalog_changes_nothing_and_says_why() -> None:
         await scene.until(lambda: "b.example" in zones(scene.node))
         assert await condition(scene) == ("True", "")
         assert "a.example" not in zones(scene.node)
+
+    run(use_catalogs(use))
+
+
+def test_members_stay_while_another_zone_has_the_name_of_their_catalog() -> None:
+    async def use(scene: Scene) -> None:
+        earlier = zone("earlier", zoneName=CAT)
+        await scene.writer.submit(a_change(put(earlier)))
+        before = scene.node.objects.find(key_of("DNSZone", "", "earlier"))
+        assert before is not None
+        await scene.writer.submit(a_change(drop(before.key)))
+        scene.pass_time(10)
+        say(scene, 1, "m1.zones 0 PTR a.example.")
+        await scene.writer.submit(a_change(consumer()))
+        await scene.until(lambda: "a.example" in zones(scene.node))
+        await scene.settled()
+        restored = Revert(
+            key=before.key, spec=before.body.spec, labels={}, annotations={},
+            manager=before.manager, created=before.body.creation_timestamp,
+        )  # fmt: skip
+        await scene.writer.submit(a_change(restored))
+        await scene.settled()
+        state = scene.node.zones.state(CAT)
+        assert state is not None
+        assert state.zone is None
+        assert "a.example" in zones(scene.node)
 
     run(use_catalogs(use))
 
