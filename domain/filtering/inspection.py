@@ -22,14 +22,23 @@ whoever has to look at them."""
 ANSWERS_MAX = 4096
 """Answers that are remembered with what they lead to: those that the cache gives often."""
 
+REMEMBERED_MAX = 1024
+"""Octets of an answer that is remembered. Larger ones are seldom, and would be held here beside the
+cache's own bound."""
+
 _IPV4_HINT, _IPV6_HINT = 4, 6  # RFC 9460 section 7.3
 _TTL_TO_RDATA = 6
 
 
-@lru_cache(ANSWERS_MAX)
 def leads_to(question: bytes, message: Message) -> tuple[Name, ...]:
     """Keys of what the answer section leads to, in its order, each once. `question` is the one
     that the message's pointers are relative to, in lower case."""
+    if len(message.body) > REMEMBERED_MAX:
+        return _leads_to(question, message)
+    return _remembered(question, message)
+
+
+def _leads_to(question: bytes, message: Message) -> tuple[Name, ...]:
     packet = bytes(HEADER_SIZE) + question + message.body
     start = HEADER_SIZE + len(question)
     found: dict[Name, None] = {}
@@ -42,6 +51,9 @@ def leads_to(question: bytes, message: Message) -> tuple[Name, ...]:
             if len(found) == NAMES_MAX:
                 return tuple(found)
     return tuple(found)
+
+
+_remembered = lru_cache(ANSWERS_MAX)(_leads_to)
 
 
 def _in_record(rtype: int, packet: bytes, at: int, length: int) -> Iterator[Name]:
@@ -76,4 +88,6 @@ def _hints(params: bytes) -> Iterator[Name]:
 def address_key(packed: bytes) -> Name:
     """The name that stands for an address of 4 or 16 octets in rules. Raises ValueError."""
     address: IPv4Address | IPv6Address = ip_address(packed)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped  # clients connect to that one
     return names.key(names.from_text(str(address)))

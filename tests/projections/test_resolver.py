@@ -11,8 +11,8 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.notation import parse_network
 from kudurru.domain.settings import CacheSettings, ServeStaleSettings
-from kudurru.projections.pipeline.resolver import Rules
-from tests.upstreams import Rig, always, response, silent
+from kudurru.projections.pipeline.resolver import FOLLOWED_MAX, Rules
+from tests.upstreams import CLIENT, Rig, always, response, silent
 from tests.zone_files import zone_from_text
 
 ONE, TWO = "192.0.2.11", "192.0.2.12"
@@ -309,6 +309,22 @@ def test_aliases_of_two_upstreams_in_a_circle_end() -> None:
     assert rig.resolver.statistics().waiting == 0
 
 
+def test_aliases_without_end_are_followed_for_a_while_only() -> None:
+    rig = Rig(ONE)
+
+    def script(query: dns.message.Message, _: bytes) -> list[tuple[float, bytes]]:
+        name = str(query.question[0].name).lower()
+        number = int(name[1:].partition(".")[0])
+        return [(0.01, response(query, [f"{name} 60 IN CNAME n{number + 1}.example."]))]
+
+    rig.scripts[ONE] = script
+    asked = rig.ask("n0.example")
+    assert asked.rcode == "NOERROR"
+    assert len(asked.texts) == FOLLOWED_MAX + 1
+    assert len(rig.asked) == FOLLOWED_MAX + 1
+    assert rig.resolver.statistics().waiting == 0
+
+
 def test_a_target_that_cannot_be_resolved_leaves_the_alias() -> None:
     rig = Rig(ONE, by_domain={key("corp.example"): [TWO]})
     rig.scripts[TWO] = zone_server(www="CNAME web.example.")
@@ -414,3 +430,19 @@ def test_answers_of_the_resolver_are_not_given_to_others_by_engines() -> None:
         assert [reply.memo for reply in asked.replies if reply] == [False]
     refused = rig.ask("www.example", client="203.0.113.9")
     assert [reply.memo for reply in refused.replies if reply] == [False]
+
+
+def test_where_a_question_goes_is_told_without_asking_it() -> None:
+    rig = Rig(ONE, by_domain={key("168.192.in-addr.arpa"): [TWO]})
+    ways = {
+        ("www.example", CLIENT): "forward",
+        ("www.example", "198.51.100.1"): "not-allowed",
+        ("localhost", CLIENT): "special",
+        ("1.0.0.10.in-addr.arpa", CLIENT): "special",
+        ("1.0.168.192.in-addr.arpa", CLIENT): "forward",
+    }
+    for (name, client), way in ways.items():
+        assert rig.resolver.way_of(key(name), 1, client, None) == way
+    rig.resolver.configure(Rules(), None, {})
+    assert rig.resolver.way_of(key("localhost"), 1, CLIENT, None) == "nobody"
+    assert not rig.asked

@@ -181,8 +181,12 @@ def test_names_of_servers_are_resolved_by_the_servers_that_were_named() -> None:
 
 
 def children() -> set[int]:
-    tasks = Path("/proc/self/task").iterdir()
-    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    while True:
+        tasks = Path("/proc/self/task").iterdir()
+        try:
+            return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+        except OSError:
+            continue  # a thread ended meanwhile, and its children are another one's
 
 
 def build(folder: Path, lines: int) -> Build:
