@@ -13,7 +13,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import HEADER_SIZE
 from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.record_types import AAAA, CNAME, HTTPS, SVCB, A
-from kudurru.domain.dns.responses import Message
+from kudurru.domain.dns.responses import Message, hinted
 
 NAMES_MAX = 256
 """Names and addresses looked at in one answer. More than fit into any that is not an attack on
@@ -26,7 +26,6 @@ REMEMBERED_MAX = 1024
 """Octets of an answer that is remembered. Larger ones are seldom, and would be held here beside the
 cache's own bound."""
 
-_IPV4_HINT, _IPV6_HINT = 4, 6  # RFC 9460 section 7.3
 _TTL_TO_RDATA = 6
 
 
@@ -66,23 +65,9 @@ def _in_record(rtype: int, packet: bytes, at: int, length: int) -> Iterator[Name
             target, after = names.from_wire(packet, at + 2)
             if target != names.ROOT:
                 yield names.key(target)
-            yield from _hints(packet[after : at + length])
+            yield from map(address_key, hinted(packet[after : at + length]))
     except (BadName, ValueError):
         return  # what does not parse leads nowhere
-
-
-def _hints(params: bytes) -> Iterator[Name]:
-    """Addresses among the parameters of a service."""
-    at = 0
-    while at + 4 <= len(params):
-        key = int.from_bytes(params[at : at + 2], "big")
-        length = int.from_bytes(params[at + 2 : at + 4], "big")
-        value = params[at + 4 : at + 4 + length]
-        at += 4 + length
-        size = {_IPV4_HINT: 4, _IPV6_HINT: 16}.get(key)
-        if size is not None:
-            for i in range(0, len(value) - size + 1, size):
-                yield address_key(value[i : i + size])
 
 
 def address_key(packed: bytes) -> Name:

@@ -366,6 +366,9 @@ def test_special_names_go_where_somebody_sends_them() -> None:
         "www.example. 60 IN A 127.0.0.1",
         "www.example. 60 IN AAAA fd00::1",
         "www.example. 60 IN AAAA ::ffff:10.0.0.1",
+        "www.example. 60 IN AAAA 64:ff9b::c0a8:101",
+        "www.example. 60 IN HTTPS 1 . alpn=h2 ipv4hint=192.168.1.1",
+        "www.example. 60 IN HTTPS 1 x.example. ipv4hint=192.0.2.1 ipv6hint=2001:db8::1,fd00::1",
     ],
 )
 def test_a_public_name_has_no_private_address(record: str) -> None:
@@ -380,6 +383,14 @@ def test_a_public_name_has_no_private_address(record: str) -> None:
     assert allowed.ask("www.example", rtype).rcode == "NOERROR"
     off = rig_of(record, rules=Rules(rebind_protection=False))
     assert off.ask("www.example", rtype).rcode == "NOERROR"
+
+
+def test_nor_has_the_target_of_a_service_beside_it() -> None:
+    rig = Rig(ONE)
+    rig.scripts[ONE] = always(
+        "www.example. 60 IN HTTPS 1 x.example.", additional=["x.example. 60 IN A 192.168.1.1"]
+    )
+    assert rig.ask("www.example", "HTTPS").rcode == "REFUSED"
 
 
 def test_an_upstream_that_blocks_with_no_address_is_let_through() -> None:
