@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from kudurru.domain.dns import names
-from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN
+from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import (
     AD,
     CD,
@@ -77,6 +77,9 @@ _SIZES = {A: 4, AAAA: 16}
 _SERVICES = frozenset({SVCB, HTTPS})
 _PROOFS = frozenset({NSEC, NSEC3, RRSIG})
 
+_QUESTIONLESS = frozenset({FORMERR, SERVFAIL, NOTIMP, REFUSED})
+"""Codes of a server that did not look at the question, and may leave it out."""
+
 Source = Literal["forward", "cache", "stale", "local"]
 
 
@@ -136,7 +139,7 @@ def is_answer_to(question: bytes, packet: bytes) -> bool:
         return False
     if packet[4:6] == b"\0\1":
         return packet.startswith(question, HEADER_SIZE)
-    return packet[4:12] == bytes(8) and packet[3] & 0xF != NOERROR
+    return packet[4:12] == bytes(8) and packet[3] & 0xF in _QUESTIONLESS
 
 
 def is_answer_but_for_letters(question: bytes, packet: bytes) -> bool:

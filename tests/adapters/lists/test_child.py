@@ -234,6 +234,15 @@ def test_a_process_that_dies_is_an_outcome_too(
     assert found == Failed("the process that did it ended with 1")
 
 
+def test_a_process_of_another_version_is_an_outcome_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/echo")
+    found = asyncio.run(worker.run(build(tmp_path, 10), 60))
+    assert isinstance(found, Failed)
+    assert "another version" in found.why
+
+
 @pytest.fixture(autouse=True)
 def no_child_stays() -> Iterator[None]:
     before = children()
