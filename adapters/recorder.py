@@ -7,6 +7,7 @@ heads of the streams were read again, and nothing inside knows it.
 """
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,12 +26,17 @@ from eventsourcing.persistence import (
 )
 
 from kudurru.domain.chain import FIRST_VERSIONS
-from kudurru.domain.errors import Conflict, LogDamaged
+from kudurru.domain.errors import ADVICE, Conflict, LogDamaged
 from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Position, Recorded, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Anchor, Clock, LogHead, SignTree, Upkeep
 
 OURS_BEGIN_AT = (1,)
+
+BATCH_FIRST = 32
+BATCH_MAX = 1_000
+"""Rows fetched at once, from the first batch up to this: who wants ten events does not pay for a
+thousand, and who wants all holds a lock or a connection for milliseconds at a time."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,22 @@ def check_head(seq: int, expected: int | None) -> None:
             f"the log went on from position {expected} to {seq} since this was decided: "
             "read it again and decide again"
         )
+
+
+def check_last(found: bytes | None, last: LogHead) -> None:
+    """The row that was newest, whose head was `found`, is still there as it was; others may have
+    added. Raises: LogDamaged."""
+    if found is None:
+        raise LogDamaged("gap", last.seq, f"the row was deleted while in use; {ADVICE}")
+    if found != last.hash:
+        raise LogDamaged("chain", last.seq, f"the head changed while in use; {ADVICE}")
+
+
+def batch_sizes() -> Iterator[int]:
+    size = BATCH_FIRST
+    while True:
+        yield size
+        size = min(size * 4, BATCH_MAX)
 
 
 def continue_streams(
@@ -155,6 +177,9 @@ class RecordedLog(ApplicationRecorder):
     def head(self) -> LogHead: ...
 
     @abstractmethod
+    def get(self, seq: int) -> Recorded | None: ...
+
+    @abstractmethod
     def stream_version(self, key: Key) -> int: ...
 
     @abstractmethod
@@ -171,6 +196,19 @@ class RecordedLog(ApplicationRecorder):
         """See `EventLog`."""
         anchor = self.anchor()
         return anchor.upto if anchor is not None else Position(0)
+
+    def position_at(self, ts_us: int) -> Position:
+        """See `EventLog`. By bisection, as ts only rises: twenty look-ups in a million events."""
+
+        def ts_of(seq: int) -> int:
+            event = self.get(seq)
+            if event is None:
+                raise LogDamaged("gap", seq, f"the row is missing from the log; {ADVICE}")
+            return event.ts
+
+        seqs = range(max(self.oldest(), 1), self.head().seq + 1)
+        before = bisect_right(seqs, ts_us, key=ts_of)
+        return Position(seqs[before - 1] if before else 0)
 
     def scopes(self) -> list[str]:
         """See `EventLog`. A store that has an index of scopes asks that."""

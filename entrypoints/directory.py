@@ -492,6 +492,9 @@ class LocalService:
         del name, subtree
         raise NotFound(NO_CACHE)
 
+    def refresh_zone(self, zone: str) -> str:
+        raise NotFound(f"no server holds the directory, and only a server fetches {zone!r}")
+
     def restore(self, request: RestoreRequest) -> Carried:
         who = because(self._who, request.reason)
         log = self._node.log

@@ -59,6 +59,11 @@ class Inbound:
             found["catalogs"] = self._catalogs.run()
         return found
 
+    def refresh(self, zone: str) -> str:
+        """Ask the primaries of a secondary zone now, by object name or DNS name. Raises:
+        NotFound."""
+        return self._secondaries.refresh_now(zone)
+
     def samples(self) -> Iterable[Sample]:
         seen = self._secondaries.statistics()
         yield Sample("secondary_refreshes_total", (), seen.refreshes)

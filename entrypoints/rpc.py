@@ -185,6 +185,9 @@ class RemoteService:
     def cache_stats(self) -> dict[str, int]:
         return msgspec.convert(self._call("cache-stats", None), dict[str, int])
 
+    def refresh_zone(self, zone: str) -> str:
+        return msgspec.convert(self._call("refresh-zone", zone), str)
+
     def cache_flush(self, name: str, *, subtree: bool = False) -> int:
         return msgspec.convert(self._call("cache-flush", FlushRequest(name, subtree)), int)
 

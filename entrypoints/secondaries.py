@@ -29,7 +29,7 @@ from kudurru.domain.dns.transfer import (
 )
 from kudurru.domain.dns.tsig import FindKey, TsigKey
 from kudurru.domain.dns.zone_tree import Zone
-from kudurru.domain.errors import Conflict, Invalid, KudurruError, Unreachable
+from kudurru.domain.errors import Conflict, Invalid, KudurruError, NotFound, Unreachable
 from kudurru.domain.events import OBJECT_DELETED, OBJECT_STATUS, Recorded, Who
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.kinds.zone import Primary, Secondary
@@ -219,7 +219,7 @@ class Secondaries:
         self._tracked = there
         for name in self._suspect & there.keys():
             found, tracked = self._node.zones.state(name), there[name]
-            if found is not None and not is_sound(found, self._status(found.key)):
+            if found is not None and not is_sound(found):
                 tracked.schedule = rules.notified(
                     tracked.schedule, 0, now_us, is_busy=tracked.busy is not None
                 )
@@ -321,7 +321,7 @@ class Secondaries:
             [str(peer) for peer in peers],
             tracked.schedule.first,
             ours.serial if ours else None,
-            needs_whole=ours is not None and not is_sound(state, self._status(state.key)),
+            needs_whole=ours is not None and not is_sound(state),
         )
         while not isinstance(step := refresh.step, Settled):
             primary = spec.primaries[step.primary]
@@ -536,6 +536,21 @@ class Secondaries:
                 self.wake()
             return "taken"
         return "refused"
+
+    def refresh_now(self, zone: str) -> str:
+        """Let a zone be refreshed without waiting for its time; its DNS name. Raises: NotFound."""
+        state = self._node.zones.find(zone)
+        if state is None or state.zone is None or state.spec.secondary is None:
+            raise NotFound(f"there is no secondary zone {zone!r}")
+        tracked = self._tracked.get(state.name)
+        if tracked is None:
+            raise NotFound(f"another node fetches {zone!r}: ask there")
+        now_us = self._clock.monotonic_us()
+        tracked.schedule = rules.notified(
+            tracked.schedule, 0, now_us, is_busy=tracked.busy is not None
+        )
+        self.wake()
+        return names.to_text(state.zone.apex)
 
     # --- reading ------------------------------------------------------------------------
 

@@ -241,7 +241,7 @@ class Server:
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            handler = self._handler(node, writer, keeper, keyring, query_log, snapshots)
+            handler = self._handler(node, writer, keeper, keyring, query_log, snapshots, inbound)
             rpc = RpcServer(path, handler)
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -609,6 +609,7 @@ class Server:
         keyring: Keyring,
         query_log: QueryLog | None,
         snapshots: SnapshotJob,
+        inbound: Inbound,
     ) -> Any:
         resolving = self._resolving
         assert resolving is not None, "listeners come before commands"
@@ -635,6 +636,8 @@ class Server:
                 case "cache-flush":
                     flush = msgspec.convert(argument, FlushRequest)
                     return resolving.flush(flush.name, subtree=flush.subtree)
+                case "refresh-zone":
+                    return inbound.refresh(msgspec.convert(argument, str))
                 case "explain":
                     question = msgspec.convert(argument, ExplainRequest)
                     found = read_explanation(node, question, self._neighbours, resolving)

@@ -176,6 +176,11 @@ class Service(Protocol):
         server."""
         ...
 
+    def refresh_zone(self, zone: str) -> str:
+        """Ask the primaries of a secondary zone now; its DNS name. Raises NotFound for a zone that
+        is no secondary, and without a running server."""
+        ...
+
     def create_key(self, request: KeyRequest) -> Result:
         """Make a TSIG key, or give its secret again. Raises: Invalid; Conflict when it is there
         and works."""

@@ -7,7 +7,7 @@ rebuilt one equals the live one, by digest. Live and replayed events take the sa
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from kudurru.domain.errors import LogDamaged
+from kudurru.domain.errors import ADVICE, LogDamaged
 from kudurru.domain.events import KNOWN_TYPES, Position, Recorded
 from kudurru.domain.ports import EventLog
 
@@ -86,7 +86,8 @@ class Follower:
             position = projection.position
             if seq > position:
                 if seq != position + 1 and not self._is_pruned(seq):
-                    raise LogDamaged("gap", position + 1, "the event is missing")
+                    message = f"row {position + 1} is missing from the log; {ADVICE}"
+                    raise LogDamaged("gap", position + 1, message)
                 projection.apply(event)
 
     def _is_pruned(self, seq: int) -> bool:

@@ -465,8 +465,11 @@ class ZoneView:
             return None
         assert isinstance(serial, int)
         is_same = zone.stamped_soa is not None and serial == zone.serial
-        if is_same and soa == zone.stamped_soa and not zone.has_unstamped_changes():
-            return None
+        if is_same and soa == zone.stamped_soa:
+            # What a restore changed is no version; what was fetched again under its serial is.
+            said = (status or {}).get("contentHash")
+            if not zone.has_unstamped_changes() or zone.digest() != said:
+                return None
         zone.set_soa(soa)
         delta = zone.stamp(serial)
         return None if is_same else delta

@@ -139,18 +139,6 @@ class MemoryEventLog(RecordedLog):
     def stream_version(self, key: Key) -> int:
         return self._version(key) or 0
 
-    def position_at(self, ts_us: int) -> Position:
-        first = max(self.oldest(), 1)
-
-        def ts_of(seq: int) -> int:
-            event = self._event(seq)
-            assert event is not None, "every row from the oldest on is there"
-            return event.ts
-
-        seqs = range(first, len(self._rows) + 1)
-        before = bisect_right(seqs, ts_us, key=ts_of)
-        return Position(seqs[before - 1] if before else 0)
-
     def scopes(self) -> list[str]:
         return list(self._scopes)
 

@@ -12,7 +12,6 @@ transaction is over, and the row at its last position says how it ended.
 
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -33,7 +32,14 @@ from kudurru.adapters.postgres.connection import (
 )
 from kudurru.adapters.postgres.elector import PostgresElector
 from kudurru.adapters.postgres.listener import Listener
-from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams, secret_writes
+from kudurru.adapters.recorder import (
+    RecordedLog,
+    batch_sizes,
+    check_head,
+    check_last,
+    continue_streams,
+    secret_writes,
+)
 from kudurru.adapters.tables import check_tables
 from kudurru.domain.chain import (
     ENTRY_VERSION,
@@ -69,10 +75,6 @@ from kudurru.domain.tree import HASH_SIZE, TILE_WIDTH, Edge
 
 SCHEMA = "kudurru"
 """PostgreSQL schema of the tables: a database of its own is not needed."""
-
-BATCH_FIRST = 32
-BATCH_MAX = 1_000
-"""Rows fetched at once: who wants ten events does not pay for a thousand."""
 
 ROWS_PER_INSERT = 2_000
 """Rows of one statement: a million of them make no message of a gigabyte, and no single step that
@@ -283,23 +285,6 @@ class PostgresEventLog(RecordedLog):
         found = self._reader.query("SELECT seq, entry, body, who FROM log WHERE seq = %s", (seq,))
         return recorded_of(*found[0]) if found else None
 
-    def position_at(self, ts_us: int) -> Position:
-        """By bisection, as ts only rises: some twenty exchanges in a million events."""
-        first, last = self._reader.query("SELECT min(seq), max(seq) FROM log")[0]
-        if first is None:
-            return Position(0)
-        first = max(first, self.oldest())
-
-        def ts_of(seq: int) -> int:
-            found = self._reader.query("SELECT ts FROM log WHERE seq = %s", (seq,))
-            if not found:
-                raise LogDamaged("gap", seq, f"the row is missing from the log; {ADVICE}")
-            return found[0][0]  # type: ignore[no-any-return]  # by the table
-
-        seqs = range(first, last + 1)
-        before = bisect_right(seqs, ts_us, key=ts_of)
-        return Position(seqs[before - 1] if before else 0)
-
     def read(
         self,
         after: int = 0,
@@ -321,7 +306,7 @@ class PostgresEventLog(RecordedLog):
         order = f"{'ver' if key is not None else 'seq'} {'DESC' if newest_first else 'ASC'}"
         statement = f"SELECT seq, entry, body, who FROM log WHERE {where} ORDER BY {order} LIMIT %s"  # noqa: S608  # of constants
         low, high = after, _SEQ_MAX if upto is None else upto
-        for size in _batch_sizes():
+        for size in batch_sizes():
             batch = self._reader.query(statement, (low, high, *names, size))
             for row in batch:
                 yield recorded_of(*row)
@@ -335,7 +320,7 @@ class PostgresEventLog(RecordedLog):
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         high = _SEQ_MAX if upto is None else upto
         seq = after
-        for size in _batch_sizes():
+        for size in batch_sizes():
             batch = self._reader.query(_ROWS, (seq, high, size))
             for row in batch:
                 columns = list(row)
@@ -346,7 +331,12 @@ class PostgresEventLog(RecordedLog):
                 return
 
     def _check_meta(self) -> tuple[str, int]:
-        version, log_id, epoch = self._reader.query("SELECT schema, log_id, epoch FROM meta")[0]
+        meta = self._reader.query("SELECT schema, log_id, epoch FROM meta")
+        if not meta:
+            raise StorageFailed(
+                f"{self.place} holds no whole log: go back to a backup that verifies"
+            )
+        version, log_id, epoch = meta[0]
         if version > schema.SCHEMA_VERSION:
             _refuse_newer(self.place, f"has schema {version}", schema.SCHEMA_VERSION)
         newest = self._reader.query("SELECT entry FROM log ORDER BY seq DESC LIMIT 1")
@@ -375,7 +365,7 @@ class PostgresEventLog(RecordedLog):
         return Edge.read(_tiled_size(self._reader.query(_TILED), self._last), self.hashes)
 
     def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
-        for size in _batch_sizes():
+        for size in batch_sizes():
             batch = self._reader.query(
                 f"{_CHECKPOINTS} WHERE size > %s ORDER BY size LIMIT %s", (after, size)
             )
@@ -494,7 +484,9 @@ class _Append:
         row = newest.fetchone()
         head = LogHead(*row) if row else LogHead(Position(0), 0, known.genesis)
         _check_counter(counter.fetchone(), head)
-        _check_last(before.fetchone(), known.last)
+        if known.last.seq:
+            last = before.fetchone()
+            check_last(last[2] if last else None, known.last)
         return _Found(
             head,
             _edge_at(connection, head, known.edge, [leaf for (leaf,) in leaves]),
@@ -615,16 +607,6 @@ def _check_counter(row: tuple[Any, ...] | None, head: LogHead) -> None:
         raise LogDamaged("gap", seq + 1, f"the counter was set back to {seq}; {ADVICE}")
 
 
-def _check_last(row: tuple[Any, ...] | None, last: LogHead) -> None:
-    """The row that was newest is still there as it was; another node may have added."""
-    if not last.seq:
-        return
-    if row is None:
-        raise LogDamaged("gap", last.seq, f"the row was deleted while in use; {ADVICE}")
-    if row[2] != last.hash:
-        raise LogDamaged("chain", last.seq, f"the head changed while in use; {ADVICE}")
-
-
 def _columns(row: Sealed, streams: dict[Key, int], scopes: dict[str, int]) -> tuple[Any, ...]:
     event = row.event
     return (
@@ -652,13 +634,6 @@ def _transposed(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 def _text(octets: bytes | None) -> str | None:
     # The verifier must see text that was made invalid, not stumble over it.
     return None if octets is None else octets.decode("utf-8", "surrogateescape")
-
-
-def _batch_sizes() -> Iterator[int]:
-    size = BATCH_FIRST
-    while True:
-        yield size
-        size = min(size * 4, BATCH_MAX)
 
 
 def _prepare(

@@ -11,7 +11,6 @@ between, so a slow reader never keeps the -wal file from being taken in.
 
 import sqlite3
 import threading
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,7 +22,9 @@ from eventsourcing.persistence import IntegrityError
 from kudurru.adapters.recorder import (
     OURS_BEGIN_AT,
     RecordedLog,
+    batch_sizes,
     check_head,
+    check_last,
     continue_streams,
     secret_writes,
 )
@@ -70,11 +71,6 @@ from kudurru.domain.ports import (
     Upkeep,
 )
 from kudurru.domain.tree import HASH_SIZE, TILE_WIDTH, Edge
-
-BATCH_FIRST = 32
-BATCH_MAX = 1_000
-"""Rows fetched at once, from the first batch up to this: who wants ten events does not pay for a
-thousand, and who wants all holds the read lock for milliseconds at a time."""
 
 CACHE_KIB = 16 * 1024
 """Pages that the appending connection keeps: the hot part of the index of a million keys."""
@@ -289,10 +285,7 @@ class SQLiteEventLog(RecordedLog):
         if head == last or not last.seq:
             return
         found = db.execute("SELECT head FROM log WHERE seq = ?", (last.seq,)).fetchone()
-        if found is None:
-            raise LogDamaged("gap", last.seq, f"the row was deleted while in use; {ADVICE}")
-        if found[0] != last.hash:
-            raise LogDamaged("chain", last.seq, f"the head changed while in use; {ADVICE}")
+        check_last(found[0] if found else None, last)
 
     def _query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         with self._read_lock, storage_errors(self.path):
@@ -313,23 +306,6 @@ class SQLiteEventLog(RecordedLog):
     def get(self, seq: int) -> Recorded | None:
         found = self._query("SELECT seq, entry, body, who FROM log WHERE seq = ?", (seq,))
         return recorded_of(*found[0]) if found else None
-
-    def position_at(self, ts_us: int) -> Position:
-        """By bisection, as ts only rises: some twenty look-ups in a million events."""
-        first, last = self._query("SELECT min(seq), max(seq) FROM log")[0]
-        if first is None:
-            return Position(0)
-        first = max(first, self.oldest())
-
-        def ts_of(seq: int) -> int:
-            found = self._query("SELECT ts FROM log WHERE seq = ?", (seq,))
-            if not found:
-                raise LogDamaged("gap", seq, f"the row is missing from the log; {ADVICE}")
-            return found[0][0]  # type: ignore[no-any-return]  # by the table
-
-        seqs = range(first, last + 1)
-        before = bisect_right(seqs, ts_us, key=ts_of)
-        return Position(seqs[before - 1] if before else 0)
 
     def read(
         self,
@@ -352,7 +328,7 @@ class SQLiteEventLog(RecordedLog):
         order = f"{'ver' if key is not None else 'seq'} {'DESC' if newest_first else 'ASC'}"
         sql = f"SELECT seq, entry, body, who FROM log WHERE {where} ORDER BY {order} LIMIT ?"  # noqa: S608  # of constants
         low, high = after, _SEQ_MAX if upto is None else upto
-        for wanted in _batch_sizes():
+        for wanted in batch_sizes():
             if low >= high:
                 return  # and nothing behind is touched, which may be damaged
             batch, size = self._query_batch(sql, (low, high, *names), wanted)
@@ -390,7 +366,7 @@ class SQLiteEventLog(RecordedLog):
         """See `VerifiableLog`. Raises: LogDamaged at a row that cannot be read at all."""
         high = _SEQ_MAX if upto is None else upto
         seq = after
-        for wanted in _batch_sizes():
+        for wanted in batch_sizes():
             try:
                 batch, _ = self._query_batch(_ROWS, (seq, high), wanted)
             except StorageBroken as error:
@@ -409,7 +385,7 @@ class SQLiteEventLog(RecordedLog):
 
     def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
         sql = f"{_CHECKPOINTS} WHERE size > ? ORDER BY size LIMIT ?"
-        for size in _batch_sizes():
+        for size in batch_sizes():
             batch = self._query(sql, (after, size))
             for row in batch:
                 yield StoredCheckpoint(*row)
@@ -509,13 +485,6 @@ def _goes_back(path: Path, after: int, found: int) -> LogDamaged:
     """Pages of a damaged file may lead in a circle, and a reader would never come to an end."""
     message = f"row {found} of {path} comes after row {after}: its pages are damaged; {ADVICE}"
     return LogDamaged("gap", after + 1, message)
-
-
-def _batch_sizes() -> Iterator[int]:
-    size = BATCH_FIRST
-    while True:
-        yield size
-        size = min(size * 4, BATCH_MAX)
 
 
 def _insert(db: sqlite3.Connection, sealed: Sequence[Sealed], streams: dict[Key, int]) -> None:

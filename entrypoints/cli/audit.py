@@ -189,9 +189,14 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", help="Go on as events come.")] = False,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Show the newest events. With --follow also each new one as it comes."""
+    """Show the newest events. With --follow also each new one as it comes; for programs that is a
+    line each, as with -o jsonl."""
     with directory.open_reader(data) as node:
         position = max(0, node.log.head().seq - lines)
+        if output in (Output.json, Output.yaml) and not follow:
+            events = node.log.read(position)
+            print_documents(output, [describe_event(event, node.log) for event in events])
+            return
         while True:
             for event in node.log.read(position):
                 position = event.seq

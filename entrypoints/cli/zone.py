@@ -119,6 +119,16 @@ def export(
 
 
 @app.command()
+def refresh(
+    zone: Annotated[str, typer.Argument(metavar="Z")],
+    data: common.DataOption = common.DEFAULT_DATA,
+) -> None:
+    """Ask the primaries of a secondary zone now. What came of it is in the zone's status."""
+    with common.service(data) as service:
+        note(f"{escape(service.refresh_zone(zone))}: its primaries are asked")
+
+
+@app.command()
 def check(
     file: Annotated[str, typer.Argument(metavar="F|Z", help="A file, or a zone that is served.")],
     zone: ZoneOption = None,

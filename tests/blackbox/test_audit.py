@@ -239,6 +239,13 @@ def test_a_checkpoint_is_made_once(node: Path, tmp_path: Path) -> None:
 # --- exports that prove themselves ------------------------------------------------------------
 
 
+def test_the_newest_events_are_one_document(node: Path) -> None:
+    shown = command("audit", "tail", "--lines", "3", "-o", "json", "--data", node).json()
+    lines = command("audit", "tail", "--lines", "3", "-o", "jsonl", "--data", node).out
+    assert [json.loads(line) for line in lines.splitlines()] == shown
+    assert len(shown) == 3
+
+
 def test_an_export_is_verified_with_nothing_but_python(audited: Audited, tmp_path: Path) -> None:
     file = tmp_path / "export.jsonl"
     file.write_text("".join(audited.export))

@@ -115,6 +115,16 @@ def test_metrics_tell_of_transfers(chain: Chain) -> None:
     assert f'kudurru_zone_serial{{zone="{ZONE}."}} 11.0' in text
 
 
+def test_a_refresh_can_be_asked_for(chain: Chain) -> None:
+    before = len(chain.script.asked)
+    done = kudurru("zone", "refresh", ZONE, "--data", chain.folder / "first")
+    assert done.code == 0, done.err
+    wait_until(lambda: len(chain.script.asked) > before)
+    done = kudurru("zone", "refresh", "other.example", "--data", chain.folder / "first")
+    assert done.code == 1
+    assert "there is no secondary zone 'other.example'" in done.err
+
+
 def test_people_do_not_write_into_a_secondary(chain: Chain) -> None:
     done = kudurru(
         "delete", "rs", f"www.{ZONE}", "--force", "--data", chain.folder / "first"

@@ -329,6 +329,13 @@ def test_a_root_zone_encloses_everything() -> None:
     assert root.closest_encloser(from_text("x.b.")) == from_text("b.")
 
 
+def test_a_snapshot_keeps_whether_a_zone_may_be_answered_from() -> None:
+    zone = Zone(names.from_text("example."), SOA_VALUE)
+    for is_available in (False, True):
+        zone.is_available = is_available
+        assert Zone.of(zone.frame(), {}).is_available is is_available
+
+
 def test_what_a_zone_will_be_begins_with_what_it_is_now() -> None:
     zone = zone_of(www=[rrset(A, "192.0.2.1")])
     zone.digest()

@@ -416,12 +416,17 @@ def test_records_that_a_restore_changed_are_fetched_again() -> None:
             key=stored.key, spec=type(stored.body.spec)(spec), labels={}, annotations={},
             manager=stored.manager, created=stored.body.creation_timestamp,
         )  # fmt: skip
-        asked = len(scene.script.asked)
+        scene.script.is_down = True
         await scene.writer.submit(a_change(revert))
         stored = scene.node.objects.find(stored.key)
         assert stored is not None
         assert b"was" in bytes(stored.body.spec)
         scene.pass_time(1)
+        await scene.until(lambda: scene.condition("Refreshed")[0] == "False")
+        await scene.settled()
+        scene.script.is_down = False
+        asked = len(scene.script.asked)
+        scene.pass_time(3600)
         await scene.until(lambda: len(scene.script.asked) == asked + 2)
         await scene.settled()
         stored = scene.node.objects.find(stored.key)

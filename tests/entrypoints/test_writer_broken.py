@@ -16,7 +16,7 @@ from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from tests.nodes import BrittleLog, a_change, memory_node
-from tests.objects import put, www, zone
+from tests.objects import WWW_KEY, drop, put, www, zone
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ def test_who_changed_what_the_views_could_not_follow_is_told_that_it_is_recorded
         node.zones._read_event = broken  # type: ignore[assignment]
         before = log.head().seq
         with pytest.raises(StorageBroken, match="is recorded, and the views could not follow"):
-            await writer.submit(a_change(put(www("192.0.2.9"))))
+            await writer.submit(a_change(drop(WWW_KEY)))
         assert log.head().seq == before + 1
         assert isinstance(node.why_not_writable, StorageBroken)
 

@@ -58,11 +58,13 @@ acl:
     address: 127.0.0.1
     key: k
     action: [notify, transfer]
+template:
+  - id: default
+    storage: "{folder}"
 """
 KNOT_CONSUMER = (
     KNOT_HEAD
     + """\
-template:
   - id: member
     master: other
     acl: told

@@ -83,7 +83,7 @@ def test_a_gap_in_the_log_never_passes() -> None:
     follower = Follower([Notes()])
     second = log.get(2)
     assert second is not None
-    with pytest.raises(LogDamaged, match="position 1: the event is missing"):
+    with pytest.raises(LogDamaged, match="position 1: row 1 is missing"):
         follower.apply(second)
 
 

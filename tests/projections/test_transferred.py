@@ -115,7 +115,7 @@ def test_any_versions_whole_or_by_steps_are_served_as_they_are(
         state = node.zones.state("sec.example")
         assert state is not None
         assert ours_of(state) == version(at + 1)
-        assert is_sound(state, node.objects.find(state.key).status)  # type: ignore[union-attr]
+        assert is_sound(state)
         assert len(state.record_sets()) == len({owner for owner, _, _ in versions[at]})
         if at + 1 == len(versions):
             break
