@@ -7,6 +7,7 @@ better than nothing (RFC 8767).
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from ipaddress import IPv6Address, ip_address
 from typing import Literal
@@ -17,7 +18,7 @@ from kudurru.domain.dns import names, special_names
 from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import CD, RD, Query
 from kudurru.domain.dns.rebinding import PRIVATE, leads_inside
-from kudurru.domain.dns.responses import Message, Resolved, dangling_alias, joined
+from kudurru.domain.dns.responses import Malformed, Message, Resolved, dangling_alias, joined
 from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.later import Later
 from kudurru.domain.notation import Network
@@ -357,8 +358,9 @@ class CachingResolver:
         if found.message.rcode in (NOERROR, NXDOMAIN):
             target = dangling_alias(question.name + question.tail, message)
             assert target is not None
-            whole = joined(message, target + question.tail, found.message, found.age_s)
-            outcome = msgspec.structs.replace(outcome, message=whole)
+            with suppress(Malformed):  # it would be larger than a message: the alias is an answer
+                whole = joined(message, target + question.tail, found.message, found.age_s)
+                outcome = msgspec.structs.replace(outcome, message=whole)
         self._end(flight, question, route, outcome)
 
     def _tell(self, flight: _Flight, resolved: Resolved) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.responses import RECORDS_MAX
 from kudurru.domain.notation import parse_network
 from kudurru.domain.settings import CacheSettings, ServeStaleSettings
 from kudurru.projections.pipeline.resolver import FOLLOWED_MAX, Rules
@@ -322,6 +323,26 @@ def test_aliases_without_end_are_followed_for_a_while_only() -> None:
     assert asked.rcode == "NOERROR"
     assert len(asked.texts) == FOLLOWED_MAX + 1
     assert len(rig.asked) == FOLLOWED_MAX + 1
+    assert rig.resolver.statistics().waiting == 0
+
+
+def test_answers_that_are_too_large_together_leave_the_alias() -> None:
+    rig = Rig(ONE)
+
+    def script(query: dns.message.Message, packet: bytes) -> list[tuple[float, bytes]]:
+        name = query.question[0].name.to_text().lower()
+        if name != "n2.example.":
+            following = int(name[1]) + 1
+            return [(0.1, response(query, [f"{name} 60 IN CNAME n{following}.example."]))]
+        asked = packet[12 : 12 + len("n2.example.") + 5]
+        records = b"\xc0\x0c" + asked[-4:] + b"\0\0\0\x3c\0\0"
+        count = RECORDS_MAX.to_bytes(2, "big")
+        head = b"\0\0\x81\x80\0\1" + count + bytes(4)
+        return [(0.1, head + asked + records * RECORDS_MAX)]
+
+    rig.scripts[ONE] = script
+    asked = rig.ask("n0.example", "TYPE65280", proto="tcp")
+    assert asked.texts == ["n0.example. 60 CNAME n1.example."]
     assert rig.resolver.statistics().waiting == 0
 
 
