@@ -11,6 +11,7 @@ Address = IPv4Address | IPv6Address
 _METADATA = frozenset({
     IPv4Address("168.63.129.16"),  # Azure
     IPv4Address("100.100.100.200"),  # Alibaba
+    IPv4Address("192.0.0.192"),  # Oracle
     IPv6Address("fd00:ec2::254"),  # AWS
     IPv6Address("fd20:ce::254"),  # Google
 })  # fmt: skip

@@ -1,6 +1,7 @@
 """What people ask about filtering: explanations and pauses, over a node."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -10,14 +11,52 @@ from kudurru.domain.events import Who
 from kudurru.domain.filtering import pauses
 from kudurru.domain.filtering.clients import Caller, caller_from, mac_from_text, packed_address
 from kudurru.domain.filtering.decision import EVERYONE
-from kudurru.domain.filtering.explain import Explanation, explain
+from kudurru.domain.filtering.explain import By, Explanation, explain
 from kudurru.domain.filtering.policies import full_name
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
 from kudurru.domain.ports import Neighbours
 from kudurru.entrypoints.service import because
 from kudurru.entrypoints.wiring import Change, Node
+from kudurru.projections.pipeline.resolver import Way
 
-AskedFor = Callable[[names.Name, tuple[str, ...]], Sequence[str]]
+
+class Onward(Protocol):
+    """Where a server sends what neither zones nor policies answer."""
+
+    def is_forwarded(self, key: names.Name, zone: names.Name | None) -> bool:
+        """Whether a zone of type Forward is closer to a name than this zone (keys both)."""
+        ...
+
+    def way_of(
+        self, key: names.Name, rtype: int, client: str, upstreams: Sequence[str]
+    ) -> tuple[Way, Sequence[str]]:
+        """What becomes of a question of a client whose policy names these upstreams, and who is
+        asked."""
+        ...
+
+
+class NoServer:
+    """Implements `Onward` where no server runs: whoever starts one knows its settings."""
+
+    def is_forwarded(self, key: names.Name, zone: names.Name | None) -> bool:
+        del key, zone
+        return False
+
+    def way_of(
+        self, key: names.Name, rtype: int, client: str, upstreams: Sequence[str]
+    ) -> tuple[Way, Sequence[str]]:
+        del key, rtype, client
+        return "forward", upstreams
+
+
+_NO_SERVER = NoServer()
+_BY: dict[Way, By] = {
+    "forward": "resolver", "special": "special", "nobody": "nobody", "not-allowed": "nobody",
+}  # fmt: skip
+_REFUSALS: dict[Way, str] = {
+    "nobody": "there are no upstreams to ask",
+    "not-allowed": "the client may not recurse, see acl.recursion",
+}
 
 
 class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,18 +92,23 @@ def read_explanation(
     node: Node,
     request: ExplainRequest,
     neighbours: Neighbours,
-    asked_for: AskedFor = lambda _name, upstreams: list(upstreams),
+    onward: Onward = _NO_SERVER,
     *,
     now_us: int | None = None,
 ) -> Explanation:
-    """`asked_for` tells the upstreams of a name, given those of the policy. Raises Invalid with all
-    that is wrong with the request."""
+    """Raises Invalid with all that is wrong with the request."""
     qname, rtype, caller = _parsed(request, neighbours)
     now_s = (node.clock.now_us() if now_us is None else now_us) // 1_000_000
     filters = node.views.policies.filters
-    found = explain(node.zones.served, filters, caller, qname, rtype, now_s)
-    upstreams = asked_for(qname, tuple(found.upstreams)) if found.answered_by == "resolver" else ()
-    return msgspec.structs.replace(found, upstreams=upstreams)
+    zones = node.zones.served
+    found = explain(zones, filters, caller, qname, rtype, now_s, is_forwarded=onward.is_forwarded)
+    if found.answered_by != "resolver":
+        return msgspec.structs.replace(found, upstreams=())
+    key = names.key(qname)
+    way, upstreams = onward.way_of(key, rtype, caller.text, found.upstreams)
+    return msgspec.structs.replace(
+        found, answered_by=_BY[way], refusal=_REFUSALS.get(way, ""), upstreams=upstreams
+    )
 
 
 def _parsed(request: ExplainRequest, neighbours: Neighbours) -> tuple[names.Name, int, Caller]:

@@ -39,10 +39,14 @@ def take_up_lists(node: Node, folder: Path) -> None:
 
 
 def status_of(stored: StoredObject | None) -> BlockListStatus:
-    """The status of a BlockList, empty where there is none."""
+    """The status of a BlockList, empty where there is none, or one that only another version
+    understands: it is written anew."""
     if stored is None or not stored.status:
         return BlockListStatus()
-    return msgspec.convert(stored.status, BlockListStatus)
+    try:
+        return msgspec.convert(stored.status, BlockListStatus)
+    except msgspec.ValidationError:
+        return BlockListStatus()
 
 
 def stored_rows(node: Node) -> list[ListRow]:

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kudurru.adapters.clock import SystemEntropy
 from kudurru.adapters.dns.upstream.carriers import Carriers, why_not_spoken
@@ -29,7 +29,7 @@ from kudurru.domain.settings import (
 from kudurru.projections.message_cache import MessageCache
 from kudurru.projections.pipeline.forward import Forwarder, Group, Outcome, Question, Upstream
 from kudurru.projections.pipeline.pipeline import Pipeline
-from kudurru.projections.pipeline.resolver import CachingResolver, Route, Rules
+from kudurru.projections.pipeline.resolver import CachingResolver, Route, Rules, Way
 
 log = logging.getLogger("kudurru")
 
@@ -113,11 +113,20 @@ class Resolving:
             self._policy_routes[upstreams] = route
         return self._policy_routes[upstreams]
 
-    def asked_for(self, name: names.Name, upstreams: tuple[str, ...]) -> list[str]:
-        """Who is asked for a name by a client whose policy names these upstreams."""
-        route = self.route_of(upstreams) if upstreams else None
-        found = self.resolver.route_for(names.key(name), route)
-        return [one.address.text for one in found.group.upstreams] if found is not None else []
+    def is_forwarded(self, key: Name, zone: Name | None) -> bool:
+        """Implements `filtering.Onward`."""
+        return self.resolver.is_forwarded(key, zone)
+
+    def way_of(
+        self, key: Name, rtype: int, client: str, upstreams: Sequence[str]
+    ) -> tuple[Way, Sequence[str]]:
+        """Implements `filtering.Onward`."""
+        route = self.route_of(tuple(upstreams)) if upstreams else None
+        way = self.resolver.way_of(key, rtype, client, route)
+        found = self.resolver.route_for(key, route)
+        if way != "forward" or found is None:
+            return way, ()
+        return way, [one.address.text for one in found.group.upstreams]
 
     def samples(self) -> Iterator[Sample]:
         yield from _cache_samples(self.cache)

@@ -641,8 +641,7 @@ class Server:
                     return inbound.refresh(msgspec.convert(argument, str))
                 case "explain":
                     question = msgspec.convert(argument, ExplainRequest)
-                    asked_for = resolving.asked_for
-                    found = read_explanation(node, question, self._neighbours, asked_for)
+                    found = read_explanation(node, question, self._neighbours, resolving)
                     return msgspec.to_builtins(found)
                 case "blocking":
                     return msgspec.to_builtins(read_blocking(node))

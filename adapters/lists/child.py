@@ -15,6 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -168,6 +169,8 @@ def _create(path: Path) -> BinaryIO:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Control-C is for the parent, which ends us
     os.nice(NICE)
+    with suppress(OSError):  # where memory runs out, it is this process that goes
+        Path("/proc/self/oom_score_adj").write_text("1000")
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Job)
     sys.stdout.buffer.write(msgspec.msgpack.encode(do(job)))

@@ -80,8 +80,11 @@ def _opened(
     seconds_left: Callable[[], float],
     may_not: Refusal,
 ) -> Iterator[urllib3.BaseHTTPResponse]:
-    parts = urlsplit(url)
-    host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:  # brackets that do not close, a port that is none
+        raise CannotFetch("it leads to an address that is no URL") from None
     if parts.scheme not in ("http", "https") or not host or parts.username or parts.password:
         raise CannotFetch("it leads to an address that is no plain http or https URL")
     if not parts.netloc.isascii():
@@ -162,8 +165,11 @@ def _addresses(host: str, port: int, resolve: Resolve, may_not: Refusal) -> list
 def _next(url: str, location: str) -> str:
     if not location or len(location) > 2048:
         raise CannotFetch("a redirect to nowhere")
-    following = urljoin(url, location)
-    if url.startswith("https:") and not following.startswith("https:"):
+    try:
+        following = urljoin(url, location)
+    except ValueError:
+        raise CannotFetch("a redirect to what is no URL") from None
+    if url.lower().startswith("https:") and not following.lower().startswith("https:"):
         raise CannotFetch("a redirect from https to http, which is not followed")
     return following
 

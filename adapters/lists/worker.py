@@ -38,7 +38,10 @@ async def run(job: Job, seconds: float) -> Result:
             await process.wait()
     if process.returncode:
         return Failed(f"the process that did it ended with {process.returncode}")
-    return msgspec.msgpack.decode(answer, type=Result)
+    try:
+        return msgspec.msgpack.decode(answer, type=Result)
+    except msgspec.MsgspecError:  # the program was replaced while this one runs
+        return Failed("the process that did it is of another version; restart the server")
 
 
 def _environment() -> dict[str, str]:

@@ -110,14 +110,20 @@ class QueryLogProcess:
             env={**os.environ, "PYTHONPATH": _ROOT},
         )
         self._send(self._settings)
-        async with asyncio.TaskGroup() as tasks:
-            feeding = [
-                tasks.create_task(self._keep_flushing(), name="query log"),
-                tasks.create_task(self._keep_reporting(), name="query log statistics"),
-            ]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                feeding = [
+                    tasks.create_task(self._keep_flushing(), name="query log"),
+                    tasks.create_task(self._keep_reporting(), name="query log statistics"),
+                ]
+                await child.wait()
+                for task in feeding:
+                    task.cancel()
+        except Exception:  # a cancellation leaves the child for `close`
+            with suppress(ProcessLookupError):
+                child.kill()  # or two would write, once another one is started
             await child.wait()
-            for task in feeding:
-                task.cancel()
+            raise
 
     async def _keep_flushing(self) -> None:
         while True:

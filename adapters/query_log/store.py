@@ -268,6 +268,7 @@ class QueryLogStore:
                 found = self._delete_facts("", (), limit=DELETE_BATCH)
                 deleted += found
                 if not found:
+                    self._halve_rollups()
                     break
             kept_s = max(ROLLUPS_S, self._retention.age_s)
             self._delete_rollups((now_us - kept_s * 1_000_000) // HOUR_US)
@@ -308,6 +309,16 @@ class QueryLogStore:
             (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
             (size,) = self._connection.execute("PRAGMA page_size").fetchone()
         return int((pages - free) * size)
+
+    def _halve_rollups(self) -> None:
+        """Without a query left, names alone are too much, as after a flood of them: the oldest
+        hours go, until there is room for queries again."""
+        while self._size() > self._retention.bytes_max // 2:
+            with self._transaction() as connection:
+                (oldest,) = connection.execute("SELECT min(hour) FROM hourly").fetchone()
+            if oldest is None:
+                break
+            self._delete_rollups(oldest + 1)
 
     def _delete_rollups(self, before_hour: int) -> None:
         """And what only they named: whatever a fact names, its hour names too."""

@@ -7,7 +7,7 @@ unspecified addresses are let through: upstreams that filter answer with them.
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-from kudurru.domain.dns.responses import Message, addresses_of
+from kudurru.domain.dns.responses import Message, addresses_of, hints_of
 
 PRIVATE = tuple(
     map(
@@ -20,17 +20,24 @@ PRIVATE = tuple(
 )
 """Networks that are nobody's on the internet."""
 
+_NAT64 = ip_network("64:ff9b::/96")
+"""Translators may lead to the IPv4 address that is in these, whatever RFC 6052 section 3.1 says."""
+
 
 def is_private(address: IPv4Address | IPv6Address) -> bool:
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return any((mapped or address) in network for network in PRIVATE)
+    meant: IPv4Address | IPv6Address = address
+    if isinstance(address, IPv6Address):
+        meant = address.ipv4_mapped or address
+        if address in _NAT64:
+            meant = IPv4Address(int(address) & 0xFFFF_FFFF)
+    return any(meant in network for network in PRIVATE)
 
 
 def leads_inside(message: Message) -> bool:
-    """Whether an answer holds a private address."""
-    return any(_may_be_private(octets) for _, octets in addresses_of(message)) and any(
-        is_private(ip_address(octets)) for _, octets in addresses_of(message)
-    )
+    """Whether an answer holds a private address, also beside what was asked, or a hint of one."""
+    found = [octets for _, octets in addresses_of(message, everywhere=True)]
+    found += hints_of(message)
+    return any(_may_be_private(octets) and is_private(ip_address(octets)) for octets in found)
 
 
 _SECOND_OCTETS = {
@@ -44,4 +51,4 @@ def _may_be_private(octets: bytes) -> bool:
     """A look at two octets, which clears nearly all addresses."""
     if len(octets) == 4:
         return octets[1] in _SECOND_OCTETS.get(octets[0], ())
-    return octets[0] in (0, 0xFC, 0xFD, 0xFE)  # ::1 and mapped IPv4, fc00::/7, fe80::/10
+    return octets[0] in (0, 0xFC, 0xFD, 0xFE)  # ::1, mapped and NAT64, fc00::/7, fe80::/10

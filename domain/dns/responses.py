@@ -7,6 +7,7 @@ follow a question of the same length, so compression pointers into it stay right
 case. OPT is between two hops and is never kept (RFC 6891 section 6.1.1).
 """
 
+from collections.abc import Iterator
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
 from typing import Literal
@@ -14,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from kudurru.domain.dns import names
-from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN
+from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import (
     AD,
     CD,
@@ -76,6 +77,9 @@ _SIZES = {A: 4, AAAA: 16}
 _SERVICES = frozenset({SVCB, HTTPS})
 _PROOFS = frozenset({NSEC, NSEC3, RRSIG})
 
+_QUESTIONLESS = frozenset({FORMERR, SERVFAIL, NOTIMP, REFUSED})
+"""Codes of a server that did not look at the question, and may leave it out."""
+
 Source = Literal["forward", "cache", "stale", "local"]
 
 
@@ -135,7 +139,7 @@ def is_answer_to(question: bytes, packet: bytes) -> bool:
         return False
     if packet[4:6] == b"\0\1":
         return packet.startswith(question, HEADER_SIZE)
-    return packet[4:12] == bytes(8) and packet[3] & 0xF != NOERROR
+    return packet[4:12] == bytes(8) and packet[3] & 0xF in _QUESTIONLESS
 
 
 def is_answer_but_for_letters(question: bytes, packet: bytes) -> bool:
@@ -499,15 +503,47 @@ def strings_of(message: Message) -> list[bytes]:
     return found
 
 
-def addresses_of(message: Message) -> list[tuple[int, bytes]]:
-    """Type and octets of the addresses in an answer section."""
+def addresses_of(message: Message, *, everywhere: bool = False) -> list[tuple[int, bytes]]:
+    """Type and octets of the addresses in an answer section, or in all sections."""
     found: list[tuple[int, bytes]] = []
     body = message.body
-    for at in message.ttls_at[: message.counts[0]]:
+    for at in message.ttls_at if everywhere else message.ttls_at[: message.counts[0]]:
         rtype = body[at - 4] << 8 | body[at - 3]
         size = _SIZES.get(rtype)
         if size is not None:
             found.append((rtype, body[at + 6 : at + 6 + size]))
+    return found
+
+
+_HINT_SIZES = {4: 4, 6: 16}  # of ipv4hint and ipv6hint (RFC 9460 section 7.3)
+
+
+def hinted(params: bytes) -> Iterator[bytes]:
+    """Octets of the addresses among the parameters of a service."""
+    at = 0
+    while at + 4 <= len(params):
+        key, length = params[at] << 8 | params[at + 1], params[at + 2] << 8 | params[at + 3]
+        value = params[at + 4 : at + 4 + length]
+        at += 4 + length
+        size = _HINT_SIZES.get(key)
+        if size is not None:
+            yield from (value[i : i + size] for i in range(0, len(value) - size + 1, size))
+
+
+def hints_of(message: Message) -> list[bytes]:
+    """Octets of the addresses that SVCB and HTTPS records of an answer section bring: clients
+    connect to them as to those of A and AAAA."""
+    found: list[bytes] = []
+    body = message.body
+    for at in message.ttls_at[: message.counts[0]]:
+        if body[at - 4] << 8 | body[at - 3] not in _SERVICES:
+            continue
+        rdata = body[at + 6 : at + 6 + (body[at + 4] << 8 | body[at + 5])]
+        end = 2  # of the target, which may be a pointer although it should not
+        while end < len(rdata) and 0 < rdata[end] < 0xC0:
+            end += rdata[end] + 1
+        end += 2 if rdata[end : end + 1] >= b"\xc0" else 1
+        found += hinted(rdata[end:])
     return found
 
 

@@ -13,7 +13,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import HEADER_SIZE
 from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.record_types import AAAA, CNAME, HTTPS, SVCB, A
-from kudurru.domain.dns.responses import Message
+from kudurru.domain.dns.responses import Message, hinted
 
 NAMES_MAX = 256
 """Names and addresses looked at in one answer. More than fit into any that is not an attack on
@@ -22,14 +22,22 @@ whoever has to look at them."""
 ANSWERS_MAX = 4096
 """Answers that are remembered with what they lead to: those that the cache gives often."""
 
-_IPV4_HINT, _IPV6_HINT = 4, 6  # RFC 9460 section 7.3
+REMEMBERED_MAX = 1024
+"""Octets of an answer that is remembered. Larger ones are seldom, and would be held here beside the
+cache's own bound."""
+
 _TTL_TO_RDATA = 6
 
 
-@lru_cache(ANSWERS_MAX)
 def leads_to(question: bytes, message: Message) -> tuple[Name, ...]:
     """Keys of what the answer section leads to, in its order, each once. `question` is the one
     that the message's pointers are relative to, in lower case."""
+    if len(message.body) > REMEMBERED_MAX:
+        return _leads_to(question, message)
+    return _remembered(question, message)
+
+
+def _leads_to(question: bytes, message: Message) -> tuple[Name, ...]:
     packet = bytes(HEADER_SIZE) + question + message.body
     start = HEADER_SIZE + len(question)
     found: dict[Name, None] = {}
@@ -44,6 +52,9 @@ def leads_to(question: bytes, message: Message) -> tuple[Name, ...]:
     return tuple(found)
 
 
+_remembered = lru_cache(ANSWERS_MAX)(_leads_to)
+
+
 def _in_record(rtype: int, packet: bytes, at: int, length: int) -> Iterator[Name]:
     try:
         if rtype in (A, AAAA):
@@ -54,26 +65,14 @@ def _in_record(rtype: int, packet: bytes, at: int, length: int) -> Iterator[Name
             target, after = names.from_wire(packet, at + 2)
             if target != names.ROOT:
                 yield names.key(target)
-            yield from _hints(packet[after : at + length])
+            yield from map(address_key, hinted(packet[after : at + length]))
     except (BadName, ValueError):
         return  # what does not parse leads nowhere
-
-
-def _hints(params: bytes) -> Iterator[Name]:
-    """Addresses among the parameters of a service."""
-    at = 0
-    while at + 4 <= len(params):
-        key = int.from_bytes(params[at : at + 2], "big")
-        length = int.from_bytes(params[at + 2 : at + 4], "big")
-        value = params[at + 4 : at + 4 + length]
-        at += 4 + length
-        size = {_IPV4_HINT: 4, _IPV6_HINT: 16}.get(key)
-        if size is not None:
-            for i in range(0, len(value) - size + 1, size):
-                yield address_key(value[i : i + size])
 
 
 def address_key(packed: bytes) -> Name:
     """The name that stands for an address of 4 or 16 octets in rules. Raises ValueError."""
     address: IPv4Address | IPv6Address = ip_address(packed)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped  # clients connect to that one
     return names.key(names.from_text(str(address)))

@@ -35,6 +35,7 @@ PATTERN_MAX = 4096
 COSMETIC = re.compile(r"#(@|\?|\$|%|@\?|@\$|\$\?|@%)?#(?=[^\s#])")
 """What stands between names of sites and what browsers shall hide there."""
 
+_INLINE = re.compile(r"\s#")  # without a "+": a run of blanks would be tried from each of them
 _SLASH = re.compile(r"(?<!\\)/")
 
 
@@ -66,7 +67,7 @@ def _split(text: str) -> tuple[str, str]:
         return (text[: end + 1], text[end + 2 :]) if end > 0 else (text, "")
     pattern, _, options = text.partition("$")
     # Inline comments are rare in adblock lists, and known ones follow a blank.
-    return re.split(r"\s+#", pattern, maxsplit=1)[0], re.split(r"\s+#", options, maxsplit=1)[0]
+    return _INLINE.split(pattern, maxsplit=1)[0], _INLINE.split(options, maxsplit=1)[0].rstrip()
 
 
 def _of_pattern(text: str, context: Context) -> Rule:

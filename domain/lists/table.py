@@ -62,6 +62,10 @@ as lists may have rules for one name. The longest run of a million names is belo
 _READ_MAX = 4096
 """Words whose rules are kept: some 0.5 KiB each."""
 
+_LINES_BACK_MAX = 4096
+"""Lines between a record without owner and the one that has it: a query waits for this search, so
+what is further apart is no rule."""
+
 _LENGTH = tuple(bytes((size,)) for size in range(64))
 _GOES_ON = frozenset(c.encode() for c in string.ascii_letters + string.digits + "_.-")
 
@@ -357,11 +361,11 @@ class Table:
         start, stop = self._line_at(offset)
         at = bisect_right(facts.contexts, offset, key=lambda one: one[0]) - 1
         context = facts.contexts[at][1]
-        line = self._octets[start:stop]
+        line = text_of(self._octets[start:stop])
         if context.format == "rpz" and line[:1].isspace():
             owner = self._owner_before(start, source.start)
             context = msgspec.structs.replace(context, owner=owner)
-        rules = parse_line(text_of(line), context).rules
+        rules = parse_line(line, context).rules
         return tuple(Hit(source.list, rule, source.index, offset - source.start) for rule in rules)
 
     def _line_at(self, offset: int) -> tuple[int, int]:
@@ -378,11 +382,13 @@ class Table:
 
     def _owner_before(self, start: int, first: int) -> str:
         """Owner of a record that leaves it out: that of the nearest line before which has one."""
-        while start > first:
+        for _ in range(_LINES_BACK_MAX):
+            if start <= first:
+                break
             start, stop = self._line_at(start - 1)
-            line = self._octets[start:stop]
-            if line[:1].strip() and line[:1] not in (b";", b"$", b")"):
-                return text_of(line).split()[0]
+            line = text_of(self._octets[start:stop])
+            if line[:1].strip() and line[0] not in ";$)":
+                return line.split()[0]
         return ""
 
     def _all_patterns(self) -> Iterator[Hit]:

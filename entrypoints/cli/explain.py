@@ -71,6 +71,10 @@ def lines(found: Explanation) -> list[str]:
     told = [f"{found.name} {found.type} for {found.client}"]
     if found.answered_by == "zone":
         told.append(f"answered from the zone {found.zone}; policies have no say over local zones")
+    elif found.answered_by == "special":
+        told.append("answered here: it is a special name, which goes to no upstream")
+    elif found.answered_by == "nobody":
+        told.append(f"refused: {_REASONS[found.reason]}, and {found.refusal}")
     else:
         told.append(f"{_ACTIONS[found.action]}: {_REASONS[found.reason]}")
     for word, value in (

@@ -53,6 +53,9 @@ not keep them."""
 DOWN, TIMEOUT = "down", "timeout"
 """Why there is no answer: no upstream was tried, or none answered in time."""
 
+FULL = "full"
+"""What a carrier says when it takes no more queries: that is our load, and no outage."""
+
 PLAIN_MAX = 15
 """Codes above it are of EDNS, between us and an upstream (RFC 6891 section 6.1.3)."""
 
@@ -194,11 +197,13 @@ class Forwarder:
 
     def _call_due(self, queue: Queue) -> None:
         now_us = self.clock.monotonic_us()
-        while queue and queue[0][0] <= now_us:
-            queue.popleft()[1]()
-        if queue:
-            left_us = max(0, queue[0][0] - now_us)
-            self.timers.call_later(left_us, partial(self._call_due, queue))
+        try:
+            while queue and queue[0][0] <= now_us:
+                queue.popleft()[1]()
+        finally:  # one that fails must not take the time-outs of all others with it
+            if queue:
+                left_us = max(0, queue[0][0] - now_us)
+                self.timers.call_later(left_us, partial(self._call_due, queue))
 
     def ask(self, question: Question, group: Group) -> Later[Outcome]:
         """What upstreams of a group say. Settled within ATTEMPTS_MAX time-outs."""
@@ -458,7 +463,11 @@ class _Attempt:
     def _fail(self, why: str) -> None:
         upstream = self._upstream
         upstream.failures[why] += 1
-        upstream.health.failed(self._flight.forwarder.clock.monotonic_us(), self._sent_us)
+        if why == FULL:
+            upstream.health.given_up()
+        else:
+            now_us = self._flight.forwarder.clock.monotonic_us()
+            upstream.health.failed(now_us, self._sent_us)
         self._finish()
         self._flight.failed(why)
 

@@ -62,6 +62,7 @@ UDP = "udp"
 TRANSFER_TYPES = (AXFR, IXFR)
 
 _NO_TRANSFER = Answer(REFUSED, extended_error=PROHIBITED)
+_FAILED = Answer(SERVFAIL, is_lasting=False)
 NO_REPLY = "none"
 """The response code under which a drop is counted."""
 
@@ -356,7 +357,9 @@ class Pipeline:
             if decision is PASS:  # no policy is for this client
                 return found
             check = partial(self._checked, course, caller)
-            return found.map(check) if isinstance(found, Later) else check(found)
+            if isinstance(found, Later):
+                return found.map(partial(self._guarded, check))
+            return check(found)
         course.source = "blocked" if decision.is_blocked else "rewritten"
         if len(answer.answer) == 1 and answer.answer[0].rtype == CNAME != query.qtype:
             return self._behind(course, answer)
@@ -371,6 +374,17 @@ class Pipeline:
         if self._resolver is None or (route is None and not self._resolver.is_on):
             return self._for(decision, NOT_OURS)
         return self._resolver.resolve(query, course.client, route) or NOT_FOR_YOU
+
+    def _guarded(
+        self, change: Callable[[Answer | Resolved], Answer | Resolved], found: Answer | Resolved
+    ) -> Answer | Resolved:
+        """A change of an answer that came later. It may not raise: others wait for the same."""
+        try:
+            return change(found)
+        except Exception as error:
+            self._unhandled_exceptions += 1
+            self._on_exception(error)
+            return _FAILED
 
     def _checked(
         self, course: Course, caller: Caller, found: Answer | Resolved
@@ -400,7 +414,9 @@ class Pipeline:
         onward = msgspec.structs.replace(query, qname=names.Name(target), question=question)
         found = self._resolved(course, onward)
         join = partial(self._join, answer, question)
-        return found.map(join) if isinstance(found, Later) else join(found)
+        if isinstance(found, Later):
+            return found.map(partial(self._guarded, join))
+        return join(found)
 
     def _join(self, answer: Answer, question: bytes, found: Answer | Resolved) -> Answer | Resolved:
         if not isinstance(found, Resolved):

@@ -7,6 +7,7 @@ better than nothing (RFC 8767).
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from ipaddress import IPv6Address, ip_address
 from typing import Literal
@@ -17,7 +18,7 @@ from kudurru.domain.dns import names, special_names
 from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import CD, RD, Query
 from kudurru.domain.dns.rebinding import PRIVATE, leads_inside
-from kudurru.domain.dns.responses import Message, Resolved, dangling_alias, joined
+from kudurru.domain.dns.responses import Malformed, Message, Resolved, dangling_alias, joined
 from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.later import Later
 from kudurru.domain.notation import Network
@@ -35,6 +36,10 @@ from kudurru.projections.pipeline.forward import (
 
 WAITING_MAX = 10_000
 """Clients that wait for upstreams. A few megabytes; what is more is told to try elsewhere."""
+
+FOLLOWED_MAX = 8
+"""Questions that follow aliases of one: each may be a chain of its own, and who serves a zone could
+go on for ever."""
 
 FAILURE_US = 5_000_000
 """For how long it is remembered that upstreams cannot resolve a name (RFC 9520 section 3.2)."""
@@ -73,6 +78,11 @@ class Route(msgspec.Struct, frozen=True):
     is_inside: bool = False  # somebody pointed a domain there: its addresses may be private
 
 
+Way = Literal["forward", "special", "nobody", "not-allowed"]
+"""What becomes of a question that no zone here answers and no policy blocks: upstreams are asked,
+it is a special name, there are no upstreams for it, or its client may not recurse."""
+
+
 class ResolverStatistics(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     refused_full: int
@@ -82,10 +92,11 @@ class ResolverStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class _Flight:
     """A question under way, and who waits for it."""
 
-    __slots__ = ("is_late", "key", "onward", "stale", "timer", "waiting")
+    __slots__ = ("depth", "is_late", "key", "onward", "stale", "timer", "waiting")
 
-    def __init__(self, key: bytes, stale: Entry | None) -> None:
+    def __init__(self, key: bytes, stale: Entry | None, depth: int = 0) -> None:
         self.key = key
+        self.depth = depth  # aliases that were followed until here
         self.stale = stale
         self.waiting: list[Later[Resolved]] = []
         self.timer: Timer | None = None
@@ -188,6 +199,17 @@ class CachingResolver:
 
     # --- where it goes ------------------------------------------------------------------
 
+    def way_of(self, name: bytes, qtype: int, client: str, route: Route | None) -> Way:
+        """What `resolve` would do with a question that is in no cache; `name` is a key."""
+        if route is None and not self.is_on:
+            return "nobody"
+        if not self._may_ask(client):
+            return "not-allowed"
+        route = self.route_for(name, route)
+        if (route is None or not route.is_inside) and self._special(name, qtype) is not None:
+            return "special"
+        return "nobody" if route is None else "forward"
+
     def route_for(self, name: bytes, route: Route | None) -> Route | None:
         """Where a question goes, for a client whose policy sends its questions to `route`."""
         return self._routed(name) or route or self._default
@@ -247,13 +269,18 @@ class CachingResolver:
         return later
 
     def _begin(
-        self, key: bytes, question: Question, route: Route, stale: Entry | None
+        self,
+        key: bytes,
+        question: Question,
+        route: Route,
+        stale: Entry | None,
+        depth: int = 0,
     ) -> _Flight | Resolved:
         """Ask upstreams; the answer itself where it is known at once."""
         flight = self._flights.get(key)
         if flight is not None:
             return flight
-        flight = _Flight(key, stale if self._rules.is_stale_served else None)
+        flight = _Flight(key, stale if self._rules.is_stale_served else None, depth)
         outcome = self._forwarder.ask(question, route.group)
         if outcome.is_over:
             return self._result(flight, question, route, outcome.value)
@@ -283,7 +310,9 @@ class CachingResolver:
         self, flight: _Flight, question: Question, asked: Route, message: Message
     ) -> Later[Resolved] | None:
         """What the target of an alias has, where an upstream that only serves zones left it open.
-        None: the answer is whole, or leads in a circle."""
+        None: the answer is whole, or leads in a circle, or too far."""
+        if flight.depth >= FOLLOWED_MAX:
+            return None
         target = dangling_alias(question.name + question.tail, message)
         if target is None:
             return None
@@ -304,7 +333,7 @@ class CachingResolver:
         if entry is not None and left_us > 0:
             later.settle(Resolved(entry.message, "cache", entry.age_s(now_us)))
             return later
-        onward = self._begin(key, question, route, None)
+        onward = self._begin(key, question, route, None, flight.depth + 1)
         if isinstance(onward, Resolved):
             later.settle(onward)
             return later
@@ -329,8 +358,9 @@ class CachingResolver:
         if found.message.rcode in (NOERROR, NXDOMAIN):
             target = dangling_alias(question.name + question.tail, message)
             assert target is not None
-            whole = joined(message, target + question.tail, found.message, found.age_s)
-            outcome = msgspec.structs.replace(outcome, message=whole)
+            with suppress(Malformed):  # it would be larger than a message: the alias is an answer
+                whole = joined(message, target + question.tail, found.message, found.age_s)
+                outcome = msgspec.structs.replace(outcome, message=whole)
         self._end(flight, question, route, outcome)
 
     def _tell(self, flight: _Flight, resolved: Resolved) -> None:

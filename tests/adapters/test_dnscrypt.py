@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -178,3 +179,16 @@ def test_the_newest_valid_certificate_is_used() -> None:
     assert newest(records, provider.public_key, provider.now_s).serial == 5
     with pytest.raises(Unreachable):
         newest(records[1:4], provider.public_key, provider.now_s)
+
+
+def test_a_resolver_that_was_away_is_asked_again() -> None:
+    async def scenario() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        carrier = opened(Provider().stamp(f"127.0.0.1:{port}"))  # nobody is there
+        assert await ask(carrier) == "closed"
+        assert await ask(carrier) == "closed"
+        await carrier.close()
+
+    run(scenario)

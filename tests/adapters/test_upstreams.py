@@ -9,11 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import h2.config
+import h2.connection
+import h2.settings
 import pytest
 from cryptography import x509
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.dns.upstream.carriers import Carriers
+from kudurru.adapters.dns.upstream.doh import _Connection as HttpConnection
 from kudurru.adapters.dns.upstream.tls import spki_pin
 from kudurru.adapters.dns.upstream.udp import QUERIES_PER_SOCKET, SOCKETS_MAX, UdpCarrier
 from kudurru.adapters.sockets import split_address
@@ -463,5 +467,61 @@ def test_a_host_that_is_not_found_is_a_failure_and_looked_up_again() -> None:
         assert asked == 2
         await until(lambda: True)
         await carrier.close()
+
+    run(scenario)
+
+
+class Heard:
+    """A `Sink` of a test."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+        self.is_lost = False
+
+    def answered(self, number: int, packet: bytes) -> None:
+        assert packet
+        self.answers.append(number)
+
+    def refused(self, number: int, why: str) -> None:
+        raise AssertionError(number, why)
+
+    def lost(self) -> None:
+        self.is_lost = True
+
+
+class Wire(asyncio.Transport):
+    """A transport that leads to the server of a test."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.is_over = False
+
+    def write(self, data: Any) -> None:
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+
+def test_a_server_that_takes_no_more_octets_is_sent_no_more_queries_over_http() -> None:
+    async def scenario() -> None:
+        config = h2.config.H2Configuration(client_side=False)
+        server = h2.connection.H2Connection(config=config)
+        server.initiate_connection()
+        server.update_settings({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 1000})
+        wire = Wire()
+        connection = HttpConnection(parse_upstream("https://192.0.2.1"), Heard())
+        connection.connection_made(wire)
+        connection.data_received(server.data_to_send())
+        sent = 0
+        while connection.room > 0:  # nothing makes room: 65,535 octets are all that fits
+            connection.send(Waits(f"h{sent}.example", block=128))
+            sent += 1
+        assert 65_535 - 512 <= sent * len(Waits(block=128).packet) <= 65_535
+        server.receive_data(bytes(wire.sent))
+        assert server.open_inbound_streams == sent
+        server.increment_flow_control_window(1 << 16)
+        connection.data_received(server.data_to_send())
+        assert connection.room > 0
 
     run(scenario)

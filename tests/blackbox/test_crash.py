@@ -219,8 +219,12 @@ def crash(
 
 def children_of(pid: int) -> list[int]:
     """Processes that write snapshots."""
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for path in found for child in path.read_text().split()]
+    while True:
+        found = Path(f"/proc/{pid}/task").glob("*/children")
+        try:
+            return [int(child) for path in found for child in path.read_text().split()]
+        except OSError:
+            continue  # a thread ended meanwhile, and its children are another one's
 
 
 def crash_while_starting(data: Path, *, after_s: float) -> None:

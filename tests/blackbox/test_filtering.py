@@ -90,8 +90,11 @@ def test_explain_says_what_a_query_gets_and_why(server: Serving, data: Path) -> 
     )
     assert found["groups"] == ["default/kids"]
     other = explained(data, "x.games.example", "HTTPS", "--client", GROWN_UP)
-    assert (other["answeredBy"], other["action"]) == ("resolver", "pass")
+    assert (other["answeredBy"], other["action"]) == ("nobody", "pass")
+    assert other["refusal"] == "there are no upstreams to ask"
     assert other["policies"] == ["default/everyone"]
+    text = command("explain", "--data", data, "plain.example", "--client", KID).out
+    assert text.splitlines()[1] == "refused: nothing names it, and there are no upstreams to ask"
     text = command("explain", "--data", data, "tv.example", "--client", KID).out
     assert text.splitlines()[:3] == [
         "tv.example. A for 127.0.0.2",
@@ -218,3 +221,4 @@ def test_a_policy_may_name_its_own_upstreams(tmp_path: Path) -> None:
             assert told(server, GROWN_UP, "www.demo.example") == "REFUSED"
             found = explained(data, "www.demo.example", "--client", KID)
             assert (found["answeredBy"], found["upstreams"]) == ("resolver", [upstream])
+            assert explained(data, "www.demo.example")["answeredBy"] == "nobody"

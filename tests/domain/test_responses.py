@@ -80,6 +80,7 @@ def test_a_bare_error_is_an_answer_and_a_bare_success_none() -> None:
     head = b"\0\0\x81"
     assert is_answer_to(QUESTION, head + b"\x81" + bytes(8))
     assert not is_answer_to(QUESTION, head + b"\x80" + bytes(8))
+    assert not is_answer_to(QUESTION, head + b"\x83" + bytes(8))  # of no name, there is none
     assert not is_answer_to(QUESTION, b"\0\0\x01\x81" + bytes(8))
 
 

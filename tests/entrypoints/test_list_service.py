@@ -4,12 +4,14 @@ from datetime import timedelta
 
 from kudurru.adapters.lists.jobs import Nameserver
 from kudurru.adapters.metrics import METRICS
-from kudurru.domain.kinds.blocklist import SourceStatus
+from kudurru.domain.kinds.blocklist import BlockListStatus, SourceStatus
+from kudurru.domain.object_store import StoredBody, StoredObject
+from kudurru.domain.objects import Key
 from kudurru.domain.settings import BlockingSettings, Settings, Upstream, UpstreamSettings
 from kudurru.entrypoints.health import list_samples
 from kudurru.entrypoints.list_keeper import Statistics
 from kudurru.entrypoints.list_options import list_options
-from kudurru.entrypoints.list_service import ListRow, list_key
+from kudurru.entrypoints.list_service import ListRow, list_key, status_of
 
 
 def test_servers_of_lists_are_looked_up_by_bootstrap_and_upstreams_that_have_addresses() -> None:
@@ -52,3 +54,17 @@ def test_metrics_of_lists_are_declared_and_name_lists_only() -> None:
 
 def test_a_list_is_named_with_or_without_its_namespace() -> None:
     assert list_key("one", "default") == list_key("default/one", "other")
+
+
+def test_a_status_that_another_version_wrote_is_none() -> None:
+    stored = StoredObject(
+        key=Key("BlockList/default/one"),
+        ver=1,
+        resource_version="1",
+        manager="m",
+        scope="",
+        body=StoredBody(uid="u", generation=1, creation_timestamp=""),
+        status={"sources": [{"phase": "Better"}], "entries": "5"},
+    )
+    assert status_of(stored) == BlockListStatus()
+    assert status_of(None) == BlockListStatus()

@@ -306,3 +306,32 @@ def test_a_malformed_answer_is_counted_and_another_upstream_asked(kind: str) -> 
     rig.scripts |= {ONE: MALFORMED[kind], TWO: always(WWW)}
     assert rig.ask("www.example").texts == ["www.example. 300 A 192.0.2.1"]
     assert rig.upstreams[ONE].statistics().failures == {"malformed": 1}
+
+
+def test_a_fault_in_one_time_out_does_not_take_those_of_other_questions_with_it() -> None:
+    rig = Rig(ONE)
+    asked = 0
+
+    def script(_query: dns.message.Message, _packet: bytes) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            raise RuntimeError("a fault of ours")
+
+    rig.scripts[ONE] = script
+    both = [rig.ask("one.example"), rig.ask("two.example")]
+    with pytest.raises(RuntimeError):
+        rig.pass_time(1)
+    for one in both:
+        assert one.rcode == "SERVFAIL"
+    rig.scripts[ONE] = always(WWW)
+    rig.pass_time(60)
+    assert rig.ask("www.example").rcode == "NOERROR"
+
+
+def test_more_than_an_upstream_takes_at_once_does_not_make_it_a_dead_one() -> None:
+    rig = Rig(ONE)
+    rig.scripts[ONE] = lambda _query, _packet: "full"
+    assert rig.ask("one.example").rcode == "SERVFAIL"
+    assert rig.upstreams[ONE].health.is_up
+    assert rig.upstreams[ONE].statistics().failures == {"full": 1}

@@ -11,6 +11,7 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
 import dns.zone
+import msgspec
 import pytest
 
 from kudurru.adapters.memory.clock import ManualClock
@@ -474,3 +475,19 @@ def test_one_client_does_not_get_what_another_was_given() -> None:
     for client in (OTHER, KIDS, OTHER, KIDS):
         answer = told(found, "www.shop.example", client=client)
         assert (answer == "NOERROR | A 30 0.0.0.0") == (client == KIDS)
+
+
+def test_a_fault_in_the_look_at_an_answer_costs_its_query_only() -> None:
+    upstream = Upstream(*RECORDS, later=True)
+    faults: list[Exception] = []
+    found = pipeline_of(policy("one", deny=["x.example"]), resolver=upstream)
+    found._on_exception = faults.append
+    query = dns.message.make_query("fine.example", "A")
+    reply = found.handle(query.to_wire(), OTHER, "udp")
+    assert isinstance(reply, Later)
+    ((waiting, resolved),) = upstream.waiting
+    broken = msgspec.structs.replace(resolved.message, body=None)
+    waiting.settle(msgspec.structs.replace(resolved, message=broken))
+    assert isinstance(reply.value, Reply)
+    assert shown(dns.message.from_wire(reply.value.wire)) == "SERVFAIL"
+    assert len(faults) == found.statistics().unhandled_exceptions == 1

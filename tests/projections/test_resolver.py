@@ -9,10 +9,11 @@ import pytest
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.responses import RECORDS_MAX
 from kudurru.domain.notation import parse_network
 from kudurru.domain.settings import CacheSettings, ServeStaleSettings
-from kudurru.projections.pipeline.resolver import Rules
-from tests.upstreams import Rig, always, response, silent
+from kudurru.projections.pipeline.resolver import FOLLOWED_MAX, Rules
+from tests.upstreams import CLIENT, Rig, always, response, silent
 from tests.zone_files import zone_from_text
 
 ONE, TWO = "192.0.2.11", "192.0.2.12"
@@ -309,6 +310,42 @@ def test_aliases_of_two_upstreams_in_a_circle_end() -> None:
     assert rig.resolver.statistics().waiting == 0
 
 
+def test_aliases_without_end_are_followed_for_a_while_only() -> None:
+    rig = Rig(ONE)
+
+    def script(query: dns.message.Message, _: bytes) -> list[tuple[float, bytes]]:
+        name = str(query.question[0].name).lower()
+        number = int(name[1:].partition(".")[0])
+        return [(0.01, response(query, [f"{name} 60 IN CNAME n{number + 1}.example."]))]
+
+    rig.scripts[ONE] = script
+    asked = rig.ask("n0.example")
+    assert asked.rcode == "NOERROR"
+    assert len(asked.texts) == FOLLOWED_MAX + 1
+    assert len(rig.asked) == FOLLOWED_MAX + 1
+    assert rig.resolver.statistics().waiting == 0
+
+
+def test_answers_that_are_too_large_together_leave_the_alias() -> None:
+    rig = Rig(ONE)
+
+    def script(query: dns.message.Message, packet: bytes) -> list[tuple[float, bytes]]:
+        name = query.question[0].name.to_text().lower()
+        if name != "n2.example.":
+            following = int(name[1]) + 1
+            return [(0.1, response(query, [f"{name} 60 IN CNAME n{following}.example."]))]
+        asked = packet[12 : 12 + len("n2.example.") + 5]
+        records = b"\xc0\x0c" + asked[-4:] + b"\0\0\0\x3c\0\0"
+        count = RECORDS_MAX.to_bytes(2, "big")
+        head = b"\0\0\x81\x80\0\1" + count + bytes(4)
+        return [(0.1, head + asked + records * RECORDS_MAX)]
+
+    rig.scripts[ONE] = script
+    asked = rig.ask("n0.example", "TYPE65280", proto="tcp")
+    assert asked.texts == ["n0.example. 60 CNAME n1.example."]
+    assert rig.resolver.statistics().waiting == 0
+
+
 def test_a_target_that_cannot_be_resolved_leaves_the_alias() -> None:
     rig = Rig(ONE, by_domain={key("corp.example"): [TWO]})
     rig.scripts[TWO] = zone_server(www="CNAME web.example.")
@@ -350,6 +387,9 @@ def test_special_names_go_where_somebody_sends_them() -> None:
         "www.example. 60 IN A 127.0.0.1",
         "www.example. 60 IN AAAA fd00::1",
         "www.example. 60 IN AAAA ::ffff:10.0.0.1",
+        "www.example. 60 IN AAAA 64:ff9b::c0a8:101",
+        "www.example. 60 IN HTTPS 1 . alpn=h2 ipv4hint=192.168.1.1",
+        "www.example. 60 IN HTTPS 1 x.example. ipv4hint=192.0.2.1 ipv6hint=2001:db8::1,fd00::1",
     ],
 )
 def test_a_public_name_has_no_private_address(record: str) -> None:
@@ -364,6 +404,14 @@ def test_a_public_name_has_no_private_address(record: str) -> None:
     assert allowed.ask("www.example", rtype).rcode == "NOERROR"
     off = rig_of(record, rules=Rules(rebind_protection=False))
     assert off.ask("www.example", rtype).rcode == "NOERROR"
+
+
+def test_nor_has_the_target_of_a_service_beside_it() -> None:
+    rig = Rig(ONE)
+    rig.scripts[ONE] = always(
+        "www.example. 60 IN HTTPS 1 x.example.", additional=["x.example. 60 IN A 192.168.1.1"]
+    )
+    assert rig.ask("www.example", "HTTPS").rcode == "REFUSED"
 
 
 def test_an_upstream_that_blocks_with_no_address_is_let_through() -> None:
@@ -414,3 +462,19 @@ def test_answers_of_the_resolver_are_not_given_to_others_by_engines() -> None:
         assert [reply.memo for reply in asked.replies if reply] == [False]
     refused = rig.ask("www.example", client="203.0.113.9")
     assert [reply.memo for reply in refused.replies if reply] == [False]
+
+
+def test_where_a_question_goes_is_told_without_asking_it() -> None:
+    rig = Rig(ONE, by_domain={key("168.192.in-addr.arpa"): [TWO]})
+    ways = {
+        ("www.example", CLIENT): "forward",
+        ("www.example", "198.51.100.1"): "not-allowed",
+        ("localhost", CLIENT): "special",
+        ("1.0.0.10.in-addr.arpa", CLIENT): "special",
+        ("1.0.168.192.in-addr.arpa", CLIENT): "forward",
+    }
+    for (name, client), way in ways.items():
+        assert rig.resolver.way_of(key(name), 1, client, None) == way
+    rig.resolver.configure(Rules(), None, {})
+    assert rig.resolver.way_of(key("localhost"), 1, CLIENT, None) == "nobody"
+    assert not rig.asked

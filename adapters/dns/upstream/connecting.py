@@ -7,11 +7,14 @@ forgotten it, and would not say so.
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from kudurru.domain.ports import Exchange
+
+log = logging.getLogger("kudurru")
 
 CONNECT_S = 5  # for connection and handshake
 IDLE_S = 30  # then a connection that nobody uses is closed
@@ -127,6 +130,9 @@ class ConnectingCarrier:
                 why = "timeout"
             except OSError:
                 why = "unreachable"
+            except Exception:  # of a library, about what came: the next query dials again
+                log.exception("connecting to an upstream failed in a way that was not foreseen")
+                why = "malformed"
         self._connecting = None
         self._line = line
         queue, self._queue = self._queue, {}
@@ -162,9 +168,16 @@ class _Line:
 
     def send(self, exchange: Exchange, *, was_sent: bool) -> bool:
         """False when there is no room."""
-        if len(self._waiting) >= OUTSTANDING_MAX or self.connection.room <= 0:
+        if len(self._waiting) >= OUTSTANDING_MAX or not self.connection.is_open:
             return False
-        number = self.connection.send(exchange)
+        if self.connection.room <= 0:
+            return False
+        try:
+            number = self.connection.send(exchange)
+        except Exception:  # of a library: one that does not send is no connection any more
+            log.exception("sending to an upstream failed in a way that was not foreseen")
+            self.connection.close()
+            return False
         self._waiting[number] = exchange, was_sent, self._loop.time()
         self._numbers[exchange] = number
         self._watch_idleness()

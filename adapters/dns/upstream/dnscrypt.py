@@ -210,7 +210,9 @@ class _Dnscrypt:
 
     def connection_lost(self, _exc: Exception | None) -> None:
         if not self._clear.done():
-            self._clear.cancel()
+            # Not cancelled: that would look as if whoever dials had been.
+            self._clear.set_exception(Unreachable("closed"))
+            self._clear.exception()  # seen, also where nobody waits any more
         self._sink.lost()
 
     def take(self, octets: bytes) -> None:

@@ -19,6 +19,7 @@ from kudurru.domain.ports import Exchange
 
 ALPN = "h2"
 BODY_WINDOW = 4 << 20  # octets of answers on their way, for all streams
+QUERY_MAX = 512  # octets: a name, a header, an OPT record, padding
 
 
 def doh_dial(address: UpstreamAddress, tls: Tls) -> Dial:
@@ -88,10 +89,20 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        return not self._is_going and not self.transport.is_closing()
+        if self._is_going or self.transport.is_closing():
+            return False
+        return bool(self._bodies) or self._has_window()
+
+    def _has_window(self) -> bool:
+        """Whether the server takes the octets of one more query (RFC 9113 section 5.2)."""
+        http = self._http
+        window = min(http.outbound_flow_control_window, http.remote_settings.initial_window_size)
+        return window >= QUERY_MAX
 
     @property
     def room(self) -> int:
+        if not self._has_window():
+            return 0
         most: int = self._http.remote_settings.max_concurrent_streams
         return min(most, 1 << 16) - len(self._bodies)
 

@@ -181,8 +181,12 @@ def test_names_of_servers_are_resolved_by_the_servers_that_were_named() -> None:
 
 
 def children() -> set[int]:
-    tasks = Path("/proc/self/task").iterdir()
-    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    while True:
+        tasks = Path("/proc/self/task").iterdir()
+        try:
+            return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+        except OSError:
+            continue  # a thread ended meanwhile, and its children are another one's
 
 
 def build(folder: Path, lines: int) -> Build:
@@ -228,6 +232,15 @@ def test_a_process_that_dies_is_an_outcome_too(
     monkeypatch.setattr("sys.executable", "/bin/false")
     found = asyncio.run(worker.run(build(tmp_path, 10), 60))
     assert found == Failed("the process that did it ended with 1")
+
+
+def test_a_process_of_another_version_is_an_outcome_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/echo")
+    found = asyncio.run(worker.run(build(tmp_path, 10), 60))
+    assert isinstance(found, Failed)
+    assert "another version" in found.why
 
 
 @pytest.fixture(autouse=True)

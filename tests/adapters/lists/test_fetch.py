@@ -154,6 +154,8 @@ def test_five_redirects_are_followed_and_no_more() -> None:
      ("http://user:secret@lists.example/", "no plain http or https URL"),
      ("file:///etc/passwd", "no plain http or https URL"),
      ("gopher://lists.example/", "no plain http or https URL"),
+     ("http://[::1/", "a redirect to what is no URL"),
+     ("http://lists.example:99999/", "an address that is no URL"),
      ("", "a redirect to nowhere"), ("/" + "x" * 3000, "a redirect to nowhere")],
 )  # fmt: skip
 def test_every_redirect_is_checked_again(location: str, why: str) -> None:

@@ -137,6 +137,21 @@ def test_a_policy_zone_keeps_its_origins(tmp_path: Path) -> None:
     assert look(table, "c.net")[0].rule.is_allow
 
 
+@pytest.mark.parametrize("between", ["\u3000", "\x1c", "\x85 x", ";", ""])
+def test_odd_lines_between_records_of_a_policy_zone_harm_no_query(
+    tmp_path: Path, between: str
+) -> None:
+    lines = ["$TTL 60", "a.example A 192.0.2.1", between, " A 192.0.2.2"]
+    table = built(tmp_path, text(tmp_path, ONE, lines))
+    assert len(look(table, "a.example")) == 2
+
+
+def test_an_owner_that_is_too_far_away_is_not_looked_for_without_end(tmp_path: Path) -> None:
+    lines = ["$TTL 60", "a.example A 192.0.2.1", *[";"] * 5000, " A 192.0.2.2"]
+    table = built(tmp_path, text(tmp_path, ONE, lines))
+    assert len(look(table, "a.example")) == 1
+
+
 rule_names = st.lists(st.sampled_from(["a", "b", "ads"]), min_size=1, max_size=3).map(".".join)
 before = ["", "0.0.0.0 ", "||", "@@||", "*.", "|", "/", "address=/", "192.0.2.9 q.example "]
 after = ["", "^", "^$important", "^$dnstype=A", "/", " CNAME .", "^$badfilter", " # x"]

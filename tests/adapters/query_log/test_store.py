@@ -289,6 +289,23 @@ def test_the_oldest_go_where_there_are_too_many(path: Path, store: QueryLogStore
     assert store._size() <= half
 
 
+def test_a_flood_of_names_does_not_grow_the_file_for_ever(path: Path, store: QueryLogStore) -> None:
+    hours = 4
+    for hour in range(hours):
+        at = NOON_US + hour * HOUR_US
+        store.write(seen(*[fact(f"{hour}-{i}.{'x' * 60}.example", ts_us=at) for i in range(2_000)]))
+    assert purge(path, None) == hours * 2_000
+    now_us = NOON_US + hours * HOUR_US
+    store.configure(Privacy(), Retention(bytes_max=store._size() - 4096))
+    store.tidy(now_us)
+    assert store._size() <= store._retention.bytes_max // 2
+    with open_reader(path) as reader:
+        totals = reader.totals(0)
+    assert totals  # the newest hours stay
+    store.write(seen(fact("after.example", ts_us=now_us)))
+    assert [one.name for one in logged(path)] == ["after.example"]
+
+
 # --- bad disks ----------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.responses import Malformed, Message, read_response
+from kudurru.domain.filtering import inspection
 from kudurru.domain.filtering.inspection import NAMES_MAX, address_key, leads_to
 
 
@@ -64,4 +65,18 @@ def test_no_octets_harm_the_inspection(body: bytes, places: list[int]) -> None:
 @given(st.ip_addresses())
 def test_an_address_is_the_name_of_its_text(address: object) -> None:
     key = address_key(address.packed)  # type: ignore[attr-defined]  # of either version
-    assert names.to_text(key, final_dot=False) == str(address)
+    meant = getattr(address, "ipv4_mapped", None) or address
+    assert names.to_text(key, final_dot=False) == str(meant)
+
+
+def test_an_ipv4_address_in_the_form_of_ipv6_is_held_against_rules_as_ipv4() -> None:
+    question, message = message_of("www.example. AAAA ::ffff:192.0.2.1", rtype="AAAA")
+    assert [names.to_text(key) for key in leads_to(question, message)] == ["192.0.2.1."]
+
+
+def test_large_answers_are_not_held_in_memory() -> None:
+    records = [f"www.example. A 10.1.{i // 256}.{i % 256}" for i in range(200)]
+    question, message = message_of(*records)
+    before = inspection._remembered.cache_info().currsize
+    assert len(leads_to(question, message)) == 200
+    assert inspection._remembered.cache_info().currsize == before

@@ -1,5 +1,7 @@
 """Reading a whole list at once says of each line what the parser says of it."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -45,12 +47,24 @@ def slowly(text: bytes, context: Context) -> list[Rule]:
 @example(["localhost.localdomain.", "localhost.localdomain.example"], "auto", SELF)
 @example(["a." + "b" * 64 + ".example", "a.example"], "auto", SELF)
 @example([".".join(["b" * 60] * 5), "a.example"], "hosts", SELF)
+@example(["a." * 31 + "a", "a." * 32 + "a", "||" + "a." * 40 + "a^"], "auto", SELF)
 def test_a_whole_text_and_its_lines_make_the_same_rules(
     texts: list[str], format_: Format, covers: int
 ) -> None:
     text = "\n".join(texts).encode("utf-8", "replace")
     context = Context(format=format_, covers=covers)
     assert at_once(text, context) == slowly(text, context)
+
+
+@pytest.mark.parametrize("line", [b"a.", b"a", b" ", b"||a.", b"0.0.0.0 a."])
+def test_a_line_of_a_megabyte_takes_about_as_much_memory(line: bytes) -> None:
+    text = line[:-2] + line[-2:] * ((1 << 20) // len(line[-2:])) + b"!"
+    tracemalloc.start()
+    try:
+        assert at_once(text, Context()) == []
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.binary(max_size=300), st.sampled_from(FORMATS))
