@@ -546,13 +546,19 @@ class RepeatListener(Protocol):
 
 class QueryLimiter(Protocol):
     def admit(
-        self, clients: Sequence[bytes], queries: Sequence[bytes]
+        self,
+        clients: Sequence[bytes],
+        queries: Sequence[bytes],
+        *,
+        unknown: Sequence[bytes] | None = None,
     ) -> Sequence[bytes | None] | None:
         """Charge queries that arrived together, one or more, before anything else sees them.
 
         `clients` are addresses of 4 or 16 octets; `queries` are messages without their ID, of any
-        length. None: answer all of them. Else a verdict for each: None, answer it; octets, send
-        those behind its ID; no octets, send nothing.
+        length. `unknown` are those of them that the engine remembers no answer to, None: all of
+        them; what is never charged is never remembered, so it is among them. The result is None:
+        answer all of them. Else a verdict for each: None, answer it; octets, send those behind its
+        ID; no octets, send nothing.
         """
         ...
 

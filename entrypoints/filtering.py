@@ -27,6 +27,10 @@ class Onward(Protocol):
         """Whether a zone of type Forward is closer to a name than this zone (keys both)."""
         ...
 
+    def admits(self, client: str) -> bool:
+        """Whether a client may ask what no zone here holds."""
+        ...
+
     def way_of(
         self, key: names.Name, rtype: int, client: str, upstreams: Sequence[str]
     ) -> tuple[Way, Sequence[str]]:
@@ -41,6 +45,10 @@ class NoServer:
     def is_forwarded(self, key: names.Name, zone: names.Name | None) -> bool:
         del key, zone
         return False
+
+    def admits(self, client: str) -> bool:
+        del client
+        return True
 
     def way_of(
         self, key: names.Name, rtype: int, client: str, upstreams: Sequence[str]
@@ -102,6 +110,9 @@ def read_explanation(
     filters = node.views.policies.filters
     zones = node.zones.served
     found = explain(zones, filters, caller, qname, rtype, now_s, is_forwarded=onward.is_forwarded)
+    if found.answered_by == "policy" and not onward.admits(caller.text):
+        refusal = _REFUSALS["not-allowed"]
+        return msgspec.structs.replace(found, answered_by="nobody", refusal=refusal, upstreams=())
     if found.answered_by != "resolver":
         return msgspec.structs.replace(found, upstreams=())
     key = names.key(qname)

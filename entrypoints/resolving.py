@@ -117,6 +117,10 @@ class Resolving:
         """Implements `filtering.Onward`."""
         return self.resolver.is_forwarded(key, zone)
 
+    def admits(self, client: str) -> bool:
+        """Implements `filtering.Onward`."""
+        return self.resolver.admits(client)
+
     def way_of(
         self, key: Name, rtype: int, client: str, upstreams: Sequence[str]
     ) -> tuple[Way, Sequence[str]]:

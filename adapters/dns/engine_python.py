@@ -135,13 +135,16 @@ class PythonEngine:
             for start, length in zip(batch.starts, lengths, strict=False)
         ]
         answering.received += count
-        limiter = self._limiter
-        verdicts = None if limiter is None else limiter.admit(batch.clients(count), queries)
-        repeats: list[int] = []  # indexes of what the memo answered
+        others: list[int] = []  # indexes of what the memo did not answer
         first = 0  # of the run that is not sent yet
         recall = memo.young.get
-        for i, start, query in zip(range(count), batch.starts, queries, strict=False):
+        # All at once: the processor then waits for many parts of a large memo at a time, and not
+        # for one after the other.
+        found = list(map(recall, queries))
+        verdicts = self._verdicts(batch, count, queries, found)
+        for i, start, query, kept in zip(range(count), batch.starts, queries, found, strict=False):
             if verdicts is not None and (verdict := verdicts[i]) is not None:
+                others.append(i)
                 if verdict:
                     view[start + 2 : start + 2 + len(verdict)] = verdict
                     sizes[i] = len(verdict) + 2
@@ -149,34 +152,53 @@ class PythonEngine:
                     self._send(batch, first, i - first)
                     first = i + 1
                 continue
-            kept = recall(query)
             if kept is not None:
-                view[start + 2 : start + 2 + len(kept)] = kept
-            elif (end := query.find(0, 10) + 1) and (
+                size = len(kept) + 2
+                view[start + 2 : start + size] = kept
+                sizes[i] = size
+                if code := kept[1] & 15:
+                    hits[code] += 1
+                    hits[0] -= 1
+                continue
+            if (end := query.find(0, 10) + 1) and (
                 kept := recall(query[:10] + query[10:end].lower() + query[end:])
             ) is not None:
+                size = len(kept) + 2
                 view[start + 2 : start + 12] = kept[:10]  # the name stays as it was asked
-                view[start + 2 + end : start + 2 + len(kept)] = kept[end:]
-            else:
-                wire = self._answer_one(octets[start : start + lengths[i]], batch, i)
-                recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
-                if isinstance(wire, Later):
-                    self._waiting.add(wire, partial(outbox.deliver, batch.origin(i)))
-                    wire = None
-                if wire is None:
-                    self._send(batch, first, i - first)
-                    first = i + 1
-                else:
-                    view[start : start + len(wire)] = wire
-                    sizes[i] = len(wire)
+                view[start + 2 + end : start + size] = kept[end:]
+                sizes[i] = size
+                if code := kept[1] & 15:
+                    hits[code] += 1
+                    hits[0] -= 1
                 continue
-            sizes[i] = len(kept) + 2
-            hits[kept[1] & 15] += 1
-            repeats.append(i)
+            others.append(i)
+            wire = self._answer_one(octets[start : start + lengths[i]], batch, i)
+            recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
+            if isinstance(wire, Later):
+                self._waiting.add(wire, partial(outbox.deliver, batch.origin(i)))
+                wire = None
+            if wire is None:
+                self._send(batch, first, i - first)
+                first = i + 1
+            else:
+                view[start : start + len(wire)] = wire
+                sizes[i] = len(wire)
+        hits[0] += count - len(others)  # but for those of other codes, counted above
         self._send(batch, first, count - first)
-        if repeats and answering.listener is not None:
+        if answering.listener is not None and len(others) < count:
+            repeats = set(range(count)).difference(others)
             clients = batch.clients(count)
-            answering.listener.repeated([(clients[i], queries[i]) for i in repeats])
+            answering.listener.repeated([(clients[i], queries[i]) for i in sorted(repeats)])
+
+    def _verdicts(
+        self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[bytes | None]
+    ) -> Sequence[bytes | None] | None:
+        if self._limiter is None:
+            return None
+        unknown: Sequence[bytes] = ()
+        if not all(found):
+            unknown = [query for query, kept in zip(queries, found, strict=True) if not kept]
+        return self._limiter.admit(batch.clients(count), queries, unknown=unknown)
 
     def _answer_one(self, packet: bytes, batch: mmsg.Batch, i: int) -> Wire | Later[Wire]:
         answering = self._answering

@@ -87,6 +87,16 @@ class Resolver(Protocol):
         """Whether there are zones of type Forward."""
         ...
 
+    @property
+    def admits_all(self) -> bool:
+        """Whether every client may ask."""
+        ...
+
+    def admits(self, client: str) -> bool:
+        """Whether a client may ask what no zone here holds. Policies are for those only: a
+        rewrite to an address inside is nobody else's business."""
+        ...
+
     def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
         """Whether a zone of type Forward is closer to a name than the zone here that encloses it
         (keys both; None: there is none)."""
@@ -343,7 +353,10 @@ class Pipeline:
 
     def _filtered(self, course: Course) -> Found:
         """What policies make of a question that no zone here answers."""
-        query = course.query
+        query, resolver = course.query, self._resolver
+        if resolver is not None and not resolver.admits(course.client):
+            course.source = "refused"
+            return NOT_FOR_YOU
         if self._policy is None or query.qclass == CLASS_ANY:
             return self._resolved(course, query)
         caller = self._policy.caller(course.client, course.listener, course.client_id)
@@ -361,6 +374,8 @@ class Pipeline:
                 return found.map(partial(self._guarded, check))
             return check(found)
         course.source = "blocked" if decision.is_blocked else "rewritten"
+        if resolver is not None and not resolver.admits_all:
+            course.is_repeatable = False
         if len(answer.answer) == 1 and answer.answer[0].rtype == CNAME != query.qtype:
             return self._behind(course, answer)
         return self._for(decision, answer)

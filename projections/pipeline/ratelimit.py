@@ -104,11 +104,17 @@ class RateLimiter:
         )
 
     def admit(
-        self, clients: Sequence[bytes], queries: Sequence[bytes]
+        self,
+        clients: Sequence[bytes],
+        queries: Sequence[bytes],
+        *,
+        unknown: Sequence[bytes] | None = None,
     ) -> Sequence[bytes | None] | None:
         if not self._is_enabled:
             return None
-        free = _health_queries(queries)
+        free: frozenset[int] = frozenset()
+        if _may_ask_for_health(queries if unknown is None else unknown):
+            free = frozenset(i for i, query in enumerate(queries) if _is_health_query(query))
         charged = [c for i, c in enumerate(clients) if i not in free] if free else clients
         if charged.count(clients[0]) == len(clients):  # most batches of a busy server
             counts: dict[bytes, int] = {clients[0]: len(clients)}
@@ -213,12 +219,9 @@ def _prefixes(networks: Iterable[Network], version: int) -> tuple[tuple[int, int
     return tuple(found)
 
 
-def _health_queries(queries: Sequence[bytes]) -> frozenset[int]:
-    """Indexes of the queries for the health name. One look at all of them finds that there is
-    none, as nearly always."""
-    if b"".join(queries).lower().find(HEALTH_NAME) < 0:
-        return frozenset()
-    return frozenset(i for i, query in enumerate(queries) if _is_health_query(query))
+def _may_ask_for_health(queries: Sequence[bytes]) -> bool:
+    """One look at all of them finds that none does, as nearly always."""
+    return bool(queries) and b"".join(queries).lower().find(HEALTH_NAME) >= 0
 
 
 def _is_health_query(query: bytes) -> bool:

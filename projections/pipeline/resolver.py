@@ -162,6 +162,13 @@ class CachingResolver:
     def has_zones(self) -> bool:
         return bool(self._by_zone)
 
+    @property
+    def admits_all(self) -> bool:
+        return self._rules.clients == "all"
+
+    def admits(self, client: str) -> bool:
+        return self._may_ask(client)
+
     def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
         found = next((one for one in _suffixes(name) if one in self._by_zone), None)
         return found is not None and (zone is None or len(found) > len(zone))

@@ -93,6 +93,9 @@ def test_explain_says_what_a_query_gets_and_why(server: Serving, data: Path) -> 
     assert (other["answeredBy"], other["action"]) == ("nobody", "pass")
     assert other["refusal"] == "there are no upstreams to ask"
     assert other["policies"] == ["default/everyone"]
+    stranger = explained(data, "ads.example", "--client", "198.51.100.9")
+    assert stranger["answeredBy"] == "nobody"
+    assert "acl.recursion" in stranger["refusal"]
     text = command("explain", "--data", data, "plain.example", "--client", KID).out
     assert text.splitlines()[1] == "refused: nothing names it, and there are no upstreams to ask"
     text = command("explain", "--data", data, "tv.example", "--client", KID).out

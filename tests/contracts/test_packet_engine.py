@@ -629,7 +629,11 @@ class ByName:
         self.asked: list[bytes] = []
 
     def admit(
-        self, clients: Sequence[bytes], queries: Sequence[bytes]
+        self,
+        clients: Sequence[bytes],
+        queries: Sequence[bytes],
+        *,
+        unknown: Sequence[bytes] | None = None,
     ) -> Sequence[bytes | None] | None:
         self.asked += clients
         verdicts = {b"s": b"slipped-it", b"d": b""}

@@ -359,11 +359,19 @@ class Upstream:
     def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
         return False
 
-    def __init__(self, *records: str, later: bool = False) -> None:
+    def __init__(self, *records: str, later: bool = False, stranger: str = "") -> None:
         self._records = records
         self._later = later
+        self._stranger = stranger
         self.waiting: list[tuple[Later[Resolved], Resolved]] = []
         self.asked: list[str] = []
+
+    @property
+    def admits_all(self) -> bool:
+        return not self._stranger
+
+    def admits(self, client: str) -> bool:
+        return client != self._stranger
 
     def resolve(
         self, query: Query, client: str, route: Route | None = None
@@ -393,6 +401,24 @@ class Upstream:
         later: Later[Resolved] = Later()
         self.waiting.append((later, resolved))
         return later
+
+
+def test_policies_are_for_clients_who_may_recurse_and_the_next_one_gets_no_answer_of_theirs() -> (
+    None
+):
+    home = policy(
+        "home",
+        deny=["ads.example"],
+        rewrites=[{"name": "tv.example", "targets": ["192.0.2.60"]}],
+    )
+    found = pipeline_of(home, resolver=Upstream(stranger=KIDS))
+    for name, answer in (("ads.example", "A 30 0.0.0.0"), ("tv.example", "A 30 192.0.2.60")):
+        assert told(found, name, client=KIDS) == "REFUSED"
+        admitted = ask(found, name, client=OTHER)
+        assert admitted is not None
+        assert shown(admitted[0]) == f"NOERROR | {answer}"
+        assert not admitted[1], "an engine would repeat it to the stranger"
+    assert told(found, "nas.home.example", client=KIDS) == "NOERROR | A 300 192.0.2.50"
 
 
 RECORDS = [
