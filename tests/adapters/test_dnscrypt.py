@@ -105,9 +105,14 @@ class Provider:
                 writer.close()
                 await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
-        transport, _ = await loop.create_datagram_endpoint(Udp, local_addr=("127.0.0.1", 0))
-        port = transport.get_extra_info("sockname")[1]
-        server = await asyncio.start_server(tcp, "127.0.0.1", port)
+        while True:
+            transport, _ = await loop.create_datagram_endpoint(Udp, local_addr=("127.0.0.1", 0))
+            port = transport.get_extra_info("sockname")[1]
+            try:
+                server = await asyncio.start_server(tcp, "127.0.0.1", port)
+                break
+            except OSError:  # somebody has it over TCP
+                transport.close()
         try:
             yield f"127.0.0.1:{port}"
         finally:
