@@ -2,6 +2,10 @@
 
 What is served is always a pair that was whole: a new one takes over only when it is readable, fits
 its key and is valid now. Until then the old one stays, and the operator is told once per reason.
+
+A server starts with a certificate out of its time all the same, and says so. Clients refuse it, but
+DNS in the clear goes on: without that nobody could renew the certificate, and a machine that wakes
+in 1970 could not find a time server.
 """
 
 import logging
@@ -21,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from kudurru.adapters.dns.tls_stream import note_name
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.ports import Clock
 
@@ -34,7 +39,7 @@ _Stamp = tuple[tuple[int, int, int], ...]  # inode, size and time of each file
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """A chain with its key, whole and valid when it was read."""
+    """A chain with its key, whole when it was read."""
 
     chain: tuple[x509.Certificate, ...]
     key: PrivateKeyTypes
@@ -44,6 +49,17 @@ class Certificate(msgspec.Struct, frozen=True):
     @property
     def expires_at_s(self) -> int:
         return int(self.chain[0].not_valid_after_utc.timestamp())
+
+    def untimely(self, now_s: int) -> str:
+        """Why clients refuse it at a moment; "" when they do not."""
+        leaf = self.chain[0]
+        now = datetime.fromtimestamp(now_s, UTC)
+        if now >= leaf.not_valid_after_utc:
+            return f"{self.cert_file} expired at {leaf.not_valid_after_utc.isoformat()}: renew it"
+        if now < leaf.not_valid_before_utc:
+            since = leaf.not_valid_before_utc.isoformat()
+            return f"{self.cert_file} is not valid before {since}: is the clock right?"
+        return ""
 
 
 class CertificateStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,16 +72,18 @@ class Certificates:
     """The certificate that new connections get. `check` looks whether there is a newer one."""
 
     def __init__(self, cert_file: str, key_file: str, clock: Clock) -> None:
-        """Raises Invalid with every fault: a server does not start with a broken certificate."""
+        """Raises Invalid with every fault: a server does not start with a broken pair."""
         self._files = (cert_file, key_file)
         self._clock = clock
         self._stamp = self._look()
-        self.current = read_certificate(cert_file, key_file, clock.now_us() // 1_000_000)
+        self.current = read_certificate(cert_file, key_file)
         # By protocols. The first is for nobody: it shows faults that only OpenSSL sees.
         self._contexts: dict[tuple[str, ...], ssl.SSLContext] = {(): _context_of(self.current, ())}
+        self._refused = ""  # why the files are not what is served
         self.problem = ""
-        """Why the files are not what is served, or that it has expired; "" when all is well."""
+        """`_refused`, or why clients refuse what is served; "" when all is well."""
         self._reloads = self._failures = 0
+        self._tell(self.current.untimely(self._now_s()))
 
     def context(self, *alpn: str) -> Callable[[], ssl.SSLContext]:
         """What gives the context for a new connection that speaks one of these protocols."""
@@ -75,24 +93,29 @@ class Certificates:
     def check(self) -> bool:
         """Take over what has changed. True when there is a new certificate."""
         stamp = self._look()
-        now_s = self._clock.now_us() // 1_000_000
-        if stamp == self._stamp:
-            if now_s >= self.current.expires_at_s and not self.problem:
-                self._tell(f"{self._files[0]} {_expired(self.current.chain[0])}")
-            return False
+        is_new = stamp != self._stamp and self._take_over()
         self._stamp = stamp
+        self._tell(self._refused or self.current.untimely(self._now_s()))
+        return is_new
+
+    def _take_over(self) -> bool:
         try:
-            found = read_certificate(*self._files, now_s)
+            found = read_certificate(*self._files)
             contexts = {alpn: _context_of(found, alpn) for alpn in self._contexts}
         except Invalid as fault:
-            self._failures += 1
-            self._tell("; ".join(str(cause) for cause in fault.causes))
-            return False
+            return self._refuse("; ".join(str(cause) for cause in fault.causes))
+        if untimely := found.untimely(self._now_s()):
+            return self._refuse(untimely)
         self.current, self._contexts = found, contexts
+        self._refused = ""
         self._reloads += 1
-        self.problem = ""
         log.info("the certificate in %s is served now", self._files[0])
         return True
+
+    def _refuse(self, why: str) -> bool:
+        self._refused = why
+        self._failures += 1
+        return False
 
     def statistics(self) -> CertificateStatistics:
         return CertificateStatistics(
@@ -102,37 +125,29 @@ class Certificates:
         )
 
     def _tell(self, problem: str) -> None:
-        if problem != self.problem:
-            log.error("still serving the certificate that was read before: %s", problem)
+        if problem and problem != self.problem:
+            what = "that was read before" if self._refused else "all the same"
+            log.error("serving the certificate %s: %s", what, problem)
         self.problem = problem
+
+    def _now_s(self) -> int:
+        return self._clock.now_us() // 1_000_000
 
     def _look(self) -> _Stamp:
         return tuple(_stamp_of(path) for path in self._files)
 
 
-def read_certificate(cert_file: str, key_file: str, now_s: int) -> Certificate:
+def read_certificate(cert_file: str, key_file: str) -> Certificate:
     """Read and check a pair of PEM files. Raises Invalid with every fault found."""
     causes: list[Cause] = []
     chain = _read("tls.cert", cert_file, x509.load_pem_x509_certificates, causes) or []
     key = _read("tls.key", key_file, lambda pem: load_pem_private_key(pem, None), causes)
-    if chain:
-        leaf = chain[0]
-        now = datetime.fromtimestamp(now_s, UTC)
-        if now >= leaf.not_valid_after_utc:
-            causes.append(Cause("tls.cert", f"{cert_file} {_expired(leaf)}"))
-        if now < leaf.not_valid_before_utc:
-            since = leaf.not_valid_before_utc.isoformat()
-            causes.append(Cause("tls.cert", f"{cert_file} is not valid before {since}"))
-        if key is not None and _public(leaf.public_key()) != _public(key.public_key()):
-            message = f"{key_file} is not the key of the certificate in {cert_file}: give its own"
-            causes.append(Cause("tls.key", message))
+    if chain and key is not None and _public(chain[0].public_key()) != _public(key.public_key()):
+        message = f"{key_file} is not the key of the certificate in {cert_file}: give its own"
+        causes.append(Cause("tls.key", message))
     if causes or key is None:
         raise Invalid("certificate", causes)
     return Certificate(tuple(chain), key, cert_file, key_file)
-
-
-def _expired(leaf: x509.Certificate) -> str:
-    return f"expired at {leaf.not_valid_after_utc.isoformat()}: renew it"
 
 
 def _read(field: str, path: str, parse: Callable[[bytes], _T], causes: list[Cause]) -> _T | None:
@@ -163,6 +178,7 @@ def _context_of(certificate: Certificate, alpn: Sequence[str]) -> ssl.SSLContext
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # A client that renegotiates makes us do the dear half of a handshake again and again.
     context.options |= ssl.OP_NO_RENEGOTIATION
+    context.sni_callback = note_name
     if alpn:
         context.set_alpn_protocols(list(alpn))
     try:

@@ -1,5 +1,5 @@
-"""Bounds on stream connections, shared by DNS over TCP and HTTP: how many, per client network, and
-until when.
+"""Bounds on connections, shared by DNS over TCP, HTTP and QUIC: how many, per client network, and
+until when. And what listens for those over TCP.
 
 A connection has one deadline, a number that its protocol moves; one sweep a second looks at all of
 them. That is cheaper than a timer per connection, and a test needs no waiting: it calls
@@ -8,11 +8,24 @@ them. That is cheaper than a timer per connection, and a test needs no waiting: 
 
 import asyncio
 import ipaddress
+import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
+from kudurru.adapters.accepting import Acceptor
+from kudurru.adapters.sockets import address_of
+
 SWEEP_S = 1.0  # how late a deadline may be noticed
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    connections: int = 1000
+    connections_per_network: int = 50  # an IPv4 address or an IPv6 /64
+    request_s: float = 30  # for one request to arrive, or its answers to be taken
+    drain_s: float = 5  # at stop, for answers to leave
 
 
 class Connection(Protocol):
@@ -38,9 +51,8 @@ AConnection = TypeVar("AConnection", bound=Connection)
 class Connections(Generic[AConnection]):
     """The open connections of one server."""
 
-    def __init__(self, limit: int, limit_per_network: int) -> None:
-        self._limit = limit
-        self._limit_per_network = limit_per_network
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
         self._open: set[AConnection] = set()
         self._per_network: Counter[str] = Counter()
         self._gone = asyncio.Event()
@@ -55,10 +67,25 @@ class Connections(Generic[AConnection]):
     def __iter__(self) -> Iterator[AConnection]:
         return iter(self._open)
 
-    def add(self, connection: AConnection) -> bool:
+    def counts(self) -> dict[str, int]:
+        """For the statistics of a server."""
+        return {
+            "connections": len(self._open),
+            "connections_accepted": self.accepted,
+            "connections_refused": self.refused,
+            "connections_timed_out": self.timed_out,
+        }
+
+    def admit(self, network: str) -> bool:
         """Whether there is room; if not, it is counted and the caller aborts."""
-        if len(self._open) >= self._limit or not self._has_room(connection.network):
-            self.refused += 1
+        if len(self._open) < self._limits.connections and self._has_room(network):
+            return True
+        self.refused += 1
+        return False
+
+    def add(self, connection: AConnection) -> bool:
+        """Count a connection in; False as `admit`."""
+        if not self.admit(connection.network):
             return False
         self.accepted += 1
         self._open.add(connection)
@@ -76,7 +103,7 @@ class Connections(Generic[AConnection]):
         return True
 
     def _has_room(self, network: str) -> bool:
-        return not network or self._per_network[network] < self._limit_per_network
+        return not network or self._per_network[network] < self._limits.connections_per_network
 
     def discard(self, connection: AConnection) -> None:
         """Forget one that is closed, or was never added."""
@@ -102,8 +129,9 @@ class Connections(Generic[AConnection]):
             self.timed_out += 1
             connection.expire()
 
-    async def stop(self, drain_s: float) -> None:
+    async def stop(self) -> None:
         """Close all. What is written may leave for `drain_s` seconds, then connections are cut."""
+        drain_s = self._limits.drain_s
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in list(self._open):
@@ -126,6 +154,42 @@ class Connections(Generic[AConnection]):
     def _sweep_and_go_on(self) -> None:
         self.expire(asyncio.get_running_loop().time())
         self.start()
+
+
+class ConnectionServer(Generic[AConnection]):
+    """Connections over TCP, on sockets that listen already. A subclass makes their protocols."""
+
+    def __init__(self, sockets: Sequence[socket.socket], limits: ConnectionLimits) -> None:
+        self._sockets = tuple(sockets)
+        self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
+        self._acceptors = [Acceptor(sock, self._admit, self.make_protocol) for sock in sockets]
+        self.connections: Connections[AConnection] = Connections(limits)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._addresses
+
+    def make_protocol(self) -> asyncio.BaseProtocol:
+        raise NotImplementedError
+
+    def network_of(self, peer: str) -> str:
+        """Where a connection from a peer's address counts."""
+        return network_of(peer)
+
+    async def start(self) -> None:
+        for acceptor in self._acceptors:
+            acceptor.start()
+        self.connections.start()
+
+    async def stop(self) -> None:
+        for acceptor in self._acceptors:
+            acceptor.stop()
+        for sock in self._sockets:
+            sock.close()
+        await self.connections.stop()
+
+    def _admit(self, peer: str) -> bool:
+        return self.connections.admit(self.network_of(peer))
 
 
 def network_of(address: str) -> str:

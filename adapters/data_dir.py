@@ -2,10 +2,11 @@
 
 log.db        the log, the only thing that cannot be rebuilt
 store         where the log is when it is not here
-views.db      projections and snapshots
+views.db      a snapshot of the views
 querylog.db   queries, which are no part of the log
-secrets.db    secret parts of keys, tokens and users
-lists/        block lists as fetched
+secondaries.json  when secondary zones were last known to be right
+cache.dump    answers of upstreams, for the next start
+lists/        block lists as fetched, and the table made of them (`adapters.lists.files`)
 keys/         signing keys and other secrets of the node, mode 0700
 lock          see `adapters.sqlite.lock`
 kudurru.sock  commands of this machine
@@ -44,8 +45,12 @@ class DataDir(msgspec.Struct, frozen=True):
         return self.path / "querylog.db"
 
     @property
-    def secrets(self) -> Path:
-        return self.path / "secrets.db"
+    def refresh_times(self) -> Path:
+        return self.path / "secondaries.json"
+
+    @property
+    def cache_dump(self) -> Path:
+        return self.path / "cache.dump"
 
     @property
     def lists(self) -> Path:
@@ -58,6 +63,14 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def cookie_secret(self) -> Path:
         return self.keys / "cookies"
+
+    @property
+    def snapshot_key(self) -> Path:
+        return self.keys / "snapshots"
+
+    @property
+    def node_key(self) -> Path:
+        return self.keys / "node.key"
 
     @property
     def lock(self) -> Path:

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 import h11
 import msgspec
 
-from kudurru.adapters.connections import Connections, network_of
-from kudurru.adapters.sockets import BACKLOG, address_of
+from kudurru.adapters.connections import ConnectionLimits, ConnectionServer
 from kudurru.domain.errors import Cause
 
 HEADERS_MAX = 32 << 10  # octets of request line and headers
@@ -38,11 +37,10 @@ class Response(msgspec.Struct, frozen=True):
 Route = Callable[[], Response]
 
 
-class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
+class HttpLimits(ConnectionLimits, frozen=True, kw_only=True):
+    """`request_s` is from one request to the end of the next, idle time included."""
+
     connections: int = 100
-    connections_per_network: int = 50
-    request_s: float = 30  # from one request to the end of the next, idle time included
-    drain_s: float = 5
 
 
 class HttpStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +87,7 @@ def health_routes(
     }
 
 
-class HttpServer:
+class HttpServer(ConnectionServer["_Connection"]):
     """Serves routes on sockets that listen already."""
 
     def __init__(
@@ -101,47 +99,17 @@ class HttpServer:
         limits: HttpLimits | None = None,
     ) -> None:
         """`names`: host names by which this listener may be asked, beside its addresses."""
+        self.limits = limits or HttpLimits()
+        super().__init__(sockets, self.limits)
         self._routes = dict(routes)
-        self._sockets = tuple(sockets)
         self._names = LOOPBACK | {name.lower() for name in names}
-        self._limits = limits or HttpLimits()
-        self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
-        self._servers: list[asyncio.Server] = []
         self._exceptions = 0
-        self.connections: Connections[_Connection] = Connections(
-            self._limits.connections, self._limits.connections_per_network
-        )
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        return self._addresses
-
-    async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            server = await loop.create_server(
-                lambda: _Connection(self.respond, self._limits, self.connections),
-                sock=sock,
-                backlog=BACKLOG,
-            )
-            self._servers.append(server)
-        self.connections.start()
-
-    async def stop(self) -> None:
-        for server in self._servers:
-            server.close()
-        for sock in self._sockets:
-            sock.close()
-        await self.connections.stop(self._limits.drain_s)
+    def make_protocol(self) -> "_Connection":
+        return _Connection(self)
 
     def statistics(self) -> HttpStatistics:
-        return HttpStatistics(
-            connections=len(self.connections),
-            connections_accepted=self.connections.accepted,
-            connections_refused=self.connections.refused,
-            connections_timed_out=self.connections.timed_out,
-            unhandled_exceptions=self._exceptions,
-        )
+        return HttpStatistics(unhandled_exceptions=self._exceptions, **self.connections.counts())
 
     def respond(self, request: h11.Request, local_address: str) -> Response:
         """Answer one request that came to `local_address` (without port)."""
@@ -180,33 +148,26 @@ class _Connection(asyncio.Protocol):
     """One client. Requests are answered one after the other, one a turn of the loop, and the next
     only when the client has taken the answer."""
 
-    def __init__(
-        self,
-        respond: Callable[[h11.Request, str], Response],
-        limits: HttpLimits,
-        connections: "Connections[_Connection]",
-    ) -> None:
-        self._respond = respond
-        self._limits = limits
-        self._connections = connections
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
         self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADERS_MAX)
         self._transport: asyncio.Transport
         self._local_address = self.network = ""
         self._is_waiting_for_client = False
-        self.deadline_s = self._loop.time() + limits.request_s
+        self.deadline_s = self._loop.time() + server.limits.request_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")  # None: it is gone already
-        self.network = network_of(peer[0]) if peer else ""
-        if not peer or not self._connections.add(self):
+        self.network = self._server.network_of(peer[0]) if peer else ""
+        if not peer or not self._server.connections.add(self):
             self._transport.abort()
             return
         self._local_address = transport.get_extra_info("sockname")[0]
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        self._connections.discard(self)
+        self._server.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
         self._http.receive_data(data)
@@ -252,10 +213,11 @@ class _Connection(asyncio.Protocol):
         if refused is not None:
             self._send(refused, is_last=True)
             return
-        self._send(self._respond(request, self._local_address), is_head=request.method == b"HEAD")
+        response = self._server.respond(request, self._local_address)
+        self._send(response, is_head=request.method == b"HEAD")
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
-            self.deadline_s = self._loop.time() + self._limits.request_s
+            self.deadline_s = self._loop.time() + self._server.limits.request_s
             self._loop.call_soon(self._work)
 
     def _send(self, response: Response, *, is_head: bool = False, is_last: bool = False) -> None:

@@ -1,5 +1,6 @@
 """Manifests from files, folders and standard input."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -32,10 +33,17 @@ def read_manifest_files(files: Sequence[Path], stdin: BinaryIO) -> Iterator[tupl
 
 
 def _manifests_in(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix in SUFFIXES and not is_hidden and path.is_file():
-            yield path
+    """Raises Invalid for a folder that cannot be looked into: what is in it would be left out."""
+
+    def refuse(fault: OSError) -> NoReturn:
+        _refuse(Path(fault.filename), f"cannot be read: {fault.strerror}")
+
+    for parent, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = Path(parent) / name
+            if path.suffix in SUFFIXES and not name.startswith(".") and path.is_file():
+                yield path
 
 
 def _read(path: Path) -> bytes:

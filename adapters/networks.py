@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from kudurru.domain.notation import Network
 
@@ -26,3 +26,9 @@ class Networks:
         except ValueError:
             return False
         return any(found in network for network in self._networks)
+
+
+def client_text(address: IPv4Address | IPv6Address) -> str:
+    """A client's address as somebody else writes it: an IPv4 client is one client, also where it
+    is written as one of IPv6 (RFC 4291 section 2.5.5.2)."""
+    return str(getattr(address, "ipv4_mapped", None) or address)

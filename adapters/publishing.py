@@ -34,7 +34,8 @@ def publish(target: str, note: str, origin: str, now_us: int) -> Path:
 def _replace(path: Path, content: bytes) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with new.open("wb") as file:
+        new.unlink(missing_ok=True)  # of a process that died, or a link that somebody put there
+        with new.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

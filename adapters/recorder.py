@@ -7,6 +7,7 @@ heads of the streams were read again, and nothing inside knows it.
 """
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,12 +26,17 @@ from eventsourcing.persistence import (
 )
 
 from kudurru.domain.chain import FIRST_VERSIONS
-from kudurru.domain.errors import Conflict, LogDamaged
+from kudurru.domain.errors import ADVICE, Conflict, LogDamaged
 from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Position, Recorded, Who
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, LogHead, SignTree
+from kudurru.domain.ports import Anchor, Clock, LogHead, SignTree, Upkeep
 
 OURS_BEGIN_AT = (1,)
+
+BATCH_FIRST = 32
+BATCH_MAX = 1_000
+"""Rows fetched at once, from the first batch up to this: who wants ten events does not pay for a
+thousand, and who wants all holds a lock or a connection for milliseconds at a time."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,22 @@ def check_head(seq: int, expected: int | None) -> None:
         )
 
 
+def check_last(found: bytes | None, last: LogHead) -> None:
+    """The row that was newest, whose head was `found`, is still there as it was; others may have
+    added. Raises: LogDamaged."""
+    if found is None:
+        raise LogDamaged("gap", last.seq, f"the row was deleted while in use; {ADVICE}")
+    if found != last.hash:
+        raise LogDamaged("chain", last.seq, f"the head changed while in use; {ADVICE}")
+
+
+def batch_sizes() -> Iterator[int]:
+    size = BATCH_FIRST
+    while True:
+        yield size
+        size = min(size * 4, BATCH_MAX)
+
+
 def continue_streams(
     change_sets: Sequence[ChangeSet],
     version_of: Callable[[Key], int | None],
@@ -99,6 +121,11 @@ def continue_streams(
             if not is_next:
                 raise IntegrityError(f"version {event.ver} of {key} does not follow {version}")
             newest[key] = event.ver
+
+
+def secret_writes(change_sets: Sequence[ChangeSet]) -> dict[Key, bytes | None]:
+    """What becomes of each secret that these change sets write."""
+    return {one.key: one.sealed for change_set in change_sets for one in change_set.secrets}
 
 
 class RecordedLog(ApplicationRecorder):
@@ -126,10 +153,14 @@ class RecordedLog(ApplicationRecorder):
         *,
         head_seq: int | None = None,
         sign: SignTree | None = None,
+        upkeep: Upkeep | None = None,
     ) -> list[Recorded]:
-        """Seal and store, all or nothing; durable when it returns. A new stream begins at one of
-        `first`. Tiles that the new leaves fill are stored with them, and the checkpoint that
-        `sign` makes. Raises: IntegrityError when a stream has moved; what `append` raises."""
+        """Seal and store, all or nothing, with the secrets of the change sets; durable when it
+        returns. A new stream begins at one of `first`. Tiles that the new leaves fill are stored
+        with them, and the checkpoint that `sign` makes; what `upkeep` names is taken away.
+
+        Raises: IntegrityError when a stream has moved; what `append` raises.
+        """
 
     @abstractmethod
     def read(
@@ -146,11 +177,38 @@ class RecordedLog(ApplicationRecorder):
     def head(self) -> LogHead: ...
 
     @abstractmethod
+    def get(self, seq: int) -> Recorded | None: ...
+
+    @abstractmethod
     def stream_version(self, key: Key) -> int: ...
+
+    @abstractmethod
+    def secret(self, key: Key) -> bytes | None: ...
 
     def check_storage(self) -> None:
         """See `EventLog.check_storage`. A store that keeps nothing beside the rows has nothing to
         check."""
+
+    @abstractmethod
+    def anchor(self) -> Anchor | None: ...
+
+    def oldest(self) -> Position:
+        """See `EventLog`."""
+        anchor = self.anchor()
+        return anchor.upto if anchor is not None else Position(0)
+
+    def position_at(self, ts_us: int) -> Position:
+        """See `EventLog`. By bisection, as ts only rises: twenty look-ups in a million events."""
+
+        def ts_of(seq: int) -> int:
+            event = self.get(seq)
+            if event is None:
+                raise LogDamaged("gap", seq, f"the row is missing from the log; {ADVICE}")
+            return event.ts
+
+        seqs = range(max(self.oldest(), 1), self.head().seq + 1)
+        before = bisect_right(seqs, ts_us, key=ts_of)
+        return Position(seqs[before - 1] if before else 0)
 
     def scopes(self) -> list[str]:
         """See `EventLog`. A store that has an index of scopes asks that."""
@@ -172,23 +230,25 @@ class RecordedLog(ApplicationRecorder):
         self, change_sets: Sequence[ChangeSet], now_us: int, *, head_seq: int | None = None
     ) -> list[Recorded]:
         """See `EventLog.append`."""
-        return self._append(change_sets, now_us, head_seq, None)
+        return self._append(change_sets, now_us, head_seq=head_seq)
 
     def append_signed(
-        self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree
-    ) -> list[Recorded]:
-        """See `VerifiableLog.append_signed`."""
-        return self._append(change_sets, now_us, None, sign)
-
-    def _append(
         self,
         change_sets: Sequence[ChangeSet],
         now_us: int,
-        head_seq: int | None,
         sign: SignTree | None,
+        upkeep: Upkeep | None = None,
+        *,
+        head_seq: int | None = None,
+    ) -> list[Recorded]:
+        """See `VerifiableLog.append_signed`."""
+        return self._append(change_sets, now_us, head_seq=head_seq, sign=sign, upkeep=upkeep)
+
+    def _append(
+        self, change_sets: Sequence[ChangeSet], now_us: int, **options: Any
     ) -> list[Recorded]:
         try:
-            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT, head_seq=head_seq, sign=sign)
+            recorded = self.insert(change_sets, now_us, OURS_BEGIN_AT, **options)
         except IntegrityError as error:
             raise self._why_refused(change_sets, error) from error
         self._notify()

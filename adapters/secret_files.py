@@ -8,9 +8,15 @@ from kudurru.domain.errors import StorageFailed
 from kudurru.domain.ports import Entropy
 
 
-def secret_in(path: Path, size: int, entropy: Entropy) -> bytes:
+def secret_in(
+    path: Path,
+    size: int,
+    entropy: Entropy,
+    *,
+    advice: str = "remove it, and the next start makes a new secret",
+) -> bytes:
     """The secret of `size` octets in a file, as hexadecimal digits; made, with mode 0600, where
-    there is none. Durable when it returns.
+    there is none. Durable when it returns. `advice` is what to do about a damaged file.
 
     Raises: StorageFailed when the file cannot be read or written, or holds something else.
     """
@@ -25,7 +31,7 @@ def secret_in(path: Path, size: int, entropy: Entropy) -> bytes:
     except ValueError:
         secret = b""
     if len(secret) != size:
-        raise StorageFailed(f"{path} is damaged: remove it, and the next start makes a new secret")
+        raise StorageFailed(f"{path} is damaged: {advice}")
     return secret
 
 
@@ -42,9 +48,16 @@ def write_private(path: Path, content: bytes) -> None:
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
-        os.write(descriptor, content)
+        write_all(descriptor, content)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     unfinished.rename(path)
     sync_folder(path.parent)
+
+
+def write_all(descriptor: int, content: bytes | bytearray) -> None:
+    """A disk that fills up takes a part and says so only when asked again. Raises: OSError."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]

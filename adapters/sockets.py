@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
+from kudurru.domain.notation import parse_socket_address
 
 HAS_GROUPS = hasattr(socket, "SO_REUSEPORT")
 """Whether several sockets may share an address; where they may not, each listener has one."""
 
 BACKLOG = 1024  # connections that wait for accept; the system may cut it (net.core.somaxconn)
 RECEIVE_BUFFER = 1 << 20  # octets asked for, so that a burst of queries waits instead of falling
-
 
 CARRIERS = {
     **dict.fromkeys(("tcp", "tls", "https"), "tcp"),
@@ -67,21 +67,11 @@ def join_address(host: str, port: int) -> str:
 
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of an address in text. Raises Invalid."""
-    host, colon, port = address.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    family = socket.AF_INET6 if bracketed else socket.AF_INET
-    host = host[1:-1] if bracketed else host
     try:
-        socket.inet_pton(family, host)
-        number = int(port) if port.isascii() and port.isdigit() else -1
-        if colon and 0 <= number <= 65535:
-            return host, number
-    except OSError:
-        pass
-    raise Invalid(
-        f"listener {address!r}",
-        [Cause("address", "write an IP address and a port, 192.0.2.1:53 or [2001:db8::1]:53")],
-    )
+        found = parse_socket_address(address)
+    except ValueError as fault:
+        raise Invalid(f"listener {address!r}", [Cause("address", str(fault))]) from None
+    return found.host, found.port
 
 
 def _bind(listener: Listener, count: int, undo: contextlib.ExitStack) -> Bound:

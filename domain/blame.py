@@ -11,9 +11,8 @@ import msgspec
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_MOVED, Recorded
-from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
-from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.object_store import decode_body
 from kudurru.domain.objects import Key
 from kudurru.domain.zone_model import parse_endpoints, soa_of
@@ -70,13 +69,13 @@ def _taken_in(before: _Held, event: Recorded, body: bytes) -> _Held:
 
 def _records(event: Recorded, spec: msgspec.Raw) -> Iterator[Blamed]:
     if event.key.startswith(f"{DNS_RECORD_SET.name}/"):
-        record_set = msgspec.json.decode(spec, type=DNSRecordSetSpec)
+        record_set = read_record_set(spec)
         for endpoints in parse_endpoints(record_set).values():
             for endpoint in endpoints:
                 for rdata in () if endpoint.disabled else endpoint.rdatas:
                     yield _blamed(event, endpoint.owner, endpoint.ttl, endpoint.rtype, rdata)
     elif event.key.startswith(f"{DNS_ZONE.name}/"):
-        zone = msgspec.json.decode(spec, type=DNSZoneSpec)
+        zone = read_zone(spec)
         apex = names.from_text(zone.zone_name)
         soa = soa_of(zone)
         yield _blamed(event, apex, soa.ttl, record_types.SOA, soa.rdata(0))

@@ -71,19 +71,25 @@ class Header(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     who: str  # commitment, lower-case hex
 
 
-class Redaction(msgspec.Struct, frozen=True):
+class Redaction(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the body of a `payload.redacted.v1` must say; it may say more."""
 
     seq: int
     part: Literal["body", "who"] = "body"
+    last: int = 0  # the last position where several in a row share the payload; 0: `seq` alone
+
+    def covers(self, newest: int) -> range:
+        """Positions whose payload it excuses, none after `newest`. Whoever owns the file may have
+        written any numbers."""
+        return range(max(self.seq, 1), min(max(self.last, self.seq), newest) + 1)
 
 
 class Sealed(msgspec.Struct, frozen=True, gc=False):
     """An event as it is stored."""
 
     event: Recorded
-    salt: bytes
-    who_salt: bytes
+    salt: bytes | None  # None with its payload
+    who_salt: bytes | None
     entry: bytes
     leaf: bytes
     head: bytes

@@ -124,6 +124,12 @@ def parse_adoption(seq: int, body: bytes) -> Adoption:
     return Adoption(seq, lines[1], previous, parse_key(lines[3]), note)
 
 
+class _Adopted(msgspec.Struct, frozen=True):
+    seq: int
+    key: VerifierKey | None  # None: an epoch begins
+    is_trusted: bool  # it is one of the auditor's, or follows from one
+
+
 class KeyChain:
     """The keys of a log, in the order in which they were adopted, and which of them are trusted."""
 
@@ -133,8 +139,7 @@ class KeyChain:
         self.origin = origin
         self._check = check
         self._trusted = frozenset(trusted)
-        self._keys: list[tuple[int, VerifierKey]] = []
-        self._trusted_since: int | None = None  # index of the first key that is trusted
+        self._keys: list[_Adopted] = []
 
     @property
     def is_checked(self) -> bool:
@@ -142,8 +147,18 @@ class KeyChain:
         return bool(self._trusted)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the log ever adopted a key."""
+        return any(one.key is not None for one in self._keys)
+
+    @property
     def current(self) -> VerifierKey | None:
-        return self._keys[-1][1] if self._keys else None
+        return self._keys[-1].key if self._keys else None
+
+    def begin_epoch(self, seq: int, origin: str) -> None:
+        """From here on the log has another name, and no key yet."""
+        self.origin = origin
+        self._keys.append(_Adopted(seq, None, is_trusted=False))
 
     def adopt(self, seq: int, body: bytes | None) -> str | None:
         """Take in an adoption, in order; what is wrong with it, None when nothing is."""
@@ -160,20 +175,23 @@ class KeyChain:
         for key in (adoption.key, self.current):
             if key is not None and not adoption.note.signed_by(key, self._check):
                 return f"the adoption of {adoption.key} is not signed by {key}"
-        if self._trusted_since is None and adoption.key in self._trusted:
-            self._trusted_since = len(self._keys)
-        self._keys.append((seq, adoption.key))
+        follows = bool(self._keys) and self._keys[-1].is_trusted
+        is_trusted = follows or adoption.key in self._trusted
+        self._keys.append(_Adopted(seq, adoption.key, is_trusted=is_trusted))
         return None
 
     def key_at(self, size: int) -> VerifierKey | None:
         """The key that signs a checkpoint of that size."""
-        return next((key for seq, key in reversed(self._keys) if seq <= size), None)
+        found = self._at(size)
+        return found.key if found else None
 
     def trusts(self, size: int) -> bool:
         """Whether the key that signs at that size is a trusted one, or follows from one."""
-        if self._trusted_since is None:
-            return False
-        return self._keys[self._trusted_since][0] <= size
+        found = self._at(size)
+        return found is not None and found.is_trusted
+
+    def _at(self, size: int) -> "_Adopted | None":
+        return next((one for one in reversed(self._keys) if one.seq <= size), None)
 
     def is_signed(self, checkpoint: Checkpoint) -> bool:
         """By the key that signs at its size, of this log's own chain."""

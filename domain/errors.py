@@ -3,10 +3,13 @@
     KudurruError
     ├── Invalid        fix the input; every fault is named in `causes`
     ├── NotFound       name something that exists
+    │   ├── Redacted       it was, and its content was erased on purpose
+    │   └── Pruned         it was, and the log begins after it
     ├── MassChange     more of a zone changes than people mean by accident: look, then allow it
     ├── ManagedBy      another manager owns the object: talk to it, or force
     ├── Conflict       the state moved: read again, decide again
     ├── Busy           a limit is reached or another process holds the place: wait
+    ├── Unreachable    another server does not answer: try again later, or ask another
     ├── PartiallyApplied  some of a batch was written: look at what is left, apply it again
     ├── Closed         this store was closed: open another
     └── Stop           nothing can be written until a person acts
@@ -63,6 +66,25 @@ class NotFound(KudurruError):
     """There is no such thing."""
 
 
+class Redacted(NotFound):
+    """A payload was erased, and an event of the log says so."""
+
+
+class Pruned(NotFound):
+    """A position is before the first that the log can tell the state of."""
+
+    def __init__(self, what: str, oldest: int) -> None:
+        self.what = what
+        self.oldest = oldest
+        super().__init__(what, oldest)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} is before position {self.oldest}, where this log begins since it was "
+            f"pruned: give {self.oldest} or a later one, or look in a backup (`kudurru log export`)"
+        )
+
+
 class ManagedBy(KudurruError):
     """The object belongs to another manager."""
 
@@ -100,6 +122,10 @@ class Conflict(KudurruError):
 
 class Busy(KudurruError):
     """A limit is reached, or another process holds the place: try again later."""
+
+
+class Unreachable(KudurruError):
+    """Another server does not answer, or not in time."""
 
 
 class PartiallyApplied(KudurruError):

@@ -22,8 +22,11 @@ OBJECT_MOVED = "obj.moved.v1"
 scope as of a moment needs no other scope."""
 CLOCK_STEPPED = "clock.stepped.v1"
 PAYLOAD_REDACTED = "payload.redacted.v1"
-"""Names a payload that was erased in the same transaction. The verifier reads it already; it is
-no known type before something writes it."""
+"""Names payloads that were erased in the same transaction, in the scope of what they said."""
+LOG_PRUNED = "log.pruned.v1"
+"""Names the rows that were taken away in the same transaction, see `domain.pruning`."""
+LOG_EPOCH = "log.epoch.v1"
+"""The log goes on from a backup, see `domain.epochs`."""
 
 CHECKPOINT_STATE = "checkpoint.state.v1"
 """Says what the log means up to here; the signed checkpoint covers it as its last leaf."""
@@ -34,22 +37,32 @@ AUDIT_MARKED = "audit.marked.v1"
 RESTORE_BEGUN = "restore.begun.v1"
 RESTORE_DONE = "restore.done.v1"
 
+BLOCKING_SET = "blocking.set.v1"
+"""Pauses what policies deny, or ends the pause, see `domain.filtering.pauses`."""
+
 OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
 CONTENT_TYPES = OBJECT_TYPES - {OBJECT_STATUS}
 """Types that change what people wrote, or where it stands."""
 KNOWN_TYPES = OBJECT_TYPES | {
     CLOCK_STEPPED,
+    PAYLOAD_REDACTED,
+    LOG_PRUNED,
+    LOG_EPOCH,
     CHECKPOINT_STATE,
     KEY_ADOPTED,
     AUDIT_MARKED,
     RESTORE_BEGUN,
     RESTORE_DONE,
+    BLOCKING_SET,
 }
 
 SYSTEM_KEY = Key("System//log")
 """Stream of facts about the log itself."""
 CHECKPOINT_KEY = Key("System//checkpoint")
 SIGNING_KEY = Key("System//key")
+REDACTION_KEY = Key("System//redaction")
+PRUNING_KEY = Key("System//pruning")
+EPOCH_KEY = Key("System//epoch")
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -73,11 +86,20 @@ class Who(msgspec.Struct, frozen=True, kw_only=True):
     wall: int = 0  # microseconds UTC as the clock read, even where `ts` was held monotone
 
 
+class SecretWrite(msgspec.Struct, frozen=True):
+    """The secret part of an object, sealed, that is written beside the log together with the
+    object's events; None takes it away. It is no part of the chain."""
+
+    key: Key
+    sealed: bytes | None
+
+
 class ChangeSet(msgspec.Struct, frozen=True):
     """Events that become durable together or not at all, with one `who`."""
 
     events: tuple[Event, ...]
     who: Who
+    secrets: tuple[SecretWrite, ...] = ()
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False):

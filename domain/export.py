@@ -41,8 +41,15 @@ Filter = dict[str, str]
 # --- JSON Lines, verifiable -------------------------------------------------------------------
 
 
-def first_line(origin: str, size: int, selection: Filter, adoptions: Iterable[str]) -> bytes:
-    """`size` events are in the log; `adoptions` are the notes that its keys were adopted by."""
+def first_line(
+    origin: str,
+    size: int,
+    selection: Filter,
+    adoptions: Iterable[str],
+    began: str = "",
+) -> bytes:
+    """`size` events are in the log; `adoptions` are the notes that its keys were adopted by.
+    `began` is the origin that the chain began with, another where the log went on from a backup."""
     document = {
         "kudurru": "export",
         "version": EXPORT_VERSION,
@@ -51,6 +58,8 @@ def first_line(origin: str, size: int, selection: Filter, adoptions: Iterable[st
         "filter": selection or None,
         "keys": list(adoptions),
     }
+    if began not in ("", origin):
+        document["began"] = began
     return canonical(document) + b"\n"
 
 
@@ -280,7 +289,7 @@ COLUMNS = (
 )
 
 
-def to_row(origin: str, one: Exported) -> dict[str, Any]:  # noqa: ARG001  # as the others
+def to_row(one: Exported) -> dict[str, Any]:
     """A row of a table, fields in the order of COLUMNS."""
     event, who = one.event, one.who
     body = None if event.body is None else event.body.decode(errors="replace")

@@ -18,9 +18,10 @@ _UNITS_US = {
     "s": 1_000_000,
     "ms": 1000,
 }
-DURATION_PATTERN = r"(?:[0-9]{1,15}(?:ms|[smhd]))+"
+_WEEK_US = 7 * _UNITS_US["d"]  # read, and never written: 14d says as much as 2w
+DURATION_PATTERN = r"(?:[0-9]{1,15}(?:ms|[smhdw]))+"
 _DURATION = re.compile(DURATION_PATTERN)
-_DURATION_PART = re.compile(r"([0-9]+)(ms|[smhd])")
+_DURATION_PART = re.compile(r"([0-9]+)(ms|[smhdw])")
 
 _SIZES = {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 SIZE_PATTERN = r"[0-9]{1,15} ?(?:[KMGT]i)?B|[0-9]{1,15}"
@@ -28,10 +29,10 @@ _SIZE = re.compile(r"([0-9]{1,15}) ?((?:[KMGT]i)?B)?")
 
 
 def parse_duration(text: str) -> timedelta:
-    """`30s`, `1h30m`, `1800ms`, `400d`; at most 100 years."""
+    """`30s`, `1h30m`, `1800ms`, `400d`, `2w`; at most 100 years."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is no duration; write it as 30s, 1h30m, 1800ms or 400d")
-    total = sum(int(n) * _UNITS_US[unit] for n, unit in _DURATION_PART.findall(text))
+    total = sum(int(n) * _UNITS_US.get(unit, _WEEK_US) for n, unit in _DURATION_PART.findall(text))
     if total > 36_525 * _UNITS_US["d"]:
         raise ValueError(f"{text!r} is longer than 100 years")
     return timedelta(microseconds=total)

@@ -7,7 +7,7 @@ returns no event when nothing would change, because an apply every minute must n
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, NoReturn, Protocol, assert_never
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, assert_never
 
 import msgspec
 
@@ -41,9 +41,11 @@ from kudurru.domain.kinds.meta import (
 )
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.reconcile.secondaries import manager_of as secondary_manager
 
 Verb = Literal["created", "configured", "unchanged", "deleted", "recorded"]
 
@@ -51,7 +53,7 @@ DEFAULT_MANAGER = "kudurru"
 CONTROLLER = "kudurru-controller"
 MANAGER_MAX = 1024
 _RESERVED_MANAGERS = frozenset({"external-dns", CONTROLLER})
-_RESERVED_PREFIXES = ("update:", "mirror:")
+_RESERVED_PREFIXES = ("update:", "mirror:", "secondary:", "catalog:")
 
 EPOCH_SHIFT = 40
 
@@ -184,7 +186,7 @@ class Batch:
         self._epoch = epoch
         self._new_uid = new_uid
         self._led_to: dict[Key, tuple[Event, ...]] = {}
-        self._apexes: dict[Key, tuple[names.Name, str] | None] = {}
+        self._zones: dict[Key, _ZoneFacts | None] = {}
 
     def nested(self) -> "Batch":
         """A batch on top of this one, for commands that happen together or not at all."""
@@ -196,7 +198,7 @@ class Batch:
         """Take over what a nested batch decided."""
         for key, events in inner._led_to.items():
             self._led_to[key] = self._led_to.get(key, ()) + events
-            self._apexes.pop(key, None)
+            self._zones.pop(key, None)
 
     def find(self, key: Key) -> StoredObject | None:
         stored = self._state.find(key)
@@ -225,7 +227,7 @@ class Batch:
         if events:
             key = events[0].key
             self._led_to[key] = (*self._led_to.get(key, ()), *events)
-            self._apexes.pop(key, None)
+            self._zones.pop(key, None)
         return events, outcome
 
     def _apply(self, command: Apply) -> tuple[list[Event], Outcome]:
@@ -236,7 +238,7 @@ class Batch:
         if stored is not None and stored.manager != command.manager and not command.force:
             raise ManagedBy(str(ref_of(key)), stored.manager)
         _check_expected(key, command.expected, stored)
-        self._check_zone_rules(manifest, stored)
+        self._check_zone_rules(manifest, stored, command.manager)
         written = _Written(
             spec=msgspec.Raw(codec.canonical(manifest.spec)),
             labels=manifest.meta.labels,
@@ -254,6 +256,8 @@ class Batch:
         manifest = manifest_of(command.key, command.spec, command.labels, command.annotations)
         stored = self.find(command.key)
         self._check_zone_name(manifest, stored)
+        if isinstance(manifest.spec, DNSRecordSetSpec):
+            self._check_not_secondary(command.key, manifest.spec.zone_ref.name, command.manager)
         written = _Written(
             spec=command.spec,
             labels=command.labels,
@@ -330,6 +334,9 @@ class Batch:
         if foreign and not command.force:
             raise ManagedBy(str(ref_of(command.key)), stored.manager)
         _check_expected(command.key, command.expected, stored)
+        zone = stored.scope.partition("/")[2]
+        if command.manager is not None and stored.manager == secondary_manager(zone):
+            self._check_not_secondary(command.key, zone, command.manager)
         event = self._event(
             OBJECT_DELETED,
             command.key,
@@ -346,15 +353,25 @@ class Batch:
             type_, key, self.version(key) + 1 + after, scope, manager, codec.canonical(body)
         )
 
-    def _check_zone_rules(self, manifest: Manifest, stored: StoredObject | None) -> None:
+    def _check_zone_rules(
+        self, manifest: Manifest, stored: StoredObject | None, manager: str
+    ) -> None:
         self._check_zone_name(manifest, stored)
         if isinstance(manifest.spec, DNSRecordSetSpec):
             self._check_inside(manifest, manifest.spec)
+            self._check_not_secondary(manifest.key, manifest.spec.zone_ref.name, manager)
+
+    def _check_not_secondary(self, key: Key, zone: str, manager: str | None) -> None:
+        """What a secondary zone holds comes from its primary, whoever may write here."""
+        known = self._zone(key_of(DNS_ZONE.name, "", zone))
+        if known is not None and known.is_secondary and manager != secondary_manager(zone):
+            why = f"{zone} is Secondary: its records come from its primary, change them there"
+            raise Invalid(str(ref_of(key)), [Cause("spec.zoneRef.name", why)])
 
     def _check_zone_name(self, manifest: Manifest, stored: StoredObject | None) -> None:
         spec = manifest.spec
         if isinstance(spec, DNSZoneSpec) and stored is not None:
-            before = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
+            before = read_zone(stored.body.spec)
             if _apex(before) != _apex(spec):
                 _refuse(
                     manifest,
@@ -368,15 +385,14 @@ class Batch:
     def _check_inside(self, manifest: Manifest, spec: DNSRecordSetSpec) -> None:
         """Records outside their zone are refused while the zone is known. A record set may come
         before its zone; what is then outside shows as a problem in its status."""
-        found = self._apex_of(key_of(DNS_ZONE.name, "", spec.zone_ref.name))
-        if found is None:
+        zone = self._zone(key_of(DNS_ZONE.name, "", spec.zone_ref.name))
+        if zone is None:
             return
-        apex, text = found
-        suffix = f".{text}"
+        apex, suffix = zone.apex, f".{zone.apex_text}"
         causes = [
             Cause(
                 f"spec.endpoints[{i}].dnsName",
-                f"{endpoint.dns_name!r} is outside the zone {text}",
+                f"{endpoint.dns_name!r} is outside the zone {zone.apex_text}",
             )
             for i, endpoint in enumerate(spec.endpoints)
             if not _is_below(endpoint.dns_name, suffix)
@@ -385,21 +401,31 @@ class Batch:
         if causes:
             _refuse(manifest, *causes)
 
-    def _apex_of(self, zone: Key) -> tuple[names.Name, str] | None:
-        """The apex of a DNSZone, and the same as text: a zone has many record sets."""
-        if zone not in self._apexes:
-            stored = self.find(zone)
-            self._apexes[zone] = None
-            if stored is not None:
-                apex = _apex(msgspec.json.decode(stored.body.spec, type=DNSZoneSpec))
-                self._apexes[zone] = apex, names.to_text(apex)
-        return self._apexes[zone]
+    def _zone(self, key: Key) -> "_ZoneFacts | None":
+        if key not in self._zones:
+            stored = self.find(key)
+            self._zones[key] = _zone_facts(stored) if stored else None
+        return self._zones[key]
 
 
 def _is_below(text: str, suffix: str) -> bool:
     """Whether a name is surely below a zone, as its text tells: the usual case, ten times as cheap
     as its octets. An escaped dot before the suffix would deceive it."""
     return "\\" not in text and text.endswith((suffix, suffix[:-1]))
+
+
+class _ZoneFacts(NamedTuple):
+    """What the rules of record sets ask of their zone."""
+
+    apex: names.Name
+    apex_text: str
+    is_secondary: bool
+
+
+def _zone_facts(stored: StoredObject) -> _ZoneFacts:
+    spec = read_zone(stored.body.spec)
+    apex = _apex(spec)
+    return _ZoneFacts(apex, names.to_text(apex), spec.type == "Secondary")
 
 
 def _apex(spec: DNSZoneSpec) -> names.Name:

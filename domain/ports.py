@@ -2,12 +2,22 @@
 per port (tests/contracts, for stores tests/conformance/store) runs on every adapter."""
 
 import builtins
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from kudurru.domain.dns.upstreams import UpstreamAddress
 from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.later import Later
 from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key
 from kudurru.domain.tree import Edge
@@ -26,6 +36,27 @@ class Clock(Protocol):
 class Entropy(Protocol):
     def token(self, size: int) -> bytes:
         """`size` unpredictable bytes."""
+        ...
+
+
+class SecretBox(Protocol):
+    """Seals secrets with the key of this node, and opens what was sealed with it."""
+
+    @property
+    def id(self) -> str:
+        """Names the node key; "" while there is none."""
+        ...
+
+    def seal(self, owner: Key, secret: bytes) -> bytes:
+        """Raises: StorageFailed, Invalid when there is no key to seal with."""
+        ...
+
+    def open(self, owner: Key, sealed: bytes) -> bytes | None:
+        """None when it was sealed with another key, for another owner, or is damaged."""
+        ...
+
+    def id_of(self, sealed: bytes) -> str:
+        """Which node key sealed this; "" when that cannot be told."""
         ...
 
 
@@ -109,13 +140,23 @@ class EventLog(Protocol):
         reading all of it. Raises: LogDamaged."""
         ...
 
+    def secret(self, key: Key) -> bytes | None:
+        """The secret part of an object, sealed, as a change set wrote it last; None when there is
+        none: it is kept beside the log, and a log may come without it."""
+        ...
+
     def scopes(self) -> list[str]:
         """Every scope that an event was ever recorded in."""
         ...
 
+    def oldest(self) -> Position:
+        """The first position whose state can be told: 0, or where the newest pruning ended."""
+        ...
+
     def births(self, kind: str, upto: int) -> Iterator[Recorded]:
         """For each object of a kind that is there at a position, the event that made it: the
-        first of its stream, or the first after its last deletion. In no order."""
+        first of its stream, or the first after its last deletion; after a pruning the first that
+        is left. In no order."""
         ...
 
     def follow(self, wake: Callable[[], None]) -> None:
@@ -172,7 +213,53 @@ class StoredCheckpoint(msgspec.Struct, frozen=True):
     size: int  # events that it covers
     note: str  # C2SP signed note
     frontier: bytes  # roots of the full subtrees of the tree, 32 octets each, the largest first
-    state: bytes | None = None  # SHA-256 of the body of its checkpoint.state.v1
+    state: bytes | None = None
+    """SHA-256 of the body of its checkpoint.state.v1; of an anchor the rows kept, see `Anchor`."""
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """A payload to erase, salt and all, in the rows first <= seq <= last."""
+
+    first: int
+    last: int
+    part: Literal["body", "who"]
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """Where a pruned log begins: a checkpoint, and the rows before it that are still needed."""
+
+    size: int  # of the first checkpoint after the rows that went
+    kept: bytes  # one bit a row, the first row in the lowest bit of the first octet
+
+    @property
+    def upto(self) -> Position:
+        """Rows up to here went, but for those that are kept; a multiple of TILE_WIDTH, so that
+        the tiles have all their leaves."""
+        return Position(len(self.kept) * 8)
+
+    def keeps(self, seq: int) -> bool:
+        return bool(self.kept[(seq - 1) >> 3] >> ((seq - 1) & 7) & 1)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """First and last position of each run of rows that go, in order."""
+        first = 0
+        for seq in range(1, self.upto + 1):
+            if self.keeps(seq):
+                if first:
+                    yield first, seq - 1
+                first = 0
+            else:
+                first = first or seq
+        if first:
+            yield first, self.upto
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """What an append takes away in its transaction. The events of that append say so."""
+
+    erase: tuple[Erasure, ...] = ()
+    prune: Anchor | None = None
+    epoch: int = 0  # that the log is in from then on; 0: as before
 
 
 SignTree = Callable[[Edge, bytes], StoredCheckpoint]
@@ -187,9 +274,20 @@ class VerifiableLog(EventLog, Protocol):
         ...
 
     def append_signed(
-        self, change_sets: Sequence[ChangeSet], now_us: int, sign: SignTree
+        self,
+        change_sets: Sequence[ChangeSet],
+        now_us: int,
+        sign: SignTree | None,
+        upkeep: Upkeep | None = None,
+        *,
+        head_seq: int | None = None,
     ) -> list[Recorded]:
-        """`append`, and in the same transaction the checkpoint that `sign` makes of the tree."""
+        """`append`, and in the same transaction the checkpoint that `sign` makes of the tree, and
+        what `upkeep` takes away."""
+        ...
+
+    def anchor(self) -> Anchor | None:
+        """Of the newest pruning, None when there was none."""
         ...
 
     def hashes(self, level: int, first: int, last: int) -> Sequence[bytes]:
@@ -356,6 +454,34 @@ class Store(Protocol):
         ...
 
 
+class Peer(NamedTuple):
+    """Another server, and how to talk to it."""
+
+    address: str
+    port: int
+    is_tls: bool = False
+    server_name: str | None = None  # that its certificate must be for; None: any will do
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}"
+
+
+class TransferClient(Protocol):
+    """Asks other servers for their zones. Every wait has an end."""
+
+    async def ask(self, peer: Peer, query: bytes, *, stream: bool = False) -> bytes:
+        """The answer to one question, over UDP, or over a connection where `stream` says so or the
+        peer takes nothing else. Raises: Unreachable."""
+        ...
+
+    def fetch(self, peer: Peer, query: bytes) -> AsyncGenerator[bytes, None]:
+        """Messages of the answer over one connection, until the peer closes it or the caller the
+        iterator. Raises: Unreachable before the first message, and where one is waited for too
+        long."""
+        ...
+
+
 STREAM_IDLE_S = 10
 """How long a connection that carries DNS may be idle (RFC 7766 section 6.2.3: some seconds).
 Answers tell it to clients that ask (RFC 7828)."""
@@ -368,11 +494,24 @@ class Reply(NamedTuple):
     memo: bool
     """The same octets, but for the ID and the letter case of the question, may be given to
     anybody who sends the same query over the same kind of transport, until `invalidate()`."""
+    more: Iterator[bytes] | None = None
+    """Messages that follow, of a transfer, each made when it is asked for; on "tcp" and "tls"
+    there may be any number, elsewhere none."""
+
+
+class Neighbours(Protocol):
+    """Hardware addresses of the hosts on the same links."""
+
+    def mac_of(self, address: bytes) -> bytes:
+        """6 octets for an address of 4 or 16, empty when it is not known. Answers from memory: it
+        is asked for every query."""
+        ...
 
 
 class QueryHandler(Protocol):
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
-        """Answer one DNS message of at least 12 octets.
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        """Answer one DNS message of at least 12 octets, at once or later. A reply to come is
+        settled within some seconds, whatever happens; who does not want it any more cancels it.
 
         `client` is the address in text without port, `proto` a listener's protocol ("udp",
         "tcp", "tls", "https", "h3", "quic"). A reply over UDP has at most 4,096 octets. None: send
@@ -381,15 +520,45 @@ class QueryHandler(Protocol):
         ...
 
 
+class IdentifyingHandler(Protocol):
+    """A query handler that also wants to know what clients call themselves."""
+
+    takes_client_ids: bool
+
+    def handle(
+        self, packet: bytes, client: str, proto: str, client_id: str = ""
+    ) -> Reply | Later[Reply | None] | None:
+        """As `QueryHandler.handle`. `client_id` is one label: of the path of DoH, else the first
+        of the name that the client asked for in its TLS handshake."""
+        ...
+
+
+class RepeatListener(Protocol):
+    """A query handler that also wants to hear of the queries that engines answer by themselves."""
+
+    hears_repeats: bool
+
+    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        """(address of 4 or 16 octets, message without its ID) of queries that got a reply which
+        the handler had given before. Costs what an append costs."""
+        ...
+
+
 class QueryLimiter(Protocol):
     def admit(
-        self, clients: Sequence[bytes], queries: Sequence[bytes]
+        self,
+        clients: Sequence[bytes],
+        queries: Sequence[bytes],
+        *,
+        unknown: Sequence[bytes] | None = None,
     ) -> Sequence[bytes | None] | None:
         """Charge queries that arrived together, one or more, before anything else sees them.
 
         `clients` are addresses of 4 or 16 octets; `queries` are messages without their ID, of any
-        length. None: answer all of them. Else a verdict for each: None, answer it; octets, send
-        those behind its ID; no octets, send nothing.
+        length. `unknown` are those of them that the engine remembers no answer to, None: all of
+        them; what is never charged is never remembered, so it is among them. The result is None:
+        answer all of them. Else a verdict for each: None, answer it; octets, send those behind its
+        ID; no octets, send nothing.
         """
         ...
 
@@ -404,6 +573,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
     dropped_by_handler: int = 0
+    waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0
     unhandled_exceptions: int = 0  # raised by the handler; the query got no answer
     connections: int = 0  # open now; this and the rest are 0 on UDP
@@ -438,3 +608,55 @@ class PacketEngine(Protocol):
         ...
 
     def statistics(self) -> EngineStatistics: ...
+
+
+class Timer(Protocol):
+    def cancel(self) -> None:
+        """Harmless when it is over."""
+        ...
+
+
+class Timers(Protocol):
+    def call_later(self, delay_us: int, callback: Callable[[], None]) -> Timer:
+        """Call back once, after so many microseconds of monotonic time."""
+        ...
+
+
+class Exchange(Protocol):
+    """One query to an upstream, while it is under way."""
+
+    @property
+    def packet(self) -> bytes:
+        """The query, with ID 0: each carrier sets its own."""
+        ...
+
+    def received(self, packet: bytes) -> bool:
+        """A response with the ID of the query came, the ID set back to 0. False: it is no answer
+        to it, and the wait goes on."""
+        ...
+
+    def failed(self, why: str) -> None:
+        """No response will come. Said at most once."""
+        ...
+
+
+class Carrier(Protocol):
+    """A way to one upstream over one transport. Belongs to one event loop."""
+
+    def send(self, exchange: Exchange) -> None:
+        """Send the query. Never raises: what goes wrong is told to the exchange, later. How long
+        to wait is up to the caller, who then forgets it."""
+        ...
+
+    def forget(self, exchange: Exchange) -> None:
+        """The caller waits no more. Harmless when it is over."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Carriers(Protocol):
+    def open(self, address: UpstreamAddress, *, over_tcp: bool = False) -> Carrier:
+        """A carrier to an upstream. `over_tcp`: where it answers over UDP too, so that what was
+        truncated can be asked again."""
+        ...

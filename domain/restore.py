@@ -29,6 +29,7 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.object_store import DEFAULT_MANAGER, StoredObject, manifest_of
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
@@ -262,8 +263,7 @@ def _step(
 def _zone_name(stored: StoredObject) -> bytes:
     if not stored.key.startswith(f"{DNS_ZONE.name}/"):
         return b""
-    spec = msgspec.json.decode(stored.body.spec, type=DNS_ZONE.spec)
-    return names.key(names.from_text(spec.zone_name))  # type: ignore[attr-defined]  # a zone's
+    return names.key(names.from_text(read_zone(stored.body.spec).zone_name))
 
 
 def _is_same(a: StoredObject | None, b: StoredObject | None, *, with_owner: bool = False) -> bool:

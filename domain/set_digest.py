@@ -40,12 +40,23 @@ class SetDigest:
 
     def hexdigest(self) -> str:
         """SHA-256 over the sum as 256 octets, most significant first."""
-        return sha256(self._sum.to_bytes(_SUM_OCTETS, "big")).hexdigest()
+        return sha256(self.to_bytes()).hexdigest()
 
     def copy(self) -> "SetDigest":
         twin = SetDigest()
         twin._sum = self._sum
         return twin
+
+    def to_bytes(self) -> bytes:
+        """The sum, to go on from later."""
+        return self._sum.to_bytes(_SUM_OCTETS, "big")
+
+    @classmethod
+    def from_bytes(cls, octets: bytes) -> "SetDigest":
+        """What `to_bytes` gave."""
+        found = cls()
+        found._sum = int.from_bytes(octets, "big") & _MODULUS_MASK
+        return found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SetDigest) and self._sum == other._sum

@@ -77,6 +77,22 @@ class NodeSettings(Section, frozen=True):
     data_dir: Annotated[str, node("Directory of the log and everything derived from it")] = (
         "./kudurru-data"
     )
+    secrets_key: Annotated[
+        SecretFile,
+        node(
+            "Key that seals secrets beside the log, 64 hexadecimal digits, the same on all nodes "
+            "that share it; empty: keys/node.key in the data directory, made when first needed"
+        ),
+    ] = SecretFile("")
+
+
+class TsigSettings(Section, frozen=True):
+    allow_old: Annotated[
+        bool, cluster("Let keys of HMAC-MD5 and HMAC-SHA1 work, for old peers", restart=True)
+    ] = False
+    allow_truncated: Annotated[
+        bool, cluster("Accept MACs that are cut short (RFC 8945 section 5.2.2.1)", restart=True)
+    ] = False
 
 
 ENCRYPTED = frozenset({"tls", "https", "h3", "quic"})
@@ -191,6 +207,27 @@ class UpstreamSettings(Section, frozen=True):
     conditional: Annotated[
         Mapping[Domain, tuple[Upstream, ...]], cluster("Upstreams by domain, closest one first")
     ] = msgspec.field(default_factory=dict)
+    ca: Annotated[
+        SecretFile, cluster("CAs beside the system's that certificates of upstreams may be from")
+    ] = SecretFile("")
+
+
+class ResolverSettings(Section, frozen=True):
+    special_names: Annotated[
+        bool, cluster("Answer names that no upstream should see (RFC 6303, 6761) here")
+    ] = True
+    browser_canary: Annotated[
+        bool, cluster("Tell browsers, by use-application-dns.net, not to bypass this resolver")
+    ] = True
+    designation: Annotated[bool, cluster("Answer resolver.arpa (RFC 9462) here, with nothing")] = (
+        True
+    )
+    rebind_protection: Annotated[
+        bool, cluster("Refuse answers of upstreams that lead to private addresses")
+    ] = True
+    private_domains: Annotated[
+        tuple[Domain, ...], cluster("Domains whose names may have private addresses all the same")
+    ] = ()
 
 
 class ServeStaleSettings(Section, frozen=True):
@@ -254,7 +291,8 @@ class QuerylogSettings(Section, frozen=True):
     enabled: Annotated[bool, cluster("Log queries", restart=True)] = True
     sink: Annotated[Literal["sqlite"], cluster("Where to", restart=True)] = "sqlite"
     privacy_level: Annotated[
-        int, cluster("0 keeps all, 3 the least; from 2 clients are pseudonyms", low=0, high=3)
+        int,
+        cluster("0 keeps all, 1 cuts addresses, 2 has pseudonyms, 3 counts", low=0, high=3),
     ] = 0
     truncate: TruncateSettings = TruncateSettings()
     ignore: Annotated[tuple[Domain, ...], cluster("Domains that are not logged")] = ()
@@ -333,6 +371,13 @@ class KubernetesSettings(Section, frozen=True):
     lease: LeaseSettings = LeaseSettings()
 
 
+class SnapshotSettings(Section, frozen=True):
+    interval: Annotated[
+        timedelta,
+        node("Time between snapshots of the views, for quick starts; 0s: only when a server stops"),
+    ] = timedelta(minutes=15)
+
+
 class ZoneSettings(Section, frozen=True):
     coalesce: Annotated[timedelta, cluster("Changes within it share one serial")] = timedelta(
         milliseconds=250
@@ -362,6 +407,7 @@ class Settings(Section, frozen=True):
     acl: AclSettings = AclSettings()
     ratelimit: RatelimitSettings = RatelimitSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
+    resolver: ResolverSettings = ResolverSettings()
     cache: CacheSettings = CacheSettings()
     blocking: BlockingSettings = BlockingSettings()
     lists: ListSettings = ListSettings()
@@ -371,7 +417,9 @@ class Settings(Section, frozen=True):
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
+    snapshots: SnapshotSettings = SnapshotSettings()
     zones: ZoneSettings = ZoneSettings()
+    tsig: TsigSettings = TsigSettings()
 
 
 # Its rows.

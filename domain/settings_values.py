@@ -9,6 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from kudurru.domain.dns.names import from_text
+from kudurru.domain.dns.upstreams import parse_entry
 from kudurru.domain.documents import Document, quoting_hint
 from kudurru.domain.errors import Cause
 from kudurru.domain.notation import (
@@ -56,19 +57,13 @@ def _secret_file(text: str) -> str:
     return text.removeprefix("file:")
 
 
-_UPSTREAM = re.compile(r"(?:(?:udp|tcp|tls|https|h3|quic|sdns)://)?[^\s/]\S*")
-
-
 def _domain(text: str) -> str:
     from_text(text)
     return text
 
 
 def _upstream(text: str) -> str:
-    if not _UPSTREAM.fullmatch(text):
-        raise ValueError(
-            f"{text!r} is no upstream; write 192.0.2.1, tls://dns.example or https://…"
-        )
+    parse_entry(text)
     return text
 
 

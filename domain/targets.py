@@ -12,7 +12,7 @@ import msgspec
 
 from kudurru.domain.codec import canonical
 from kudurru.domain.commands import RecordFact
-from kudurru.domain.errors import Cause, Invalid, NotFound
+from kudurru.domain.errors import Cause, Invalid, NotFound, Pruned
 from kudurru.domain.events import (
     AUDIT_MARKED,
     CHECKPOINT_STATE,
@@ -49,8 +49,16 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     if moment > now_us:
         raise Invalid("target", [Cause("", f"{text!r} is still to come")])
     position = _position_at(moment, text, log, now_us)
-    if position == 0:
+    if position == 0 and not log.oldest():
         raise NotFound(f"{text!r} is before the first event of the log")
+    return check_kept(position, log, repr(text))
+
+
+def check_kept(position: Position, log: EventLog, what: str = "") -> Position:
+    """The position, where the log can tell the state of it. Raises: Pruned."""
+    oldest = log.oldest()
+    if position < oldest:
+        raise Pruned(what or f"position {position}", oldest)
     return position
 
 
@@ -59,7 +67,7 @@ def _checkpointed(size: str, log: EventLog) -> Position:
     event = log.get(int(size)) if _POSITION.match(size) else None
     if event is None or event.type != CHECKPOINT_STATE:
         raise NotFound(f"there is no checkpoint of {size} events in the log")
-    return event.seq
+    return check_kept(event.seq, log)
 
 
 def position_in(text: str) -> int | None:
@@ -68,12 +76,9 @@ def position_in(text: str) -> int | None:
 
 
 def _position(seq: int, log: EventLog) -> Position:
-    event = log.get(seq)
-    if event is not None:
-        return event.seq
     newest = log.head().seq
     if 0 < seq <= newest:
-        raise NotFound(f"position {seq} is no longer in the log: what was so early was pruned")
+        return check_kept(Position(seq), log)
     raise NotFound(f"position {seq} is not in the log, which ends at {newest}")
 
 
@@ -87,10 +92,10 @@ def whole_change(position: int, log: EventLog) -> Position:
 def before_change(position: int, log: EventLog) -> Position:
     """The position before the change set that a position stands in. Raises NotFound."""
     event = log.get(_position(position, log))
-    before = event.txn - 1 if event else 0
-    if log.get(before) is None:
+    before = Position(event.txn - 1 if event else 0)
+    if before == 0:
         raise NotFound(f"the log has nothing before position {position}")
-    return Position(before)
+    return check_kept(before, log)
 
 
 # --- marks ----------------------------------------------------------------------------------
@@ -120,7 +125,7 @@ def _marked(name: str, log: EventLog) -> Position:
     event = next(iter(log.read(key=_mark_key(name))), None)
     if event is None:
         raise NotFound(f"there is no mark {name!r}: make one with `kudurru audit mark {name}`")
-    return event.seq
+    return check_kept(event.seq, log, f"mark:{name}")
 
 
 # --- times ----------------------------------------------------------------------------------
@@ -153,7 +158,7 @@ def _spans(
 ) -> Iterator[tuple[Recorded, Recorded, int]]:
     """First and last event of each span, and the wall time until which it went on."""
     newest = log.head().seq
-    begun = next(iter(log.read()), None)
+    begun = next(iter(log.read(max(log.oldest() - 1, 0))), None)
     starts = [begun.seq if begun else 1, *(seq for seq in steps if begun and seq > begun.seq)]
     for start, following in zip(starts, [*starts[1:], newest + 1], strict=True):
         first, last = log.get(start), log.get(following - 1)

@@ -5,7 +5,7 @@ What the file alone cannot show is a tail that was cut off cleanly, its checkpoi
 a checkpoint must have gone out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -25,9 +25,11 @@ from kudurru.domain.chain import (
     leaf_of,
     origin_of,
 )
-from kudurru.domain.errors import ADVICE, LogDamaged, LogNewer
+from kudurru.domain.epochs import epochs, first_origin
+from kudurru.domain.errors import ADVICE, Conflict, LogDamaged, LogNewer
 from kudurru.domain.events import PAYLOAD_REDACTED, Position
-from kudurru.domain.ports import LogHead, LogRow, VerifiableLog
+from kudurru.domain.ports import Anchor, LogHead, LogRow, VerifiableLog
+from kudurru.domain.pruning import PrunedBody, newest_pruning
 from kudurru.domain.tree import TILE_WIDTH, Edge
 from kudurru.domain.verify_tree import Signed, TreeVerifier, Trust
 
@@ -49,6 +51,7 @@ class Verified(msgspec.Struct, frozen=True):
     damages: tuple[LogDamaged, ...]  # by position, at most about DAMAGES_MAX
     damage_count: int
     signed: Signed = Signed()
+    pruned: int = 0  # rows up to here went, but for those that state needs
 
     @property
     def is_whole(self) -> bool:
@@ -68,33 +71,132 @@ def verify(
     `trust` neither tree nor signatures are looked at. `seen` is called after each row, for
     progress.
 
-    Raises: LogNewer at a row written by a newer kudurru; StorageFailed.
+    Of rows that were pruned only the leaves are left: those are held against the tree, and the
+    rows between them against their leaves.
+
+    Raises: LogNewer at a row written by a newer kudurru; Conflict when the log was pruned meanwhile
+    and rows are missed for that; StorageFailed.
     """
-    anchor = _anchor(log, log.head().seq - tail if tail is not None else after)
-    verifier = Verifier(origin_of(log.log_id, log.epoch), anchor)
+    pruned = _Pruned(log)
+    start = _start(log, log.head().seq - tail if tail is not None else after, pruned.upto)
+    verifier = Verifier(first_origin(log), start, pruned.upto)
     first = verifier.seq
     tree = TreeVerifier(log, first, trust, verifier.damaged) if trust is not None else None
+    count = 0
     try:
+        for damage in pruned.damages:
+            verifier.damaged(damage)
         for row in log.rows(first):
+            if row.seq <= pruned.upto:
+                _skip_to(row.seq, pruned, verifier, tree)
             verifier.feed(row)
+            count += 1
             if tree is not None and not verifier.damage_count:
                 tree.feed(row)
             if seen is not None:
                 seen(row)
+        _check_epoch(log, verifier.damaged)
     except LogDamaged as damage:  # rows that the storage cannot even read
         verifier.damaged(damage)
     signed = tree.finish(verifier.seq) if tree is not None else Signed()
     damages = verifier.finish()
-    return Verified(verifier.seq - first, verifier.seq, damages, verifier.damage_count, signed)
+    if damages and log.oldest() != pruned.began_at:
+        raise Conflict("the log was pruned while it was verified: run the command again")
+    return Verified(count, verifier.seq, damages, verifier.damage_count, signed, pruned.upto)
 
 
-def _anchor(log: VerifiableLog, before: int) -> LogHead | None:
+def _skip_to(
+    found: int, pruned: "_Pruned", verifier: "Verifier", tree: TreeVerifier | None
+) -> None:
+    """Take in the leaves of pruned rows before one that is there, and may be there."""
+    for seq in pruned.before(found, verifier.seq):
+        leaf = pruned.leaf(seq)
+        verifier.skip(seq, leaf)
+        if tree is not None and not verifier.damage_count:
+            tree.feed_pruned(seq, leaf)
+    if not pruned.may_be_there(found):
+        message = f"the row was pruned, and is there again; {ADVICE}"
+        verifier.damaged(LogDamaged("gap", found, message))
+
+
+class _Pruned:
+    """Rows that are not there, and need not be. Where nobody can tell which those are, any of
+    those that were pruned."""
+
+    def __init__(self, log: VerifiableLog) -> None:
+        self._log = log
+        self._anchor = log.anchor()
+        self.began_at = log.oldest()
+        self.damages: list[LogDamaged] = []
+        self._leaves: Sequence[bytes] = ()
+        self._tile = -1
+        self.upto = 0
+        found = newest_pruning(log)
+        if found is not None:
+            self.upto = found[1].upto
+            if self._anchor is None or not found[1].matches(self._anchor):
+                self._anchor = None
+                self.damages.append(_no_anchor(*found))
+        elif self._anchor is not None:
+            self.damages.append(_no_pruning(self._anchor))
+            self._anchor = None
+
+    def before(self, found: int, newest: int) -> Iterator[int]:
+        """Positions after `newest` that were pruned, up to the first that should be there."""
+        for seq in range(newest + 1, min(found, self.upto + 1)):
+            if self._anchor is not None and self._anchor.keeps(seq):
+                return
+            yield seq
+
+    def may_be_there(self, seq: int) -> bool:
+        return self._anchor is None or self._anchor.keeps(seq)
+
+    def leaf(self, seq: int) -> bytes:
+        """Raises: LogDamaged when the tree has lost it."""
+        tile, at = divmod(seq - 1, TILE_WIDTH)
+        if tile != self._tile:
+            first = tile * TILE_WIDTH
+            self._tile, self._leaves = tile, self._log.hashes(0, first, first + TILE_WIDTH)
+        if at >= len(self._leaves):
+            raise LogDamaged("tree", seq, f"the leaf of a pruned row is missing; {ADVICE}")
+        return self._leaves[at]
+
+
+def _no_anchor(seq: int, body: PrunedBody) -> LogDamaged:
+    return LogDamaged(
+        "state",
+        body.upto,
+        f"the rows that the pruning at {seq} left up to here are written down otherwise beside "
+        f"the checkpoint of {body.anchor} events; {ADVICE}",
+    )
+
+
+def _no_pruning(anchor: Anchor) -> LogDamaged:
+    return LogDamaged(
+        "state",
+        anchor.upto,
+        "rows up to here are said to have been pruned, beside the checkpoint of "
+        f"{anchor.size} events, and no event says so; {ADVICE}",
+    )
+
+
+def _check_epoch(log: VerifiableLog, report: Callable[[LogDamaged], None]) -> None:
+    """The name that the log has is the one that its newest epoch began with."""
+    began = epochs(log)
+    origin = origin_of(log.log_id, log.epoch)
+    if began and began[-1][1].to != origin:
+        seq, body = began[-1]
+        report(LogDamaged("entry", seq, f"the log is {body.to} since, and says {origin}; {ADVICE}"))
+
+
+def _start(log: VerifiableLog, before: int, pruned: int) -> LogHead | None:
     """The stored head after about `before` rows, at the edge of a tile. None (verify everything)
     when it is before the first row, or head or tree are missing: a log that looks wrong is read
     whole."""
     before -= before % TILE_WIDTH
     if before <= 0:
         return None
+    before = max(before, pruned)
     try:
         Edge.read(before, log.hashes)
     except LogDamaged:
@@ -115,9 +217,11 @@ class Verifier:
     the verifier picks up the thread, so that the next is an independent one.
     """
 
-    def __init__(self, origin: str, after: LogHead | None = None) -> None:
-        """Begin before the first row, or after a place whose head the caller trusts."""
+    def __init__(self, origin: str, after: LogHead | None = None, pruned: int = 0) -> None:
+        """Begin before the first row, or after a place whose head the caller trusts. Up to
+        `pruned` rows may be left out."""
         self.seq = int(after.seq) if after else 0
+        self._pruned = pruned
         self.damage_count = 0
         self._damages: list[LogDamaged] = []
         # The heads that the next row may continue: more than one after a damaged row, where it
@@ -144,6 +248,12 @@ class Verifier:
         self._compare_columns(row, header)
         self._check_payloads(row, header)
         self._check_order(header)
+
+    def skip(self, seq: int, leaf: bytes) -> None:
+        """A row that was pruned: the chain goes on through its leaf."""
+        self.seq = seq
+        self._heads = tuple(head_after(head, leaf) for head in self._heads)
+        self._set_is_known = False
 
     def damaged(self, damage: LogDamaged) -> None:
         """Count in a damage that was found elsewhere."""
@@ -287,11 +397,17 @@ class Verifier:
             redaction = _decode_redaction(body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return  # it names nothing, so nothing is excused by it
-        if redaction.seq < self.seq:
-            self._redacted.add((redaction.seq, redaction.part))
+        self._redacted.update((seq, redaction.part) for seq in redaction.covers(self.seq - 1))
 
     def _check_order(self, header: Header) -> None:
         """Change sets are whole, time never goes back, streams have no gap."""
+        if self.seq <= self._pruned:
+            self._ts = max(self._ts, header.ts)
+            self._versions[header.obj] = header.ver
+            # The rows that went may have ended in the middle of a change set.
+            self._txn, self._n = header.txn, header.n
+            self._set_is_known = self.seq == self._pruned
+            return
         self._check_set(header)
         if header.ts < self._ts:
             self._report("entry", f"time goes back from {self._ts} to {header.ts}")

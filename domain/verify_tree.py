@@ -5,18 +5,30 @@ anew. What they cannot compute is the signature, so it is here that a rewritten 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from heapq import merge
 
 import msgspec
 
-from kudurru.domain.chain import origin_of
 from kudurru.domain.checkpoint import Checkpoint, KeyChain, frontier_hashes, parse_checkpoint
+from kudurru.domain.epochs import decode_epoch, origins
 from kudurru.domain.errors import ADVICE, Invalid, LogDamaged
-from kudurru.domain.events import CHECKPOINT_STATE, KEY_ADOPTED, SIGNING_KEY
+from kudurru.domain.events import (
+    CHECKPOINT_STATE,
+    EPOCH_KEY,
+    KEY_ADOPTED,
+    LOG_EPOCH,
+    LOG_PRUNED,
+    PAYLOAD_REDACTED,
+    SIGNING_KEY,
+)
 from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
 from kudurru.domain.signed_note import CheckSignature, VerifierKey
 from kudurru.domain.tree import TILE_WIDTH, Edge, Tile, root_of_frontier
 
 Report = Callable[[LogDamaged], None]
+
+_KEPT_ELSEWHERE = "the checkpoint that was kept elsewhere"
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -51,7 +63,10 @@ class TreeVerifier:
         self._log = log
         self._report = report
         self._trust = trust
-        self._keys = KeyChain(origin_of(log.log_id, log.epoch), trust.check, trust.keys)
+        self._origins = origins(log)
+        self._keys = KeyChain(self._origins[0][1], trust.check, trust.keys)
+        self._taken_at = 0  # position of the newest event that took rows or payloads away
+        self._taken = ""  # which that was
         self._edge = Edge.read(first, log.hashes)
         self._leaves: list[bytes] = []
         self._stored: Iterator[StoredCheckpoint]
@@ -60,8 +75,9 @@ class TreeVerifier:
         self._good = 0  # leaves under the last signed root that was right
         self._is_damaged = False
         self.signed = Signed()
-        for event in log.read(0, first, key=SIGNING_KEY):
-            self._adopt(event.seq, event.body)
+        adoptions = log.read(0, first, key=SIGNING_KEY)
+        for event in merge(adoptions, log.read(0, first, key=EPOCH_KEY), key=lambda e: e.seq):
+            self._follow_keys(event.type, event.seq, event.body)
         self._seek(first)
         if trust.checkpoint is not None:
             self._check_outside(trust.checkpoint)
@@ -70,25 +86,47 @@ class TreeVerifier:
         """The next row, in which nothing was wrong."""
         if self._is_damaged:
             return
-        self._leaves.append(row.leaf)
-        self._size = row.seq
-        if row.type == KEY_ADOPTED:
-            self._adopt(row.seq, row.body)
+        self._follow_keys(row.type, row.seq, row.body)
+        self._follow_upkeep(row)
         if row.type == CHECKPOINT_STATE and (self._next is None or self._next.size > row.seq):
             self._seek(row.seq - 1)
-        is_due = self._next is not None and self._next.size == row.seq
+        stored = self._next
+        has_checkpoint = self._take(row.seq, row.leaf)
+        if row.type == CHECKPOINT_STATE and not has_checkpoint:
+            self._damage("signature", row.seq, f"the checkpoint of {row.seq} events is missing")
+        elif has_checkpoint and stored is not None:
+            self._check_state(stored, row.body)
+
+    def _check_state(self, stored: StoredCheckpoint, body: bytes | None) -> None:
+        """The digest beside a checkpoint; of an anchor there are the rows that are kept."""
+        if stored.state is None or body is None or stored.state == sha256(body).digest():
+            return
+        anchor = self._log.anchor()
+        if anchor is None or stored.state != anchor.kept:
+            message = f"the digest of the state beside the checkpoint of {stored.size} is another"
+            self._damage("tree", stored.size, message)
+
+    def feed_pruned(self, seq: int, leaf: bytes) -> None:
+        """The leaf of a row that is gone, as the tiles have it."""
+        if not self._is_damaged:
+            self._take(seq, leaf)
+
+    def _take(self, seq: int, leaf: bytes) -> bool:
+        """Whether there is a checkpoint of that size."""
+        self._leaves.append(leaf)
+        self._size = seq
+        is_due = self._next is not None and self._next.size == seq
         outside = self._trust.checkpoint
-        is_outside = outside is not None and outside.size == row.seq
-        if is_due or is_outside or row.seq % TILE_WIDTH == 0:
+        is_outside = outside is not None and outside.size == seq
+        if is_due or is_outside or seq % TILE_WIDTH == 0:
             self._grow()
         if is_outside and outside is not None:
-            self._check_root(outside, "the checkpoint that was kept elsewhere")
+            self._check_root(outside, self._edge, _KEPT_ELSEWHERE)
         if is_due:
             assert self._next is not None
             self._check_stored(self._next)
             self._next = next(self._stored, None)
-        elif row.type == CHECKPOINT_STATE:
-            self._damage("signature", row.seq, f"the checkpoint of {row.seq} events is missing")
+        return is_due
 
     def finish(self, newest: int) -> Signed:
         """What is left once the last row, `newest`, was read, damaged or not."""
@@ -101,6 +139,13 @@ class TreeVerifier:
         self._check_end(newest)
         if not self.signed.size and not self._is_damaged:
             self._check_newest()
+        if self._taken_at > self.signed.size and not self._is_damaged:
+            self._damage(
+                "signature",
+                self._taken_at,
+                f"{self._taken} is under no checkpoint, and it always is: what it names may have "
+                "been taken away by somebody who has no key",
+            )
         is_missed = newest and self._keys.is_checked and not self.signed.is_trusted
         if is_missed and not self._is_damaged:
             signer = self.signed.key or "no key"
@@ -108,9 +153,28 @@ class TreeVerifier:
                 "signature",
                 newest,
                 f"the log is signed by {signer}, which is none of the trusted keys and was not "
-                "adopted under one",
+                f"adopted under one{self._since_epoch()}",
             )
         return self.signed
+
+    def _follow_upkeep(self, row: LogRow) -> None:
+        """What takes something out of the log is signed with it, or anybody who writes the file
+        could add the event that excuses a gap. Of several nodes one has the key: what another
+        erased is signed a moment later."""
+        if row.type == LOG_PRUNED:
+            self._taken_at, self._taken = row.seq, "a pruning"
+        elif row.type == PAYLOAD_REDACTED and self._keys.has_begun and not self._log.is_shared:
+            self._taken_at, self._taken = row.seq, "a redaction"
+
+    def _since_epoch(self) -> str:
+        """What to do when the trusted keys are of an epoch before."""
+        seq, origin = self._origins[-1]
+        if not seq or any(key.name == origin for key in self._trust.keys):
+            return ""
+        return (
+            f"; it went on from a backup at {seq}, as {origin}: if you know of that, give the key "
+            "that the import printed too"
+        )
 
     def _seek(self, after: int) -> None:
         """Go on with the first checkpoint of more than `after` events."""
@@ -124,6 +188,21 @@ class TreeVerifier:
         if not self._is_damaged:
             self._is_damaged = True
             self._report(LogDamaged(kind, position, f"{message}; {ADVICE}"))
+
+    def _follow_keys(self, type_: str, seq: int, body: bytes | None) -> None:
+        if type_ == KEY_ADOPTED:
+            self._adopt(seq, body)
+        elif type_ == LOG_EPOCH:
+            self._begin_epoch(seq, body)
+
+    def _begin_epoch(self, seq: int, body: bytes | None) -> None:
+        epoch = decode_epoch(body)
+        if epoch is None or epoch.origin != self._keys.origin:
+            was = epoch.origin if epoch else "a log that cannot be told"
+            what = f"an epoch of {was} begins, and this log was {self._keys.origin}"
+            self._damage("signature", seq, what)
+        else:
+            self._keys.begin_epoch(seq, epoch.to)
 
     def _adopt(self, seq: int, body: bytes | None) -> None:
         fault = self._keys.adopt(seq, body)
@@ -171,14 +250,13 @@ class TreeVerifier:
     # --- checkpoints --------------------------------------------------------------------
 
     def _check_outside(self, given: Checkpoint) -> None:
-        origin = self._keys.origin
         newest = self._log.head().seq
-        if given.origin != origin:
+        if given.origin != self._origin_at(given.size):
             self._damage(
                 "signature",
                 given.size,
-                f"the checkpoint given is of {given.origin}, and this log is {origin}: give one of "
-                "this log and epoch",
+                f"the checkpoint given is of {given.origin}, and this log is "
+                f"{self._origin_at(given.size)}: give one of this log and epoch",
             )
         elif given.size > newest:
             self._damage(
@@ -186,8 +264,13 @@ class TreeVerifier:
                 newest + 1,
                 f"the log ends at {newest} and the checkpoint given covers {given.size} events",
             )
-        elif given.size == self._size:
-            self._check_root(given, "the checkpoint that was kept elsewhere")
+        elif given.size <= self._size:
+            try:
+                edge = Edge.read(given.size, self._log.hashes)
+            except LogDamaged as damage:
+                self._damage(damage.kind, damage.position, "the tree has holes")
+            else:
+                self._check_root(given, edge, _KEPT_ELSEWHERE)
 
     def _check_newest(self) -> None:
         """The newest checkpoint, where none lies in the rows that were read."""
@@ -220,7 +303,7 @@ class TreeVerifier:
         except Invalid as error:
             self._damage("signature", stored.size, f"the checkpoint cannot be read: {error}")
             return None
-        if (checkpoint.origin, checkpoint.size) != (self._keys.origin, stored.size):
+        if (checkpoint.origin, checkpoint.size) != (self._origin_at(stored.size), stored.size):
             self._damage(
                 "signature",
                 stored.size,
@@ -230,12 +313,15 @@ class TreeVerifier:
             return None
         return checkpoint
 
-    def _check_root(self, checkpoint: Checkpoint, what: str) -> None:
+    def _origin_at(self, size: int) -> str:
+        return next(origin for seq, origin in reversed(self._origins) if seq <= size)
+
+    def _check_root(self, checkpoint: Checkpoint, edge: Edge, what: str) -> None:
         """Of a checkpoint from elsewhere: this log may have been given another row of keys."""
         if self._keys.is_signed_by_trusted(checkpoint) and not self._keys.is_signed(checkpoint):
-            self._compare(checkpoint, self._edge, what)
+            self._compare(checkpoint, edge, what)
         else:
-            self._check_note(checkpoint, self._edge, what)
+            self._check_note(checkpoint, edge, what)
 
     def _check_note(
         self, checkpoint: Checkpoint, edge: Edge, what: str, frontier: Sequence[bytes] = ()

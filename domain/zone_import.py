@@ -49,7 +49,7 @@ class Present(msgspec.Struct, frozen=True):
         name = record_set_name(owner, apex, zone)
         if not self.others:
             return name
-        second = _suffixed(name, names.key(owner) + zone.encode())
+        second = second_name(name, owner, zone)
         is_second = name in self.others or (second in self.ours and name not in self.ours)
         return second if is_second else name
 
@@ -77,6 +77,11 @@ def record_set_name(owner: Name, apex: Name, zone: str) -> str:
     text = f"{relative}.{zone}"
     # Owners that are really called "apex" or "wildcard" must not meet the two above.
     return _object_name(text, key, is_taken=relative == "apex" or first == "wildcard")
+
+
+def second_name(name: str, owner: Name, zone: str) -> str:
+    """Object name for an owner where another zone's record set has its first."""
+    return _suffixed(name, names.key(owner) + zone.encode())
 
 
 def _object_name(text: str, key: Name, *, is_taken: bool = False) -> str:
@@ -129,19 +134,19 @@ def manifests(
     ref = ZoneRef(name=name)
     for key, (owner, of_owner) in owners.items():
         skipped = (record_types.SOA, record_types.NS) if key == names.key(apex) else ()
-        endpoints = _endpoints(owner, of_owner, skipped, default_ttl)
+        endpoints = endpoints_of(owner, of_owner, skipped=skipped, default_ttl=default_ttl)
         if endpoints:
             meta = ObjectMeta(name=present.name_for(owner, apex, name), namespace=namespace)
             spec = DNSRecordSetSpec(zone_ref=ref, endpoints=endpoints)
             found.append(Manifest(kind=DNS_RECORD_SET, meta=meta, spec=spec))
     for manifest in found:
-        _check_bounds(manifest)
+        check_bounds(manifest)
     return found
 
 
-def _check_bounds(manifest: Manifest) -> None:
+def check_bounds(manifest: Manifest) -> None:
     """Objects made here have not gone through `parse_manifest`; of its bounds only these can be
-    passed by what is a zone."""
+    passed by what is a zone. Raises Invalid."""
     spec = manifest.spec
     causes: list[Cause] = []
     if isinstance(spec, DNSZoneSpec) and len(spec.nameservers) > NAMESERVERS_MAX:
@@ -208,7 +213,10 @@ def _zone_spec(
     )
 
 
-def _endpoints(owner: Name, rrs: RRs, skipped: Sequence[int], default_ttl: int) -> list[Endpoint]:
+def endpoints_of(
+    owner: Name, rrs: RRs, *, skipped: Sequence[int] = (), default_ttl: int | None = None
+) -> list[Endpoint]:
+    """Endpoints of one owner. Those with the TTL `default_ttl` leave it to the zone."""
     text = names.to_text(owner)
     found: list[Endpoint] = []
     for rtype, (ttl, rdatas) in sorted(rrs.items()):

@@ -83,9 +83,11 @@ def resolve_owner(
     apex_key: Name,
     default_ttl: int,
     now_s: int,
+    takes_apex_ns: bool = False,
 ) -> Resolved:
     """Which RRsets one owner serves at a moment, out of what all record sets want there: none
-    outside the zone."""
+    outside the zone. `takes_apex_ns`: the zone's name servers are in a record set, as they are
+    where it was transferred, and not in the DNSZone."""
     if len(contributions) > 1:
         contributions = sorted(contributions, key=lambda c: (c.created, c.key))
     owner: Name | None = None
@@ -104,7 +106,8 @@ def resolve_owner(
             holder = holders.setdefault((parsed.rtype, parsed.set_identifier), key)
             fault = outside
             if fault is None and (holder != key or is_on):
-                fault = _fault(parsed, holder, key, owner_key == apex_key, served)
+                is_apex = owner_key == apex_key
+                fault = _fault(parsed, holder, key, is_apex, served, takes_apex_ns)
             if fault is not None:
                 problems.setdefault(key, []).append(_problem(parsed, *fault))
             elif is_on:
@@ -130,13 +133,18 @@ def _outside(apex_key: Name) -> tuple[Reason, str]:
 
 
 def _fault(
-    parsed: Parsed, holder: Key, key: Key, is_apex: bool, served: dict[int, Key]
+    parsed: Parsed,
+    holder: Key,
+    key: Key,
+    is_apex: bool,
+    served: dict[int, Key],
+    takes_apex_ns: bool,
 ) -> tuple[Reason, str] | None:
     """Reason and message of what is wrong with an endpoint inside the zone. One that is off or
     expired holds its identity and is in nobody's way otherwise: it is not asked about here."""
     if holder != key:
         return "Duplicated", f"{holder} came first with this name, type and set identifier"
-    if is_apex and parsed.rtype == record_types.NS:
+    if is_apex and parsed.rtype == record_types.NS and not takes_apex_ns:
         return "Invalid", "name servers of the zone are written in spec.nameservers of the DNSZone"
     if is_apex and parsed.rtype == record_types.CNAME:
         return "Invalid", "a CNAME cannot stand beside the SOA of the zone"
@@ -155,7 +163,13 @@ def _fault(
 
 
 def apex_rrsets(spec: DNSZoneSpec) -> list[RRset]:
-    """The NS RRset at the apex, as the DNSZone writes it."""
+    """The NS RRset at the apex, as the DNSZone writes it. That of a secondary comes with the
+    transfer."""
+    if spec.type == "Secondary":
+        return []
+    # RFC 9432 section 4: a catalog has a name server, which nobody asks for, and it is "invalid.".
+    if not spec.nameservers and spec.catalog is not None:
+        return [RRset(record_types.NS, 0, (names.from_text("invalid."),))]
     if not spec.nameservers:
         return []
     ttl = spec.default_ttl if spec.nameserver_ttl is None else spec.nameserver_ttl

@@ -28,6 +28,7 @@ from kudurru.domain.checkpoint import (
 from kudurru.domain.codec import canonical
 from kudurru.domain.commands import Apply
 from kudurru.domain.dns import names
+from kudurru.domain.epochs import epoch_began
 from kudurru.domain.errors import Busy, Conflict, KudurruError, NotFound, StorageFailed
 from kudurru.domain.events import (
     CHECKPOINT_KEY,
@@ -36,17 +37,18 @@ from kudurru.domain.events import (
     SIGNING_KEY,
     ChangeSet,
     Event,
+    Position,
     Recorded,
     Who,
 )
 from kudurru.domain.kinds.meta import API_VERSION, DEFAULT_NAMESPACE
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import CONTROLLER
-from kudurru.domain.ports import SignTree, StoredCheckpoint, VerifiableLog
+from kudurru.domain.ports import SignTree, StoredCheckpoint, Upkeep, VerifiableLog
 from kudurru.domain.signed_note import SigningKey, VerifierKey
 from kudurru.domain.tree import Edge
 from kudurru.entrypoints.wiring import ATTEMPTS_MAX, BUSY, Change, Node, Overtaken
-from kudurru.projections.zone_view import ZoneState
+from kudurru.projections.zone_state import ZoneState
 
 log = logging.getLogger("kudurru.checkpoints")
 
@@ -71,8 +73,16 @@ class Plan(msgspec.Struct, frozen=True):
     """What to append for a checkpoint, and how to sign it."""
 
     change_sets: list[ChangeSet]
-    sign: SignTree
+    decided_at: Position
+    sign: SignTree | None  # None: there is no key, and what is done cannot wait for one
     done: Callable[[], None]  # once it is durable
+    upkeep: Upkeep | None = None
+
+    def append(self, log: VerifiableLog, at_us: int) -> list[Recorded]:
+        """Raises: Conflict when the log went on since; what the log does."""
+        return log.append_signed(
+            self.change_sets, at_us, self.sign, self.upkeep, head_seq=self.decided_at
+        )
 
 
 class Checkpointer:
@@ -103,8 +113,9 @@ class Checkpointer:
         return self._key.verifier if self._key else None
 
     def _read_adopted(self) -> VerifierKey | None:
+        """Of this epoch: the keys of the one before sign nothing here."""
         chain = KeyChain(self.origin, check_signature)
-        for event in self._log.read(0, key=SIGNING_KEY):
+        for event in self._log.read(epoch_began(self._log), key=SIGNING_KEY):
             chain.adopt(event.seq, event.body)
         return chain.current
 
@@ -164,15 +175,30 @@ class Checkpointer:
         before = self._needed_key()
         return self._plan(self._keys.create_next(), (before, who), now_us)
 
+    def upkeep(self, change_set: ChangeSet, upkeep: Upkeep, now_us: int) -> Plan:
+        """Events that say what is taken away, and at once the checkpoint that covers them. Where
+        another node has the key, it signs a redaction a moment later. Raises as `plan`."""
+        self._node.check_writable()
+        if self._key is None and upkeep.prune is None and self._log.is_shared:
+            return Plan([change_set], self._node.position, None, lambda: None, upkeep)
+        plan = self._plan(self._needed_key(), None, now_us, change_set)
+        return msgspec.structs.replace(plan, upkeep=upkeep)
+
     def _needed_key(self) -> SigningKey:
         self._node.check_writable()
         if self._key is None:
             raise NotFound(f"no checkpoint can be signed: {self.why_not}")
         return self._key
 
-    def _plan(self, key: SigningKey, rotates: tuple[SigningKey, Who] | None, now_us: int) -> Plan:
+    def _plan(
+        self,
+        key: SigningKey,
+        rotates: tuple[SigningKey, Who] | None,
+        now_us: int,
+        *before_it: ChangeSet,
+    ) -> Plan:
         me = Who(actor="system", source=SOURCE, wall=now_us)
-        sets = []
+        sets = list(before_it)
         if rotates is not None:
             before, who = rotates
             sets.append(self._adoption(key, before, msgspec.structs.replace(who, wall=now_us)))
@@ -182,7 +208,8 @@ class Checkpointer:
         body = self._node.objects.state().encode()
         state = Event(CHECKPOINT_STATE, CHECKPOINT_KEY, version, "/", CONTROLLER, body)
         sets.append(ChangeSet((state,), me))
-        size = self._node.objects.position + sum(len(one.events) for one in sets)
+        decided_at = self._node.position
+        size = decided_at + sum(len(one.events) for one in sets)
 
         def sign(edge: Edge, signed_body: bytes) -> StoredCheckpoint:
             if edge.size != size:
@@ -195,7 +222,7 @@ class Checkpointer:
             if rotates is not None:
                 self._keys.promote()
 
-        return Plan(sets, sign, done)
+        return Plan(sets, decided_at, sign, done)
 
     def _adoption(self, key: SigningKey, before: SigningKey | None, who: Who) -> ChangeSet:
         version = self._log.stream_version(SIGNING_KEY) + 1
@@ -221,14 +248,16 @@ class Checkpointer:
         if steps := node.clock_steps(now_us):
             node.take_in(node.append(steps, at_us, node.position))
         plan = make(now_us)
-        node.take_in(self._log.append_signed(plan.change_sets, at_us, plan.sign))
+        recorded = plan.append(self._log, at_us)
+        node.take_in(recorded)
         plan.done()
         return self.taken()
 
     def taken(self) -> StoredCheckpoint:
-        """The checkpoint that was just made, once it is published to files and folders."""
+        """The newest checkpoint, once it is published to files and folders."""
         newest = self._log.newest_checkpoint()
-        assert newest is not None
+        if newest is None:  # something was done for which there was no key
+            return StoredCheckpoint(0, "", b"")
         self.size = newest.size
         self._publish_to_files(newest)
         return newest

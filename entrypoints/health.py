@@ -1,15 +1,20 @@
 """What a node says of itself: readiness and metrics, from the statistics of its parts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kudurru import __version__
 from kudurru.adapters.metrics import Metrics, Sample, engine_samples
 from kudurru.domain.dns import names
 from kudurru.domain.ports import PacketEngine
+from kudurru.domain.reconcile.notifies import NotifyStatistics
+from kudurru.entrypoints.list_keeper import Statistics as ListStatistics
+from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.pipeline import NO_REPLY, Pipeline
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from kudurru.projections.pipeline.transfers import Transfers
 
 
 def metrics_of(
@@ -37,6 +42,43 @@ def _pipeline_samples(pipeline: Pipeline) -> Iterable[Sample]:
     yield from (Sample("dns_responses_total", (r,), n) for r, n in seen.responses.items())
     yield from (Sample("dns_dropped_total", (r,), n) for r, n in seen.dropped.items())
     yield Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions)
+    if seen.policy is not None:
+        yield Sample("rewritten_total", (), seen.policy.rewritten)
+        yield from (Sample("blocked_total", by, n) for by, n in seen.policy.blocked.items())
+    yield from (Sample("tsig_queries_total", (error,), n) for error, n in seen.signed.items())
+
+
+def transfer_samples(transfers: Transfers) -> Iterable[Sample]:
+    seen = transfers.statistics()
+    yield Sample("transfers_out_total", ("full",), seen.full)
+    yield Sample("transfers_out_total", ("incremental",), seen.incremental)
+    yield Sample("transfers_out_total", ("up_to_date",), seen.up_to_date)
+    yield Sample("transfers_out_total", ("refused",), seen.refused)
+    yield Sample("transfers_out_total", ("busy",), seen.busy)
+    yield Sample("transfers_out_total", ("failed",), seen.failed)
+    yield Sample("transfers_out_active", (), seen.active)
+    yield Sample("transfers_out_octets_total", (), seen.octets)
+
+
+def notify_samples(seen: NotifyStatistics) -> Iterable[Sample]:
+    yield Sample("notifies_out_total", ("sent",), seen.sent)
+    yield Sample("notifies_out_total", ("acknowledged",), seen.acknowledged)
+    yield Sample("notifies_out_total", ("refused",), seen.refused)
+    yield Sample("notifies_out_total", ("given_up",), seen.given_up)
+    yield Sample("notifies_out_pending", (), seen.pending)
+
+
+def list_samples(rows: Iterable[ListRow], seen: ListStatistics) -> Iterator[Sample]:
+    for row in rows:
+        name = f"{row.namespace}/{row.name}"
+        yield Sample("blocklist_entries", (name,), row.entries)
+        for phase, count in Counter(source.phase for source in row.sources).items():
+            yield Sample("blocklist_status", (name, phase), count)
+    for result, count in seen.fetches.items():
+        yield Sample("blocklist_fetches_total", (result,), count)
+    for result, count in seen.builds.items():
+        yield Sample("blocklist_builds_total", (result,), count)
+    yield Sample("blocklist_table_bytes", (), seen.bytes)
 
 
 def _limiter_samples(limiter: RateLimiter) -> Iterable[Sample]:

@@ -12,10 +12,14 @@ from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import CARRIERS, Bound, Listener, bind_all
+from kudurru.adapters.turns import Turns
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
-from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, QueryLimiter
+from kudurru.domain.later import Later
+from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, QueryLimiter, Reply
 from kudurru.domain.settings import ENCRYPTED, TlsSettings
 from kudurru.domain.settings import Listener as Configured
+from kudurru.entrypoints.early import EarlyHandler
+from kudurru.projections.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from kudurru.adapters.certificates import Certificates
@@ -25,6 +29,24 @@ PORT_TRIES = 10
 
 PARTNERS = {"udp": "tcp", "tcp": "udp", "tls": "quic", "quic": "tls", "https": "h3", "h3": "https"}
 """Protocols that clients expect on one port, over TCP and over UDP."""
+
+
+class AtListener:
+    """The pipeline as one listener asks it: with the listener's address, which client groups may
+    name. Implements `domain.ports.IdentifyingHandler` and `RepeatListener`."""
+
+    takes_client_ids = True
+
+    def __init__(self, pipeline: Pipeline | EarlyHandler, address: str) -> None:
+        self._pipeline = pipeline
+        self._address = address
+        self.hears_repeats = pipeline.hears_repeats
+        self.repeated = pipeline.repeated
+
+    def handle(
+        self, packet: bytes, client: str, proto: str, client_id: str = ""
+    ) -> Reply | Later[Reply | None] | None:
+        return self._pipeline.handle(packet, client, proto, client_id, self._address)
 
 
 class Stoppable(Protocol):
@@ -101,38 +123,45 @@ def certificate_samples(certificates: "Certificates") -> Iterable[Sample]:
 def engines_of(
     listeners: Iterable[Configured],
     bound: Iterable[Bound],
-    handler: QueryHandler,
+    pipeline: Pipeline | EarlyHandler,
     limiter: QueryLimiter,
     certificates: "Certificates | None",
 ) -> list[tuple[str, PacketEngine]]:
     """An engine for each listener, on its sockets, with its protocol."""
     engines: list[tuple[str, PacketEngine]] = []
+    turns = Turns()
     for listener, one in zip(listeners, bound, strict=True):
+        handler = AtListener(pipeline, one.address)
         if listener.proto in ENCRYPTED:
             assert certificates is not None
-            engine = _encrypted(listener, one, handler, certificates)
+            engine = _encrypted(listener, one, handler, certificates, turns)
         else:
-            engine = _plain(listener, one, handler, limiter)
+            engine = _plain(listener, one, handler, limiter, turns)
         engines.append((listener.proto, engine))
     return engines
 
 
 def _plain(
-    listener: Configured, bound: Bound, handler: QueryHandler, limiter: QueryLimiter
+    listener: Configured, bound: Bound, handler: QueryHandler, limiter: QueryLimiter, turns: Turns
 ) -> PacketEngine:
     proxies = _networks(listener)
     if listener.proto == "tcp":
-        return TcpServer(handler, bound.sockets, proxies=proxies)
+        return TcpServer(handler, bound.sockets, proxies=proxies, turns=turns)
     return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
 
 
 def _encrypted(
-    listener: Configured, bound: Bound, handler: QueryHandler, certificates: "Certificates"
+    listener: Configured,
+    bound: Bound,
+    handler: QueryHandler,
+    certificates: "Certificates",
+    turns: Turns,
 ) -> PacketEngine:
     trusted = Networks(listener.trusted_proxies)
+    proxies = _networks(listener)
     if listener.proto == "tls":
         context = certificates.context("dot")
-        return TcpServer(handler, bound.sockets, tls=context, proxies=_networks(listener))
+        return TcpServer(handler, bound.sockets, tls=context, proxies=proxies, turns=turns)
     if listener.proto == "https":
         from kudurru.adapters.dns.https import ALPN, HttpsServer
 
@@ -141,7 +170,8 @@ def _encrypted(
             bound.sockets,
             tls=certificates.context(*ALPN),
             trusted=trusted,
-            proxies=_networks(listener),
+            proxies=proxies,
+            turns=turns,
         )
     try:
         from kudurru.adapters.dns.quic import QuicServer
@@ -154,6 +184,7 @@ def _encrypted(
         proto=listener.proto,
         certificate=lambda: certificates.current,
         trusted=trusted,
+        turns=turns,
     )
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from kudurru.entrypoints.cli.output import escape
+from kudurru.entrypoints.escaping import escape
 
 
 class TextFormatter(logging.Formatter):
@@ -59,3 +59,6 @@ def start(level: str, form: str) -> None:
     logging.basicConfig(
         level={"warn": "WARNING"}.get(level, level.upper()), handlers=[handler], force=True
     )
+    logging.getLogger("apscheduler").setLevel("ERROR")  # not of every job that ran
+    # aioquic tells of every connection and of every fault of a client: anybody could fill the log.
+    logging.getLogger("quic").setLevel(logging.DEBUG if level == "debug" else logging.CRITICAL)

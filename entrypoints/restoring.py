@@ -14,15 +14,16 @@ from kudurru.domain import mass_change, restore
 from kudurru.domain.commands import Command
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, NotFound
-from kudurru.domain.events import Recorded, Who
-from kudurru.domain.kinds.recordset import DNSRecordSetSpec
+from kudurru.domain.events import Position, Recorded, Who
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
-from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S, DNSZoneSpec
+from kudurru.domain.kinds.stored import read_record_set, read_zone
+from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.domain.reconcile.zones import next_serial
 from kudurru.domain.restore import Begun, Plan, Scope, Step
+from kudurru.domain.targets import check_kept
 from kudurru.entrypoints.wiring import Change, Guard
 from kudurru.projections import as_of
 
@@ -71,6 +72,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 def plan_restore(log: EventLog, request: RestoreRequest) -> Plan:
     """Raises Invalid for a scope that is none."""
     request.scope.check()
+    check_kept(Position(request.target), log)
     base = log.head().seq
     found = as_of.between(log, request.scope, request.target, base)
     return restore.plan_restore(
@@ -100,7 +102,9 @@ def _what_to_undo(log: EventLog, what: str) -> tuple[str, Iterator[Recorded]]:
     if what.isascii() and what.isdigit():
         event = log.get(int(what))
         if event is None:
+            check_kept(Position(int(what)), log)
             raise NotFound(f"position {what} is not in the log, which ends at {log.head().seq}")
+        check_kept(Position(event.txn - 1), log, f"what was before position {event.txn}")
         return str(event.txn), log.read(event.txn - 1, event.txn + event.n - 1)
     found = _restore(log, what)
     cause = f"restore:{what}"
@@ -118,6 +122,7 @@ def _restore(log: EventLog, id_: str) -> _Found:
     events = list(log.read(key=restore.restore_key(id_)))
     if not events or events[0].body is None:
         raise NotFound(f"there is no restore {id_!r}: `kudurru history` shows their ids")
+    check_kept(Position(events[0].seq - 1), log, f"restore {id_}")
     begun = msgspec.json.decode(events[0].body, type=Begun)
     return _Found(begun, events[0].seq, events[1].seq if len(events) > 1 else 0)
 
@@ -313,7 +318,7 @@ def _zone(log: EventLog, name: str, steps: list[Step], now_s: int) -> dict[str, 
     known = as_of.find(log, key, log.head().seq, with_status=False)
     stored = known.stored(log.epoch) if known and not known.erased else None
     stored = stored or next((step.then for step in steps if step.key == key), None)
-    zone = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec) if stored else None
+    zone = read_zone(stored.body.spec) if stored else None
     ttl = zone.default_ttl if zone else ZONE_DEFAULT_TTL_S
     before = _records([step.now for step in steps], name, ttl)
     after = _records([step.then for step in steps], name, ttl)
@@ -328,7 +333,7 @@ def _zone(log: EventLog, name: str, steps: list[Step], now_s: int) -> dict[str, 
 
 def _records(stored: list[StoredObject | None], zone: str, ttl: int) -> mass_change.Records:
     specs = [
-        msgspec.json.decode(one.body.spec, type=DNSRecordSetSpec)
+        read_record_set(one.body.spec)
         for one in stored
         if one is not None and ref_of(one.key).kind == DNS_RECORD_SET.name
     ]

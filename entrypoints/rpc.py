@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -26,16 +26,26 @@ from kudurru.domain.errors import (
     KudurruError,
     ManagedBy,
     MassChange,
+    Pruned,
     StorageFailed,
 )
 from kudurru.domain.events import Who
+from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import KINDS
+from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
+from kudurru.entrypoints import service
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
+from kudurru.entrypoints.keyring import KeyRequest, KeyState
+from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
+    LOOPBACK,
     ChangeRequest,
+    Erased,
+    FlushRequest,
     Info,
     ListReply,
     ListRequest,
@@ -44,6 +54,7 @@ from kudurru.entrypoints.service import (
     manifest_to_wire,
 )
 from kudurru.entrypoints.steps import PER_STEP, no_collections
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Result
 
 log = logging.getLogger("kudurru")
@@ -131,8 +142,27 @@ class RemoteService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return self._call("problems", key)  # type: ignore[no-any-return]  # as the server sent it
 
-    def query(self, packet: bytes) -> bytes:
-        return self._call("query", packet)  # type: ignore[no-any-return]  # as the server sent it
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
+        return self._call("query", [packet, client])  # type: ignore[no-any-return]  # as the server sent it
+
+    def explain(self, request: ExplainRequest) -> Explanation:
+        return msgspec.convert(self._call("explain", msgspec.to_builtins(request)), Explanation)
+
+    def blocking(self) -> BlockingState:
+        return msgspec.convert(self._call("blocking", None), BlockingState)
+
+    def set_blocking(self, request: BlockingRequest) -> BlockingState:
+        found = self._call("set-blocking", msgspec.to_builtins(request))
+        return msgspec.convert(found, BlockingState)
+
+    def purge_queries(self, before_us: int | None) -> int:
+        return msgspec.convert(self._call("purge-queries", before_us), int)
+
+    def lists(self) -> list[ListRow]:
+        return msgspec.convert(self._call("lists", None), list[ListRow])
+
+    def refresh_lists(self, names: Sequence[Key]) -> list[Key]:
+        return self._call("refresh-lists", list(names))  # type: ignore[no-any-return]  # keys
 
     def export(self, zone: str) -> list[str]:
         return self._call("export", zone)  # type: ignore[no-any-return]  # as the server sent it
@@ -152,8 +182,32 @@ class RemoteService:
     def undo(self, request: UndoRequest) -> Carried:
         return msgspec.convert(self._call("undo", msgspec.to_builtins(request)), Carried)
 
+    def cache_stats(self) -> dict[str, int]:
+        return msgspec.convert(self._call("cache-stats", None), dict[str, int])
+
+    def refresh_zone(self, zone: str) -> str:
+        return msgspec.convert(self._call("refresh-zone", zone), str)
+
+    def cache_flush(self, name: str, *, subtree: bool = False) -> int:
+        return msgspec.convert(self._call("cache-flush", FlushRequest(name, subtree)), int)
+
+    def create_key(self, request: KeyRequest) -> Result:
+        return msgspec.convert(self._call("create-key", msgspec.to_builtins(request)), Result)
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        return msgspec.convert(self._call("revoke-key", [name, reason]), Result)
+
+    def key_states(self) -> list[KeyState]:
+        return msgspec.convert(self._call("key-states", None), list[KeyState])
+
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)
+
+    def redact(self, request: RedactRequest) -> Erased:
+        return msgspec.convert(self._call("redact", msgspec.to_builtins(request)), Erased)
+
+    def prune(self, request: PruneRequest) -> service.Pruned:
+        return msgspec.convert(self._call("prune", msgspec.to_builtins(request)), service.Pruned)
 
     def _call(self, method: str, argument: Any) -> Any:
         self._send([method, argument])
@@ -201,8 +255,8 @@ def _encode_error(error: KudurruError) -> dict[str, Any]:
             return {"type": "Invalid", "what": error.what, "causes": causes}
         case ManagedBy():
             return {"type": "ManagedBy", "what": error.what, "owner": error.owner}
-        case MassChange():
-            return {"type": "MassChange", **vars(error)}
+        case MassChange() | Pruned():
+            return {"type": type(error).__name__, **vars(error)}
         case _:
             return {"type": type(error).__name__, "message": str(error)}
 
@@ -215,10 +269,13 @@ def _decode_error(value: dict[str, Any]) -> KudurruError:
             return ManagedBy(what, owner)
         case {"type": "MassChange", "zone": str(zone), "changed": int(part), "total": int(total)}:
             return MassChange(zone, part, total)
+        case {"type": "Pruned", "what": str(what), "oldest": int(oldest)}:
+            return Pruned(what, oldest)
         case {"type": str(name), "message": str(message)}:
             kind = getattr(errors, name, None)
             simple = (
                 errors.NotFound,
+                errors.Redacted,
                 errors.Conflict,
                 errors.Busy,
                 errors.StorageFailed,
@@ -343,18 +400,29 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
     connection stays in step and the client gets the answer."""
     header = msgspec.convert(argument, ChangeHeader)
     causes: list[Cause] = []
-    manifests = []
-    if header.frames * OBJECTS_PER_FRAME > OBJECTS_MAX:
-        raise ConnectionError("too many objects")
+    manifests: list[Manifest] = []
+    left = OBJECTS_MAX
+    if header.frames > OBJECTS_MAX:  # more than one for each object: they would never end
+        raise ConnectionError("more frames than there may be objects")
     with no_collections() if header.frames > 1 else nullcontext():
         for _ in range(header.frames):
-            for i, value in enumerate(await _receive(reader), 1):
+            values = await _receive(reader)
+            if not isinstance(values, list):
+                raise ConnectionError("a frame that is no list of objects")
+            left -= len(values)
+            if left < 0:
+                manifests.clear()
+                continue
+            for i, value in enumerate(values, 1):
                 try:
                     manifests.append(manifest_from_wire(value))
                 except Invalid as error:
                     causes += [Cause(f"{error.what}: {c.field}", c.message) for c in error.causes]
                 if i % PER_STEP == 0:
                     await asyncio.sleep(0)
+    if left < 0:
+        fault = f"{OBJECTS_MAX - left} objects; at most {OBJECTS_MAX} in one change"
+        raise Invalid("request", [Cause("", fault)])
     if causes:
         raise Invalid("request", causes[:100])
     return ChangeRequest(

@@ -27,7 +27,9 @@ _REFERENCE = "#/$defs/{name}"
 def generated() -> dict[str, str]:
     """Path of each generated file in the tree to its text."""
     files = {
-        f"schemas/{kind.name.lower()}.json": _text(kind_schema(kind)) for kind in KINDS.values()
+        f"schemas/{kind.name.lower()}.json": _text(kind_schema(kind))
+        for kind in KINDS.values()
+        if not kind.is_internal  # nobody writes those by hand
     }
     files["schemas/settings.json"] = _text(settings_schema())
     files["docs/reference/settings.md"] = settings_reference()

@@ -1,8 +1,9 @@
 """`kudurru serve`: a node with its listeners, one process, one event loop.
 
-Started in order: lock, sockets, listeners (SERVFAIL until there is data), replay, the writer, the
-command socket; then the ready line. Stopped in reverse. A task that ends by itself is a fault: the
-server stops in order and exits with 1, because a half-working name server is worse than none.
+Started in order: lock, sockets, listeners (SERVFAIL until there is data), snapshot and replay, the
+writer, the command socket; then the ready line. Stopped in reverse. A task that ends by itself is a
+fault: the server stops in order and exits with 1, because a half-working name server is worse than
+none.
 """
 
 import asyncio
@@ -11,11 +12,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -23,28 +25,60 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.http_ops import HttpServer, health_routes
+from kudurru.adapters.lists.files import ListFiles
 from kudurru.adapters.metrics import metrics_routes
+from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
+from kudurru.adapters.refresh_times import RefreshTimes
 from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
+from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
-from kudurru.domain.events import Who
+from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged, NotFound
+from kudurru.domain.events import Position, Who
+from kudurru.domain.filtering.policies import BlockDefaults
+from kudurru.domain.kinds.blocklist import BlockListStatus
+from kudurru.domain.objects import Key
 from kudurru.domain.ports import PacketEngine
+from kudurru.domain.settings import (
+    AclSettings,
+    BlockingSettings,
+    CacheSettings,
+    QuerylogSettings,
+    RatelimitSettings,
+    ResolverSettings,
+    TlsSettings,
+    TsigSettings,
+    UpstreamSettings,
+)
 from kudurru.domain.settings import Listener as Configured
-from kudurru.domain.settings import RatelimitSettings, TlsSettings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, restoring
+from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.directory import (
     UNREADABLE,
-    answer,
+    keyring_of,
     open_checkpointer,
     pipeline_of,
     trust_of,
 )
-from kudurru.entrypoints.health import metrics_of
+from kudurru.entrypoints.early import EarlyHandler
+from kudurru.entrypoints.filtering import (
+    BlockingRequest,
+    ExplainRequest,
+    checked_client,
+    read_blocking,
+    read_explanation,
+    to_blocking,
+)
+from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.inbound import Inbound
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
+from kudurru.entrypoints.list_keeper import ListKeeper
+from kudurru.entrypoints.list_options import ListOptions
+from kudurru.entrypoints.list_service import status_of
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -55,15 +89,20 @@ from kudurru.entrypoints.listeners import (
     stop_all,
 )
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.notifier import Notifier
+from kudurru.entrypoints.query_logging import QueryLog
+from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
 from kudurru.entrypoints.rpc import RpcServer, as_key
 from kudurru.entrypoints.service import (
-    REASON_MAX,
     ChangeRequest,
+    FlushRequest,
     ListRequest,
     MarkRequest,
     because,
+    erased,
     export_zone,
+    pruned,
     read_info,
     read_list,
     read_object,
@@ -71,10 +110,15 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.snapshot_job import SnapshotJob
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from kudurru.projections.pipeline.signatures import Signatures
+from kudurru.projections.pipeline.transfers import Transfers
 
 log = logging.getLogger("kudurru")
 
@@ -83,6 +127,14 @@ SWITCH_INTERVAL_S = 0.0005
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
 
 PORT_TRIES = 20
+
+EARLY_MIN = 10_000
+"""Events to replay that take long enough, a third of a second, to answer meanwhile."""
+COLLECT_AFTER = 50_000
+"""Objects more than before, until Python looks for cycles among them. What a query leaves behind is
+freed by counting; at Python's 700 looking costs a forwarded query as much as all else together."""
+
+MICROSECOND = timedelta(microseconds=1)
 
 SLICE = 500
 """Events replayed before the loop may answer a query."""
@@ -103,11 +155,21 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     coalesce_s: float = 0.25
     lameduck_s: float = 5.0
     ratelimit: RatelimitSettings = RatelimitSettings()
+    blocking: BlockingSettings = BlockingSettings()
+    querylog: QuerylogSettings = QuerylogSettings()
+    acl: AclSettings = AclSettings()
+    upstreams: UpstreamSettings = UpstreamSettings()
+    resolver: ResolverSettings = ResolverSettings()
+    cache: CacheSettings = CacheSettings()
+    lists: ListOptions = ListOptions()
     with_demo: bool = False
     pid_file: Path | None = None
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     trusted_keys: tuple[str, ...] = ()
+    snapshot_interval_s: float = 0.0  # 0: only when it stops
+    secrets_key: str = ""
+    tsig: TsigSettings = TsigSettings()
 
 
 class Server:
@@ -120,14 +182,23 @@ class Server:
         self.is_synced = False
         self.is_lameduck = False
         self._node: Node | None = None
+        self._keyring: Keyring | None = None
+        self._notifier: Notifier | None = None
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
         self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
+        self._early: EarlyHandler | None = None
+        self._save_last: Callable[[], None] = lambda: None
+        self._neighbours = NeighbourTable()
+        self._pipeline: Pipeline
+        self._resolving: Resolving | None = None
+        self._keeper: CacheKeeper
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
         a part that must not end did."""
         options = self._options
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.set_threshold(COLLECT_AFTER)
         self._catch_signals()
         async with AsyncExitStack() as stack:
             directory = open_data_dir(options.data, create=True)
@@ -135,40 +206,89 @@ class Server:
                 DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
             )
             node = self._open_node(directory, stack)
+            snapshots = SnapshotJob(directory, node, options.snapshot_interval_s)
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
+            query_log = self._query_log(directory, stack)
+            keeper = self._open_lists(directory, node, writer)
             secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            addresses = await self._listen(node, writer, Cookies(secret), stack)
-            await self._replay(node, checkpointer)
+            keyring = keyring_of(
+                directory, node, options.secrets_key, allow_old=options.tsig.allow_old
+            )
+            self._keyring = keyring
+            signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
+            times = RefreshTimes(directory.refresh_times)
+            inbound = Inbound(node, writer, keyring, signatures, times)
+            notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
+            self._notifier = notifier
+            cookies = Cookies(secret)
+            addresses = await self._listen(
+                node,
+                writer,
+                keeper,
+                signatures,
+                inbound,
+                cookies,
+                directory.cache_dump,
+                query_log,
+                snapshots,
+                stack,
+            )
+            snapshots.load(self._undamaged())
+            async with self._early_answers(node, cookies):
+                await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            rpc = RpcServer(path, self._handler(node, writer))
+            handler = self._handler(node, writer, keeper, keyring, query_log, snapshots, inbound)
+            rpc = RpcServer(path, handler)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
                     running = [
                         tasks.create_task(
                             keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        )
+                        ),
+                        tasks.create_task(notifier.run(), name="notifies"),
+                        tasks.create_task(notifier.run_reports(), name="notifies: status"),
                     ]
+                    for name, runnable in inbound.runnables().items():
+                        running.append(tasks.create_task(runnable, name=name))
                     if checkpointer is not None and checkpointer.key is not None:
                         keeping = keep_checkpoints(writer, checkpointer, node.clock)
                         running.append(tasks.create_task(keeping, name="checkpoints"))
+                    if query_log is not None:
+                        writing = query_log.process.run()
+                        running.append(tasks.create_task(writing, name="query log"))
+                    running.append(tasks.create_task(keeper.run(), name="lists"))
+                    if node.log.is_shared:
+                        leading = keeper.lead(node.log.elector("lists"))
+                        running.append(tasks.create_task(leading, name="lists: leader"))
+                    looking = keep_neighbours(self._neighbours)
+                    running.append(tasks.create_task(looking, name="neighbours"))
+                    if options.cache.persist_interval:
+                        interval_s = options.cache.persist_interval.total_seconds()
+                        dumping = self._keeper.keep_dumped(interval_s)
+                        running.append(tasks.create_task(dumping, name="cache"))
                     if self._certificates is not None:
                         watch = keep_fresh(self._certificates)
                         running.append(tasks.create_task(watch, name="certificates"))
                     await rpc.start()
                     stack.push_async_callback(rpc.stop)
+                    snapshots.start()
+                    stack.push_async_callback(snapshots.stop)
                     if options.with_demo and self.why_not_writable is None:
                         await self._add_demo(node, writer)
                     if self.why_not_writable is None:
                         writer.request_stamp()
+                    await self._unless_stopped(keeper.settle())
                     self.is_synced = True
                     self._write_pid_file(stack)
                     if checkpointer is not None and checkpointer.is_new_key:
                         _tell_key(checkpointer)
+                    for problem in keyring.problems():
+                        log.warning("%s", problem)
                     announce(addresses)
                     await self._stopping.wait()
                     await self._lameduck()
@@ -178,6 +298,9 @@ class Server:
                         task.cancel()
             except ExceptionGroup as group:
                 raise _first_of(group) from group
+            await snapshots.stop()
+            # Below the listeners in the stack: nobody waits for an answer while it is written.
+            self._save_last = snapshots.save_last
 
     @property
     def why_not_writable(self) -> KudurruError | None:
@@ -189,21 +312,43 @@ class Server:
         self._stopping.set()
 
     def invalidate(self) -> None:
-        for _, engine in self._engines:
-            engine.invalidate()
+        if self.is_synced:  # nothing is remembered before, and a replay changes zones often
+            for _, engine in self._engines:
+                engine.invalidate()
+        if self._notifier is not None:
+            self._notifier.wake()
+
+    def _changed(self) -> None:
+        """Served data is another now."""
+        self.invalidate()
+        if self._resolving is not None and self._node is not None:
+            self._resolving.take_zones(self._node.zones.forwards)
 
     # --- starting -----------------------------------------------------------------------
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
         event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
-        node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self.invalidate)
+        stack.callback(lambda: self._save_last())
+        node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
+        blocking = self._options.blocking
+        ttl_s = int(blocking.ttl.total_seconds())
+        node.views.policies.configure(BlockDefaults(blocking.mode, ttl_s))
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
         if damages:
             self._stop_writing(node, damages[0])
         return node
+
+    def _query_log(self, directory: DataDir, stack: AsyncExitStack) -> QueryLog | None:
+        """What is noted until the listeners are closed is written, so it is closed after them."""
+        settings = self._options.querylog
+        if not settings.enabled:
+            return None
+        query_log = QueryLog(directory.querylog, settings, SystemClock())
+        stack.push_async_callback(query_log.process.close)
+        return query_log
 
     def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
         """None for a damaged log: nobody signs that."""
@@ -215,6 +360,40 @@ class Server:
             log.log(level, "checkpoints are not signed: %s", checkpointer.why_not)
         return checkpointer
 
+    def _open_lists(self, directory: DataDir, node: Node, writer: Writer) -> ListKeeper:
+        async def write_status(key: Key, status: BlockListStatus) -> None:
+            stored = node.objects.find(key)
+            if stored is None:
+                raise NotFound(f"{key} is gone")
+            document = {**(stored.status or {}), **msgspec.to_builtins(status)}
+            command = UpdateStatus(key=key, status=document, expected=stored.resource_version)
+            who = Who(actor="system", source="lists", reason="sources were fetched")
+            await writer.submit(Change(commands=(command,), who=who))
+
+        keeper = ListKeeper(
+            node.views.lists,
+            ListFiles(directory.lists),
+            node.clock,
+            SystemEntropy(),
+            on_matcher=node.views.policies.subscribe,
+            read_status=lambda key: status_of(node.objects.find(key)),
+            write_status=write_status,
+            options=self._options.lists,
+        )
+        keeper.open()
+        return keeper
+
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for something, or until a signal asks to stop."""
+        both = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._stopping.wait())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if both[0].done():
+                both[0].result()
+        finally:
+            for one in both:
+                one.cancel()
+
     def _stop_writing(self, node: Node, damage: LogDamaged) -> None:
         """What cannot be trusted stops writing, not answering."""
         if self._options.strict:
@@ -223,7 +402,17 @@ class Server:
         node.why_not_writable = damage
 
     async def _listen(
-        self, node: Node, writer: Writer, cookies: Cookies, stack: AsyncExitStack
+        self,
+        node: Node,
+        writer: Writer,
+        keeper: ListKeeper,
+        signatures: Signatures,
+        inbound: Inbound,
+        cookies: Cookies,
+        cache_dump: Path,
+        query_log: QueryLog | None,
+        snapshots: SnapshotJob,
+        stack: AsyncExitStack,
     ) -> str:
         """Bind every socket of every listener, or none; then serve. The ready line."""
         options = self._options
@@ -235,24 +424,55 @@ class Server:
         scraped = bind_all([Listener("tcp", options.metrics)])[0]
         for one in [*web, scraped]:
             stack.callback(close, one)
-        pipeline = pipeline_of(
+        resolving = self._resolving = Resolving(
+            options.upstreams, options.resolver, options.cache, options.acl, node.clock
+        )
+        resolving.take_zones(node.zones.forwards)
+        stack.push_async_callback(resolving.close)
+        self._keeper = CacheKeeper(resolving.cache, cache_dump, node.clock)
+        if options.cache.persist_interval:
+            max_age_us = options.cache.persist_max_age // MICROSECOND
+            self._keeper.restore(max_age_us)
+            stack.push_async_callback(self._keeper.dump_last)
+        transfers = Transfers(node.zones)
+        pipeline = self._pipeline = pipeline_of(
             node,
+            resolver=resolving.resolver,
+            route_of=resolving.route_of,
+            notes=query_log.notes if query_log is not None else None,
             is_synced=lambda: self.is_synced,
             is_lameduck=lambda: self.is_lameduck,
             identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
             on_exception=lambda error: log.error("a query failed", exc_info=error),
             cookies=cookies,
+            neighbours=self._neighbours,
+            signatures=signatures,
+            transfers=transfers,
+            control=inbound.control,
         )
-        limiter = RateLimiter(options.ratelimit, SystemClock())
-        self._engines = engines_of(options.listeners, bound, pipeline, limiter, self._certificates)
+        limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
+        self._early = early = EarlyHandler(pipeline)
+        self._engines = engines_of(options.listeners, bound, early, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
+        metrics.add(early.samples)
+        metrics.add(snapshots.samples)
+        metrics.add(resolving.samples)
+        metrics.add(lambda: list_samples(keeper.rows(), keeper.statistics()))
+        if query_log is not None:
+            metrics.add(query_log.samples)
+        metrics.add(lambda: transfer_samples(transfers))
+        metrics.add(inbound.samples)
+        if self._notifier is not None:
+            notifier = self._notifier
+            metrics.add(lambda: notify_samples(notifier.statistics()))
         if self._certificates is not None:
             certificates = self._certificates
             metrics.add(lambda: certificate_samples(certificates))
         health = health_routes(self.why_not_ready, self.warnings)
+        names = [options.node_name] if options.node_name else []
         parts: list[HttpServer | PacketEngine] = [
-            *(HttpServer(health, one.sockets) for one in web),
-            HttpServer(metrics_routes(metrics), scraped.sockets),
+            *(HttpServer(health, one.sockets, names=names) for one in web),
+            HttpServer(metrics_routes(metrics), scraped.sockets, names=names),
             *(engine for _, engine in self._engines),
         ]
         stack.push_async_callback(stop_all, parts)
@@ -276,9 +496,27 @@ class Server:
 
     def warnings(self) -> list[str]:
         """What an operator should see to, though queries are answered."""
-        if self._certificates is None or not self._certificates.problem:
-            return []
-        return [f"Certificate: {self._certificates.problem}"]
+        found = []
+        if self._certificates is not None and self._certificates.problem:
+            found.append(f"Certificate: {self._certificates.problem}")
+        if self._keyring is not None and self.is_synced:
+            found += [f"Key: {problem}" for problem in self._keyring.problems()]
+        return found
+
+    @asynccontextmanager
+    async def _early_answers(self, node: Node, cookies: Cookies) -> AsyncIterator[None]:
+        """Answer from the log, zone by zone, while all of it is replayed, when that is long."""
+        event_log, early = node.log, self._early
+        upto = self._undamaged() or event_log.head().seq
+        is_worth_it = upto - node.position >= EARLY_MIN and not event_log.is_shared
+        if early is not None and is_worth_it:
+            with suppress(*UNREADABLE, LogDamaged):  # which the replay finds, and says
+                await asyncio.to_thread(early.begin, event_log, upto, node.clock, cookies)
+        try:
+            yield
+        finally:
+            if early is not None:
+                early.end()
 
     async def _replay(self, node: Node, checkpointer: Checkpointer | None) -> None:
         """Build the views, answering SERVFAIL meanwhile."""
@@ -293,17 +531,22 @@ class Server:
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
+        if self.why_not_writable is not None:
+            node.zones.show_unstamped()
         if checkpointer is not None:
             checkpointer.recount()
 
-    async def _replay_undamaged(self, node: Node) -> None:
-        upto = None
+    def _undamaged(self) -> Position | None:
+        """Up to where the log can be trusted, when that is not its end."""
         if isinstance(self.why_not_writable, LogDamaged):
-            upto = self.why_not_writable.position - 1
+            return Position(self.why_not_writable.position - 1)
+        return None
+
+    async def _replay_undamaged(self, node: Node) -> None:
         # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
         gc.disable()
         try:
-            for i, event in enumerate(node.log.read(0, upto)):
+            for i, event in enumerate(node.log.read(node.position, self._undamaged())):
                 node.views.follower.apply(event)
                 if i % SLICE == 0:
                     await asyncio.sleep(0)
@@ -359,7 +602,19 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(self, node: Node, writer: Writer) -> Any:
+    def _handler(
+        self,
+        node: Node,
+        writer: Writer,
+        keeper: ListKeeper,
+        keyring: Keyring,
+        query_log: QueryLog | None,
+        snapshots: SnapshotJob,
+        inbound: Inbound,
+    ) -> Any:
+        resolving = self._resolving
+        assert resolving is not None, "listeners come before commands"
+
         async def handle(method: str, argument: Any, who: Who) -> Any:
             async with writer.applying:
                 pass  # what is read next is no part of a change
@@ -375,7 +630,33 @@ class Server:
                 case "problems":
                     return read_problems(node, as_key(argument))
                 case "query":
-                    return answer(node, argument)
+                    packet, client = msgspec.convert(argument, tuple[bytes, str])
+                    return await resolved(self._pipeline, packet, checked_client(client))
+                case "cache-stats":
+                    return msgspec.to_builtins(resolving.cache.statistics())
+                case "cache-flush":
+                    flush = msgspec.convert(argument, FlushRequest)
+                    return resolving.flush(flush.name, subtree=flush.subtree)
+                case "refresh-zone":
+                    return inbound.refresh(msgspec.convert(argument, str))
+                case "explain":
+                    question = msgspec.convert(argument, ExplainRequest)
+                    found = read_explanation(node, question, self._neighbours, resolving)
+                    return msgspec.to_builtins(found)
+                case "blocking":
+                    return msgspec.to_builtins(read_blocking(node))
+                case "set-blocking":
+                    blocking = msgspec.convert(argument, BlockingRequest)
+                    await writer.submit(to_blocking(node, blocking, who))
+                    return msgspec.to_builtins(read_blocking(node))
+                case "purge-queries":
+                    if query_log is None:
+                        raise NotFound("this server keeps no query log")
+                    return await query_log.process.purge(msgspec.convert(argument, int | None))
+                case "lists":
+                    return msgspec.to_builtins(keeper.rows())
+                case "refresh-lists":
+                    return keeper.refresh([as_key(key) for key in argument])
                 case "export":
                     return await asyncio.to_thread(list, export_zone(node, argument))
                 case "info":
@@ -384,8 +665,7 @@ class Server:
                 case "checkpoint":
                     return (await writer.checkpoint()).note
                 case "rotate-key":
-                    reason = msgspec.convert(argument, str)[:REASON_MAX]
-                    who = msgspec.structs.replace(who, reason=reason)
+                    who = because(who, msgspec.convert(argument, str))
                     return (await writer.rotate_key(who)).note
                 case "restore":
                     asked = msgspec.convert(argument, RestoreRequest)
@@ -398,13 +678,39 @@ class Server:
                     prepare = partial(restoring.prepare_undo, node.log, unwanted)
                     carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
                     return msgspec.to_builtins(carried)
+                case "create-key":
+                    wanted = msgspec.convert(argument, KeyRequest)
+                    made = keyring.creation(wanted, because(who, wanted.reason), SystemEntropy())
+                    return msgspec.to_builtins(await writer.submit(made))
+                case "revoke-key":
+                    name, reason = msgspec.convert(argument, tuple[str, str])
+                    gone = revocation(node, name, because(who, reason))
+                    return msgspec.to_builtins(await writer.submit(gone))
+                case "key-states":
+                    return msgspec.to_builtins(keyring.states())
                 case "mark":
                     mark = to_mark(msgspec.convert(argument, MarkRequest), who)
                     return (await writer.submit(mark)).seq
+                case "redact":
+                    secret = msgspec.convert(argument, RedactRequest)
+                    redaction = await writer.redact(secret, because(who, secret.reason))
+                    await snapshots.forget()
+                    return msgspec.to_builtins(erased(redaction))
+                case "prune":
+                    old = msgspec.convert(argument, PruneRequest)
+                    pruning = await writer.prune(old, because(who, old.reason))
+                    return msgspec.to_builtins(pruned(pruning))
                 case _:
                     raise Invalid("request", [Cause("", f"unknown method {method!r}")])
 
         return handle
+
+
+async def keep_neighbours(table: NeighbourTable) -> NoReturn:
+    """Read the hardware addresses of clients, until cancelled. A large table takes a moment."""
+    while True:
+        await asyncio.to_thread(table.refresh)
+        await asyncio.sleep(REFRESH_S)
 
 
 async def _carry_out(

@@ -4,8 +4,8 @@ Requests and replies are plain values, so that both ways are the same: `LocalSer
 node, `entrypoints.rpc.RemoteService` sends the request to the server that holds the directory.
 """
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -13,17 +13,30 @@ from kudurru.domain import targets, zone_export
 from kudurru.domain.commands import Apply, Command, Delete
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Invalid, NotFound
-from kudurru.domain.events import Who
+from kudurru.domain.events import SecretWrite, Who
+from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import API_VERSION, DEFAULT_NAMESPACE, NOT_UNICODE, is_unicode
-from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
-from kudurru.domain.object_store import DEFAULT_MANAGER, manager_faults, to_document
+from kudurru.domain.object_store import (
+    DEFAULT_MANAGER,
+    manager_faults,
+    resource_version,
+    to_document,
+)
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
+from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
+from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
 
+if TYPE_CHECKING:
+    from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
+    from kudurru.entrypoints.list_service import ListRow
+
 PAGE_MAX = 500
+LOOPBACK = "127.0.0.1"
 REASON_MAX = 1024
 
 
@@ -53,6 +66,24 @@ class MarkRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Erased(msgspec.Struct, frozen=True, kw_only=True):
+    """What a redaction has erased: `part` of the rows from `first` to `last`."""
+
+    first: int
+    last: int
+    part: str
+    others: list[int]  # positions of the same object whose content is still there
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pruning has taken away, or would: `rows` of those up to `upto`."""
+
+    upto: int = 0  # 0: nothing
+    anchor: int = 0  # size of the checkpoint that the log begins with
+    rows: int = 0
+    kept: int = 0
+
+
 class ListReply(msgspec.Struct, frozen=True, kw_only=True):
     items: list[dict[str, Any]]
     resource_version: str
@@ -68,6 +99,11 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     digests: dict[str, str]
 
 
+class FlushRequest(msgspec.Struct, frozen=True):
+    name: str = ""  # empty: everything
+    subtree: bool = False
+
+
 class Service(Protocol):
     def change(self, request: ChangeRequest) -> Result: ...
 
@@ -81,8 +117,31 @@ class Service(Protocol):
         """What is wrong with the endpoints of a record set."""
         ...
 
-    def query(self, packet: bytes) -> bytes:
-        """Answer to a DNS query; a drop is answered SERVFAIL."""
+    def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
+        """Answer to a DNS query, as a client of that address gets it; a drop is answered SERVFAIL.
+        The query log has nothing of it. Raises Invalid."""
+        ...
+
+    def explain(self, request: "ExplainRequest") -> Explanation:
+        """Why a client gets what it gets. Raises Invalid."""
+        ...
+
+    def blocking(self) -> "BlockingState": ...
+
+    def set_blocking(self, request: "BlockingRequest") -> "BlockingState":
+        """Pause or resume. Raises Invalid, NotFound."""
+        ...
+
+    def purge_queries(self, before_us: int | None) -> int:
+        """Delete logged queries from before a moment, None: all; how many. Raises: NotFound where
+        there is no query log."""
+        ...
+
+    def lists(self) -> "list[ListRow]": ...
+
+    def refresh_lists(self, names: Sequence[Key]) -> list[Key]:
+        """Fetch these lists now, or all; keys of what is fetched. Raises NotFound, Conflict for one
+        that is disabled, Busy without a server."""
         ...
 
     def export(self, zone: str) -> list[str]:
@@ -108,16 +167,53 @@ class Service(Protocol):
         """Raises Conflict when objects changed since; what the changes are refused with."""
         ...
 
+    def cache_stats(self) -> dict[str, int]:
+        """Raises NotFound without a running server."""
+        ...
+
+    def cache_flush(self, name: str, *, subtree: bool = False) -> int:
+        """How many answers were forgotten; an empty name is all. Raises NotFound without a running
+        server."""
+        ...
+
+    def refresh_zone(self, zone: str) -> str:
+        """Ask the primaries of a secondary zone now; its DNS name. Raises NotFound for a zone that
+        is no secondary, and without a running server."""
+        ...
+
+    def create_key(self, request: KeyRequest) -> Result:
+        """Make a TSIG key, or give its secret again. Raises: Invalid; Conflict when it is there
+        and works."""
+        ...
+
+    def revoke_key(self, name: str, reason: str) -> Result:
+        """Raises: NotFound."""
+        ...
+
+    def key_states(self) -> list[KeyState]: ...
+
     def mark(self, request: MarkRequest) -> int:
         """Position of the mark. Raises Conflict when the name is taken."""
         ...
 
+    def redact(self, request: RedactRequest) -> Erased:
+        """Raises: NotFound, Conflict or Invalid for what cannot be erased."""
+        ...
+
+    def prune(self, request: PruneRequest) -> Pruned:
+        """Raises: NotFound without a key to sign with."""
+        ...
+
 
 def to_change(request: ChangeRequest, who: Who) -> Change:
-    """The commands of a request. Raises Invalid for a manager or reason that may not be."""
+    """The commands of a request. Raises Invalid for a manager or reason that may not be, and for
+    objects with a secret part, which are made otherwise."""
     causes = list(manager_faults(request.manager))
     if causes:
         raise Invalid("manager", causes)
+    for manifest in request.apply:
+        if manifest.kind.is_internal:
+            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", _MADE_OTHERWISE)])
     commands: list[Command] = [
         Apply(manifest=manifest, manager=request.manager, force=request.force)
         # Zones first: record sets are held against them, wherever they stand in a file.
@@ -132,11 +228,31 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
         dry_run=request.dry_run,
         imported_serials=request.imported_serials,
         allow_mass_change=request.allow_mass_change,
+        secrets=tuple(
+            SecretWrite(key, None) for key in request.delete if KINDS[ref_of(key).kind].is_internal
+        ),
     )
+
+
+_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `kudurru tsig create`"
 
 
 def to_mark(request: MarkRequest, who: Who) -> Change:
     return Change(commands=(targets.mark_command(request.name),), who=because(who, request.reason))
+
+
+def erased(redaction: Redaction) -> Erased:
+    erasure = redaction.erasure
+    return Erased(
+        first=erasure.first, last=erasure.last, part=erasure.part, others=redaction.others
+    )
+
+
+def pruned(pruning: Pruning | None) -> Pruned:
+    if pruning is None:
+        return Pruned()
+    anchor = pruning.anchor
+    return Pruned(upto=anchor.upto, anchor=anchor.size, rows=pruning.rows, kept=pruning.kept)
 
 
 def because(who: Who, reason: str) -> Who:
@@ -173,7 +289,7 @@ def read_list(node: Node, request: ListRequest) -> ListReply:
     )
     return ListReply(
         items=[to_document(stored) for stored in page.objects],
-        resource_version=str(node.objects.position),
+        resource_version=resource_version(node.log.epoch, node.objects.position),
         next_key=page.next_key,
     )
 

@@ -18,16 +18,37 @@ PER_STEP = 100
 """Commands decided or events taken in at a time: a few milliseconds."""
 
 
+LOOK_AGAIN_S = 10.0
+"""After a large change, when what it was made of is gone."""
+
+_large = 0  # changes under way
+
+
 @contextmanager
 def no_collections() -> Iterator[None]:
     """A large change makes objects that stay or go by themselves. To look for garbage among them
-    takes ever longer, at one of the steps; so they are never looked at."""
+    takes ever longer, at one of the steps; so they are never looked at, and at the end frozen: the
+    next look would come while they are all there. On a running loop."""
+    global _large
+    _large += 1
     gc.disable()
     try:
         yield
     finally:
+        _large -= 1
+        if not _large:
+            gc.freeze()
+            gc.enable()
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, look_again)
+
+
+def look_again() -> None:
+    """Collect what was frozen and only happened to be there: connections of that moment would stay
+    for ever. What is left is few objects, some milliseconds even with a million records."""
+    if not _large:  # else the end of that one comes back to it
+        gc.unfreeze()
+        gc.collect()
         gc.freeze()
-        gc.enable()
 
 
 def finish(steps: Steps[T]) -> T:

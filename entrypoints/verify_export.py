@@ -54,6 +54,12 @@ def sha256(octets: bytes) -> bytes:
     return hashlib.sha256(octets).digest()
 
 
+def shown(text: str) -> str:
+    """Text of a file that somebody else wrote, as it may be printed: what could move a cursor or
+    turn the direction of writing would let it say what it likes of itself."""
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+
+
 # --- Ed25519 (RFC 8032 section 5.1), verification only ----------------------------------
 
 Point = tuple[int, int, int, int]
@@ -153,10 +159,10 @@ def split_note(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
     """Text of a signed note, and its signatures as (name, key id, octets)."""
     text, gap, tail = note.rpartition("\n\n")
     signatures = []
-    for line in tail.splitlines():
+    for line in tail.removesuffix("\n").split("\n"):
         parts = line.split(" ")
         octets = unbase64(parts[2]) if len(parts) == 3 and parts[0] == "—" else None
-        if octets is None or len(octets) != 68:
+        if octets is None or len(octets) <= 4:  # others than Ed25519 may have signed too
             raise Fault("signature", f"{line!r} is no signature")
         signatures.append((parts[1], octets[:4], octets[4:]))
     if not gap or not signatures:
@@ -349,7 +355,9 @@ class Event:
         if self.type == "payload.redacted.v1" and body is not None:
             said = json.loads(body)
             if isinstance(said, dict) and isinstance(said.get("seq"), int):
-                redacted.add((said["seq"], str(said.get("part", "body"))))
+                first, part, last = said["seq"], str(said.get("part", "body")), said.get("last", 0)
+                last = min(max(first, last) if isinstance(last, int) else first, self.seq - 1)
+                redacted.update((seq, part) for seq in range(max(first, 1), last + 1))
 
     def check_links(self, before: bytes) -> None:
         """Leaf and head, after the head before."""
@@ -373,6 +381,7 @@ class Export:
             said = json.loads(header)
             is_ours = said["kudurru"] == "export" and said["version"] == 1
             self.origin, self.size = str(said["origin"]), int(said["size"])
+            self.began = str(said.get("began", said["origin"]))
             self.filter = dict(said["filter"] or {})
             self.keys = [str(note) for note in said["keys"]]
         except UNREADABLE:
@@ -405,7 +414,7 @@ class Export:
 
 def verify_whole(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
     """Every event of a log, in order, and the tree of all of them."""
-    tree, seq, head = Tree(), 0, sha256(b"\x03" + export.origin.encode())
+    tree, seq, head = Tree(), 0, sha256(b"\x03" + export.began.encode())
     erased: set[tuple[int, str]] = set()
     redacted: set[tuple[int, str]] = set()
     set_end = 0
@@ -439,13 +448,14 @@ def verify_selection(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
     """Events that were picked out: each is in the log, and more is not said."""
     root: bytes | None = None
     count = before = 0
+    erased: set[tuple[int, str]] = set()
     for event in export.events():
         if event.seq <= before:
             raise Fault("gap", f"line {export.number}: position {event.seq} is out of order")
         before, count = event.seq, count + 1
         if event.leaf != event.computed:
             raise Fault("entry", f"position {event.seq}: the entry is not what was recorded")
-        event.check_payloads(set(), set())
+        event.check_payloads(erased, set())
         found = root_by_proof(event.computed, event.seq - 1, export.size, event.proof)
         if found is None or root not in (None, found):
             raise Fault("tree", f"position {event.seq}: the proof does not lead to the root")
@@ -457,7 +467,13 @@ def verify_selection(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
         root = unbase64([*export.note.split("\n"), "", "", ""][2])
     check_checkpoint(export.note, export.origin, export.size, root, keys)
     chosen = " ".join(f"{name}={value}" for name, value in sorted(export.filter.items()))
-    return f"ok: these {count} events are in the log of {export.size} events ({chosen})", keys
+    without = (
+        f", {len(erased)} payloads are not in the file, and nothing says why" if erased else ""
+    )
+    return (
+        f"ok: these {count} events are in the log of {export.size} events ({chosen}){without}",
+        keys,
+    )
 
 
 def verify_proof(text: str, trusted: list[Key]) -> tuple[str, Keys]:
@@ -483,7 +499,7 @@ def verify_proof(text: str, trusted: list[Key]) -> tuple[str, Keys]:
         raise Fault("signature", "a proof says nothing without a key: give --key")
     keys.current, keys.is_trusted = signer[0], True
     check_checkpoint(note, origin, size, root, keys)
-    print(entry.decode())
+    print(shown(entry.decode()))
     return f"ok: this entry is number {index + 1} of {size} in {origin}", keys
 
 
@@ -522,13 +538,13 @@ def main(arguments: list[str]) -> int:
             with Path(options.file).open("r", -1, "utf-8", "surrogateescape", "\n") as file:
                 message, keys = verify(file, trusted)
     except Fault as fault:
-        print(f"{fault.kind}: {fault}", file=sys.stderr)
+        print(shown(f"{fault.kind}: {fault}"), file=sys.stderr)
         return EXIT_CODES.get(fault.kind, 1)
-    except (OSError, UnicodeError) as error:
-        print(f"{options.file}: {error}", file=sys.stderr)
+    except (OSError, *UNREADABLE) as error:
+        print(shown(f"{options.file}: cannot be read: {error}"), file=sys.stderr)
         return 1
-    signer = keys.current.text if keys.current else ""
-    print(message)
+    signer = shown(keys.current.text) if keys.current else ""
+    print(shown(message))
     if keys.is_trusted:
         print(f"signed by {signer}, which is trusted")
     else:

@@ -224,5 +224,4 @@ def resumable(log: EventLog, version: str, position: Position) -> Position | Non
     after = position_of(version, log.epoch)
     if after is None or after > position:
         return None
-    is_kept = after == position or any(True for _ in log.read(after, after + 1))
-    return after if is_kept else None
+    return after if after >= log.oldest() else None

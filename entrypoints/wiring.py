@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from kudurru.adapters.time_zones import find_time_zone
 from kudurru.domain.clock_steps import Reading, step
 from kudurru.domain.commands import Command, UpdateStatus
 from kudurru.domain.dns.names import Name
@@ -23,6 +24,7 @@ from kudurru.domain.events import (
     Event,
     Position,
     Recorded,
+    SecretWrite,
     Who,
 )
 from kudurru.domain.object_store import (
@@ -41,8 +43,11 @@ from kudurru.projections import as_of, mass_change
 from kudurru.projections.bodies import Bodies
 from kudurru.projections.clock_view import ClockView
 from kudurru.projections.follow import Follower
+from kudurru.projections.lists_view import ListsView
 from kudurru.projections.objects_view import ObjectsView
-from kudurru.projections.zone_view import ZoneState, ZoneView
+from kudurru.projections.policy_view import PolicyView
+from kudurru.projections.zone_state import ZoneState
+from kudurru.projections.zone_view import ZoneView
 
 log = logging.getLogger("kudurru")
 
@@ -70,6 +75,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Serials that zones had in the files they came from, by name of the DNSZone."""
     allow_mass_change: bool = True
     guard: Guard | None = None
+    secrets: tuple[SecretWrite, ...] = ()
+    """Secret parts of the objects, written with the events that come of the commands."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -115,17 +122,31 @@ class Views:
         epoch: int,
         on_change: Callable[[], None] = lambda: None,
         *,
+        oldest: Callable[[], Position] = lambda: Position(0),
         hold_bodies: bool = False,
     ) -> None:
+        self._oldest = oldest
         self.objects = ObjectsView(read_event, epoch)
         self.zones = ZoneView(self.objects, read_event, on_change)
         self.clock = ClockView()
+        self.lists = ListsView(on_change)
+        self.policies = PolicyView(find_time_zone, on_change)
+        self.policies.subscribe(self.lists.inline)
         self.bodies = Bodies(self.objects) if hold_bodies else None
         first = [self.bodies] if self.bodies is not None else []
         # The zone view reads objects as they were before the event at hand: it comes first.
-        self.follower = Follower([*first, self.clock, self.zones, self.objects])
-        self.objects_only = Follower([*first, self.objects])
+        self.follower = Follower(
+            [*first, self.clock, self.lists, self.policies, self.zones, self.objects], oldest
+        )
+        self.objects_only = Follower([*first, self.objects], oldest)
         """For reads that need no zones; the two are not mixed on one instance."""
+
+    def follower_to(self, name: str) -> Follower:
+        """What leads to one view: that, and those that it reads. Not mixed with the others
+        either."""
+        needed = {"zones": ("bodies", "zones", "objects"), "bodies": ("bodies", "objects")}
+        found = [p for p in self.follower.projections if p.name in needed.get(name, (name,))]
+        return Follower(found, self._oldest)
 
     def digests(self) -> dict[str, str]:
         return {p.name: p.digest() for p in self.follower.projections}
@@ -150,7 +171,13 @@ class Node:
         self._why_not_writable: KudurruError | None = None
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
         self._reading: Reading | None = None
-        self.views = Views(self._read_event, log.epoch, on_change, hold_bodies=log.is_shared)
+        self.views = Views(
+            self._read_event,
+            log.epoch,
+            on_change,
+            oldest=log.oldest,
+            hold_bodies=log.is_shared,
+        )
 
     def _read_event(self, seq: int) -> Recorded | None:
         bodies = self.views.bodies
@@ -352,7 +379,7 @@ class Node:
                 record(stamp)
                 decided.events += stamp
             who = msgspec.structs.replace(change.who, wall=now_us)
-            change_set = ChangeSet(tuple(decided.events), who)
+            change_set = ChangeSet(tuple(decided.events), who, change.secrets)
             recorded = self.append([change_set], at_us, decided_at)
         result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import NoReturn
 
 import msgspec
@@ -27,9 +28,12 @@ from kudurru.domain.errors import (
     StorageFailed,
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
+from kudurru.domain.notation import duration_text
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
+from kudurru.entrypoints import upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
 from kudurru.entrypoints.steps import no_collections, unhurried
+from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import (
     ATTEMPTS_MAX,
     BUSY,
@@ -94,6 +98,8 @@ class Writer:
         and never sees a part of a change. DNS does not wait: it sees zones as they were before."""
         self.on_applied = asyncio.Event()
         """Set after each group that wrote something."""
+        self.listeners: list[Callable[[list[Recorded]], None]] = []
+        """Told of events once they are in the views."""
         self.on_recorded = asyncio.Event()
         """Set after each append, that of a stamp too."""
 
@@ -141,6 +147,47 @@ class Writer:
         """A new key signs from here on. Raises as `checkpoint` does."""
         signer = self._signer()
         return await self._sign_soon(lambda now_us: signer.rotation(who, now_us))
+
+    async def redact(self, request: RedactRequest, who: Who) -> Redaction:
+        """Erase a payload. Raises: what `upkeep.redaction` refuses with; what `submit` raises."""
+        signer, node = self._signer(), self._node
+        done: list[Redaction] = []
+
+        def make(now_us: int) -> Plan:
+            redaction = upkeep.redaction(node, request)
+            done[:] = [redaction]
+            return signer.upkeep(redaction.change_set(who, now_us), redaction.upkeep, now_us)
+
+        # What a serial names must not be what is erased, or a replay would not find it.
+        self.request_stamp()
+        await self._sign_soon(make)
+        return done[0]
+
+    async def prune(self, request: PruneRequest, who: Who) -> Pruning | None:
+        """Let rows go; None when there is nothing to prune. Raises: Conflict when another pruning
+        was faster; what `submit` raises."""
+        signer, node = self._signer(), self._node
+        log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
+        pruning = await asyncio.to_thread(upkeep.plan_pruning, log, request.before)
+        if pruning is None or request.dry_run:
+            return pruning
+
+        def make(now_us: int) -> Plan:
+            change_set = pruning.change_set(node, who, now_us)
+            return signer.upkeep(change_set, pruning.upkeep, now_us)
+
+        await self._sign_soon(make)
+        return pruning
+
+    async def prune_old(self, retention: timedelta) -> Pruning | None:
+        """For a daily job: let go what is older than that. Raises as `prune` does."""
+        node = self._node
+        before = await asyncio.to_thread(
+            upkeep.older_than, retention, node.log, node.clock.now_us()
+        )
+        reason = f"older than {duration_text(retention)}"
+        who = Who(actor="system", source="retention", reason=reason)
+        return await self.prune(PruneRequest(before=before), who)
 
     def _signer(self) -> Checkpointer:
         if self._checkpointer is None:
@@ -247,9 +294,7 @@ class Writer:
                 return found
             at_us = node.time_for_events_us(now_us)
             try:
-                recorded = await asyncio.to_thread(
-                    log.append_signed, plan.change_sets, at_us, plan.sign
-                )
+                recorded = await asyncio.to_thread(plan.append, log, at_us)
             except Conflict:
                 if not log.is_shared:
                     raise
@@ -304,7 +349,11 @@ class Writer:
         if not written:
             return node.results(decided, [])
         sets = [
-            ChangeSet(tuple(d.events), msgspec.structs.replace(d.change.who, wall=now_us))
+            ChangeSet(
+                tuple(d.events),
+                msgspec.structs.replace(d.change.who, wall=now_us),
+                d.change.secrets,
+            )
             for d in written
         ]
         await self._note_clock(now_us)
@@ -339,7 +388,7 @@ class Writer:
         try:
             async with self.applying:
                 await unhurried(node.take_in_steps(recorded))
-        except StorageFailed as error:  # views read older events for what changed
+        except (StorageFailed, LogDamaged) as error:  # views read older events for what changed
             raise StorageBroken(
                 f"position {recorded[0].seq} is recorded, and the views could not follow: {error}"
             ) from error
@@ -349,6 +398,8 @@ class Writer:
     def _count(self, recorded: list[Recorded]) -> None:
         if self._checkpointer is not None:
             self._checkpointer.count(recorded)
+        for listener in self.listeners:
+            listener(recorded)
         self.on_recorded.set()
 
     async def _catch_up(self) -> None:
@@ -382,6 +433,7 @@ class Writer:
             self._imported.clear()
         except (Stop, Busy) as error:
             self._stamps_refused += 1
+            self._node.zones.show_unstamped()  # what is recorded is served
             if isinstance(error, Stop):
                 self._stop_writing_if_broken(error)
             if self._node.why_not_writable is None:

@@ -5,7 +5,7 @@ through the index of scopes. Only what has no such narrow way (a kind, labels, e
 the whole log.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge
 
 import msgspec
@@ -23,7 +23,7 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.domain.kinds.registry import DNS_ZONE
-from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.object_store import (
     StoredObject,
     decode_body,
@@ -96,12 +96,24 @@ def state(log: EventLog, key: Key, upto: int) -> StoredObject | None:
     return known.stored(log.epoch) if known is not None and not known.erased else None
 
 
-def objects(log: EventLog, scope: Scope, upto: int) -> dict[Key, StoredObject]:
-    """The objects of a scope, in order of their keys, with their status."""
+def objects(
+    log: EventLog,
+    scope: Scope,
+    upto: int,
+    erased: Callable[[Key, str], None] = lambda key, why: None,  # noqa: ARG005  # told to nobody
+) -> dict[Key, StoredObject]:
+    """The objects of a scope, in order of their keys, with their status. `erased` is told of those
+    that were there and cannot be shown, and why."""
     fold = _read(log, scope, upto)
     matches = parse_selector(scope.selector)
-    found = {key: known.stored(log.epoch) for key, known in sorted(fold.known.items())
-             if scope.covers(key, known.applied.scope) and not known.erased}  # fmt: skip
+    found = {}
+    for key, known in sorted(fold.known.items()):
+        if not scope.covers(key, known.applied.scope):
+            continue
+        if known.erased:
+            erased(key, known.erased)
+        else:
+            found[key] = known.stored(log.epoch)
     return {key: stored for key, stored in found.items() if matches(stored.body.labels)}
 
 
@@ -252,7 +264,7 @@ def zone_named(log: EventLog, name: str, *positions: int) -> str:
     except names.BadName:
         apex = None
     for position in positions:
-        births = list(log.births(DNS_ZONE.name, position))
+        births = list(zone_births(log, position))
         by_name = [ref_of(event.key).name for event in births]
         if plain in by_name:
             return plain
@@ -262,12 +274,28 @@ def zone_named(log: EventLog, name: str, *positions: int) -> str:
     raise NotFound(f"there is no zone {name!r}, and was none then; name it as `get zone` does")
 
 
+def zone_births(log: EventLog, upto: int) -> Iterator[Recorded]:
+    """Of each DNSZone that is there at a position the event that made it, in no order. Where that
+    was redacted, the first of its contents that was not: what is asked of it here never changes."""
+    for born in log.births(DNS_ZONE.name, upto):
+        yield born if born.body is not None else _first_readable(log, born)
+
+
+def _first_readable(log: EventLog, born: Recorded) -> Recorded:
+    for event in log.read(born.seq, key=born.key):
+        if event.type == OBJECT_DELETED:
+            break
+        if event.type == OBJECT_APPLIED and event.body is not None:
+            return event
+    return born
+
+
 def apex_of(born: Recorded) -> Name | None:
     """Zone name, as a key, of a DNSZone by the event that made it; it is immutable. None where
-    that was redacted."""
+    all that tells it was redacted."""
     if born.body is None:
         return None
-    spec = msgspec.json.decode(decode_body(born.body).spec, type=DNSZoneSpec)
+    spec = read_zone(decode_body(born.body).spec)
     return names.key(names.from_text(spec.zone_name))
 
 
@@ -279,6 +307,20 @@ def last_serial(log: EventLog, zone: Key, upto: int | None = None) -> int | None
             if isinstance(serial, int):
                 return serial
     return None
+
+
+def last_stamp(log: EventLog, zone: Key, upto: int | None = None) -> tuple[int, int]:
+    """The serial that a DNSZone had last, and the position where it got it; zeros when it had
+    none."""
+    serial = at = 0
+    for event in log.read(0, upto, key=zone, newest_first=True):
+        if event.type != OBJECT_STATUS or event.body is None:
+            continue
+        found = decode_status(event.body).get("serial")
+        if not isinstance(found, int) or (serial and found != serial):
+            break
+        serial, at = found, event.seq
+    return serial, at
 
 
 # --- what was done --------------------------------------------------------------------------

@@ -6,6 +6,9 @@ asked for, some hundred octets an object beside its body. It comes first in a fo
 others find what they are about to apply.
 """
 
+from collections.abc import Iterator
+from itertools import islice
+
 import msgspec
 
 from kudurru.domain.events import (
@@ -16,6 +19,8 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.projections.objects_view import ObjectsView
+
+PART_EVENTS = 1_000
 
 
 class Bodies:
@@ -60,3 +65,17 @@ class Bodies:
 
     def digest(self) -> str:
         return f"{len(self):x}"
+
+    def dump(self) -> Iterator[bytes]:
+        yield msgspec.msgpack.encode((self.position, len(self._events), self._superseded))
+        events = iter(self._events.values())
+        while some := list(islice(events, PART_EVENTS)):
+            yield msgspec.msgpack.encode(some)
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        kind = tuple[Position, int, list[int]]
+        position, count, superseded = msgspec.msgpack.decode(next(parts), type=kind)
+        while len(self._events) < count:
+            for event in msgspec.msgpack.decode(next(parts), type=list[Recorded]):
+                self._events[event.seq] = event
+        self._superseded, self.position = superseded, position

@@ -5,6 +5,8 @@ A clock that was set a year ahead leaves a year. While it is more than a day ahe
 follow it: one wrong clock would use up half of the serial space.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from kudurru.domain.clock_steps import ClockStepped
@@ -39,3 +41,10 @@ class ClockView:
 
     def digest(self) -> str:
         return f"{self.ahead_us & (1 << 64) - 1:016x}"
+
+    def dump(self) -> Iterator[bytes]:
+        yield msgspec.msgpack.encode((self.position, self.ahead_us))
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        kind = tuple[Position, int]
+        self.position, self.ahead_us = msgspec.msgpack.decode(next(parts), type=kind)

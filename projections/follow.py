@@ -4,9 +4,10 @@ A projection holds nothing that the log does not say: it is dropped and rebuilt 
 rebuilt one equals the live one, by digest. Live and replayed events take the same road.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from kudurru.domain.errors import ADVICE, LogDamaged
 from kudurru.domain.events import KNOWN_TYPES, Position, Recorded
 from kudurru.domain.ports import EventLog
 
@@ -24,7 +25,8 @@ class Projection(Protocol):
 
     def apply(self, event: Recorded) -> None:
         """Take in the next event, the one right after `position`. Never raises for what an event
-        says: what was accepted once replays for ever."""
+        says: what was accepted once replays for ever. Raises LogDamaged where an older event is
+        gone that it needs."""
         ...
 
     def advance(self, now_s: int) -> None:
@@ -39,6 +41,15 @@ class Projection(Protocol):
         """Hex digest of the whole view; equal for equal content, however it came about."""
         ...
 
+    def dump(self) -> Iterator[bytes]:
+        """The view at its position, in parts of bounded size. Not inside a change set."""
+        ...
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        """Become what `dump` told, from the empty state. The position is set last. Raises
+        msgspec.MsgspecError, or what Python does, for parts that are not from `dump`."""
+        ...
+
 
 class Follower:
     """Keeps projections in step: each event reaches all of them, in the order given, before the
@@ -49,8 +60,15 @@ class Follower:
     right as of that position, and `stopped_at` says why nothing newer comes.
     """
 
-    def __init__(self, projections: Sequence[Projection]) -> None:
+    def __init__(
+        self,
+        projections: Sequence[Projection],
+        oldest: Callable[[], Position] = lambda: Position(0),
+    ) -> None:
+        """Up to the `oldest` position of a pruned log events are left out."""
         self.projections = tuple(projections)
+        self._oldest = oldest
+        self._pruned_upto = Position(0)  # as far as was asked for
         self.stopped_at: Recorded | None = None
 
     @property
@@ -63,10 +81,19 @@ class Follower:
         if event.type not in KNOWN_TYPES:
             self.stopped_at = event
             return
+        seq = event.seq
         for projection in self.projections:
-            if event.seq > projection.position:
-                assert event.seq == projection.position + 1, "a projection was handed a gap"
+            position = projection.position
+            if seq > position:
+                if seq != position + 1 and not self._is_pruned(seq):
+                    message = f"row {position + 1} is missing from the log; {ADVICE}"
+                    raise LogDamaged("gap", position + 1, message)
                 projection.apply(event)
+
+    def _is_pruned(self, seq: int) -> bool:
+        if seq > self._pruned_upto:
+            self._pruned_upto = self._oldest()
+        return seq <= self._pruned_upto
 
     def feed(self, events: Iterable[Recorded]) -> int:
         """Apply events; how many were taken in."""

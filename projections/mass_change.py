@@ -2,12 +2,11 @@
 
 from collections.abc import Generator, Iterable
 
-import msgspec
-
 from kudurru.domain import mass_change
 from kudurru.domain.dns import names
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
+from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import ObjectState, StoredObject
 from kudurru.domain.objects import Key, ref_of
@@ -80,12 +79,12 @@ def _zone_spec(stored: StoredObject | None) -> DNSZoneSpec | None:
     """The zone as it serves records; None when it does not."""
     if stored is None:
         return None
-    spec = msgspec.json.decode(stored.body.spec, type=DNSZoneSpec)
+    spec = read_zone(stored.body.spec)
     return spec if spec.type == "Primary" else None
 
 
 def _set_spec(stored: StoredObject | None) -> DNSRecordSetSpec | None:
-    return msgspec.json.decode(stored.body.spec, type=DNSRecordSetSpec) if stored else None
+    return read_record_set(stored.body.spec) if stored else None
 
 
 def _allows(zone: DNSZoneSpec, key: Key) -> bool:

@@ -6,12 +6,14 @@ million objects cost a few hundred megabytes less and a cold start decodes none 
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
 from kudurru.domain.checkpoint import StateBody
+from kudurru.domain.errors import LogDamaged, Redacted
 from kudurru.domain.events import (
     CHECKPOINT_STATE,
     OBJECT_APPLIED,
@@ -29,7 +31,7 @@ from kudurru.domain.object_store import (
     decode_status,
     resource_version,
 )
-from kudurru.domain.objects import Key
+from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.set_digest import SetDigest, number_of
 
 CACHE_MAX = 4096
@@ -38,7 +40,14 @@ CACHE_MAX = 4096
 READ_EVENT = Callable[[int], Recorded | None]
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+PART_ENTRIES = 20_000
+
+UNSETTLED_MAX = 4_000
+"""Objects whose change is not in the digests yet: what changes again and again is counted once, and
+to catch up takes some milliseconds."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Where the log has an object. `gc=False`: it holds integers only, and a million of them
     would cost every full collection half a second."""
 
@@ -46,6 +55,30 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     seq: int  # of its newest event of any type: makes the resourceVersion
     applied: int  # seq of the newest obj.applied
     status: int  # seq of the newest obj.status since it was created, 0 when none
+
+
+class _Unsettled(NamedTuple):
+    """What the digests have of an object."""
+
+    group: str
+    entry: Entry | None
+
+
+class _Dump(msgspec.Struct, frozen=True, array_like=True):
+    """All of the view but its entries."""
+
+    position: Position
+    entries: int  # how many come in the parts after this one
+    gone: dict[Key, int]
+    facts: dict[Key, int]
+    digest: bytes
+    groups: dict[str, bytes]
+    changed: list[str]
+    counts: dict[str, int]
+
+
+_decode_dump = msgspec.msgpack.Decoder(_Dump).decode
+_decode_entries = msgspec.msgpack.Decoder(dict[Key, Entry]).decode
 
 
 class Page(NamedTuple):
@@ -74,6 +107,8 @@ class ObjectsView:
         self._digest = SetDigest()
         self._groups: dict[str, SetDigest] = {}  # parts of it, see `_group`
         self._changed: set[str] = set()  # groups, since the last checkpoint
+        self._unsettled: dict[Key, _Unsettled] = {}
+        self._group_now: dict[Key, str] = {}  # of those
         self._moving: dict[Key, str] = {}  # scope that an object leaves in this change set
         self._counts = dict.fromkeys(KINDS, 0)
 
@@ -86,9 +121,9 @@ class ObjectsView:
             return
         key = event.key
         before = self._entries.get(key)
+        scope = event.scope
         if before is not None:
-            scope = self._moving.pop(key, event.scope) if self._moving else event.scope
-            self._shift(scope, key, -number_of(_element(key, before)))
+            scope = self._moving.pop(key, scope) if self._moving else scope
             self._cache.pop(key, None)
         entry: Entry | None = None
         match event.type:
@@ -111,30 +146,55 @@ class ObjectsView:
         else:
             self._entries[key] = entry
             self._gone.pop(key, None)
-            self._shift(event.scope, key, number_of(_element(key, entry)))
+        if before is not None or entry is not None:
+            self._count_later(key, before, _group(scope, key), _group(event.scope, key))
 
-    def _shift(self, scope: str, key: Key, number: int) -> None:
+    def _count_later(self, key: Key, before: Entry | None, left: str, group: str) -> None:
+        """Note that an object was in the group `left` and is in `group` now."""
+        self._changed.add(left)
+        self._changed.add(group)
+        self._group_now[key] = group
+        if key not in self._unsettled:
+            self._unsettled[key] = _Unsettled(left, before)
+            if len(self._unsettled) > UNSETTLED_MAX:
+                self._settle_one()
+
+    def _settle_one(self) -> None:
+        key, (left, before) = self._unsettled.popitem()
+        group, entry = self._group_now.pop(key), self._entries.get(key)
+        if before is not None:
+            self._shift(left, -number_of(_element(key, before)))
+        if entry is not None:
+            self._shift(group, number_of(_element(key, entry)))
+
+    def _settle(self) -> None:
+        """Bring the digests up to the entries."""
+        while self._unsettled:
+            self._settle_one()
+
+    def _shift(self, name: str, number: int) -> None:
         """Count an object in or out."""
-        name = _group(scope, key)
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = SetDigest()
         group.shift(number)
         self._digest.shift(number)
-        self._changed.add(name)
 
     def advance(self, now_s: int) -> None:
         """Objects do not expire; only what they say does."""
 
     def digest(self) -> str:
+        self._settle()
         return self._digest.hexdigest()
 
     def state(self) -> StateBody:
         """What a checkpoint says of the state here: see `domain.checkpoint`."""
+        self._settle()
         return StateBody(self.digest(), {name: self._group_digest(name) for name in self._changed})
 
     def state_differences(self, said: StateBody) -> list[str]:
         """Groups that a checkpoint here has otherwise; "all" for one that it leaves out."""
+        self._settle()
         found = {name: self._group_digest(name) for name in said.groups.keys() | self._changed}
         different = [n for n, digest in found.items() if said.groups.get(n, "") != digest]
         return sorted(different) or ([] if said.all == self.digest() else ["all"])
@@ -142,6 +202,42 @@ class ObjectsView:
     def _group_digest(self, name: str) -> str:
         group = self._groups.get(name)
         return group.hexdigest() if group else ""
+
+    # --- snapshots ----------------------------------------------------------------------
+
+    def dump(self) -> Iterator[bytes]:
+        assert not self._moving, "a change set is being applied"
+        self._settle()
+        head = _Dump(
+            self.position,
+            len(self._entries),
+            self._gone,
+            self.facts,
+            self._digest.to_bytes(),
+            {name: digest.to_bytes() for name, digest in self._groups.items()},
+            sorted(self._changed),
+            self._counts,
+        )
+        yield msgspec.msgpack.encode(head)
+        entries = iter(self._entries.items())
+        while some := dict(islice(entries, PART_ENTRIES)):
+            yield msgspec.msgpack.encode(some)
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        found = _decode_dump(next(parts))
+        while len(self._entries) < found.entries:
+            self._entries.update(_decode_entries(next(parts)))
+        self._gone = found.gone
+        self.facts = found.facts
+        self._digest = SetDigest.from_bytes(found.digest)
+        self._groups = {name: SetDigest.from_bytes(sum_) for name, sum_ in found.groups.items()}
+        self._changed = set(found.changed)
+        self._counts = found.counts
+        self.position = found.position
+
+    def in_order(self) -> Iterator[Key]:
+        """Every key, in the order in which a snapshot has them."""
+        return iter(self._entries)
 
     # --- reading ------------------------------------------------------------------------
 
@@ -174,9 +270,10 @@ class ObjectsView:
 
     def _load(self, key: Key, entry: Entry) -> StoredObject:
         applied = self._read_event(entry.applied)
-        # The body of a live object is never erased and the index came from this log.
-        assert applied is not None
-        assert applied.body is not None
+        if applied is None:  # the index came from this log
+            raise LogDamaged("gap", entry.applied, f"the content of {key} is missing")
+        if applied.body is None:  # only of an object as it was: that of a live one stays
+            raise Redacted(f"{ref_of(key)} was redacted, at position {entry.applied}")
         status = self._read_event(entry.status) if entry.status else None
         return StoredObject(
             key=key,

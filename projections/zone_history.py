@@ -6,6 +6,8 @@ arithmetic.
 """
 
 from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -20,7 +22,7 @@ CHANGES_MAX = 100_000
 """Changed owners kept per zone. A secondary that is further behind fetches the whole zone."""
 
 
-class ZoneVersion(msgspec.Struct, frozen=True):
+class ZoneVersion(msgspec.Struct, frozen=True, array_like=True):
     """A stamped version. `delta` leads here from the version before; None for the first, and for
     a change too large to keep."""
 
@@ -30,15 +32,24 @@ class ZoneVersion(msgspec.Struct, frozen=True):
     delta: Delta | None
 
 
+PART_VERSIONS = 1_000
+
+_decode = msgspec.msgpack.Decoder(ZoneVersion).decode
+_decode_list = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
 class ZoneHistory:
     """Versions per zone name. Fed by the zone view as it meets stamps in the log, so it is a part
-    of that projection: it is reset and rebuilt with it."""
+    of that projection: it is reset and rebuilt with it.
+
+    Versions are kept packed, a bytes object each: there may be a thousand of every zone, they are
+    read when a secondary asks, and a snapshot has them as they are.
+    """
 
     def __init__(self) -> None:
-        self._versions: dict[Name, deque[ZoneVersion]] = {}
+        self._versions: dict[Name, deque[bytes]] = {}
         self._changes: dict[Name, int] = {}
         self._highest: dict[Name, int] = {}
-        self._digest = SetDigest()
 
     def add(self, apex: Name, delta: Delta, seq: Position, ts: int) -> None:
         kept = delta if delta.from_serial is not None else None
@@ -46,44 +57,114 @@ class ZoneHistory:
             kept = None
         version = ZoneVersion(delta.to_serial, seq, ts, kept)
         versions = self._versions.setdefault(apex, deque())
-        versions.append(version)
-        self._digest.add(_element(apex, version))
+        versions.append(_pack(version))
         self._changes[apex] = self._changes.get(apex, 0) + _size(version)
         while len(versions) > VERSIONS_MAX or self._changes[apex] > CHANGES_MAX:
-            dropped = versions.popleft()
-            self._digest.remove(_element(apex, dropped))
-            self._changes[apex] -= _size(dropped)
+            self._drop_first(apex, versions)
         highest = self._highest.get(apex)
         if highest is None or is_newer(delta.to_serial, highest):
             self._highest[apex] = delta.to_serial
 
     def forget(self, apex: Name) -> None:
-        """The zone is gone: its versions are of no use, its highest serial stays."""
-        for version in self._versions.pop(apex, ()):
-            self._digest.remove(_element(apex, version))
+        """The zone is served no more: its versions are of no use, its highest serial stays."""
+        self._versions.pop(apex, None)
         self._changes.pop(apex, None)
+
+    def _drop_first(self, apex: Name, versions: deque[bytes]) -> ZoneVersion:
+        dropped = _decode(versions.popleft())
+        self._changes[apex] -= _size(dropped)
+        return dropped
+
+    def forget_before(self, upto: Position) -> None:
+        """Of each zone keep the newest version up to a position, as one to begin with, and those
+        after it: nobody can tell any more what came before."""
+        for apex in self._versions:
+            self._begin_with(apex, upto)
+
+    def forget_changes(self) -> None:
+        """Of each zone keep the newest version only: secondaries fetch it whole once."""
+        for apex, versions in self._versions.items():
+            if versions:
+                self._begin_with(apex, _decode(versions[-1]).seq)
+
+    def _begin_with(self, apex: Name, upto: Position) -> None:
+        versions, first = self._versions[apex], None
+        while versions and _decode(versions[0]).seq <= upto:
+            first = self._drop_first(apex, versions)
+        if first is not None:
+            versions.appendleft(_pack(msgspec.structs.replace(first, delta=None)))
 
     def versions(self, apex: Name) -> tuple[ZoneVersion, ...]:
         """Oldest first."""
-        return tuple(self._versions.get(apex, ()))
+        return tuple(map(_decode, self._versions.get(apex, ())))
+
+    def newest_first(self, apex: Name) -> Iterator[ZoneVersion]:
+        """Read one by one: whoever asks for changes is mostly one or two versions behind."""
+        return map(_decode, reversed(self._versions.get(apex, ())))
 
     def highest(self, apex: Name) -> int | None:
         return self._highest.get(apex)
 
     def digest(self) -> str:
-        whole = self._digest.copy()
+        whole = SetDigest()
+        for apex, versions in self._versions.items():
+            for packed in versions:
+                whole.add(apex + packed)
         for apex, serial in self._highest.items():
             whole.add(b"highest" + apex + serial.to_bytes(4, "big"))
         return whole.hexdigest()
 
+    # --- snapshots ----------------------------------------------------------------------
+
+    def zones(self) -> Iterable[Name]:
+        """Zone names that have versions."""
+        return self._versions.keys()
+
+    def packed(self, apex: Name) -> Iterable[bytes]:
+        return self._versions[apex]
+
+    def frame(self) -> "HistoryFrame":
+        return HistoryFrame(self._changes, self._highest)
+
+    @classmethod
+    def of(cls, frame: "HistoryFrame", versions: dict[Name, deque[bytes]]) -> "ZoneHistory":
+        """The history of a `frame()`, and the packed versions of its zones."""
+        history = cls()
+        history._versions, history._changes = versions, frame.changes
+        history._highest = frame.highest
+        return history
+
+
+class HistoryFrame(msgspec.Struct, frozen=True, array_like=True):
+    """All of a history but its versions."""
+
+    changes: dict[Name, int]
+    highest: dict[Name, int]
+
+
+def dump_versions(packed: Iterable[bytes]) -> Iterator[bytes]:
+    """Parts of a snapshot, the last one empty."""
+    versions = iter(packed)
+    while some := list(islice(versions, PART_VERSIONS)):
+        yield msgspec.msgpack.encode(some)
+    yield msgspec.msgpack.encode([])
+
+
+def load_versions(parts: Iterator[bytes]) -> deque[bytes]:
+    versions: deque[bytes] = deque()
+    while some := _decode_list(next(parts)):
+        versions.extend(some)
+    return versions
+
+
+def _pack(version: ZoneVersion) -> bytes:
+    """Equal versions have equal octets."""
+    delta = version.delta
+    if delta is not None and len(delta.changes) > 1:
+        delta = msgspec.structs.replace(delta, changes=dict(sorted(delta.changes.items())))
+        version = msgspec.structs.replace(version, delta=delta)
+    return msgspec.msgpack.encode(version)
+
 
 def _size(version: ZoneVersion) -> int:
     return len(version.delta.changes) if version.delta else 0
-
-
-def _element(apex: Name, version: ZoneVersion) -> bytes:
-    parts = [apex, msgspec.msgpack.encode((version.serial, version.seq, version.ts))]
-    if version.delta:
-        for owner, (old, new) in sorted(version.delta.changes.items()):
-            parts.append(msgspec.msgpack.encode((owner, old, new)))
-    return b"".join(parts)

@@ -6,28 +6,45 @@ in a follower, and so sees the objects as they were before the event at hand.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
 from kudurru.domain import zone_model
+from kudurru.domain.chain import Redaction
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.serials import is_serial
-from kudurru.domain.dns.zone_tree import Zone, ZoneSet
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
+from kudurru.domain.dns.serials import SERIAL_BITS, is_serial
+from kudurru.domain.dns.zone_tree import Delta, Zone, ZoneSet
+from kudurru.domain.events import (
+    LOG_PRUNED,
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_MOVED,
+    OBJECT_STATUS,
+    PAYLOAD_REDACTED,
+    Position,
+    Recorded,
+)
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
+from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredBody, decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.pruning import PrunedBody
+from kudurru.domain.reconcile.secondaries import is_expired, soa_from_status
 from kudurru.domain.set_digest import SetDigest
 from kudurru.domain.zone_model import Contribution, Parsed
 from kudurru.projections.objects_view import ObjectsView
-from kudurru.projections.zone_history import ZoneHistory
-
-_decode_zone = msgspec.json.Decoder(DNSZoneSpec)
-_decode_set = msgspec.json.Decoder(DNSRecordSetSpec)
+from kudurru.projections.zone_history import (
+    HistoryFrame,
+    ZoneHistory,
+    dump_versions,
+    load_versions,
+)
+from kudurru.projections.zone_state import ZoneState, dump_state, load_state
 
 _ZONE_PREFIX = "DNSZone/"
 _SET_PREFIX = "DNSRecordSet/"
@@ -35,47 +52,6 @@ _SET_PREFIX = "DNSRecordSet/"
 Endpoints = dict[Name, tuple[Parsed, ...]]
 Expiry = tuple[int, str, Name]
 """Unix time, name of the DNSZone, and owner to work out again then."""
-
-
-class ZoneState:
-    """A DNSZone object, and the zone it serves when it does."""
-
-    __slots__ = ("apex", "created", "key", "name", "sources", "spec", "unselected", "zone")
-
-    def __init__(self, key: Key, created: str, spec: DNSZoneSpec) -> None:
-        self.key = key
-        self.name = ref_of(key).name
-        self.created = created
-        self.spec = spec
-        self.apex = names.key(names.from_text(spec.zone_name))
-        self.zone: Zone | None = None  # None: another DNSZone serves the name, or type Forward
-        self.sources: dict[Name, Key | tuple[Key, ...]] = {}
-        self.unselected: set[Key] = set()  # record sets of namespaces that are not allowed
-
-    def sources_of(self, owner: Name) -> tuple[Key, ...]:
-        found = self.sources.get(owner, ())
-        return found if isinstance(found, tuple) else (found,)
-
-    def add_source(self, owner: Name, key: Key) -> None:
-        # Nearly every owner has one record set: a bare key saves a tuple for each of a million.
-        found = self.sources_of(owner)
-        if key not in found:
-            self.sources[owner] = (*found, key) if found else key
-
-    def remove_source(self, owner: Name, key: Key) -> None:
-        left = tuple(k for k in self.sources_of(owner) if k != key)
-        if not left:
-            self.sources.pop(owner, None)
-        else:
-            self.sources[owner] = left[0] if len(left) == 1 else left
-
-    def record_sets(self) -> set[Key]:
-        """Keys of the record sets that take part in the zone."""
-        return {key for owner in self.sources for key in self.sources_of(owner)}
-
-    def allows(self, namespace: str) -> bool:
-        allowed = self.spec.allowed_namespaces
-        return allowed is None or namespace in allowed
 
 
 class ZoneView:
@@ -109,7 +85,12 @@ class ZoneView:
         self._problems: dict[Key, dict[Name, list[EndpointProblem]]] = {}
         self._expiries: list[Expiry] = []  # heap
         self._scheduled: set[Expiry] = set()  # what the heap holds
+        self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
+        self._several: set[Key] = set()  # record sets that have several owners
         self._touched: set[str] = set()  # zones that may hold more than their serial says
+        self.forwards: Mapping[Name, tuple[str, ...]] = {}
+        """Upstreams of zones of type Forward, by key of their name. Replaced when it changes."""
+        self._shows_unstamped = False
         self._on_change()
 
     # --- following ----------------------------------------------------------------------
@@ -132,9 +113,20 @@ class ZoneView:
         self.advance(event.ts // 1_000_000)
         self.position = event.seq
         if event.body is None:
+            self._apply_erased(event)
             return
+        if event.type == PAYLOAD_REDACTED:
+            # What was erased is in the changes between versions too, of whatever zone had the name
+            # then; and a replay makes others, as it never sees it. Both are forgotten here.
+            if msgspec.json.decode(event.body, type=Redaction).part == "body":
+                self.history.forget_changes()
+        elif event.type == LOG_PRUNED:
+            pruned = msgspec.json.decode(event.body, type=PrunedBody)
+            self.history.forget_before(Position(pruned.upto))
+        elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            self._unknown.pop(event.key, None)
         if event.key.startswith(_SET_PREFIX):
-            if event.type in (OBJECT_APPLIED, OBJECT_DELETED):
+            if event.type in (OBJECT_APPLIED, OBJECT_DELETED, OBJECT_MOVED):
                 self._apply_set(event)
         elif event.key.startswith(_ZONE_PREFIX):
             self._apply_zone(event)
@@ -152,6 +144,20 @@ class ZoneView:
                 self._rebuild(state, state.zone, owner, {})
                 self._changed()
 
+    def _apply_erased(self, event: Recorded) -> None:
+        """An old content that was redacted. Nobody knows what the zone served then; from the next
+        content of the object on it is known again."""
+        if event.type != OBJECT_APPLIED:
+            return
+        self._unknown[event.key] = event.scope.partition("/")[2]
+        before = self._stored(event.key) if event.key.startswith(_SET_PREFIX) else None
+        if before is not None:
+            self._remove(event.key, before[1])
+
+    def is_known(self, name: str) -> bool:
+        """Whether nothing was redacted of what a zone is made of now."""
+        return name not in self._unknown.values()
+
     def next_expiry_s(self) -> int | None:
         """When a record will go away by itself, seconds UTC."""
         return self._expiries[0][0] if self._expiries else None
@@ -162,6 +168,7 @@ class ZoneView:
             parts = [state.key, state.created]
             if state.zone is not None:
                 parts += [state.zone.digest(), str(state.zone.serial)]
+                parts += [] if state.zone.is_available else ["unavailable"]
                 stamped = SetDigest()
                 for owner, image in state.zone.stamped_nodes():
                     stamped.add(names.key(owner) + image)
@@ -175,6 +182,51 @@ class ZoneView:
                 whole.add(key.encode() + msgspec.json.encode(problem))
         whole.add(self.history.digest().encode())
         return whole.hexdigest()
+
+    # --- snapshots ----------------------------------------------------------------------
+
+    def dump(self) -> Iterator[bytes]:
+        """The view, then each zone, then each history; the large ones in several parts. Keys of
+        objects are numbers, their places in the objects view."""
+        places = {key: i for i, key in enumerate(self._objects.in_order())}
+        yield msgspec.msgpack.encode(
+            _Dump(
+                self.position,
+                self.now_s,
+                list(self._states),
+                list(self.history.zones()),
+                self.history.frame(),
+                self._waiting,
+                self._problems,
+                self._expiries,
+                self._unknown,
+                sorted(self._touched),
+                [places[key] for key in self._several],
+            )
+        )
+        for state in self._states.values():
+            yield from dump_state(state, places)
+        for apex in self.history.zones():
+            yield from dump_versions(self.history.packed(apex))
+
+    def load(self, parts: Iterator[bytes]) -> None:
+        """After the objects view."""
+        found = _decode_dump(next(parts))
+        keys = list(self._objects.in_order())
+        for name in found.states:
+            state = self._states[name] = load_state(parts, keys)
+            self._by_apex.setdefault(state.apex, []).append(state)
+        for apex in self._by_apex:
+            self._note_forward(apex)
+            self._show(apex)
+        versions = {apex: load_versions(parts) for apex in found.histories}
+        self.history = ZoneHistory.of(found.history, versions)
+        self._waiting, self._problems = found.waiting, found.problems
+        self._expiries, self._scheduled = found.expiries, set(found.expiries)
+        self._unknown, self._touched = found.unknown, set(found.touched)
+        self._several = {keys[place] for place in found.several}
+        self.now_s, self.position = found.now_s, found.position
+        self._changed()
 
     # --- reading ------------------------------------------------------------------------
 
@@ -196,6 +248,24 @@ class ZoneView:
         states = self._by_apex.get(apex, [])
         return next((s for s in states if s.zone is not None), states[0] if states else None)
 
+    def withhold(self, name: str) -> None:
+        """Do not answer from a secondary zone until its next status: it has expired, whether the
+        log could be told or not."""
+        state = self._states.get(name)
+        if state is not None and state.zone is not None and state.spec.type == "Secondary":
+            self.served.before_change(state.zone)
+            state.zone.is_available = False
+            self._changed()
+
+    def waiting(self) -> dict[str, set[Key]]:
+        """Record sets whose zone is not served, by name of the DNSZone. Do not change it."""
+        return self._waiting
+
+    def serving(self, apex: Name) -> ZoneState | None:
+        """The DNSZone that serves a name, by its key."""
+        states = self._by_apex.get(apex, ())
+        return next((state for state in states if state.zone is not None), None)
+
     def problems(self, key: Key) -> list[EndpointProblem]:
         """What is wrong with a record set, in order of owners."""
         loaded = self._stored(key)
@@ -213,11 +283,19 @@ class ZoneView:
         return [problem for owner in sorted(found) for problem in found[owner]]
 
     def unstamped(self) -> list[ZoneState]:
-        """Zones whose newest content is not what their serial says."""
+        """Primary zones whose newest content is not what their serial says. The serial of a
+        secondary is its primary's."""
         states = (self._states.get(name) for name in sorted(self._touched))
-        found = [s for s in states if s and s.zone and s.zone.has_unstamped_changes()]
+        ours = (s for s in states if s and s.spec.type == "Primary")
+        found = [s for s in ours if s.zone and s.zone.has_unstamped_changes()]
         self._touched = {s.name for s in found}
         return found
+
+    def show_unstamped(self) -> None:
+        """Serve zones that have no serial yet, too, until one is written: it cannot be now."""
+        self._shows_unstamped = True
+        for apex in self._by_apex:
+            self._show(apex)
 
     # --- zones --------------------------------------------------------------------------
 
@@ -226,7 +304,7 @@ class ZoneView:
         if event.type == OBJECT_APPLIED:
             assert event.body is not None
             body = decode_body(event.body)
-            spec = _decode_zone.decode(body.spec)
+            spec = read_zone(body.spec)
             state = self._states.get(name)
             if state is None:
                 state = ZoneState(event.key, body.creation_timestamp, spec)
@@ -235,20 +313,33 @@ class ZoneView:
             else:
                 self._change_zone(state, spec)
             self._elect(state.apex)
+            self._note_forward(state.apex)
         elif event.type == OBJECT_DELETED and name in self._states:
             state = self._states.pop(name)
             if state.zone is not None:
                 self._withdraw(state)
-                self.history.forget(state.apex)
             left = [s for s in self._by_apex[state.apex] if s is not state]
             if left:
                 self._by_apex[state.apex] = left
                 self._elect(state.apex)
             else:
                 del self._by_apex[state.apex]
+                self._show(state.apex)
+            self._note_forward(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
             assert event.body is not None
             self._stamp(self._states[name], event, event.body)
+
+    def _note_forward(self, apex: Name) -> None:
+        """Whether a name is sent elsewhere: by the zone that has it."""
+        states = self._by_apex.get(apex, ())
+        first = min(states, key=lambda s: (s.created, s.name), default=None)
+        forward = first.spec.forward if first is not None else None
+        upstreams = tuple(forward.upstreams) if forward is not None else None
+        if upstreams != self.forwards.get(apex):
+            others = {name: texts for name, texts in self.forwards.items() if name != apex}
+            self.forwards = others if upstreams is None else {**others, apex: upstreams}
+            self._changed()
 
     def _change_zone(self, state: ZoneState, spec: DNSZoneSpec) -> None:
         """Another spec for a known zone: only a change that reaches every record works them all
@@ -265,32 +356,56 @@ class ZoneView:
             before.default_ttl,
             before.allowed_namespaces,
         ):
-            zone.set_soa(zone_model.soa_of(spec))
+            self._set_soa(state, zone)
             keys = self._keys_of(state)
             self._clear_sources(state, zone)
             self._populate(state, zone, keys)
         else:
-            zone.set_soa(zone_model.soa_of(spec))
+            self._set_soa(state, zone)
             self._rebuild(state, zone, state.apex, {})
         self._changed()
 
+    def _set_soa(self, state: ZoneState, zone: Zone) -> None:
+        if state.spec.type == "Primary":
+            zone.set_soa(zone_model.soa_of(state.spec))
+
     def _elect(self, apex: Name) -> None:
-        """The earliest of the DNSZones with this name has it. It serves when it is a primary."""
+        """The earliest of the DNSZones with this name has it. A primary is served at once, a
+        secondary as it was transferred."""
         states = self._by_apex[apex]
         first = min(states, key=lambda s: (s.created, s.name))
         for state in states:
             if state is not first and state.zone is not None:
                 self._withdraw(state)
-        if first.spec.type == "Primary" and first.zone is None:
+        if first.spec.type != "Forward" and first.zone is None:
             zone = Zone(names.from_text(first.spec.zone_name), zone_model.soa_of(first.spec))
             first.zone = zone
             self._touched.add(first.name)
             self._populate(first, zone, self._waiting.pop(first.name, set()))
-            self.served.add(zone)
-            self._changed()
+            if first.spec.type == "Secondary":
+                stored = self._objects.find(first.key)
+                self._take_version(zone, stored.status if stored else None)
+        self._show(apex)
+
+    def _show(self, apex: Name) -> None:
+        """Serve who has the name. What was served there before stays until the first serial of a
+        zone that takes its place; where nothing was, a secondary answers that it is not ready."""
+        state = next((s for s in self._by_apex.get(apex, ()) if s.zone is not None), None)
+        if state is None:
+            self.served.remove(apex)
+        elif state.zone is not None and (
+            state.is_shown or self._shows_unstamped or self._awaits(state)
+        ):
+            self.served.add(state.zone)
+        self._changed()
+
+    def _awaits(self, state: ZoneState) -> bool:
+        """Whether a secondary is still to be transferred to where nothing is served."""
+        return state.spec.type == "Secondary" and self.served.get(state.apex) is None
 
     def _withdraw(self, state: ZoneState) -> None:
-        """Stop serving; its record sets wait for a zone of that name."""
+        """Stop serving; its record sets wait for a zone of that name. A zone that is served again
+        has no serial at first, so its versions until now lead nowhere."""
         keys = self._keys_of(state)
         if keys:
             self._waiting[state.name] = keys
@@ -299,8 +414,7 @@ class ZoneView:
         state.sources.clear()
         state.unselected.clear()
         state.zone = None
-        self.served.remove(state.apex)
-        self._changed()
+        self.history.forget(state.apex)
 
     def _keys_of(self, state: ZoneState) -> set[Key]:
         return state.unselected | state.record_sets()
@@ -322,33 +436,66 @@ class ZoneView:
                 self._include(state, zone, key, *loaded)
 
     def _stamp(self, state: ZoneState, event: Recorded, body: bytes) -> None:
+        zone, status = state.zone, decode_status(body)
+        if zone is not None and state.spec.type == "Secondary":
+            self.served.before_change(zone)
+            delta = self._take_version(zone, status)
+            if delta is not None:
+                self.history.add(state.apex, delta, event.seq, event.ts)
+            self._show(state.apex)
+            return
         # Only the serial is looked at: whatever else a status holds, the zone is served.
-        serial = decode_status(body).get("serial")
-        zone = state.zone
+        serial = status.get("serial")
         if zone is None or not is_serial(serial) or serial == zone.serial:
             return
         self.served.before_change(zone)
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
-        self._changed()
+        self._shows_unstamped = False
+        self._show(state.apex)
+
+    @staticmethod
+    def _take_version(zone: Zone, status: dict[str, Any] | None) -> Delta | None:
+        """Let a secondary zone be the version that its status names. What became of the version
+        before, where there was one; None where it is the same, or was healed."""
+        serial, soa = (status or {}).get("serial"), soa_from_status(status)
+        is_known = soa is not None and isinstance(serial, int) and 0 <= serial < 1 << SERIAL_BITS
+        zone.is_available = is_known and not is_expired(status)
+        if soa is None or not is_known:
+            return None
+        assert isinstance(serial, int)
+        is_same = zone.stamped_soa is not None and serial == zone.serial
+        if is_same and soa == zone.stamped_soa:
+            # What a restore changed is no version; what was fetched again under its serial is.
+            said = (status or {}).get("contentHash")
+            if not zone.has_unstamped_changes() or zone.digest() != said:
+                return None
+        zone.set_soa(soa)
+        delta = zone.stamp(serial)
+        return None if is_same else delta
 
     # --- record sets --------------------------------------------------------------------
 
     def _apply_set(self, event: Recorded) -> None:
         key = event.key
-        before = self._stored(key)
-        if event.type == OBJECT_DELETED:
+        if event.type != OBJECT_APPLIED:  # after it moved it comes in anew elsewhere
+            before = self._stored(key)
             if before is not None:
                 self._remove(key, before[1])
             return
         assert event.body is not None
         body = decode_body(event.body)
+        spec = read_record_set(body.spec)
+        endpoints = zone_model.parse_endpoints(spec)
+        if self._apply_in_place(key, body.creation_timestamp, spec.zone_ref.name, endpoints):
+            return
+        before = self._stored(key)
         if before is not None and bytes(before[0].spec) == bytes(body.spec):
             return
-        spec = _decode_set.decode(body.spec)
-        endpoints = zone_model.parse_endpoints(spec)
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
+        if not endpoints:
+            return  # it takes part in nothing, and would be noted in some histories only
         state = self._states.get(spec.zone_ref.name)
         if state is None or state.zone is None:
             self._waiting.setdefault(spec.zone_ref.name, set()).add(key)
@@ -356,13 +503,28 @@ class ZoneView:
         self._include(state, state.zone, key, body.creation_timestamp, endpoints)
         self._changed()
 
+    def _apply_in_place(self, key: Key, created: str, name: str, endpoints: Endpoints) -> bool:
+        """Whether a record set has the one owner that it had before, in the zone that it was in,
+        and was taken in anew. So it is with nearly every change, and what was before need not be
+        read from the log."""
+        state = self._states.get(name)
+        if len(endpoints) != 1 or key in self._several or state is None or state.zone is None:
+            return False
+        (owner,) = endpoints
+        if key not in state.sources_of(owner):
+            return False
+        self._problems.pop(key, None)
+        self._include(state, state.zone, key, created, endpoints)
+        self._changed()
+        return True
+
     def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
         entry = self._objects.entry(key)
         event = self._read_event(entry.applied) if entry else None
-        if event is None or event.body is None:
+        if event is None or event.body is None:  # pruned or redacted
             return None
         body = decode_body(event.body)
-        return body, _decode_set.decode(body.spec)
+        return body, read_record_set(body.spec)
 
     def _load(self, key: Key) -> tuple[str, Endpoints] | None:
         before = self._stored(key)
@@ -377,6 +539,8 @@ class ZoneView:
         if not state.allows(ref_of(key).namespace):
             state.unselected.add(key)
             return
+        if len(endpoints) > 1:
+            self._several.add(key)
         for owner, parsed in endpoints.items():
             state.add_source(owner, key)
             self._rebuild(state, zone, owner, {key: Contribution(created, key, parsed)})
@@ -394,6 +558,7 @@ class ZoneView:
         the name without it."""
         name = spec.zone_ref.name
         self._problems.pop(key, None)
+        self._several.discard(key)
         waiting = self._waiting.get(name)
         if waiting is not None:
             waiting.discard(key)
@@ -427,6 +592,7 @@ class ZoneView:
             apex_key=state.apex,
             default_ttl=state.spec.default_ttl,
             now_s=self.now_s,
+            takes_apex_ns=state.spec.type == "Secondary",
         )
         if resolved.problems or self._problems:
             self._note_problems(owner, contributions, resolved.problems)
@@ -485,3 +651,22 @@ def _not_selected(state: ZoneState) -> EndpointProblem:
         reason="NotSelected",
         message=f"DNSZone {state.name} does not allow this namespace: spec.allowedNamespaces",
     )
+
+
+class _Dump(msgspec.Struct, frozen=True, array_like=True):
+    """All of the view but its zones and the versions of their histories, which follow."""
+
+    position: Position
+    now_s: int
+    states: list[str]  # in the order of the parts
+    histories: list[Name]
+    history: HistoryFrame
+    waiting: dict[str, set[Key]]
+    problems: dict[Key, dict[Name, list[EndpointProblem]]]
+    expiries: list[Expiry]
+    unknown: dict[Key, str]
+    touched: list[str]
+    several: list[int]  # places
+
+
+_decode_dump = msgspec.msgpack.Decoder(_Dump).decode

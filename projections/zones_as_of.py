@@ -5,12 +5,14 @@ is found through the index of scopes. So what a name answered is told without re
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.errors import Redacted
 from kudurru.domain.events import (
     OBJECT_APPLIED,
     OBJECT_DELETED,
@@ -24,28 +26,54 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.projections import as_of
 from kudurru.projections.objects_view import ObjectsView
-from kudurru.projections.zone_view import ZoneState, ZoneView
+from kudurru.projections.zone_state import ZoneState
+from kudurru.projections.zone_view import ZoneView
+
+
+class TooLarge(Exception):
+    """A zone has more events than may be read for an answer."""
 
 
 class ZonesAsOf(ZoneSet):
-    """Zones served at a position. Time stands at the moment of its event."""
+    """Zones served at a position, also before their first serial. Time stands at the moment of
+    its event, or where it is told."""
 
-    def __init__(self, log: EventLog, upto: int) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        upto: int,
+        *,
+        now_s: int | None = None,
+        events_max: int | None = None,
+    ) -> None:
+        """With `events_max`, zones of more events raise TooLarge."""
         super().__init__()
         self._log = log
         self._upto = upto
-        event = log.get(upto)
-        self.now_s = event.ts // 1_000_000 if event else 0
-        self._elected = _elected(log.births(DNS_ZONE.name, upto))
+        self._events_max = events_max
+        self.events_read = 0
+        if now_s is None:
+            event = log.get(upto)
+            now_s = event.ts // 1_000_000 if event else 0
+        self.now_s = now_s
+        self._elected = _elected(as_of.zone_births(log, upto))
         self._unread = set(self._elected)
 
     def get(self, apex_key: bytes) -> Zone | None:
         if apex_key in self._unread:
             self._unread.discard(apex_key)
-            zone = self.load(self._elected[apex_key]).zone
-            if zone is not None:
-                self.add(zone)
+            state = self.load(self._elected[apex_key])
+            if state.zone is not None and self.shows(state):
+                self.add(state.zone)
         return super().get(apex_key)
+
+    def shows(self, state: ZoneState) -> bool:  # noqa: ARG002  # not all of them in others
+        """Whether a zone is answered from."""
+        return True
+
+    def is_unread(self, apex_key: bytes) -> bool:
+        """Whether `get` has to read it first."""
+        return apex_key in self._unread
 
     def find(self, key: bytes) -> Zone | None:
         while (zone := self.get(key)) is None:
@@ -61,7 +89,11 @@ class ZonesAsOf(ZoneSet):
     def load(self, name: str) -> ZoneState:
         """The state of a DNSZone that is there. Its zone is None when it is no primary."""
         key = key_of(DNS_ZONE.name, "", name)
-        events = list(as_of.events_of(self._log, name, upto=self._upto))
+        found = as_of.events_of(self._log, name, upto=self._upto)
+        events = list(islice(found, self._events_max))
+        if self._events_max is not None and next(found, None) is not None:
+            raise TooLarge(name)
+        self.events_read += len(events)
         fed: dict[int, Recorded] = {event.seq: event for event in _essence(events, key)}
         objects = ObjectsView(fed.get, self._log.epoch)
         view = ZoneView(objects, fed.get)
@@ -70,7 +102,8 @@ class ZonesAsOf(ZoneSet):
             objects.apply(event)
         view.advance(self.now_s)
         state = view.state(name)
-        assert state is not None, f"{name} was born and is not there"
+        if state is None:
+            raise Redacted(f"what DNSZone {name} was at position {self._upto} was redacted")
         return state
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kudurru.adapters.memory.clock import ManualClock
-from kudurru.domain.commands import Command
-from kudurru.domain.errors import Invalid, NotFound
+from kudurru.domain.commands import Command, UpdateStatus
+from kudurru.domain.errors import Conflict, Invalid, NotFound
 from kudurru.domain.objects import key_of
 from kudurru.entrypoints.wiring import Change, Node
 from tests.nodes import a_change, memory_node
@@ -108,6 +108,58 @@ def _pauses() -> st.SearchStrategy[Operation]:
 def operations() -> st.SearchStrategy[list[Operation]]:
     one = st.one_of(_zones(), _sets(), _sets(), _sets(), _drops(), _batches(), _pauses())
     return st.lists(one, min_size=4, max_size=16)
+
+
+SPECS: dict[str, list[dict[str, Any]]] = {
+    "BlockList": [
+        {"sources": [{"inline": ["ads.example"]}]},
+        {"sources": [{"url": "https://lists.example/a.txt"}], "match": "subtree", "maxBytes": 4096},
+    ],
+    "ClientGroup": [
+        {"clients": [{"ip": "192.0.2.7"}, {"cidr": "2001:db8::/32"}]},
+        {"clients": [{"ip": "192.0.2.8"}]},
+    ],
+    "Policy": [
+        {"priority": -5, "clientGroupRefs": ["x"], "blockListRefs": ["x"], "blockTTL": 30},
+        {"deny": ["bad.example"], "blockMode": "nxdomain", "queryLog": False},
+    ],
+}  # fmt: skip
+
+
+@st.composite
+def others(draw: st.DrawFn) -> Operation:
+    """Of the kinds that no zone is made of: made, changed, given a status, deleted."""
+    kind = draw(st.sampled_from(sorted(SPECS)))
+    labels = draw(st.sampled_from(({}, {"a": "b", "team": ""})))
+    annotations = draw(
+        st.sampled_from(({}, {"kudurru.io/comment": 'Ünï\n"code" \x7f', "x.test/y": "{}"}))
+    )
+    made = manifest(
+        kind,
+        draw(st.sampled_from(("x", "y"))),
+        draw(st.sampled_from(SPECS[kind])),
+        namespace=draw(st.sampled_from(("default", "team"))),
+        labels=labels,
+        annotations=annotations,
+    )
+    what = draw(st.sampled_from(("put", "put", "status", "drop")))
+    manager = draw(st.sampled_from(("kudurru", "external-dns", "some/one else")))
+
+    def operate(node: Node) -> None:
+        stored = node.objects.find(made.key)
+        with suppress(NotFound, Conflict):
+            match what:
+                case "put":
+                    node.commit(a_change(put(made, manager, force=True)))
+                case "drop":
+                    node.commit(a_change(drop(made.key)))
+                case "status" if stored is not None:
+                    status = {"observedGeneration": stored.body.generation}
+                    version = stored.resource_version
+                    order = UpdateStatus(key=made.key, status=status, expected=version)
+                    node.commit(a_change(order))
+
+    return operate
 
 
 def run(node: Node, history: list[Operation]) -> None:

@@ -22,7 +22,7 @@ from kudurru.domain.events import (
     Who,
 )
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
+from kudurru.domain.ports import LogRow, StoredCheckpoint, Upkeep, VerifiableLog
 from kudurru.domain.signed_note import SigningKey
 from kudurru.domain.tree import Edge
 from kudurru.domain.verify_tree import Trust
@@ -120,15 +120,17 @@ def adopt(log: VerifiableLog, number: int = 1, before: int | None = None) -> Cha
     return change(Event(KEY_ADOPTED, SIGNING_KEY, version, "/", "kudurru-controller", body))
 
 
-def sign(log: VerifiableLog, number: int = 1, *before: ChangeSet) -> StoredCheckpoint:
-    """A checkpoint of a log by key `number`, after more change sets."""
+def sign(
+    log: VerifiableLog, number: int = 1, *before: ChangeSet, upkeep: Upkeep | None = None
+) -> StoredCheckpoint:
+    """A checkpoint of a log by key `number`, after more change sets and what they take away."""
     version = log.stream_version(CHECKPOINT_KEY) + 1
     state = Event(CHECKPOINT_STATE, CHECKPOINT_KEY, version, "/", "kudurru-controller", b"{}")
 
     def signed(edge: Edge, body: bytes) -> StoredCheckpoint:
         return checkpoint_of(origin_of(log.log_id, log.epoch), edge, log_key(log, number), body)
 
-    log.append_signed([*before, change(state)], NOON_US, signed)
+    log.append_signed([*before, change(state)], NOON_US, signed, upkeep)
     found = log.newest_checkpoint()
     assert found is not None
     return found

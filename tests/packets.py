@@ -30,6 +30,11 @@ def edns(size: int = 1232) -> bytes:
     return b"\0" + struct.pack("!2HIH", 41, size, 0, 0)
 
 
+def edns_with(code: int, data: bytes) -> bytes:
+    option = struct.pack("!2H", code, len(data)) + data
+    return edns()[:-2] + struct.pack("!H", len(option)) + option
+
+
 def ident(packet: bytes) -> int:
     return int.from_bytes(packet[:2], "big")
 

@@ -1,12 +1,73 @@
 """What every transport does with a query: the memo, then the handler; and the counting."""
 
 import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, cast
 
 from kudurru.adapters.dns.memo import Memo
-from kudurru.domain.ports import EngineStatistics, QueryHandler
+from kudurru.domain.filtering.clients import packed_address
+from kudurru.domain.later import Later
+from kudurru.domain.ports import (
+    EngineStatistics,
+    IdentifyingHandler,
+    QueryHandler,
+    RepeatListener,
+    Reply,
+)
 
 HEADER = 12  # octets of a DNS header: what is shorter cannot be answered, RFC 1035 section 4.1.1
+
+Wire = bytes | None
+"""An answer; None is a drop."""
+
+
+class Many(NamedTuple):
+    """An answer of many messages: the first, and what makes the others."""
+
+    first: bytes
+    rest: Iterator[bytes]
+
+
+class Waiting:
+    """Answers to come, of one connection or one engine. `on_empty` hears when the last is there."""
+
+    __slots__ = ("_laters", "on_empty")
+
+    def __init__(self, on_empty: Callable[[], None] | None = None) -> None:
+        self._laters: set[Later[Wire]] = set()
+        self.on_empty = on_empty
+
+    def __len__(self) -> int:
+        return len(self._laters)
+
+    def add(self, later: Later[Wire], deliver: Callable[[Wire], None]) -> None:
+        self._laters.add(later)
+        later.then(partial(self._settled, later, deliver))
+
+    def discard(self, later: Later[Wire]) -> None:
+        """The client gave one up."""
+        if later in self._laters:
+            self._laters.remove(later)
+            later.cancel()
+            self._tell_when_empty()
+
+    def cancel(self) -> None:
+        """Nobody is there any more to take the answers."""
+        laters = list(self._laters)
+        self._laters.clear()
+        for later in laters:
+            later.cancel()
+
+    def _settled(self, later: Later[Wire], deliver: Callable[[Wire], None], wire: Wire) -> None:
+        self._laters.discard(later)
+        deliver(wire)
+        self._tell_when_empty()
+
+    def _tell_when_empty(self) -> None:
+        if not self._laters and self.on_empty is not None:
+            self.on_empty()
 
 
 @dataclass(slots=True)
@@ -26,15 +87,36 @@ class Answering:
     by_handler: int = 0
     send_errors: int = 0
     exceptions: int = 0
+    waiting: int = 0
 
-    def recall(self, packet: bytes) -> bytes | None:
+    listener: RepeatListener | None = None
+    """The handler, when it wants to hear of what the memo answers."""
+    identifying: IdentifyingHandler | None = None
+    """The handler, when it wants to know what clients call themselves."""
+
+    def __post_init__(self) -> None:
+        if getattr(self.handler, "hears_repeats", False):
+            self.listener = cast(RepeatListener, self.handler)
+        if getattr(self.handler, "takes_client_ids", False):
+            self.identifying = cast(IdentifyingHandler, self.handler)
+
+    def recall(self, packet: bytes, client: str) -> bytes | None:
         """The answer from the memo, or None."""
         wire = self.memo.find(packet)
         if wire is not None:
             self.hits[wire[3] & 15] += 1
+            if self.listener is not None:
+                self.listener.repeated(((packed_address(client), packet[2:]),))
         return wire
 
-    def ask(self, packet: bytes, client: str) -> bytes | None:
+    def ask(self, packet: bytes, client: str, client_id: str = "") -> Wire | Later[Wire]:
+        """`ask_many`, where an answer is one message."""
+        found = self.ask_many(packet, client, client_id)
+        return found.first if isinstance(found, Many) else found
+
+    def ask_many(
+        self, packet: bytes, client: str, client_id: str = ""
+    ) -> Wire | Later[Wire] | Many:
         """The handler's answer, remembered where it may be; None is a drop, and counted.
 
         The handler answers its own faults with SERVFAIL. One that escapes it costs this query and
@@ -42,21 +124,65 @@ class Answering:
         """
         young = self.memo.young
         try:
-            reply = self.handler.handle(packet, client, self.proto)
-            if reply is not None and len(reply.wire) > self.reply_max:
-                raise ValueError(f"a reply of {len(reply.wire)} octets; at most {self.reply_max}")
+            if client_id and self.identifying is not None:
+                reply = self.identifying.handle(packet, client, self.proto, client_id)
+            else:
+                reply = self.handler.handle(packet, client, self.proto)
+            if isinstance(reply, Later):
+                if not reply.is_over:
+                    return self._wait(reply, young, packet)
+                reply = reply.value
         except Exception as fault:
-            self.exceptions += 1
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the {self.proto} query handler failed", "exception": fault}
-            )
+            self.failed(fault)
             return None
+        wire = self._taken(young, packet, reply)
+        if wire is not None and reply is not None and reply.more is not None:
+            return Many(wire, reply.more)
+        return wire
+
+    def _wait(
+        self, reply: Later[Reply | None], young: dict[bytes, bytes], packet: bytes
+    ) -> Later[Wire]:
+        self.waiting += 1
+        later: Later[Wire] = Later(partial(self._give_up, reply))
+        reply.then(lambda found: self._came(later, young, packet, found))
+        return later
+
+    def _came(
+        self,
+        later: Later[Wire],
+        young: dict[bytes, bytes],
+        packet: bytes,
+        reply: Reply | None,
+    ) -> None:
+        self.waiting -= 1
+        wire = self._taken(young, packet, reply)
+        try:
+            later.settle(wire)
+        except Exception as fault:  # of this connection: others wait for the same answer
+            self.failed(fault)
+
+    def _give_up(self, reply: Later[Reply | None]) -> None:
+        self.waiting -= 1
+        reply.cancel()
+
+    def _taken(self, young: dict[bytes, bytes], packet: bytes, reply: Reply | None) -> Wire:
         if reply is None:
             self.by_handler += 1
             return None
+        wire = reply.wire
+        if len(wire) > self.reply_max:
+            self.failed(ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}"))
+            return None
         if reply.memo:
-            self.memo.store(young, packet, reply.wire)
-        return reply.wire
+            self.memo.store(young, packet, wire)
+        return wire
+
+    def failed(self, fault: Exception) -> None:
+        self.exceptions += 1
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"the {self.proto} query handler failed", "exception": fault}
+        )
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(
@@ -69,4 +195,5 @@ class Answering:
             dropped_by_handler=self.by_handler,
             send_errors=self.send_errors,
             unhandled_exceptions=self.exceptions,
+            waiting=self.waiting,
         )

@@ -9,15 +9,17 @@ import time
 from collections.abc import Iterable
 from email.utils import formatdate
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from kudurru.adapters.dns.answering import HEADER, Answering
-from kudurru.adapters.networks import Networks
+from kudurru.adapters.dns.answering import HEADER, Answering, Wire
+from kudurru.adapters.networks import Networks, client_text
 from kudurru.domain.dns.messages import freshness_s
+from kudurru.domain.later import Later
+from kudurru.domain.notation import parse_address
 
 PATH = b"/dns-query"
+_PATH_WITH_ID = re.compile(rb"/dns-query/([A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)(?![^?])")
 MEDIA_TYPE = b"application/dns-message"
 MESSAGE_MAX = 65_535
 TARGET_MAX = 8 << 10  # octets of path and query
@@ -26,6 +28,7 @@ HEADERS_MAX = 32 << 10  # octets of all fields of a request
 Headers = list[tuple[bytes, bytes]]
 
 _KEPT = frozenset({b":method", b":path", b"content-type", b"x-forwarded-for"})
+_ORIGIN = re.compile(rb"^https?://[^/?#]*", re.IGNORECASE)
 _BASE64URL = re.compile(rb"[A-Za-z0-9_-]+")
 _FORWARDED_MAX = 32  # addresses looked at
 
@@ -50,15 +53,30 @@ class Doh:
         self._answering = answering
         self._trusted = trusted
 
-    def respond(self, request: Request, peer: str) -> Response | None:
-        """The response; None where nothing is to be sent."""
-        response = self._respond(request, peer)
-        if response is None or request.method != b"HEAD":
-            return response
-        headers = [field for field in response.headers if field[0] != b"content-length"]
-        return Response(response.status, headers, b"")
+    def respond(
+        self, request: Request, peer: str, client_id: str = ""
+    ) -> Response | Later[Wire] | None:
+        """The response; None where nothing is to be sent. `client_id` is what the connection says
+        of the client; the path says more. An answer to come is to be given to
+        `response_of` when it is there."""
+        response = self._respond(request, peer, client_id)
+        if isinstance(response, Response) and request.method == b"HEAD":
+            return _without_body(response)
+        return response
 
-    def _respond(self, request: Request, peer: str) -> Response | None:
+    def response_of(self, wire: Wire, *, is_head: bool) -> Response | None:
+        """The response that carries an answer; None for a drop."""
+        if wire is None:
+            return None
+        self._answering.answered += 1
+        seconds = freshness_s(wire)
+        kept = b"no-store" if seconds is None else b"max-age=%d" % seconds
+        response = _response(200, MEDIA_TYPE, wire, [(b"cache-control", kept)])
+        return _without_body(response) if is_head else response
+
+    def _respond(
+        self, request: Request, peer: str, client_id: str
+    ) -> Response | Later[Wire] | None:
         try:
             packet = _message_of(request)
         except _Refused as refused:
@@ -68,15 +86,14 @@ class Doh:
         if len(packet) < HEADER:
             answering.malformed += 1
             return refusal(400, "the message has no whole header")
-        wire = answering.recall(packet)
+        client = self._client_of(request, peer)
+        wire = answering.recall(packet, client)
         if wire is None:
-            wire = answering.ask(packet, self._client_of(request, peer))
-            if wire is None:
-                return None
-        answering.answered += 1
-        seconds = freshness_s(wire)
-        kept = b"no-store" if seconds is None else b"max-age=%d" % seconds
-        return _response(200, MEDIA_TYPE, wire, [(b"cache-control", kept)])
+            found = answering.ask(packet, client, _client_id_of(request.target) or client_id)
+            if isinstance(found, Later):
+                return found
+            wire = found
+        return self.response_of(wire, is_head=False)
 
     def _client_of(self, request: Request, peer: str) -> str:
         """The nearest address that is not one of our proxies'."""
@@ -107,6 +124,11 @@ def refusal(status: int, message: str, headers: Iterable[tuple[bytes, bytes]] = 
     return _response(status, b"text/plain; charset=utf-8", f"{message}\n".encode(), more)
 
 
+def _without_body(response: Response) -> Response:
+    headers = [field for field in response.headers if field[0] != b"content-length"]
+    return Response(response.status, headers, b"")
+
+
 def phrase(status: int) -> bytes:
     return HTTPStatus(status).phrase.encode()
 
@@ -121,10 +143,11 @@ class _Refused(Exception):
 
 def _message_of(request: Request) -> bytes:
     """The DNS message of a request. Raises _Refused."""
-    path, _, parameters = request.target.partition(b"?")
+    # A whole URL is the same as its path (RFC 9112 section 3.2.2).
+    path, _, parameters = _ORIGIN.sub(b"", request.target, 1).partition(b"?")
     if len(request.target) > TARGET_MAX:
         raise _Refused(414, f"at most {TARGET_MAX} octets of path and query")
-    if path != PATH:
+    if path != PATH and not _PATH_WITH_ID.fullmatch(path):
         raise _Refused(404, "queries go to /dns-query")
     if request.method == b"POST":
         return _posted(request)
@@ -135,6 +158,12 @@ def _message_of(request: Request) -> bytes:
         if name == b"dns":
             return _decoded(unquote_to_bytes(value))
     raise _Refused(400, "the parameter dns is missing: it is the message in base64url")
+
+
+def _client_id_of(target: bytes) -> str:
+    """What the client calls itself in the path: /dns-query/ID."""
+    found = _PATH_WITH_ID.match(target)
+    return found[1].decode() if found else ""
 
 
 def _posted(request: Request) -> bytes:
@@ -188,6 +217,6 @@ def _address_in(text: str) -> str | None:
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        return str(ip_address(text))
+        return client_text(parse_address(text))
     except ValueError:
         return None

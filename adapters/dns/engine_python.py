@@ -7,19 +7,28 @@ look with its letters lowered, and keeps them.
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Sequence
+from functools import partial
 
 from kudurru.adapters.dns import mmsg
-from kudurru.adapters.dns.answering import HEADER, Answering
+from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.memo import Memo
-from kudurru.adapters.dns.packet_info import ANCILLARY, ask_for_packet_info, reply_info
+from kudurru.adapters.dns.packet_info import (
+    ANCILLARY,
+    Control,
+    ask_for_packet_info,
+    reply_info,
+)
 from kudurru.adapters.dns.proxyproto import HEADER_MAX, Malformed, unwrap
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
+from kudurru.domain.later import Later
 from kudurru.domain.ports import EngineStatistics, QueryHandler, QueryLimiter
 
 BATCHES_PER_TURN = 4  # about 2 ms: then TCP, HTTP and writers get their turn
+DRAIN_S = 5  # at stop, for answers to come
 
 
 class PythonEngine:
@@ -39,8 +48,12 @@ class PythonEngine:
         proxies: Networks | None = None,
         memo: Memo | None = None,
         limiter: QueryLimiter | None = None,
+        drain_s: float = DRAIN_S,
     ) -> None:
         self._limiter = limiter
+        self._drain_s = drain_s
+        self._waiting = Waiting()
+        self._outboxes: list[_Outbox] = []
         self._sockets = tuple(sockets)
         self._answering = Answering(handler, "udp", mmsg.SLOT, memo or Memo())
         self._batched = mmsg.is_available() if batched is None else batched
@@ -63,18 +76,35 @@ class PythonEngine:
             has_info = ask_for_packet_info(sock)
             if self._batched:
                 batch = mmsg.Batch(sock, with_packet_info=has_info)
-                loop.add_reader(sock, self._serve_batches, batch)
+                outbox = _Outbox(sock, self._answering, with_packet_info=has_info)
+                self._outboxes.append(outbox)
+                loop.add_reader(sock, self._serve_batches, batch, outbox)
             else:
                 buffer = memoryview(bytearray(self._size_max + 1))
                 loop.add_reader(sock, self._serve_singly, sock, buffer)
         self._is_running = True
 
     async def stop(self) -> None:
-        for sock in self._sockets:
-            if self._is_running:
+        if self._is_running:
+            for sock in self._sockets:
                 asyncio.get_running_loop().remove_reader(sock)
-            sock.close()
         self._is_running = False
+        await self._drain()
+        for sock in self._sockets:
+            sock.close()
+
+    async def _drain(self) -> None:
+        """Wait for the answers that are to come, for a while, and send them."""
+        is_empty = asyncio.Event()
+        self._waiting.on_empty = is_empty.set
+        if self._waiting:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._drain_s):
+                    await is_empty.wait()
+        self._waiting.cancel()
+        for outbox in self._outboxes:
+            outbox.flush()
+        self._outboxes.clear()
 
     def invalidate(self) -> None:
         self._answering.memo.invalidate()
@@ -82,15 +112,15 @@ class PythonEngine:
     def statistics(self) -> EngineStatistics:
         return self._answering.statistics()
 
-    def _serve_batches(self, batch: mmsg.Batch) -> None:
+    def _serve_batches(self, batch: mmsg.Batch, outbox: "_Outbox") -> None:
         for _ in range(BATCHES_PER_TURN):
             count = batch.receive()
             if count:
-                self._answer_batch(batch, count)
+                self._answer_batch(batch, count, outbox)
             if count < mmsg.BATCH:
                 return
 
-    def _answer_batch(self, batch: mmsg.Batch, count: int) -> None:
+    def _answer_batch(self, batch: mmsg.Batch, count: int, outbox: "_Outbox") -> None:
         """Answer `count` datagrams in place and send them in runs, cut where one is dropped.
 
         The hot loop of the program: `Memo.find` is written out here, for young answers, because a
@@ -105,12 +135,16 @@ class PythonEngine:
             for start, length in zip(batch.starts, lengths, strict=False)
         ]
         answering.received += count
-        limiter = self._limiter
-        verdicts = None if limiter is None else limiter.admit(batch.clients(count), queries)
+        others: list[int] = []  # indexes of what the memo did not answer
         first = 0  # of the run that is not sent yet
         recall = memo.young.get
-        for i, start, query in zip(range(count), batch.starts, queries, strict=False):
+        # All at once: the processor then waits for many parts of a large memo at a time, and not
+        # for one after the other.
+        found = list(map(recall, queries))
+        verdicts = self._verdicts(batch, count, queries, found)
+        for i, start, query, kept in zip(range(count), batch.starts, queries, found, strict=False):
             if verdicts is not None and (verdict := verdicts[i]) is not None:
+                others.append(i)
                 if verdict:
                     view[start + 2 : start + 2 + len(verdict)] = verdict
                     sizes[i] = len(verdict) + 2
@@ -118,34 +152,61 @@ class PythonEngine:
                     self._send(batch, first, i - first)
                     first = i + 1
                 continue
-            kept = recall(query)
             if kept is not None:
-                view[start + 2 : start + 2 + len(kept)] = kept
-            elif (end := query.find(0, 10) + 1) and (
+                size = len(kept) + 2
+                view[start + 2 : start + size] = kept
+                sizes[i] = size
+                if code := kept[1] & 15:
+                    hits[code] += 1
+                    hits[0] -= 1
+                continue
+            if (end := query.find(0, 10) + 1) and (
                 kept := recall(query[:10] + query[10:end].lower() + query[end:])
             ) is not None:
+                size = len(kept) + 2
                 view[start + 2 : start + 12] = kept[:10]  # the name stays as it was asked
-                view[start + 2 + end : start + 2 + len(kept)] = kept[end:]
-            else:
-                wire = self._answer_one(octets[start : start + lengths[i]], batch, i)
-                recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
-                if wire is None:
-                    self._send(batch, first, i - first)
-                    first = i + 1
-                else:
-                    view[start : start + len(wire)] = wire
-                    sizes[i] = len(wire)
+                view[start + 2 + end : start + size] = kept[end:]
+                sizes[i] = size
+                if code := kept[1] & 15:
+                    hits[code] += 1
+                    hits[0] -= 1
                 continue
-            sizes[i] = len(kept) + 2
-            hits[kept[1] & 15] += 1
+            others.append(i)
+            wire = self._answer_one(octets[start : start + lengths[i]], batch, i)
+            recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
+            if isinstance(wire, Later):
+                self._waiting.add(wire, partial(outbox.deliver, batch.origin(i)))
+                wire = None
+            if wire is None:
+                self._send(batch, first, i - first)
+                first = i + 1
+            else:
+                view[start : start + len(wire)] = wire
+                sizes[i] = len(wire)
+        hits[0] += count - len(others)  # but for those of other codes, counted above
         self._send(batch, first, count - first)
+        if answering.listener is not None and len(others) < count:
+            repeats = set(range(count)).difference(others)
+            clients = batch.clients(count)
+            answering.listener.repeated([(clients[i], queries[i]) for i in sorted(repeats)])
 
-    def _answer_one(self, packet: bytes, batch: mmsg.Batch, i: int) -> bytes | None:
+    def _verdicts(
+        self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[bytes | None]
+    ) -> Sequence[bytes | None] | None:
+        if self._limiter is None:
+            return None
+        unknown: Sequence[bytes] = ()
+        if not all(found):
+            unknown = [query for query, kept in zip(queries, found, strict=True) if not kept]
+        return self._limiter.admit(batch.clients(count), queries, unknown=unknown)
+
+    def _answer_one(self, packet: bytes, batch: mmsg.Batch, i: int) -> Wire | Later[Wire]:
         answering = self._answering
         if not HEADER <= len(packet) <= mmsg.SLOT:
             answering.malformed += 1
             return None
-        return answering.recall(packet) or answering.ask(packet, batch.client(i))
+        client = batch.client(i)
+        return answering.recall(packet, client) or answering.ask(packet, client)
 
     def _send(self, batch: mmsg.Batch, first: int, count: int) -> None:
         if not count:
@@ -171,17 +232,26 @@ class PythonEngine:
                     answering.proxyproto += 1
                     continue
             wire = self._answer_single(packet, client)
-            if wire is None:
-                continue
-            try:
-                sock.sendmsg((wire,), reply_info(control), 0, peer)
-                answering.answered += 1
-            except BlockingIOError:
-                answering.full += 1
-            except OSError:
-                answering.send_errors += 1
+            if isinstance(wire, Later):
+                deliver = partial(self._send_single, sock, reply_info(control), peer)
+                self._waiting.add(wire, deliver)
+            else:
+                self._send_single(sock, reply_info(control), peer, wire)
 
-    def _answer_single(self, packet: bytes, client: str) -> bytes | None:
+    def _send_single(
+        self, sock: socket.socket, control: Control, peer: Sequence[object], wire: Wire
+    ) -> None:
+        if wire is None:
+            return
+        try:
+            sock.sendmsg((wire,), control, 0, tuple(peer))
+            self._answering.answered += 1
+        except BlockingIOError:
+            self._answering.full += 1
+        except OSError:
+            self._answering.send_errors += 1
+
+    def _answer_single(self, packet: bytes, client: str) -> Wire | Later[Wire]:
         answering = self._answering
         if self._limiter is not None:
             family = socket.AF_INET6 if ":" in client else socket.AF_INET
@@ -192,4 +262,38 @@ class PythonEngine:
         if not HEADER <= len(packet) <= mmsg.SLOT:
             answering.malformed += 1
             return None
-        return answering.recall(packet) or answering.ask(packet, client)
+        return answering.recall(packet, client) or answering.ask(packet, client)
+
+
+class _Outbox:
+    """Answers that came later, sent together: those of one turn of the loop share a call."""
+
+    def __init__(
+        self, sock: socket.socket, answering: Answering, *, with_packet_info: bool
+    ) -> None:
+        self._sock = sock
+        self._with_packet_info = with_packet_info
+        self._answering = answering
+        self._batch: mmsg.Batch | None = None  # a server that forwards nothing needs none
+        self._count = 0
+
+    def deliver(self, origin: bytes, wire: Wire) -> None:
+        if wire is None:
+            return
+        if self._batch is None:
+            self._batch = mmsg.Batch(self._sock, with_packet_info=self._with_packet_info)
+        if not self._count:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._batch.put(self._count, origin, wire)
+        self._count += 1
+        if self._count == mmsg.BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        count, self._count = self._count, 0
+        if self._batch is None or not count or self._sock.fileno() < 0:
+            return
+        sent, refused = self._batch.send(0, count)
+        self._answering.answered += sent
+        self._answering.send_errors += refused
+        self._answering.full += count - sent - refused

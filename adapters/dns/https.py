@@ -1,13 +1,15 @@
 """DNS over HTTPS on TCP: HTTP/2 where the client speaks it (ALPN), else HTTP/1.1.
 
-Requests are answered as they become whole, at once. A drop sends no response: HTTP/1.1 closes,
-HTTP/2 resets the stream. Everything a client can make us hold has a bound: requests that are not
-whole by flow control, responses that it does not take by `RESPONSES_HELD_MAX`.
+Requests are answered as they become whole. While an answer is to come HTTP/1.1 waits, since its
+responses keep the order of the requests, and HTTP/2 goes on. A drop sends no response: HTTP/1.1
+closes, HTTP/2 resets the stream. Everything a client can make us hold has a bound: requests that
+are not whole by flow control, responses that it does not take by `RESPONSES_HELD_MAX`.
 """
 
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import h2.config
@@ -18,6 +20,7 @@ import h2.exceptions
 import h2.settings
 import h11
 
+from kudurru.adapters.dns.answering import Wire
 from kudurru.adapters.dns.doh import (
     HEADERS_MAX,
     MESSAGE_MAX,
@@ -37,12 +40,14 @@ from kudurru.adapters.dns.streams import (
     StreamServer,
 )
 from kudurru.adapters.networks import Networks
+from kudurru.adapters.turns import Turns
+from kudurru.domain.later import Later
 from kudurru.domain.ports import QueryHandler
 
 ALPN = ("h2", "http/1.1")
 STREAMS_MAX = 100  # requests under way on a connection
 SLICE = 1 << 10  # octets parsed at a time, since what parses them does not stop in between
-STEPS_PER_TURN = 20  # slices parsed and requests answered, about 5 ms: then others get their turn
+STEPS_PER_TURN = 8  # slices parsed and requests answered, about 2 ms
 RESETS_MAX = 100  # by the client, of one connection (CVE-2023-44487, rapid reset)
 BODY_WINDOW = MESSAGE_MAX + 1  # a body that is too large is seen to be
 BODIES_WINDOW = 2 * BODY_WINDOW  # of all requests of a connection that are not whole
@@ -62,6 +67,7 @@ class HttpsServer(StreamServer):
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
         memo: Memo | None = None,
+        turns: Turns | None = None,
     ) -> None:
         super().__init__(
             handler,
@@ -72,13 +78,22 @@ class HttpsServer(StreamServer):
             proxies=proxies,
             limits=limits,
             memo=memo,
+            turns=turns,
         )
         self.trusted = trusted or Networks()
         self.doh = Doh(self.answering, self.trusted)
 
+    def network_of(self, peer: str) -> str:
+        return "" if peer in self.trusted else super().network_of(peer)
+
 
 class _Http(Protocol):
     """One version of HTTP on a connection."""
+
+    @property
+    def must_wait(self) -> bool:
+        """Nothing more can be parsed before an answer that is to come."""
+        ...
 
     def receive(self, octets: bytes) -> None:
         """Parse a slice."""
@@ -108,11 +123,7 @@ class _Connection(StreamConnection):
         # Of this turn, encrypted: one write for all. But a record of TLS for each, since dnsperf
         # (2.10) waits for ever for the second response in a record.
         self._responses = bytearray()
-        self._is_waiting_for_turn = False
         self._idle_since_s = self.now_s = self._loop.time()
-
-    def _network(self) -> str:
-        return "" if self._client in self._server.trusted else super()._network()
 
     def opened(self) -> None:
         assert self._tls is not None
@@ -120,23 +131,39 @@ class _Connection(StreamConnection):
         self._http = (_Http2 if self._tls.alpn == "h2" else _Http1)(self)
         self._flush()
 
-    def received(self, octets: bytes | memoryview) -> None:
-        self.now_s = self._loop.time()
+    def received(self, octets: bytes | bytearray) -> None:
         self._arrived += octets
-        self._work()
 
-    def ended(self) -> None:
-        if not self._is_waiting_for_turn and not self._is_waiting_for_client:
-            self.close()
+    @property
+    def must_wait(self) -> bool:
+        return self._is_open and self._http.must_wait
 
-    def client_caught_up(self) -> None:
-        self._work()
+    def work(self) -> bool:
+        """Parse and answer for a turn."""
+        self.now_s = self._loop.time()
+        has_more = False
+        for _ in range(STEPS_PER_TURN):
+            if self._is_waiting_for_client or self._is_over():
+                break
+            if self._http.work():
+                self._idle_since_s = self.now_s
+            elif self._arrived and not self._http.must_wait:
+                self._http.receive(bytes(self._arrived[:SLICE]))
+                del self._arrived[:SLICE]
+            else:
+                break
+        else:
+            has_more = True
+        if not self._transport.is_closing():
+            self._flush()
+            self._set_deadline()
+        return has_more
 
-    def close(self) -> None:
+    def shut(self) -> None:
         if self._is_open and not self._transport.is_closing():
             self._http.shut_down()
             self._flush()
-        super().close()
+        super().shut()
 
     def write(self, octets: bytes | bytearray) -> None:
         assert self._tls is not None
@@ -149,8 +176,27 @@ class _Connection(StreamConnection):
             self._transport.write(self._responses)
             self._responses = bytearray()
 
-    def respond(self, request: Request) -> Response | None:
-        return self._server.doh.respond(request, self._client)
+    def respond(
+        self, request: Request, later: Callable[[Response | None], None]
+    ) -> Response | Later[Wire] | None:
+        """The response; where it is to come `later` gets it, and the rest of the turn follows."""
+        found = self._server.doh.respond(request, self._client, self.client_id)
+        if isinstance(found, Later):
+            deliver = partial(self._respond_late, request.method == b"HEAD", later)
+            self._waiting.add(found, deliver)
+        return found
+
+    def _respond_late(
+        self, is_head: bool, later: Callable[[Response | None], None], wire: Wire
+    ) -> None:
+        if self._transport.is_closing():
+            return
+        self.now_s = self._idle_since_s = self._loop.time()
+        later(self._server.doh.response_of(wire, is_head=is_head))
+        self._want_turn()
+
+    def give_up(self, later: Later[Wire]) -> None:
+        self._waiting.discard(later)
 
     @property
     def is_closing(self) -> bool:
@@ -159,41 +205,7 @@ class _Connection(StreamConnection):
     def cut(self) -> None:
         """Send what is written, and no more."""
         self._flush()
-        super().close()
-
-    def _take_turn(self) -> None:
-        self._is_waiting_for_turn = False
-        self.now_s = self._loop.time()
-        self._work()
-
-    def _work(self) -> None:
-        """Parse and answer for a turn; read on only when all that has arrived is done with."""
-        if self._is_waiting_for_turn:
-            return
-        transport = self._transport
-        for _ in range(STEPS_PER_TURN):
-            if self._is_waiting_for_client or transport.is_closing():
-                break
-            if self._http.work():
-                self._idle_since_s = self.now_s
-            elif self._arrived:
-                self._http.receive(bytes(self._arrived[:SLICE]))
-                del self._arrived[:SLICE]
-            else:
-                break
-        else:
-            self._is_waiting_for_turn = True
-            self._loop.call_soon(self._take_turn)
-        if transport.is_closing():
-            return
-        self._flush()
-        self._set_deadline()
-        if self._is_waiting_for_turn or self._is_waiting_for_client:
-            transport.pause_reading()
-        elif self.has_ended:
-            self.close()
-        else:
-            transport.resume_reading()
+        super().shut()
 
     def _set_deadline(self) -> None:
         started_s = self._http.started_s()
@@ -213,6 +225,11 @@ class _Http1:
         self._is_head = False  # of the request at hand: its response has no body
         self._body = bytearray()
         self._started_s: float | None = None
+        self._later: Later[Wire] | None = None
+
+    @property
+    def must_wait(self) -> bool:
+        return self._later is not None
 
     def receive(self, octets: bytes) -> None:
         self._http.receive_data(octets)
@@ -224,6 +241,8 @@ class _Http1:
         pass
 
     def work(self) -> bool:
+        if self.must_wait:
+            return False
         try:
             return self._advance()
         except h11.RemoteProtocolError as fault:
@@ -265,10 +284,19 @@ class _Http1:
     def _answer(self) -> None:
         request = self._request
         assert request is not None
-        self._request = self._started_s = None
+        self._request = None
         response = self._connection.respond(
-            Request(request.method, request.target, list(request.headers), bytes(self._body))
+            Request(request.method, request.target, list(request.headers), bytes(self._body)),
+            self._respond,
         )
+        if isinstance(response, Later):
+            self._later = response
+            self._started_s = self._started_s or self._connection.now_s
+        else:
+            self._respond(response)
+
+    def _respond(self, response: Response | None) -> None:
+        self._later = self._started_s = None
         if response is None:
             self._connection.cut()
             return
@@ -294,7 +322,7 @@ class _Http1:
 class _Incoming:
     """A request that is not whole, or whole and not answered, or answered and not taken."""
 
-    __slots__ = ("body", "headers", "held", "is_whole", "size", "started_s")
+    __slots__ = ("body", "headers", "held", "is_whole", "later", "size", "started_s")
 
     def __init__(self, headers: Headers, started_s: float) -> None:
         self.headers = headers
@@ -303,9 +331,12 @@ class _Incoming:
         self.size = 0  # octets to give back to flow control when it is done
         self.is_whole = False
         self.held = b""  # of the response
+        self.later: Later[Wire] | None = None
 
 
 class _Http2:
+    must_wait = False
+
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
         config = h2.config.H2Configuration(
@@ -409,9 +440,22 @@ class _Http2:
                 fields.get(b":path", b""),
                 incoming.headers,
                 bytes(incoming.body),
-            )
+            ),
+            partial(self._respond_late, stream),
         )
         incoming.body.clear()
+        if isinstance(response, Later):
+            incoming.later = response
+        else:
+            self._respond(stream, incoming, response)
+
+    def _respond_late(self, stream: int, response: Response | None) -> None:
+        if stream in self._streams:
+            self._streams[stream].later = None
+            self._respond(stream, self._streams[stream], response)
+            self._finish_step()
+
+    def _respond(self, stream: int, incoming: _Incoming, response: Response | None) -> None:
         if response is None:
             self._http.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
             self._forget(stream)
@@ -447,6 +491,8 @@ class _Http2:
     def _forget(self, stream: int) -> None:
         incoming = self._streams.pop(stream, None)
         if incoming is not None:
+            if incoming.later is not None:
+                self._connection.give_up(incoming.later)
             self._held -= len(incoming.held)
             if incoming.size:
                 self._http.acknowledge_received_data(incoming.size, stream)

@@ -14,6 +14,7 @@ import errno
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 BATCH: Final = 64  # datagrams a call: more gains little, and the heads of 64 slots fit the cache
@@ -72,6 +73,38 @@ def is_available() -> bool:
     return _LIBC is not None
 
 
+class Sender:
+    """Sends datagrams over connected sockets, many with one call."""
+
+    def __init__(self, size_max: int) -> None:
+        """`size_max`: octets of the longest datagram."""
+        self._size_max = size_max
+        self._starts = range(0, BATCH * size_max, size_max)
+        self._octets = (ctypes.c_char * (BATCH * size_max))()
+        self._view = memoryview(self._octets).cast("B")
+        self._parts = (_Iovec * BATCH)()
+        self._headers: Any = (_Mmsghdr * BATCH)()
+        for i, start in enumerate(self._starts):
+            self._parts[i] = _Iovec(ctypes.addressof(self._octets) + start, 0)
+            at = ctypes.addressof(self._parts) + i * ctypes.sizeof(_Iovec)
+            self._headers[i].message = _Msghdr(iov=at, iovlen=1)
+        self._sizes = memoryview(self._parts).cast("B").cast("L")[1::2]  # size_t on Linux
+
+    def send(self, sock: socket.socket, datagrams: Sequence[bytes]) -> int:
+        """Send at most BATCH datagrams; how many the system took before one that it did not.
+        Raises OSError where that was the first."""
+        view, sizes = self._view, self._sizes
+        for i, (start, datagram) in enumerate(zip(self._starts, datagrams, strict=False)):
+            view[start : start + len(datagram)] = datagram
+            sizes[i] = len(datagram)
+        count = min(len(datagrams), BATCH)
+        sent: int = _LIBC.sendmmsg(sock.fileno(), self._headers, count, socket.MSG_DONTWAIT)
+        if sent < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))  # of the class that the code has
+        return sent
+
+
 class Batch:
     """Buffers for one socket, allocated once.
 
@@ -87,6 +120,8 @@ class Batch:
         self._family = sock.family
         self._address_size, info_size, index_at = _LAYOUT[sock.family]
         self._addresses: Any = (ctypes.c_char * (BATCH * self._address_size))()
+        # Of IPv4, where it is the second of the four words of a sockaddr.
+        self._words = memoryview(self._addresses).cast("B").cast("I")[1::4]
         self._control_size = socket.CMSG_SPACE(info_size) if with_packet_info else 0
         # An array of size_t, since control data is aligned like one.
         self._control = (ctypes.c_size_t * (BATCH * self._control_size))()
@@ -137,6 +172,25 @@ class Batch:
                 refused += 1
         return sent, refused
 
+    def origin(self, i: int) -> bytes:
+        """Where datagram i came from, and to: its answer goes the other way."""
+        at, words = i * self._address_size, self._control_size
+        address: bytes = self._addresses[at : at + self._address_size]
+        if not words:
+            return address
+        return address + bytes(memoryview(self._control).cast("B")[i * words : (i + 1) * words])
+
+    def put(self, i: int, origin: bytes, wire: bytes) -> None:
+        """Have slot i hold an answer to what came from an origin of a batch on the same socket."""
+        at, start = i * self._address_size, self.starts[i]
+        self._addresses[at : at + self._address_size] = origin[: self._address_size]
+        if self._control_size:
+            at = i * self._control_size
+            control = memoryview(self._control).cast("B")
+            control[at : at + self._control_size] = origin[self._address_size :]
+        self.view[start : start + len(wire)] = wire
+        self.sizes[i] = len(wire)
+
     def client(self, i: int) -> str:
         """Address in text that datagram i came from."""
         at, width = _ADDRESS[self._family]
@@ -147,6 +201,9 @@ class Batch:
         """Addresses that the first `count` datagrams came from, 4 or 16 octets each."""
         at, width = _ADDRESS[self._family]
         octets = self._addresses[: count * self._address_size]
+        first = octets[at : at + width]
+        if width == 4 and (words := self._words[:count].tolist()).count(words[0]) == count:
+            return [first] * count  # one resolver, or one bench: most batches of a busy server
         return [octets[i : i + width] for i in range(at, len(octets), self._address_size)]
 
     def _headers(self, size: int) -> tuple["ctypes.Array[_Mmsghdr]", "ctypes.Array[_Iovec]"]:

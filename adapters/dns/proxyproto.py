@@ -7,6 +7,8 @@ guess would let a client choose its address. What breaks the rules is dropped an
 from functools import cache
 from ipaddress import ip_address
 
+from kudurru.adapters.networks import client_text
+
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 HEADER_MAX = 4096  # octets; addresses take at most 216, the rest is for what balancers add
 _FIXED = 16
@@ -73,9 +75,7 @@ def _client(family_and_protocol: int, header: bytes) -> str | None:
     _check_extras(header, _FIXED + block)
     if not size:
         return None
-    address = ip_address(header[_FIXED : _FIXED + size])
-    # An IPv4 client is one client, however its balancer writes it.
-    return str(getattr(address, "ipv4_mapped", None) or address)
+    return client_text(ip_address(header[_FIXED : _FIXED + size]))
 
 
 def _check_extras(header: bytes, at: int) -> None:

@@ -2,7 +2,7 @@
 
 A connection counts from its first datagram, and from half of the limit on a client must first show
 that it is where it says (Retry, RFC 9000 section 8.1.2). There is no 0-RTT: session tickets are
-never issued, so nothing can be replayed. Requests are answered as they become whole, at once.
+never issued, so nothing can be replayed. Requests are answered as they become whole.
 
 What a client can make us hold is bounded by an allowance of octets: what it sends costs, and every
 answered request gives back more than an honest client spends on it. aioquic's own limits grow with
@@ -13,6 +13,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # public by its documentation
@@ -30,7 +31,7 @@ from aioquic.quic.retry import QuicRetryTokenHandler
 
 from kudurru.adapters.certificates import Certificate
 from kudurru.adapters.connections import Connections, network_of
-from kudurru.adapters.dns.answering import Answering
+from kudurru.adapters.dns.answering import Answering, Waiting, Wire
 from kudurru.adapters.dns.doh import MESSAGE_MAX, Doh
 from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.packet_info import ANCILLARY, Control, ask_for_packet_info, reply_info
@@ -43,11 +44,13 @@ from kudurru.adapters.dns.quic_applications import (
 from kudurru.adapters.dns.streams import StreamLimits
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
+from kudurru.adapters.turns import Turns
+from kudurru.domain.later import Later
 from kudurru.domain.ports import EngineStatistics, QueryHandler
 
 DATAGRAM_MAX = 4096  # octets; paths on the internet carry 1,500
 INITIAL_MIN = 1200  # RFC 9000 section 14.1
-DATAGRAMS_PER_TURN = 32  # some milliseconds: then others get their turn
+DATAGRAMS_PER_TURN = 8  # about a millisecond
 CID_SIZE = 8
 STREAMS_MAX = 100  # requests under way on a connection
 RESETS_MAX = 100  # by the client, of one connection
@@ -76,6 +79,7 @@ class QuicServer:
         trusted: Networks | None = None,
         limits: StreamLimits | None = None,
         memo: Memo | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._sockets = tuple(sockets)
         self.proto = proto
@@ -89,9 +93,9 @@ class QuicServer:
         self._tokens = QuicRetryTokenHandler()
         self.by_id: dict[bytes, _Connection] = {}
         self.handshakes_failed = 0
-        self.connections: Connections[_Connection] = Connections(
-            self.limits.connections, self.limits.connections_per_network
-        )
+        self._turns = turns or Turns()
+        self._waiting: set[socket.socket] = set()  # for a turn
+        self.connections: Connections[_Connection] = Connections(self.limits)
         self._is_running = False
 
     @property
@@ -104,7 +108,7 @@ class QuicServer:
             sock.setblocking(False)
             ask_for_packet_info(sock)
             buffer = memoryview(bytearray(DATAGRAM_MAX + 1))
-            loop.add_reader(sock, self._serve, sock, buffer)
+            loop.add_reader(sock, self._want_turn, sock, buffer)
         self.connections.start()
         self._is_running = True
 
@@ -112,7 +116,7 @@ class QuicServer:
         for sock in self._sockets:
             if self._is_running:
                 asyncio.get_running_loop().remove_reader(sock)
-        await self.connections.stop(self.limits.drain_s)
+        await self.connections.stop()
         for sock in self._sockets:
             sock.close()
         self._is_running = False
@@ -123,11 +127,8 @@ class QuicServer:
     def statistics(self) -> EngineStatistics:
         return msgspec.structs.replace(
             self.answering.statistics(),
-            connections=len(self.connections),
-            connections_accepted=self.connections.accepted,
-            connections_refused=self.connections.refused,
-            connections_timed_out=self.connections.timed_out,
             handshakes_failed=self.handshakes_failed,
+            **self.connections.counts(),
         )
 
     def send(
@@ -142,7 +143,15 @@ class QuicServer:
             except OSError:
                 self.answering.send_errors += 1
 
+    def _want_turn(self, sock: socket.socket, buffer: memoryview) -> None:
+        if sock not in self._waiting:
+            self._waiting.add(sock)
+            self._turns.take(partial(self._serve, sock, buffer))
+
     def _serve(self, sock: socket.socket, buffer: memoryview) -> None:
+        self._waiting.discard(sock)
+        if sock.fileno() < 0:
+            return  # stopped meanwhile
         touched: dict[_Connection, None] = {}
         for _ in range(DATAGRAMS_PER_TURN):
             try:
@@ -281,7 +290,9 @@ class _Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._application: Application | None = None
         self._is_open = False
+        self._is_ending = False  # closes when the answers to come are there
         self._is_closing = False
+        self._waiting = Waiting(self._none_waiting)
         self._resets = 0
         self._allowance = ALLOWANCE
         self._answers: dict[int, int] = {}  # octets by stream, of those that may be on their way
@@ -302,7 +313,8 @@ class _Connection:
     def transmit(self) -> None:
         """Handle what has happened, send what is to be sent, set the timer."""
         self._handle_events()
-        if self._allowance < 0 or self._resets > RESETS_MAX or len(self.streams) > STREAMS_MAX:
+        incomplete = len(self.streams) - len(self._waiting)
+        if self._allowance < 0 or self._resets > RESETS_MAX or incomplete > STREAMS_MAX:
             self._close_for_load()
         now = self._loop.time()
         datagrams = self.quic.datagrams_to_send(now=now)
@@ -317,9 +329,16 @@ class _Connection:
         self._timer = None if at is None else self._loop.call_at(at, self._wake)
 
     def expire(self) -> None:
-        self.close() if self._is_open else self.abort()
+        self._shut() if self._is_open else self.abort()
 
     def close(self) -> None:
+        """Take no more requests, and close when the answers to come are there."""
+        if self._waiting:
+            self._is_ending = True
+        else:
+            self._shut()
+
+    def _shut(self) -> None:
         if self._application is not None:
             self.close_with(self._application.no_error)
         self._is_closing = True
@@ -335,6 +354,25 @@ class _Connection:
         """Where the client is now: it may move, once it has shown that it is there."""
         address = self.quic.get_peer_address()
         return "" if address is None else str(address[0])
+
+    def wait(
+        self, stream: int, later: Later[Wire], deliver: Callable[[Wire], None], busy: int
+    ) -> None:
+        """Have an answer delivered when it is there; too many, and the stream is dropped with the
+        code `busy`."""
+        if len(self._waiting) >= STREAMS_MAX:
+            later.cancel()
+            self.drop(stream, busy)
+            return
+        self.streams[stream].later = later
+        self._waiting.add(later, partial(self._deliver, stream, deliver))
+
+    def _deliver(self, stream: int, deliver: Callable[[Wire], None], wire: Wire) -> None:
+        if self._is_closing or stream not in self.streams:
+            return
+        self.streams[stream].later = None
+        deliver(wire)
+        self.transmit()
 
     def answer(self, stream: int, octets: bytes) -> None:
         """Send the last octets on a stream."""
@@ -369,6 +407,10 @@ class _Connection:
 
     # --- inside -------------------------------------------------------------------------
 
+    def _none_waiting(self) -> None:
+        if self._is_ending:
+            self._shut()
+
     def _wake(self) -> None:
         self._timer = None
         self.quic.handle_timer(now=self._loop.time())
@@ -394,7 +436,9 @@ class _Connection:
                 self._take_data(event, is_given_up=stream in given_up)
             case events.StreamReset() | events.StopSendingReceived():
                 self._resets += 1
-                self.streams.pop(event.stream_id, None)
+                given_up_one = self.streams.pop(event.stream_id, None)
+                if given_up_one is not None and given_up_one.later is not None:
+                    self._waiting.discard(given_up_one.later)
                 if self._application is not None:
                     self._application.take(event)
             case events.ProtocolNegotiated():
@@ -422,6 +466,8 @@ class _Connection:
         if is_given_up:
             return
         if stream not in self.streams:
+            if self._is_ending:
+                return
             if stream in self._answers:
                 return  # more of a request that is done with
             now = self._loop.time()
@@ -447,6 +493,7 @@ class _Connection:
         self.close_with(0 if self._application is None else self._application.excessive_load)
 
     def _forget(self) -> None:
+        self._waiting.cancel()
         if self._timer is not None:
             self._timer.cancel()
         for connection_id in self._ids:

@@ -3,6 +3,8 @@
 An application is told what arrived on the streams of its connection and answers through it.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from aioquic.h3.connection import ErrorCode, H3Connection
@@ -10,9 +12,10 @@ from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic import events
 from aioquic.quic.connection import QuicConnection
 
-from kudurru.adapters.dns.answering import HEADER, Answering
+from kudurru.adapters.dns.answering import HEADER, Answering, Wire
 from kudurru.adapters.dns.doh import MESSAGE_MAX, Doh, Headers, Request, Response, kept_fields
 from kudurru.domain.dns.messages import KEEPALIVE, Query, find_option, parse_query
+from kudurru.domain.later import Later
 
 UNIDIRECTIONAL = 2  # bit of a stream's number (RFC 9000 section 2.1)
 
@@ -22,14 +25,15 @@ DOQ_EXCESSIVE_LOAD, DOQ_UNSPECIFIED_ERROR = 4, 5
 
 
 class Incoming:
-    """A request that is not whole."""
+    """A request that is not whole, or whole and not answered."""
 
-    __slots__ = ("body", "headers", "started_s")
+    __slots__ = ("body", "headers", "later", "started_s")
 
     def __init__(self, started_s: float) -> None:
         self.started_s = started_s
         self.body = bytearray()
         self.headers: Headers = []  # of HTTP
+        self.later: Later[Wire] | None = None  # the answer to come
 
 
 class Connection(Protocol):
@@ -46,6 +50,10 @@ class Connection(Protocol):
 
     @property
     def client(self) -> str: ...
+
+    def wait(
+        self, stream: int, later: Later[Wire], deliver: Callable[[Wire], None], busy: int
+    ) -> None: ...
 
     def answer(self, stream: int, octets: bytes) -> None: ...
 
@@ -107,17 +115,25 @@ class Doq:
         if len(packet) < HEADER or packet[:2] != b"\0\0":
             self._refuse()
             return
-        wire = answering.recall(packet)
+        client = self._connection.client
+        wire: Wire | Later[Wire] = answering.recall(packet, client)
         if wire is None:
             if _has_keepalive(packet):
                 self._refuse()
                 return
-            wire = answering.ask(packet, self._connection.client)
+            wire = answering.ask(packet, client)
+        if isinstance(wire, Later):
+            deliver = partial(self._send, stream)
+            self._connection.wait(stream, wire, deliver, DOQ_EXCESSIVE_LOAD)
+        else:
+            self._send(stream, wire)
+
+    def _send(self, stream: int, wire: Wire) -> None:
         if wire is None:
             self._connection.drop(stream, DOQ_UNSPECIFIED_ERROR)
         else:
             self._connection.answer(stream, len(wire).to_bytes(2, "big") + wire)
-            answering.answered += 1
+            self._answering.answered += 1
 
     def _refuse(self) -> None:
         """RFC 9250 section 4.3.3 lists what is an error of the whole connection."""
@@ -156,6 +172,8 @@ class H3:
                     pass
 
     def _advance(self, stream: int, incoming: Incoming, *, is_whole: bool) -> None:
+        if incoming.later is not None:
+            return  # what follows a body that is too long
         if not is_whole and len(incoming.body) <= MESSAGE_MAX:
             return
         fields = dict(incoming.headers)
@@ -165,15 +183,24 @@ class H3:
             incoming.headers,
             bytes(incoming.body),
         )
-        response = self._connection.doh.respond(request, self._connection.client)
+        doh = self._connection.doh
+        response = doh.respond(request, self._connection.client)
         if not is_whole:
             self._connection.stop_reading(stream, ErrorCode.H3_NO_ERROR)
-        if response is None:
-            self._connection.drop(stream, ErrorCode.H3_REQUEST_CANCELLED)
+        if isinstance(response, Later):
+            is_head = request.method == b"HEAD"
+            deliver = partial(self._send_late, stream, is_head=is_head)
+            self._connection.wait(stream, response, deliver, ErrorCode.H3_REQUEST_REJECTED)
         else:
             self._send(stream, response)
 
-    def _send(self, stream: int, response: Response) -> None:
+    def _send_late(self, stream: int, wire: Wire, *, is_head: bool) -> None:
+        self._send(stream, self._connection.doh.response_of(wire, is_head=is_head))
+
+    def _send(self, stream: int, response: Response | None) -> None:
+        if response is None:
+            self._connection.drop(stream, ErrorCode.H3_REQUEST_CANCELLED)
+            return
         status = (b":status", b"%d" % response.status)
         is_all = not response.body
         self._http.send_headers(stream, [status, *response.headers], end_stream=is_all)

@@ -1,28 +1,34 @@
 """DNS over TCP (RFC 7766) and TLS (RFC 7858): messages with two octets of length before each,
 pipelined.
 
-Answers are made in the order of the queries, at once, so what is outstanding on a connection is
-what it has sent and we have not looked at. At most QUERIES_PER_TURN are answered before others get
-their turn, and while a client does not take its answers nothing is read from it. So a connection
-holds at most one buffer of queries and one of answers, whatever its client does.
+Answers that are known at once are made in the order of the queries; the others overtake each other
+(RFC 7766 section 6.2.1.1). A connection holds at most one read of queries, OUTSTANDING_MAX answers
+to come, and one buffer of answers, whatever its client does.
+
+A transfer is an answer of many messages, each made when the client has taken those before. Queries
+that come meanwhile wait for its end.
 """
 
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from kudurru.adapters.dns.answering import HEADER
+from kudurru.adapters.dns.answering import HEADER, Many, Wire
 from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.streams import (
     ANSWERS_HELD_MAX,
+    OUTSTANDING_MAX,
     StreamConnection,
     StreamLimits,
     StreamServer,
 )
 from kudurru.adapters.networks import Networks
+from kudurru.adapters.turns import Turns
+from kudurru.domain.later import Later
 from kudurru.domain.ports import QueryHandler
 
-QUERIES_PER_TURN = 100  # below 1 ms when the memo knows them
+QUERIES_PER_TURN = 100  # below a millisecond
+MISS = 10  # queries that one counts for which the memo does not know
 
 
 class TcpServer(StreamServer):
@@ -37,6 +43,7 @@ class TcpServer(StreamServer):
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
         memo: Memo | None = None,
+        turns: Turns | None = None,
     ) -> None:
         super().__init__(
             handler,
@@ -47,6 +54,7 @@ class TcpServer(StreamServer):
             proxies=proxies,
             limits=limits,
             memo=memo,
+            turns=turns,
         )
 
 
@@ -60,85 +68,114 @@ class _Connection(StreamConnection):
 
     def __init__(self, server: StreamServer) -> None:
         super().__init__(server)
-        self._arrived = bytearray()  # not looked at yet
-        self._is_waiting_for_turn = False
+        self._arrived = bytearray()  # not answered yet
+        self._is_begun = False  # a new wait, with what happened last
+        self._rest: Iterator[bytes] | None = None  # of an answer of many messages
 
     def opened(self) -> None:
         pass
 
-    def received(self, octets: bytes | memoryview) -> None:
-        was_under_way = bool(self._arrived)
+    def received(self, octets: bytes | bytearray) -> None:
+        self._is_begun = not self._arrived
         self._arrived += octets
-        if self._work() or not was_under_way:
+
+    def resume_writing(self) -> None:
+        self._is_begun = True
+        super().resume_writing()
+
+    def work(self) -> bool:
+        if self._is_waiting_for_client or self._is_ending:
+            return False
+        used = 0
+        if self._rest is not None:
+            self._is_begun = True
+            self._send_rest()
+        if self._rest is None and not self._transport.is_closing():
+            used = self._answer_some()
+            del self._arrived[:used]
+        if used or self._is_begun:
+            self._is_begun = False
             self._set_deadline()
-
-    def ended(self) -> None:
-        self._work()
-
-    def client_caught_up(self) -> None:
-        self._work()
-        self._set_deadline()
-
-    def _take_turn(self) -> None:
-        self._is_waiting_for_turn = False
-        self._work()
-        self._set_deadline()
+        return self._rest is not None or self._message_size() is not None
 
     def _set_deadline(self) -> None:
-        under_way = self._arrived or self._is_waiting_for_client or self._transport.is_closing()
+        under_way = (
+            self._arrived
+            or self._waiting
+            or self._rest is not None
+            or self._is_waiting_for_client
+            or self._transport.is_closing()
+        )
         wait_s = self._limits.request_s if under_way else self._limits.idle_s
         self.deadline_s = self._loop.time() + wait_s
 
-    def _work(self) -> bool:
-        """Answer what has arrived, as far as this turn and the client's reading allow. Whether a
-        message was complete."""
-        transport = self._transport
-        if self._is_waiting_for_turn or self._is_waiting_for_client or transport.is_closing():
-            return False
-        used = self._answer_some()
-        del self._arrived[:used]
-        has_more = self._message_size() is not None
-        if has_more and not self._is_waiting_for_client:
-            self._is_waiting_for_turn = True
-            self._loop.call_soon(self._take_turn)
-        if self.has_ended:
-            if not has_more:
-                self.close()
-        elif has_more or self._is_waiting_for_client:
-            transport.pause_reading()
+    def _send_rest(self) -> None:
+        """Send one more message of an answer of many. One that cannot be finished ends with the
+        connection, so that nobody takes it for whole."""
+        assert self._rest is not None
+        try:
+            wire = next(self._rest, None)
+        except Exception as fault:
+            self._answering.failed(fault)
+            self._rest = None
+            self.abort()
+            return
+        if wire is None:
+            self._rest = None
         else:
-            transport.resume_reading()
-        return used > 0
+            self.write(len(wire).to_bytes(2, "big") + wire)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest = None
+        super().connection_lost(exc)
+
+    def _answer_late(self, wire: Wire) -> None:
+        if self._transport.is_closing():
+            return
+        if wire is None:
+            self.close()
+            return
+        self.write(len(wire).to_bytes(2, "big") + wire)
+        self._answering.answered += 1
+        self._is_begun = True
+        self._want_turn()
 
     def _answer_some(self) -> int:
         """Answer one turn of queries and close where one is malformed or dropped; the answers
         before it still leave. Octets used."""
         answering = self._answering
         answers = bytearray()
-        used = count = 0
+        used = cost = 0
         is_over = False
         while (
             not is_over
-            and count < QUERIES_PER_TURN
+            and self._rest is None
+            and cost < QUERIES_PER_TURN
             and len(answers) < ANSWERS_HELD_MAX
+            and len(self._waiting) < OUTSTANDING_MAX
             and (size := self._message_size(used)) is not None
         ):
             packet = bytes(self._arrived[used + 2 : used + 2 + size])
             used += 2 + size
             answering.received += 1
-            wire = None
+            cost += 1
+            wire: Wire | Later[Wire] | Many = None
             if size < HEADER:
                 answering.malformed += 1
-            else:
-                wire = answering.recall(packet) or answering.ask(packet, self._client)
-            if wire is None:
+            elif (wire := answering.recall(packet, self._client)) is None:
+                wire = answering.ask_many(packet, self._client, self.client_id)
+                cost += MISS - 1
+            if isinstance(wire, Later):
+                self._waiting.add(wire, self._answer_late)
+            elif wire is None:
                 is_over = True
             else:
+                if isinstance(wire, Many):
+                    wire, self._rest = wire
                 answers += len(wire).to_bytes(2, "big") + wire
-                count += 1
+                answering.answered += 1
         if answers:
             self.write(answers)
-            answering.answered += count
         if is_over:
             self.close()
         return used

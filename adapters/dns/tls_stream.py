@@ -8,6 +8,19 @@ import contextlib
 import ssl
 
 READ_MAX = 64 << 10
+LABEL_MAX = 63
+
+
+def note_name(tls: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+    """Keep the name that a client asks for (RFC 6066 section 3) with its connection: the callback
+    of a context."""
+    tls.asked_name = name  # type: ignore[attr-defined]  # nothing else keeps it
+
+
+def client_id_of(name: str | None) -> str:
+    """What a client calls itself, by the name that it asked for: `anna-phone.dns.example`."""
+    label, dot, _ = (name or "").partition(".")
+    return label if dot and len(label) <= LABEL_MAX else ""
 
 
 class TlsStream:
@@ -18,10 +31,15 @@ class TlsStream:
         self.has_ended = False  # the client sends no more
 
     @property
+    def client_id(self) -> str:
+        """First label of the name that the client asked for; "" where it asked for none."""
+        return client_id_of(getattr(self._tls, "asked_name", None))
+
+    @property
     def alpn(self) -> str | None:
         return self._tls.selected_alpn_protocol()
 
-    def receive(self, octets: bytes | memoryview) -> bytes:
+    def receive(self, octets: bytes | bytearray) -> bytes:
         """What the client said, as far as it is whole. Raises ssl.SSLError; then `pending` has the
         alert."""
         self._incoming.write(octets)

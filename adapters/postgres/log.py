@@ -12,7 +12,6 @@ transaction is over, and the row at its last position says how it ended.
 
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -33,7 +32,15 @@ from kudurru.adapters.postgres.connection import (
 )
 from kudurru.adapters.postgres.elector import PostgresElector
 from kudurru.adapters.postgres.listener import Listener
-from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams
+from kudurru.adapters.recorder import (
+    RecordedLog,
+    batch_sizes,
+    check_head,
+    check_last,
+    continue_streams,
+    secret_writes,
+)
+from kudurru.adapters.tables import check_tables
 from kudurru.domain.chain import (
     ENTRY_VERSION,
     Sealed,
@@ -54,15 +61,20 @@ from kudurru.domain.errors import (
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow, SignTree, StoredCheckpoint
+from kudurru.domain.ports import (
+    Anchor,
+    Clock,
+    Entropy,
+    LogHead,
+    LogRow,
+    SignTree,
+    StoredCheckpoint,
+    Upkeep,
+)
 from kudurru.domain.tree import HASH_SIZE, TILE_WIDTH, Edge
 
 SCHEMA = "kudurru"
 """PostgreSQL schema of the tables: a database of its own is not needed."""
-
-BATCH_FIRST = 32
-BATCH_MAX = 1_000
-"""Rows fetched at once: who wants ten events does not pay for a thousand."""
 
 ROWS_PER_INSERT = 2_000
 """Rows of one statement: a million of them make no message of a gigabyte, and no single step that
@@ -103,13 +115,29 @@ _INSERT_TILE = """
 _CHECKPOINTS = "SELECT size, note, frontier, state FROM checkpoints"
 _INSERT_CHECKPOINT = """
     INSERT INTO checkpoints (size, note, frontier, state) VALUES (%s, %s, %s, %s)"""
+_DROP_SEALED = "DELETE FROM secrets WHERE key = %s"
+_PUT_SEALED = """
+    INSERT INTO secrets (key, sealed) VALUES (%s, %s)
+    ON CONFLICT (key) DO UPDATE SET sealed = excluded.sealed"""
+_ANCHOR = """
+    SELECT size, state FROM checkpoints WHERE anchor = 1 AND state IS NOT NULL
+    ORDER BY size DESC LIMIT 1"""
+_SET_ANCHOR = "UPDATE checkpoints SET anchor = 1, state = %s WHERE size = %s"
+_PRUNE = """
+    DELETE FROM log USING unnest(%b::bigint[], %b::bigint[]) AS run (first, last)
+    WHERE seq BETWEEN run.first AND run.last"""
+_ERASE = {
+    "body": "UPDATE log SET salt = NULL, body = NULL WHERE seq BETWEEN %s AND %s",
+    "who": "UPDATE log SET who_salt = NULL, who = NULL WHERE seq BETWEEN %s AND %s",
+}
 _BIRTHS = """
     SELECT seq, entry, body, who FROM streams JOIN log ON log.stream = streams.id
     WHERE streams.key >= %s AND streams.key < %s AND log.seq <= %s
-      AND log.ver = 1 + coalesce((
-          SELECT gone.ver FROM log AS gone
-          WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= %s
-          ORDER BY gone.seq DESC LIMIT 1), 0)"""
+      AND log.ver = (
+          SELECT min(own.ver) FROM log AS own WHERE own.stream = streams.id AND own.ver > coalesce((
+              SELECT gone.ver FROM log AS gone
+              WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= %s
+              ORDER BY gone.seq DESC LIMIT 1), 0))"""
 _SEQ_MAX = 2**63 - 1
 
 
@@ -183,8 +211,9 @@ class PostgresEventLog(RecordedLog):
         *,
         head_seq: int | None = None,
         sign: SignTree | None = None,
+        upkeep: Upkeep | None = None,
     ) -> list[Recorded]:
-        append = _Append(channel(self.log_id), change_sets, now_us, first, head_seq, sign)
+        append = _Append(channel(self.log_id), change_sets, now_us, first, head_seq, sign, upkeep)
         salts = self._entropy.token(salts_size(change_sets))
         with self.place.errors():
             try:
@@ -220,6 +249,7 @@ class PostgresEventLog(RecordedLog):
             newest = append.sealed[-1]
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
             self._edge = append.edge
+            self.epoch = append.upkeep.epoch or self.epoch
         return [row.event for row in append.sealed]
 
     def _settle(self, newest: Sealed) -> bool:
@@ -255,22 +285,6 @@ class PostgresEventLog(RecordedLog):
         found = self._reader.query("SELECT seq, entry, body, who FROM log WHERE seq = %s", (seq,))
         return recorded_of(*found[0]) if found else None
 
-    def position_at(self, ts_us: int) -> Position:
-        """By bisection, as ts only rises: some twenty exchanges in a million events."""
-        first, last = self._reader.query("SELECT min(seq), max(seq) FROM log")[0]
-        if first is None:
-            return Position(0)
-
-        def ts_of(seq: int) -> int:
-            found = self._reader.query("SELECT ts FROM log WHERE seq = %s", (seq,))
-            if not found:
-                raise LogDamaged("gap", seq, f"the row is missing from the log; {ADVICE}")
-            return found[0][0]  # type: ignore[no-any-return]  # by the table
-
-        seqs = range(first, last + 1)
-        before = bisect_right(seqs, ts_us, key=ts_of)
-        return Position(seqs[before - 1] if before else 0)
-
     def read(
         self,
         after: int = 0,
@@ -292,7 +306,7 @@ class PostgresEventLog(RecordedLog):
         order = f"{'ver' if key is not None else 'seq'} {'DESC' if newest_first else 'ASC'}"
         statement = f"SELECT seq, entry, body, who FROM log WHERE {where} ORDER BY {order} LIMIT %s"  # noqa: S608  # of constants
         low, high = after, _SEQ_MAX if upto is None else upto
-        for size in _batch_sizes():
+        for size in batch_sizes():
             batch = self._reader.query(statement, (low, high, *names, size))
             for row in batch:
                 yield recorded_of(*row)
@@ -306,7 +320,7 @@ class PostgresEventLog(RecordedLog):
     def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
         high = _SEQ_MAX if upto is None else upto
         seq = after
-        for size in _batch_sizes():
+        for size in batch_sizes():
             batch = self._reader.query(_ROWS, (seq, high, size))
             for row in batch:
                 columns = list(row)
@@ -317,7 +331,12 @@ class PostgresEventLog(RecordedLog):
                 return
 
     def _check_meta(self) -> tuple[str, int]:
-        version, log_id, epoch = self._reader.query("SELECT schema, log_id, epoch FROM meta")[0]
+        meta = self._reader.query("SELECT schema, log_id, epoch FROM meta")
+        if not meta:
+            raise StorageFailed(
+                f"{self.place} holds no whole log: go back to a backup that verifies"
+            )
+        version, log_id, epoch = meta[0]
         if version > schema.SCHEMA_VERSION:
             _refuse_newer(self.place, f"has schema {version}", schema.SCHEMA_VERSION)
         newest = self._reader.query("SELECT entry FROM log ORDER BY seq DESC LIMIT 1")
@@ -325,6 +344,10 @@ class PostgresEventLog(RecordedLog):
         if found > ENTRY_VERSION:
             _refuse_newer(self.place, f"has entries of version {found}", ENTRY_VERSION)
         return log_id, epoch
+
+    def secret(self, key: Key) -> bytes | None:
+        found = self._reader.query("SELECT sealed FROM secrets WHERE key = %s", (key.encode(),))
+        return bytes(found[0][0]) if found else None
 
     def scopes(self) -> list[str]:
         rows = self._reader.query("SELECT scope FROM scopes ORDER BY id")
@@ -342,7 +365,7 @@ class PostgresEventLog(RecordedLog):
         return Edge.read(_tiled_size(self._reader.query(_TILED), self._last), self.hashes)
 
     def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
-        for size in _batch_sizes():
+        for size in batch_sizes():
             batch = self._reader.query(
                 f"{_CHECKPOINTS} WHERE size > %s ORDER BY size LIMIT %s", (after, size)
             )
@@ -355,6 +378,14 @@ class PostgresEventLog(RecordedLog):
     def newest_checkpoint(self) -> StoredCheckpoint | None:
         found = self._reader.query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
         return StoredCheckpoint(*found[0]) if found else None
+
+    def anchor(self) -> Anchor | None:
+        found = self._reader.query(_ANCHOR)
+        return Anchor(*found[0]) if found else None
+
+    def check_storage(self) -> None:
+        """What stands beside the rows, and `verify` does not see."""
+        check_tables(self._reader.query, lambda: self.head().seq)
 
     # --- following ----------------------------------------------------------------------
 
@@ -411,9 +442,11 @@ class _Append:
         first: Collection[int],
         head_seq: int | None,
         sign: SignTree | None,
+        upkeep: Upkeep | None,
     ) -> None:
         self._channel = channel
         self._sign = sign
+        self.upkeep = upkeep or Upkeep()
         self._change_sets = change_sets
         self._now_us = now_us
         self._first = first
@@ -421,7 +454,8 @@ class _Append:
         events = [event for change_set in change_sets for event in change_set.events]
         self._keys = list({event.key: None for event in events})
         self._scopes = list({event.scope: None for event in events})
-        self.timeout_s = EXCHANGE_TIMEOUT_S + len(events) / 1_000
+        rows = len(events) + (self.upkeep.prune.upto if self.upkeep.prune else 0)
+        self.timeout_s = EXCHANGE_TIMEOUT_S + rows / 1_000
         self.sealed: list[Sealed] = []
         """What a COMMIT was sent for."""
         self.edge = Edge()  # of the tree after it
@@ -450,7 +484,9 @@ class _Append:
         row = newest.fetchone()
         head = LogHead(*row) if row else LogHead(Position(0), 0, known.genesis)
         _check_counter(counter.fetchone(), head)
-        _check_last(before.fetchone(), known.last)
+        if known.last.seq:
+            last = before.fetchone()
+            check_last(last[2] if last else None, known.last)
         return _Found(
             head,
             _edge_at(connection, head, known.edge, [leaf for (leaf,) in leaves]),
@@ -479,10 +515,29 @@ class _Append:
                 connection.execute(_INSERT_TILE, values)
             if checkpoint is not None:
                 connection.execute(_INSERT_CHECKPOINT, msgspec.structs.astuple(checkpoint))
+            for key, secret in secret_writes(self._change_sets).items():
+                if secret is None:
+                    connection.execute(_DROP_SEALED, (key.encode(),))
+                else:
+                    connection.execute(_PUT_SEALED, (key.encode(), secret))
+            for statement, parameters in _taken_away(self.upkeep):
+                connection.execute(statement, parameters)
             connection.execute("UPDATE counter SET seq = %s", (newest.seq,))
             connection.execute("SELECT pg_notify(%s, %s)", (self._channel, str(newest.seq)))
             self.sealed, self.edge = sealed, edge
             connection.execute("COMMIT")
+
+
+def _taken_away(upkeep: Upkeep) -> Iterator[tuple[str, Sequence[Any]]]:
+    for erasure in upkeep.erase:
+        yield _ERASE[erasure.part], (erasure.first, erasure.last)
+    if upkeep.epoch:
+        yield "UPDATE meta SET epoch = %s", (upkeep.epoch,)
+    if upkeep.prune is not None:
+        # The anchor first: rows can only go when there is one after them.
+        yield "UPDATE checkpoints SET state = NULL WHERE anchor = 1", ()
+        yield _SET_ANCHOR, (upkeep.prune.kept, upkeep.prune.size)
+        yield _PRUNE, _transposed(list(upkeep.prune.runs())) or [[], []]
 
 
 def _new_names(
@@ -552,16 +607,6 @@ def _check_counter(row: tuple[Any, ...] | None, head: LogHead) -> None:
         raise LogDamaged("gap", seq + 1, f"the counter was set back to {seq}; {ADVICE}")
 
 
-def _check_last(row: tuple[Any, ...] | None, last: LogHead) -> None:
-    """The row that was newest is still there as it was; another node may have added."""
-    if not last.seq:
-        return
-    if row is None:
-        raise LogDamaged("gap", last.seq, f"the row was deleted while in use; {ADVICE}")
-    if row[2] != last.hash:
-        raise LogDamaged("chain", last.seq, f"the head changed while in use; {ADVICE}")
-
-
 def _columns(row: Sealed, streams: dict[Key, int], scopes: dict[str, int]) -> tuple[Any, ...]:
     event = row.event
     return (
@@ -591,34 +636,34 @@ def _text(octets: bytes | None) -> str | None:
     return None if octets is None else octets.decode("utf-8", "surrogateescape")
 
 
-def _batch_sizes() -> Iterator[int]:
-    size = BATCH_FIRST
-    while True:
-        yield size
-        size = min(size * 4, BATCH_MAX)
-
-
 def _prepare(
     connection: Connection, place: Place, entropy: Entropy, clock: Clock, create: bool
 ) -> None:
     """The tables, where there are none."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
-        found = connection.execute(
-            "SELECT to_regclass(%s) IS NOT NULL", (f'"{place.schema}".meta',)
-        ).fetchone()
-        if found and found[0]:
+        if _has_table(connection, place, "meta"):
+            if create and not _has_table(connection, place, "secrets"):
+                connection.execute(schema.SECRETS)
             return
         if not create:
             raise NotFound(f"{place} holds no log: name the right database")
         name = sql.Identifier(place.schema)
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
         connection.execute(schema.TABLES)
+        connection.execute(schema.SECRETS)
         connection.execute("INSERT INTO counter VALUES (1, 0)")
         connection.execute(
             "INSERT INTO meta VALUES (1, %s, 1, %s, %s)",
             (entropy.token(16).hex(), schema.SCHEMA_VERSION, clock.now_us()),
         )
+
+
+def _has_table(connection: Connection, place: Place, name: str) -> bool:
+    found = connection.execute(
+        "SELECT to_regclass(%s) IS NOT NULL", (f'"{place.schema}".{name}',)
+    ).fetchone()
+    return found is not None and found[0]
 
 
 def _refuse_newer(place: Place, what: str, ours: int) -> None:

@@ -156,3 +156,11 @@ CREATE TRIGGER meta_is_one_row BEFORE DELETE ON meta
 CREATE TRIGGER counter_is_one_row BEFORE DELETE ON counter
     FOR EACH STATEMENT EXECUTE FUNCTION is_kept_whole();
 """
+
+SECRETS = """
+CREATE TABLE IF NOT EXISTS secrets (
+    key    bytea PRIMARY KEY,
+    sealed bytea NOT NULL
+)
+"""
+"""See `adapters.sqlite.schema`."""

@@ -11,7 +11,6 @@ between, so a slow reader never keeps the -wal file from being taken in.
 
 import sqlite3
 import threading
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -20,7 +19,15 @@ from typing import Any, NoReturn, Self
 
 from eventsourcing.persistence import IntegrityError
 
-from kudurru.adapters.recorder import OURS_BEGIN_AT, RecordedLog, check_head, continue_streams
+from kudurru.adapters.recorder import (
+    OURS_BEGIN_AT,
+    RecordedLog,
+    batch_sizes,
+    check_head,
+    check_last,
+    continue_streams,
+    secret_writes,
+)
 from kudurru.adapters.sqlite import schema
 from kudurru.adapters.sqlite.connection import (
     WAL_SIZE_MAX,
@@ -31,6 +38,7 @@ from kudurru.adapters.sqlite.connection import (
     storage_errors,
 )
 from kudurru.adapters.sqlite.elector import FileElector
+from kudurru.adapters.tables import check_tables
 from kudurru.domain.chain import (
     ENTRY_VERSION,
     Sealed,
@@ -43,6 +51,7 @@ from kudurru.domain.chain import (
 )
 from kudurru.domain.errors import (
     ADVICE,
+    Conflict,
     LogDamaged,
     LogNewer,
     NotFound,
@@ -51,13 +60,17 @@ from kudurru.domain.errors import (
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import Clock, Entropy, LogHead, LogRow, SignTree, StoredCheckpoint
+from kudurru.domain.ports import (
+    Anchor,
+    Clock,
+    Entropy,
+    LogHead,
+    LogRow,
+    SignTree,
+    StoredCheckpoint,
+    Upkeep,
+)
 from kudurru.domain.tree import HASH_SIZE, TILE_WIDTH, Edge
-
-BATCH_FIRST = 32
-BATCH_MAX = 1_000
-"""Rows fetched at once, from the first batch up to this: who wants ten events does not pay for a
-thousand, and who wants all holds the read lock for milliseconds at a time."""
 
 CACHE_KIB = 16 * 1024
 """Pages that the appending connection keeps: the hot part of the index of a million keys."""
@@ -85,14 +98,22 @@ _INSERT_TILE = """
     INSERT INTO tiles (level, idx, width, hashes) VALUES (?, ?, ?, ?)
     ON CONFLICT (level, idx) DO UPDATE SET width = excluded.width, hashes = excluded.hashes"""
 _CHECKPOINTS = "SELECT size, note, frontier, state FROM checkpoints"
+_ANCHOR = """
+    SELECT size, state FROM checkpoints WHERE anchor = 1 AND state IS NOT NULL
+    ORDER BY size DESC LIMIT 1"""
+_ERASE = {
+    "body": "UPDATE log SET salt = NULL, body = NULL WHERE seq BETWEEN ? AND ?",
+    "who": "UPDATE log SET who_salt = NULL, who = NULL WHERE seq BETWEEN ? AND ?",
+}
 _SCOPES = "SELECT scope FROM scopes ORDER BY id"
 _BIRTHS = """
     SELECT seq, entry, body, who FROM streams CROSS JOIN log
     WHERE streams.key >= ? AND streams.key < ? AND log.stream = streams.id AND log.seq <= ?
-      AND log.ver = 1 + ifnull((
-          SELECT gone.ver FROM log AS gone
-          WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= ?
-          ORDER BY gone.seq DESC LIMIT 1), 0)"""
+      AND log.ver = (
+          SELECT min(own.ver) FROM log AS own WHERE own.stream = streams.id AND own.ver > ifnull((
+              SELECT gone.ver FROM log AS gone
+              WHERE gone.type = 'obj.deleted.v1' AND gone.stream = streams.id AND gone.seq <= ?
+              ORDER BY gone.seq DESC LIMIT 1), 0))"""
 _SEQ_MAX = 2**63 - 1
 
 
@@ -154,6 +175,7 @@ class SQLiteEventLog(RecordedLog):
         *,
         head_seq: int | None = None,
         sign: SignTree | None = None,
+        upkeep: Upkeep | None = None,
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
         ids: dict[Key, int] = {}
@@ -180,14 +202,26 @@ class SQLiteEventLog(RecordedLog):
                 _insert(db, sealed, ids)
             except sqlite3.IntegrityError as error:
                 raise IntegrityError(str(error)) from error
+            _write_secrets(db, secret_writes(change_sets))
             edge = self._grow_tree(db, head, [row.leaf for row in sealed])
             if sign is not None:
                 _insert_checkpoint(db, sign(edge, sealed[-1].event.body or b""))
+            if upkeep is not None:
+                _take_away(db, upkeep)
         if sealed:
             newest = sealed[-1]
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
         self._edge = edge
+        if upkeep is not None:
+            self.epoch = upkeep.epoch or self.epoch
+            self._empty_wal()
         return [row.event for row in sealed]
+
+    def _empty_wal(self) -> None:
+        """What was taken away is durable; its octets are in the -wal file until that is begun
+        anew, which waits for readers and so may have to wait for the next time."""
+        with self._write_lock, suppress(sqlite3.Error):
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _grow_tree(self, db: sqlite3.Connection, head: LogHead, leaves: list[bytes]) -> Edge:
         """The edge of the tree with these leaves after `head`, tiles stored. Where another process
@@ -251,10 +285,7 @@ class SQLiteEventLog(RecordedLog):
         if head == last or not last.seq:
             return
         found = db.execute("SELECT head FROM log WHERE seq = ?", (last.seq,)).fetchone()
-        if found is None:
-            raise LogDamaged("gap", last.seq, f"the row was deleted while in use; {ADVICE}")
-        if found[0] != last.hash:
-            raise LogDamaged("chain", last.seq, f"the head changed while in use; {ADVICE}")
+        check_last(found[0] if found else None, last)
 
     def _query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         with self._read_lock, storage_errors(self.path):
@@ -264,6 +295,10 @@ class SQLiteEventLog(RecordedLog):
         with self._read_lock, storage_errors(self.path):
             return self._head(self._reader)
 
+    def secret(self, key: Key) -> bytes | None:
+        found = self._query("SELECT sealed FROM secrets WHERE key = ?", (key,))
+        return found[0][0] if found else None
+
     def stream_version(self, key: Key) -> int:
         found = self._query(_STREAM, (key,))
         return (found[0][1] or 0) if found else 0
@@ -271,22 +306,6 @@ class SQLiteEventLog(RecordedLog):
     def get(self, seq: int) -> Recorded | None:
         found = self._query("SELECT seq, entry, body, who FROM log WHERE seq = ?", (seq,))
         return recorded_of(*found[0]) if found else None
-
-    def position_at(self, ts_us: int) -> Position:
-        """By bisection, as ts only rises: some twenty look-ups in a million events."""
-        first, last = self._query("SELECT min(seq), max(seq) FROM log")[0]
-        if first is None:
-            return Position(0)
-
-        def ts_of(seq: int) -> int:
-            found = self._query("SELECT ts FROM log WHERE seq = ?", (seq,))
-            if not found:
-                raise LogDamaged("gap", seq, f"the row is missing from the log; {ADVICE}")
-            return found[0][0]  # type: ignore[no-any-return]  # by the table
-
-        seqs = range(first, last + 1)
-        before = bisect_right(seqs, ts_us, key=ts_of)
-        return Position(seqs[before - 1] if before else 0)
 
     def read(
         self,
@@ -309,7 +328,7 @@ class SQLiteEventLog(RecordedLog):
         order = f"{'ver' if key is not None else 'seq'} {'DESC' if newest_first else 'ASC'}"
         sql = f"SELECT seq, entry, body, who FROM log WHERE {where} ORDER BY {order} LIMIT ?"  # noqa: S608  # of constants
         low, high = after, _SEQ_MAX if upto is None else upto
-        for wanted in _batch_sizes():
+        for wanted in batch_sizes():
             if low >= high:
                 return  # and nothing behind is touched, which may be damaged
             batch, size = self._query_batch(sql, (low, high, *names), wanted)
@@ -347,7 +366,7 @@ class SQLiteEventLog(RecordedLog):
         """See `VerifiableLog`. Raises: LogDamaged at a row that cannot be read at all."""
         high = _SEQ_MAX if upto is None else upto
         seq = after
-        for wanted in _batch_sizes():
+        for wanted in batch_sizes():
             try:
                 batch, _ = self._query_batch(_ROWS, (seq, high), wanted)
             except StorageBroken as error:
@@ -366,7 +385,7 @@ class SQLiteEventLog(RecordedLog):
 
     def checkpoints(self, after: int = 0) -> Iterator[StoredCheckpoint]:
         sql = f"{_CHECKPOINTS} WHERE size > ? ORDER BY size LIMIT ?"
-        for size in _batch_sizes():
+        for size in batch_sizes():
             batch = self._query(sql, (after, size))
             for row in batch:
                 yield StoredCheckpoint(*row)
@@ -378,20 +397,29 @@ class SQLiteEventLog(RecordedLog):
         found = self._query(f"{_CHECKPOINTS} ORDER BY size DESC LIMIT 1")
         return StoredCheckpoint(*found[0]) if found else None
 
+    def anchor(self) -> Anchor | None:
+        found = self._query(_ANCHOR)
+        return Anchor(*found[0]) if found else None
+
     def elector(self, name: str) -> FileElector:
         return FileElector(self.path.with_name(f"{self.path.name}.{name}.leader"), self._clock)
 
     def check_storage(self) -> None:
-        """Hold SQLite's indexes against its tables, which `verify` does not see: an index that
-        lies answers reads of one object or one zone wrongly. As slow as reading the whole file.
+        """What `verify` does not see: SQLite's indexes, of which one that lies answers reads of one
+        object or one zone wrongly; triggers, that are gone or somebody else's; what stands beside
+        the rows. As slow as reading the whole file.
 
-        Raises: LogDamaged of kind `entry`, as an index is columns that must agree with it.
+        Raises: LogDamaged of kind `entry`, as an index is columns that must agree with it; of kind
+        `tree` for tiles.
         """
         try:
             found = self._query("PRAGMA integrity_check(1)")[0][0]
         except StorageBroken as error:
             found = str(error)
-        if found != "ok":
+        if found == "ok":
+            check_tables(self._query, lambda: self.head().seq)
+            found = schema.difference(self._query(schema.OBJECTS))
+        if found:
             raise LogDamaged("entry", 0, f"{self.path} is inconsistent: {found}; {ADVICE}")
 
 
@@ -427,17 +455,36 @@ def _insert_checkpoint(db: sqlite3.Connection, found: StoredCheckpoint) -> None:
     )
 
 
+def _write_secrets(db: sqlite3.Connection, writes: dict[Key, bytes | None]) -> None:
+    for key, sealed in writes.items():
+        if sealed is None:
+            db.execute("DELETE FROM secrets WHERE key = ?", (key,))
+        else:
+            db.execute("INSERT OR REPLACE INTO secrets VALUES (?, ?)", (key, sealed))
+
+
+def _take_away(db: sqlite3.Connection, upkeep: Upkeep) -> None:
+    for erasure in upkeep.erase:
+        db.execute(_ERASE[erasure.part], (erasure.first, erasure.last))
+    if upkeep.epoch:
+        db.execute("UPDATE meta SET epoch = ?", (upkeep.epoch,))
+    anchor = upkeep.prune
+    if anchor is None:
+        return
+    # The anchor first: rows can only go when there is one after them.
+    db.execute("UPDATE checkpoints SET state = NULL WHERE anchor = 1")
+    changed = db.execute(
+        "UPDATE checkpoints SET anchor = 1, state = ? WHERE size = ?", (anchor.kept, anchor.size)
+    )
+    if changed.rowcount != 1:
+        raise Conflict(f"there is no checkpoint of {anchor.size} events any more")
+    db.executemany("DELETE FROM log WHERE seq BETWEEN ? AND ?", anchor.runs())
+
+
 def _goes_back(path: Path, after: int, found: int) -> LogDamaged:
     """Pages of a damaged file may lead in a circle, and a reader would never come to an end."""
     message = f"row {found} of {path} comes after row {after}: its pages are damaged; {ADVICE}"
     return LogDamaged("gap", after + 1, message)
-
-
-def _batch_sizes() -> Iterator[int]:
-    size = BATCH_FIRST
-    while True:
-        yield size
-        size = min(size * 4, BATCH_MAX)
 
 
 def _insert(db: sqlite3.Connection, sealed: Sequence[Sealed], streams: dict[Key, int]) -> None:
@@ -519,6 +566,7 @@ def _prepare(
     try:
         if is_empty:
             _create_tables(db, entropy.token(16).hex(), clock.now_us())
+        db.execute(schema.SECRETS)
         # Changes nothing, and shows here, not at the first append, whether we may write.
         db.execute("DELETE FROM tracking WHERE 0")
         db.execute("COMMIT")

@@ -2,13 +2,16 @@
 
 Triggers keep the log append-only against mistakes: of ours, and of people with a shell. They are
 no protection against who owns the file, the chain is. What they allow: the next seq; erasing a
-payload together with its salt; deleting rows up to an anchor in `checkpoints` (the newest row
-stays: that of the pruning itself, so the next seq is always known).
+payload together with its salt; deleting rows up to an anchor in `checkpoints`.
 
 `tiles` has the tree of the leaves as `domain.tree` lays it out: of level 0 full tiles only, as
 `log.leaf` has the rest. `tracking` is laid out for views that keep their position here; nothing
 writes it yet.
 """
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
 
 APPLICATION_ID = 0x6B756475  # "kudu", tells a log from any other SQLite file
 SCHEMA_VERSION = 1
@@ -67,7 +70,7 @@ CREATE TABLE checkpoints (
     size     INTEGER PRIMARY KEY,
     note     TEXT NOT NULL,     -- C2SP signed note
     frontier BLOB NOT NULL,
-    state    BLOB,              -- digest of the projected state, for an anchor the snapshot of it
+    state    BLOB,              -- digest of the projected state; for an anchor the rows kept
     anchor   INTEGER NOT NULL DEFAULT 0 CHECK (anchor IN (0, 1))  -- 1: rows up to size may go
 ) STRICT;
 
@@ -76,6 +79,15 @@ CREATE TABLE tracking (
     seq        INTEGER NOT NULL
 ) STRICT;
 """
+
+SECRETS = """
+CREATE TABLE IF NOT EXISTS secrets (
+    key    TEXT PRIMARY KEY,
+    sealed BLOB NOT NULL
+) STRICT, WITHOUT ROWID
+"""
+"""Secret parts of objects, sealed with the node's key. No part of the chain: a log may come without
+them. Logs of the first versions have no such table."""
 
 TRIGGERS = """
 CREATE TRIGGER log_has_no_gap BEFORE INSERT ON log
@@ -131,3 +143,23 @@ BEGIN SELECT raise(ABORT, 'checkpoints are kept'); END;
 CREATE TRIGGER meta_is_one_row BEFORE DELETE ON meta
 BEGIN SELECT raise(ABORT, 'a log keeps its name'); END;
 """
+
+OBJECTS = "SELECT name, type, sql FROM sqlite_schema WHERE type IN ('table', 'trigger', 'view')"
+
+
+def difference(found: Iterable[tuple[str, str, str]]) -> str:
+    """In what the OBJECTS of a log are not as kudurru makes them, empty where they are: tables that
+    promise what they should, and triggers and views that nobody else has put there."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(TABLES + SECRETS + ";" + TRIGGERS)
+        ours = {name: sql for name, _, sql in db.execute(OBJECTS)}
+    theirs = {name: (type_, sql) for name, type_, sql in found}
+    for name, sql in ours.items():
+        if name not in theirs and name != "secrets":
+            return f"{name} is missing"
+        if name in theirs and theirs[name][1] != sql:
+            return f"{name} is not as kudurru made it"
+    for name, (type_, _) in theirs.items():
+        if type_ != "table" and name not in ours:
+            return f"there is a {type_} {name}, which is not kudurru's"
+    return ""

@@ -29,6 +29,7 @@ from kudurru.domain.dns.zone_tree import (
     EMPTY,
     Zone,
     ZoneSet,
+    alias_of,
     find_rrset,
     pack_record,
     unpack,
@@ -37,6 +38,7 @@ from kudurru.domain.dns.zone_tree import (
 )
 
 NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, YXDOMAIN = range(7)
+YXRRSET, NXRRSET, NOTAUTH, NOTZONE = range(7, 11)
 BADVERS, BADCOOKIE = 16, 23
 RCODE_NAMES = {
     NOERROR: "NOERROR",
@@ -46,10 +48,14 @@ RCODE_NAMES = {
     NOTIMP: "NOTIMP",
     REFUSED: "REFUSED",
     YXDOMAIN: "YXDOMAIN",
+    YXRRSET: "YXRRSET",
+    NXRRSET: "NXRRSET",
+    NOTAUTH: "NOTAUTH",
+    NOTZONE: "NOTZONE",
     BADVERS: "BADVERS",
     BADCOOKIE: "BADCOOKIE",
 }
-NOT_READY, PROHIBITED, NOT_AUTHORITATIVE = 14, 18, 20
+NOT_READY, PROHIBITED, NOT_AUTHORITATIVE, INVALID_DATA = 14, 18, 20, 24
 """Extended errors (RFC 8914 section 4), where the code alone leaves people guessing."""
 
 CHAIN_MAX = 16
@@ -93,9 +99,16 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     is_lasting: bool = True
     """Whether it stays right until served data changes; not so for records that expire."""
     extended_error: int | None = None
+    is_recursive: bool = False
+    """Whether it says that recursion is to be had here. Stub resolvers take an answer without data
+    that says neither this nor AA for a referral, and ask the next server."""
+    extended_text: str = ""
+    """What people are told beside the extended error."""
 
 
 NOT_OURS = Answer(REFUSED, extended_error=NOT_AUTHORITATIVE)
+UNAVAILABLE = Answer(SERVFAIL, is_lasting=False, extended_error=INVALID_DATA)
+"""For a zone that was not transferred yet, or has expired (RFC 8914 section 4.25)."""
 
 
 def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
@@ -105,6 +118,8 @@ def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
     zone = zones.find_for(key, qtype)
     if zone is None:
         return NOT_OURS
+    if not zone.is_available:
+        return UNAVAILABLE
     if not (zone.cuts or zone.dnames or zone.expiring) and qtype not in _WITH_TARGETS:
         image = zone.nodes.get(key)
         if image is not None:
@@ -113,6 +128,19 @@ def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
                 owner = zone.cased.get(key) if zone.cased else None
                 return Answer(NOERROR, True, (Placed(owner, qtype, *found),))
     return _Resolution(zones, qtype, now_s).run(zone, qname, key)
+
+
+def lookup_behind(zones: ZoneSet, alias: Placed, qtype: int, now_s: int) -> Answer | None:
+    """Answer that begins with a CNAME of ours, and goes on with what the zones have for its
+    target; None where they have nothing to do with it."""
+    target = alias_of(alias.wire)
+    zone = zones.find_for(target.lower(), qtype)
+    if zone is None:
+        return None
+    resolution = _Resolution(zones, qtype, now_s)
+    resolution.answer.append(alias)
+    found = resolution.run(zone, target, target.lower(), target)
+    return msgspec.structs.replace(found, is_authoritative=False, is_recursive=True)
 
 
 class _Resolution:
@@ -135,9 +163,9 @@ class _Resolution:
         self.negative: Zone | None = None
         self.placed: set[tuple[bytes, int]] = set()
 
-    def run(self, zone: Zone, qname: bytes, key: bytes) -> Answer:
+    def run(self, zone: Zone, qname: bytes, key: bytes, owner: bytes | None = None) -> Answer:
+        """`owner` is what the name is called in the answer, None: the question."""
         visited = {key}
-        owner = None
         for _ in range(CHAIN_MAX):
             target = self._step(zone, key, qname, owner)
             if target is None:
@@ -150,7 +178,7 @@ class _Resolution:
                 break
             visited.add(key)
             found = self.zones.find_for(key, self.qtype)
-            if found is None:
+            if found is None or not found.is_available:
                 break
             zone = found
         return self._finish()
@@ -215,7 +243,7 @@ class _Resolution:
         alias = find_rrset(image, CNAME)
         if alias is not None:
             wire = self._place(zone, key, owner, CNAME, alias)
-            return next(unpack_records(wire)).rdata
+            return alias_of(wire)
         self.negative = zone
         return None
 
@@ -321,6 +349,8 @@ class _Resolution:
         image = zone.nodes.get(key)
         if image is None or (key, rtype) in self.placed:
             return
+        if zone.dnames and zone.occluder(key, cut_counts=False) in zone.dnames:
+            return  # RFC 6672 section 2.3: what is below a DNAME is not there
         rrset = find_rrset(image, rtype)
         if rrset is not None:
             self.placed.add((key, rtype))

@@ -4,7 +4,7 @@ Nothing here builds objects for records: a query is a handful of fields, an answ
 from wire that the zones hold ready.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
 
@@ -13,8 +13,9 @@ import msgspec
 from kudurru.domain.dns import names, records
 from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, Answer, Placed
 from kudurru.domain.dns.names import BadName, Name
-from kudurru.domain.dns.record_types import OPT
-from kudurru.domain.dns.zone_tree import QUESTION_POINTER
+from kudurru.domain.dns.record_types import OPT, SOA
+from kudurru.domain.dns.tsig import TSIG
+from kudurru.domain.dns.zone_tree import CLASS_IN, QUESTION_POINTER
 
 HEADER_SIZE = 12
 UDP_PLAIN_MAX = 512
@@ -32,14 +33,18 @@ NSID, COOKIE, KEEPALIVE, PADDING, EXTENDED_ERROR = 3, 10, 11, 12, 15
 PADDING_BLOCK = 468
 """Answers to padded queries are as long as a multiple of it (RFC 8467 section 4.1)."""
 
-_QR, _AA, _TC, _RD = 0x8000, 0x0400, 0x0200, 0x0100
+QR, AA, TC, RD, RA, AD, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0020, 0x0010
+"""Bits of the header's flags (RFC 1035 section 4.1.1, RFC 4035 section 3)."""
+
 _OPCODE_MASK = 0x7800
+_OPCODE_NOTIFY = 4 << 11
 _DO = 0x8000
 _POINTER_MAX = 0x3FFF
 _OPTION_HEAD = 4  # code and length
 _RR_HEAD_SIZE = 12  # of a record whose owner is a pointer
 
 _HEADER = Layout("!HHHHHH")
+_COUNTS = Layout("!HHHH")
 _TYPE_AND_CLASS = Layout("!HH")
 _RR_FIXED = Layout("!HHIH")
 _OPT = Layout("!BHHBBHH")
@@ -64,6 +69,21 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     is_dnssec_ok: bool = False
     options: bytes = b""
     """EDNS options, well formed."""
+    tsig_at: int = 0
+    """Where the TSIG record begins, which is the last; 0: the query has none."""
+
+
+class TransferFrame(msgspec.Struct, frozen=True, gc=False):
+    """What all messages of one transfer have in common (RFC 5936 section 2.2)."""
+
+    head: bytes  # ID and flags
+    question: bytes
+    tail: bytes  # the OPT record, where the query has one
+
+    def message(self, count: int, records: bytes) -> bytes:
+        """A message with `count` records in its answer section."""
+        counts = _COUNTS.pack(1, count, 0, bool(self.tail))
+        return b"".join((self.head, counts, self.question, records, self.tail))
 
 
 class Unanswerable(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +108,7 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
     if len(packet) < HEADER_SIZE:
         return DROP
     id_, flags, questions, answers, authorities, additionals = _HEADER.unpack_from(packet)
-    if flags & _QR:
+    if flags & QR:
         return DROP
     if flags & _OPCODE_MASK:
         return _unanswerable(packet, NOTIMP)
@@ -103,24 +123,24 @@ def parse_query(packet: bytes) -> Query | Unanswerable:
         question = packet[HEADER_SIZE:after]
         if not authorities and not additionals and after == len(packet):
             return Query(id_, flags, question, qname, qtype, qclass)
-        opt = _find_opt(packet, after, authorities, additionals)
+        opt, tsig_at = _find_opt(packet, after, authorities, additionals)
     except (BadName, LayoutError):
         return _unanswerable(packet, FORMERR)
     if opt is None:
-        return Query(id_, flags, question, qname, qtype, qclass)
-    return Query(id_, flags, question, qname, qtype, qclass, *_edns(opt))
+        return Query(id_, flags, question, qname, qtype, qclass, tsig_at=tsig_at)
+    return Query(id_, flags, question, qname, qtype, qclass, *_edns(opt), tsig_at)
 
 
 def _cookie_query(packet: bytes, authorities: int, additionals: int) -> Query | Unanswerable:
     """A message without a question, which is one about cookies or none at all."""
-    opt = _find_opt(packet, HEADER_SIZE, authorities, additionals)
+    opt, tsig_at = _find_opt(packet, HEADER_SIZE, authorities, additionals)
     if opt is None or find_option(opt[2], COOKIE) is None:
         return _unanswerable(packet, FORMERR)
     id_, flags = _TYPE_AND_CLASS.unpack_from(packet)
-    return Query(id_, flags, b"", names.ROOT, 0, 0, *_edns(opt))
+    return Query(id_, flags, b"", names.ROOT, 0, 0, *_edns(opt), tsig_at)
 
 
-def _edns(opt: tuple[int, int, bytes]) -> tuple[int, int, bool, bytes]:
+def _edns(opt: "_Opt") -> tuple[int, int, bool, bytes]:
     """Version, octets that an answer over UDP may have, DO, options."""
     udp_size, ttl, options = opt
     udp_max = min(max(udp_size, UDP_PLAIN_MAX), UDP_EDNS_MAX)
@@ -155,7 +175,7 @@ def compose(
     the rest does not fit the answer has TC set and no records (RFC 2181 section 9): a client that
     sees TC must not use what else is there, so it asks over TCP at once.
     """
-    opt = _opt(query, answer.rcode, options)
+    opt = opt_record(query, answer.rcode, options)
     counts: tuple[int, int, int] | None
     if answer.negative_parts:
         apex_at = HEADER_SIZE + len(query.qname) - answer.apex_size
@@ -172,15 +192,55 @@ def compose(
     size = HEADER_SIZE + len(query.question) + len(wire) + len(opt)
     if counts is None or size > limit:
         return truncated(query, answer, options)
-    if block and opt and size + _OPTION_HEAD <= limit:
-        padding = min(-(size + _OPTION_HEAD) % block, limit - size - _OPTION_HEAD)
-        opt = _opt(query, answer.rcode, options + pack_option(PADDING, bytes(padding)))
+    if block and opt:
+        opt = opt_record(query, answer.rcode, padded_options(options, size, limit, block))
     return _head(query, answer, counts) + wire + opt
+
+
+def padded_options(options: bytes, size: int, limit: int, block: int) -> bytes:
+    """The options, with padding that makes a message of `size` octets a multiple of a block."""
+    if size + _OPTION_HEAD > limit:
+        return options
+    padding = min(-(size + _OPTION_HEAD) % block, limit - size - _OPTION_HEAD)
+    return options + pack_option(PADDING, bytes(padding))
+
+
+def transfer_frame(query: Query, options: bytes = b"") -> TransferFrame:
+    """Of the answer to a transfer query, which is authoritative."""
+    head = _head(query, _TRANSFER, (0, 0, 0))
+    return TransferFrame(head[:4], query.question, opt_record(query, NOERROR, options))
+
+
+def transfer_serial(packet: bytes, query: Query) -> int | None:
+    """The serial that the sender of an IXFR query has: of the SOA record of the zone in the
+    authority section (RFC 1995 section 3). None where there is no such record."""
+    _, _, _, _, authorities, _ = _HEADER.unpack_from(packet)
+    if authorities != 1:
+        return None
+    try:
+        owner, at = names.from_wire(packet, HEADER_SIZE + len(query.question))
+        rtype, rclass, _, length = _RR_FIXED.unpack_from(packet, at)
+        at += _RR_FIXED.size
+        _, numbers = names.from_wire(packet, at)
+        _, numbers = names.from_wire(packet, numbers)
+    except (BadName, LayoutError):
+        return None
+    is_soa = rtype == SOA and rclass == CLASS_IN and names.key(owner) == names.key(query.qname)
+    if not is_soa or numbers + 20 != at + length or at + length > len(packet):
+        return None
+    return int.from_bytes(packet[numbers : numbers + 4], "big")
+
+
+def notify_message(id_: int, apex: Name, soa: bytes) -> bytes:
+    """A NOTIFY for a zone, with its packed SOA record for those who look at it (RFC 1996 section
+    3.7)."""
+    question = apex + _TYPE_AND_CLASS.pack(SOA, CLASS_IN)
+    return _HEADER.pack(id_, _OPCODE_NOTIFY | AA, 1, 1, 0, 0) + question + soa
 
 
 def truncated(query: Query, answer: Answer, options: bytes = b"") -> bytes:
     """An empty answer that tells the client to come back over TCP."""
-    return _head(query, answer, (0, 0, 0), _TC) + _opt(query, answer.rcode, options)
+    return _head(query, answer, (0, 0, 0), TC) + opt_record(query, answer.rcode, options)
 
 
 def freshness_s(wire: bytes) -> int | None:
@@ -188,21 +248,22 @@ def freshness_s(wire: bytes) -> int | None:
     authority sections (RFC 8484 section 5.1, RFC 2308 section 5). None where it says nothing that
     lasts: other codes than NOERROR and NXDOMAIN, and answers without records."""
     _, flags, questions, answers, authorities, _ = _HEADER.unpack_from(wire)
-    if flags & 0xF not in (NOERROR, NXDOMAIN) or flags & _TC:
+    if flags & 0xF not in (NOERROR, NXDOMAIN) or flags & TC:
         return None
     at = HEADER_SIZE
     for _ in range(questions):
-        at = _after_name(wire, at) + 4
+        at = after_name(wire, at) + 4
     smallest: int | None = None
     for _ in range(answers + authorities):
-        at = _after_name(wire, at)
+        at = after_name(wire, at)
         _, _, ttl, length = _RR_FIXED.unpack_from(wire, at)
         at += _RR_FIXED.size + length
         smallest = ttl if smallest is None else min(smallest, ttl)
     return smallest
 
 
-def _after_name(wire: bytes, at: int) -> int:
+def after_name(wire: bytes, at: int) -> int:
+    """Offset behind a name at an offset of a message."""
     while size := wire[at]:
         if size >= 0xC0:
             return at + 2
@@ -210,22 +271,22 @@ def _after_name(wire: bytes, at: int) -> int:
     return at + 1
 
 
-def truncated_reply(packet: bytes) -> bytes | None:
-    """What sends the asker of a message to TCP, whatever it asked; None where nothing may be
-    sent."""
+def truncated_reply(packet: bytes, options: Callable[[Query], bytes]) -> bytes | None:
+    """What sends the asker of a message to TCP, whatever it asked, with `options` for the query
+    that it is; None where nothing may be sent."""
     query = parse_query(packet)
     if isinstance(query, Query):
-        return truncated(query, _NO_RECORDS)
+        return truncated(query, _NO_RECORDS, options(query))
     if query.reply is None:
         return None
     reply = error_reply(packet, NOERROR)
-    return reply[:2] + bytes((reply[2] | _TC >> 8,)) + reply[3:]
+    return reply[:2] + bytes((reply[2] | TC >> 8,)) + reply[3:]
 
 
 def error_reply(packet: bytes, rcode: int) -> bytes:
     """A bare header with a code, for a message of which no more is understood."""
     id_, flags = _TYPE_AND_CLASS.unpack_from(packet)
-    return _HEADER.pack(id_, _QR | flags & (_OPCODE_MASK | _RD) | rcode, 0, 0, 0, 0)
+    return _HEADER.pack(id_, QR | flags & (_OPCODE_MASK | RD) | rcode, 0, 0, 0, 0)
 
 
 # Reading
@@ -252,18 +313,25 @@ def _question_name(packet: bytes) -> tuple[Name, int]:
     return Name(packet[HEADER_SIZE:at]), at
 
 
+_Opt = tuple[int, int, bytes]
+"""UDP size, TTL field and options."""
+
+
 def _find_opt(
     packet: bytes, at: int, authorities: int, additionals: int
-) -> tuple[int, int, bytes] | None:
-    """UDP size, TTL field and options of the OPT record. Raises BadName or LayoutError where the
-    records do not parse."""
+) -> tuple[_Opt | None, int]:
+    """The OPT record, and where the TSIG record begins, 0 where there is none. Raises BadName or
+    LayoutError where the records do not parse."""
     if additionals == 1 and not authorities and len(packet) == at + _OPT.size:
         # Nearly every query with EDNS: an OPT record without options is all there is.
         owner, rtype, udp_size, ttl, length = _BARE_OPT.unpack_from(packet, at)
         if owner == 0 and rtype == OPT and length == 0:
-            return udp_size, ttl, b""
-    found: tuple[int, int, bytes] | None = None
-    for i in range(authorities + additionals):
+            return (udp_size, ttl, b""), 0
+    found: _Opt | None = None
+    tsig_at = 0
+    count = authorities + additionals
+    for i in range(count):
+        start = at
         owner, at = names.from_wire(packet, at)
         rtype, rclass, ttl, length = _RR_FIXED.unpack_from(packet, at)
         at += _RR_FIXED.size
@@ -273,10 +341,14 @@ def _find_opt(
             if found is not None or owner != names.ROOT or i < authorities:
                 raise BadName("an OPT record where none may be")
             found = rclass, ttl, _checked_options(packet[at : at + length])
+        elif rtype == TSIG:
+            if i != count - 1 or not additionals:  # RFC 8945 section 5.1
+                raise BadName("a TSIG record that is not the last record of the message")
+            tsig_at = start
         at += length
     if at != len(packet):
         raise BadName("octets after the last record")
-    return found
+    return found, tsig_at
 
 
 def _checked_options(options: bytes) -> bytes:
@@ -293,6 +365,7 @@ def _checked_options(options: bytes) -> bytes:
 
 
 _NO_RECORDS = Answer(NOERROR)
+_TRANSFER = Answer(NOERROR, is_authoritative=True)
 _NOTHING = Placed(None, 0, 0, b"")
 
 
@@ -307,16 +380,18 @@ def _is_plain(answer: Sequence[Placed]) -> bool:
 
 def _head(query: Query, answer: Answer, counts: tuple[int, int, int], more_flags: int = 0) -> bytes:
     # CD is not copied: what is answered here is ours (RFC 4035 section 3.1.6).
-    flags = _QR | query.flags & _RD | more_flags | answer.rcode & 0xF
+    flags = QR | query.flags & RD | more_flags | answer.rcode & 0xF
     if answer.is_authoritative:
-        flags |= _AA
+        flags |= AA
+    if answer.is_recursive:
+        flags |= RA
     opt_count = query.edns_version is not None
     an, ns, ar = counts
     head = _HEADER.pack(query.id, flags, bool(query.question), an, ns, ar + opt_count)
     return head + query.question
 
 
-def _opt(query: Query, rcode: int, options: bytes = b"") -> bytes:
+def opt_record(query: Query, rcode: int, options: bytes = b"") -> bytes:
     """Our OPT record, where the query has one (RFC 6891 section 6.1.1)."""
     if query.edns_version is None:
         return b""

@@ -31,10 +31,6 @@ def is_newer(a: int, b: int, bits: int = SERIAL_BITS) -> bool:
     return 0 < (a - b) % (1 << bits) < 1 << (bits - 1)
 
 
-def is_comparable(a: int, b: int, bits: int = SERIAL_BITS) -> bool:
-    return (a - b) % (1 << bits) != 1 << (bits - 1)
-
-
 def successor(serial: int, bits: int = SERIAL_BITS) -> int:
     """The next serial. 0 is skipped: some secondaries take it for "none"."""
     return (serial + 1) % (1 << bits) or 1

@@ -17,7 +17,7 @@ serial. So a zone remembers what each owner held when it was stamped last (the *
 stamped version can be read whole, and the next stamp says what changed, at the cost of the change.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct as Layout
 from typing import NamedTuple
 
@@ -38,6 +38,10 @@ _RR_HEAD = Layout("!2sHHIH")
 _RR_HEAD_SIZE = _RR_HEAD.size
 _SOA_NUMBERS = Layout("!IIIII")
 _TYPE_AND_TTL = Layout("!HI")
+
+UNSETTLED_MAX = 1_000
+"""Owners of a zone whose change is not in its digest yet: what changes again and again is counted
+once, and to catch up takes a few milliseconds."""
 
 EMPTY = b""
 """Image of an owner that has nothing."""
@@ -67,7 +71,7 @@ class Record(NamedTuple):
     rdata: bytes
 
 
-class Soa(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Soa(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A SOA record but for its serial (RFC 1035 section 3.3.13). Times are in seconds."""
 
     mname: Name
@@ -88,7 +92,7 @@ class Soa(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return min(self.ttl, self.minimum)
 
 
-class Delta(msgspec.Struct, frozen=True):
+class Delta(msgspec.Struct, frozen=True, array_like=True):
     """What changed from one stamped version to the next. `changes` maps an owner's key to its
     image before and after; EMPTY where it had or has nothing. `from_serial` is None for the first
     stamp: there was nothing that a secondary could have."""
@@ -98,6 +102,58 @@ class Delta(msgspec.Struct, frozen=True):
     old_soa: Soa | None
     new_soa: Soa
     changes: dict[bytes, tuple[bytes, bytes]]
+
+
+class ZoneFrame(msgspec.Struct, frozen=True, array_like=True):
+    """All of a zone but its nodes, which may be many: what a snapshot keeps of it."""
+
+    apex: Name
+    soa: Soa
+    serial: int
+    stamped_soa: Soa | None
+    children: dict[bytes, int]
+    cuts: list[bytes]
+    dnames: list[bytes]
+    cased: dict[bytes, Name]
+    expiring: list[tuple[bytes, int, int]]
+    record_count: int
+    before: dict[bytes, bytes] | None
+    digest: bytes
+    is_available: bool
+
+
+class StampedVersion:
+    """The stamped version of a zone as it was when this was made, read while the zone goes on.
+
+    It holds the owners' keys, and what those held that were changed since: 8 octets for each name
+    of a zone that stands still. `close` it.
+    """
+
+    __slots__ = ("_before", "_gone", "_keys", "_zone", "serial", "soa_wire")
+
+    def __init__(self, zone: "Zone", before: dict[bytes, bytes]) -> None:
+        self.serial = zone.serial
+        self.soa_wire = zone.soa_wire
+        self._zone = zone
+        self._keys = list(zone.nodes)
+        self._before = before.copy()
+        self._gone = [key for key, image in before.items() if image and key not in zone.nodes]
+
+    def note(self, key: bytes, old: bytes) -> None:
+        """The zone is about to change what an owner holds."""
+        self._before.setdefault(key, old)
+
+    def close(self) -> None:
+        self._zone.versions_read.discard(self)
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        """Owners and images, in no order, without the SOA."""
+        before, nodes, cased = self._before, self._zone.nodes, self._zone.cased.get
+        for keys in (self._keys, self._gone):
+            for key in keys:
+                image = before[key] if key in before else nodes[key]
+                if image:
+                    yield cased(key, key), image
 
 
 class Zone:
@@ -112,27 +168,33 @@ class Zone:
     __slots__ = (
         "_before",
         "_digest",
+        "_negative_parts",
+        "_negative_wire",
+        "_soa_wire",
+        "_unsettled",
         "apex",
         "cased",
         "children",
         "cuts",
         "dnames",
         "expiring",
+        "is_available",
         "key",
-        "negative_parts",
-        "negative_wire",
         "nodes",
         "record_count",
         "serial",
         "soa",
-        "soa_wire",
         "stamped_soa",
+        "versions_read",
     )
 
     def __init__(self, apex: Name, soa: Soa) -> None:
         self.apex = apex
         self.key = names.key(apex)
         self.soa = soa
+        self.is_available = True
+        """Whether it may be answered from: not so a secondary before its first transfer, or when
+        its primaries were silent for too long."""
         self.serial = 0
         """Of the stamped version; 0 before the first stamp."""
         self.stamped_soa: Soa | None = None
@@ -148,15 +210,18 @@ class Zone:
         self.record_count = 0
         """Records without the SOA."""
         self._before: dict[bytes, bytes] | None = None  # None: never stamped
+        self.versions_read: set[StampedVersion] = set()
         self._digest = SetDigest()
         self._digest.add(_soa_element(self.key, soa))
-        self._render_soa()
+        self._unsettled: dict[bytes, bytes] = {}  # owners, with the image that the digest has
+        self._soa_changed()
 
     @property
     def name_count(self) -> int:
         return len(self.nodes)
 
     def digest(self) -> str:
+        self._settle()
         return self._digest.hexdigest()
 
     def replace(self, owner: Name, rrsets: Sequence[RRset]) -> None:
@@ -176,6 +241,8 @@ class Zone:
             return
         if self._before is not None:
             self._before.setdefault(key, old)
+        for version in self.versions_read:
+            version.note(key, old)
         self._account(key, old, new)
         if new:
             self.nodes[key] = new
@@ -189,7 +256,7 @@ class Zone:
         self._digest.remove(_soa_element(self.key, self.soa))
         self._digest.add(_soa_element(self.key, soa))
         self.soa = soa
-        self._render_soa()
+        self._soa_changed()
 
     def as_it_is(self) -> "Zone":
         """A copy to answer from while this one changes. It is of no other use."""
@@ -201,9 +268,44 @@ class Zone:
         )
         copy.nodes, copy.children = self.nodes.copy(), self.children.copy()
         copy.cuts, copy.dnames = self.cuts.copy(), self.dnames.copy()
+        copy.is_available = self.is_available
         copy.cased, copy.expiring = self.cased.copy(), self.expiring.copy()
-        copy._render_soa()
+        copy._soa_changed()
         return copy
+
+    def frame(self) -> ZoneFrame:
+        """With `nodes`, all that there is."""
+        self._settle()
+        return ZoneFrame(
+            self.apex,
+            self.soa,
+            self.serial,
+            self.stamped_soa,
+            self.children,
+            sorted(self.cuts),
+            sorted(self.dnames),
+            self.cased,
+            [(key, rtype, at_s) for (key, rtype), at_s in self.expiring.items()],
+            self.record_count,
+            self._before,
+            self._digest.to_bytes(),
+            self.is_available,
+        )
+
+    @classmethod
+    def of(cls, frame: ZoneFrame, nodes: dict[bytes, bytes]) -> "Zone":
+        """The zone of a `frame()`, and its nodes."""
+        zone = cls(frame.apex, frame.soa)
+        zone.serial, zone.stamped_soa = frame.serial, frame.stamped_soa
+        zone.nodes, zone.children, zone.cased = nodes, frame.children, frame.cased
+        zone.cuts, zone.dnames = set(frame.cuts), set(frame.dnames)
+        zone.expiring = {(key, rtype): at_s for key, rtype, at_s in frame.expiring}
+        zone.record_count = frame.record_count
+        zone._before = frame.before
+        zone._digest = SetDigest.from_bytes(frame.digest)
+        zone.is_available = frame.is_available
+        zone._soa_changed()
+        return zone
 
     # Versions
 
@@ -233,8 +335,16 @@ class Zone:
         self._before = {}
         self.serial = serial
         self.stamped_soa = self.soa
-        self._render_soa()
+        self._soa_changed()
         return delta
+
+    def foresee(self, soa: Soa) -> "Foresight":
+        """What the zone would be with another SOA and other images, which it is told one by one."""
+        self._settle()
+        digest = self._digest.copy()
+        digest.remove(_soa_element(self.key, self.soa))
+        digest.add(_soa_element(self.key, soa))
+        return Foresight(self.nodes, digest, self.record_count)
 
     def stamped_nodes(self) -> Iterator[tuple[bytes, bytes]]:
         """Owners and images of the stamped version, in no order, without the SOA; nothing before
@@ -250,10 +360,13 @@ class Zone:
             if image:
                 yield cased(key, key), image
 
-    def nodes_in_order(self) -> Iterator[tuple[bytes, bytes]]:
-        """Owners and images of the newest content in canonical order (RFC 4034 section 6.1)."""
-        for key in sorted(self.nodes, key=names.canonical_order):
-            yield self.cased.get(key, key), self.nodes[key]
+    def read_stamped(self) -> StampedVersion | None:
+        """The stamped version, to be read over time; None before the first stamp."""
+        if self._before is None:
+            return None
+        version = StampedVersion(self, self._before)
+        self.versions_read.add(version)
+        return version
 
     # What lookup asks
 
@@ -289,15 +402,13 @@ class Zone:
 
     def _account(self, key: bytes, old: bytes, new: bytes) -> None:
         # Lists, not sets: an owner has one or two RRsets, and a million of them are built.
-        had, has = unpack(old), unpack(new)
-        for rrset in had:
-            if rrset not in has:
-                self._digest.remove(_element(key, rrset))
-                self.record_count -= rrset.rr_count
-        for rrset in has:
-            if rrset not in had:
-                self._digest.add(_element(key, rrset))
-                self.record_count += rrset.rr_count
+        has = unpack(new)
+        self.record_count += sum(rrset.rr_count for rrset in has)
+        if old:
+            self.record_count -= sum(rrset.rr_count for rrset in unpack(old))
+        self._unsettled.setdefault(key, old)
+        if len(self._unsettled) > UNSETTLED_MAX:
+            self._count_in(*self._unsettled.popitem(), new)
         self.cuts.discard(key)
         self.dnames.discard(key)
         for rrset in has:
@@ -305,6 +416,24 @@ class Zone:
                 self.cuts.add(key)
             elif rrset.rtype == DNAME:
                 self.dnames.add(key)
+
+    def _settle(self) -> None:
+        """Bring the digest up to the nodes."""
+        get = self.nodes.get
+        while self._unsettled:
+            key, old = self._unsettled.popitem()
+            self._count_in(key, old, get(key, EMPTY))
+
+    def _count_in(self, key: bytes, old: bytes, new: bytes) -> None:
+        if old == new:
+            return
+        had, has = unpack(old), unpack(new)
+        for rrset in had:
+            if rrset not in has:
+                self._digest.remove(_element(key, rrset))
+        for rrset in has:
+            if rrset not in had:
+                self._digest.add(_element(key, rrset))
 
     def _link(self, key: bytes) -> None:
         """`key` holds records now: count it, and the names above that begin to exist by it."""
@@ -337,17 +466,41 @@ class Zone:
                 known = self.expiring.get((key, given.rtype), given.expires_at_s)
                 self.expiring[key, given.rtype] = min(known, given.expires_at_s)
 
-    def _render_soa(self) -> None:
-        """The SOA is shown as it was stamped, also while newer content is served."""
-        soa = self.stamped_soa or self.soa
-        rdata = soa.rdata(self.serial)
-        self.soa_wire = pack_record(SOA, soa.ttl, rdata)
-        self.negative_wire = pack_record(SOA, soa.negative_ttl, rdata)
-        self.negative_parts = self._negative_parts(soa)
+    def _soa_changed(self) -> None:
+        """Forget the forms of the SOA. They are made when asked for: a replay stamps a zone
+        thousands of times."""
+        self._soa_wire = self._negative_wire = b""
+        self._negative_parts: tuple[bytes, ...] = ()
 
-    def _negative_parts(self, soa: Soa) -> tuple[bytes, ...]:
+    @property
+    def _soa_shown(self) -> Soa:
+        """As it was stamped, also while newer content is served."""
+        return self.stamped_soa or self.soa
+
+    @property
+    def soa_wire(self) -> bytes:
+        if not self._soa_wire:
+            soa = self._soa_shown
+            self._soa_wire = pack_record(SOA, soa.ttl, soa.rdata(self.serial))
+        return self._soa_wire
+
+    @property
+    def negative_wire(self) -> bytes:
+        """The SOA of a negative answer."""
+        if not self._negative_wire:
+            soa = self._soa_shown
+            self._negative_wire = pack_record(SOA, soa.negative_ttl, soa.rdata(self.serial))
+        return self._negative_wire
+
+    @property
+    def negative_parts(self) -> tuple[bytes, ...]:
         """The SOA of a negative answer, cut where a pointer to the apex belongs. A question's
         name ends in the apex, so `pointer.join(parts)` is the record, compressed."""
+        if not self._negative_parts:
+            self._negative_parts = self._cut_at_apex(self._soa_shown)
+        return self._negative_parts
+
+    def _cut_at_apex(self, soa: Soa) -> tuple[bytes, ...]:
         parts = [b"", b""]
         for name in (soa.mname, soa.rname):
             if names.is_within(name, self.key):
@@ -360,6 +513,27 @@ class Zone:
         head = _RR_HEAD.pack(b"", SOA, CLASS_IN, soa.negative_ttl, length)
         parts[1] = head[len(QUESTION_POINTER) :] + parts[1]
         return tuple(parts)
+
+
+class Foresight:
+    """Digest and record count of a zone as it will be; see `Zone.foresee`."""
+
+    def __init__(self, nodes: Mapping[bytes, bytes], digest: SetDigest, record_count: int) -> None:
+        self._nodes = nodes
+        self._digest = digest
+        self.record_count = record_count
+
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def replace(self, key: bytes, image: bytes) -> None:
+        """Let an owner, by key, hold this image. Once for each."""
+        for rrset in unpack(self._nodes.get(key, EMPTY)):
+            self._digest.remove(_element(key, rrset))
+            self.record_count -= rrset.rr_count
+        for rrset in unpack(image):
+            self._digest.add(_element(key, rrset))
+            self.record_count += rrset.rr_count
 
 
 class ZoneSetStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -503,6 +677,11 @@ def unpack_records(wire: bytes) -> Iterator[Record]:
         at += _RR_HEAD_SIZE
         yield Record(rtype, ttl, wire[at : at + length])
         at += length
+
+
+def alias_of(wire: bytes) -> bytes:
+    """Where the RRset of a CNAME leads."""
+    return next(unpack_records(wire)).rdata
 
 
 def with_ttl_at_most(wire: bytes, ttl_max: int) -> bytes:

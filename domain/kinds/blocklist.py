@@ -50,7 +50,7 @@ class SourceStatus(Spec, frozen=True, kw_only=True):
     etag: str = ""
     last_attempt: str = ""
     last_success: str = ""
-    phase: Literal["Fresh", "Unchanged", "Stale", "Failed"] = "Failed"
+    phase: Literal["Fresh", "Unchanged", "Stale", "Failed"]  # no default: it is always shown
     error: str = ""
 
 

@@ -6,8 +6,9 @@ from ipaddress import ip_address
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
+from kudurru.domain import regexes
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.errors import Cause
 from kudurru.domain.kinds.meta import (
@@ -61,11 +62,15 @@ class PolicySpec(StrictSpec, frozen=True, kw_only=True):
     deny: Annotated[list[Rule], Meta(max_length=1000)] = []
     rewrites: Annotated[list[Rewrite], Meta(max_length=1000)] = []
     block_types: Annotated[list[Text], Meta(max_length=64)] = []
-    block_mode: Literal["zeroip", "nxdomain", "nodata", "refused", "custom"] = "zeroip"
+    block_mode: Literal["zeroip", "nxdomain", "nodata", "refused", "custom"] | UnsetType = (
+        UNSET  # as the setting blocking.mode
+    )
     custom_ips: Annotated[list[Text], Meta(max_length=16)] = msgspec.field(
         name="customIPs", default_factory=list
     )
-    block_ttl: Ttl = msgspec.field(name="blockTTL", default=30)
+    block_ttl: Ttl | UnsetType = msgspec.field(
+        name="blockTTL", default=UNSET
+    )  # as the setting blocking.ttl
     schedule: Schedule | None = None
     safe_search: bool = False
     upstreams: Annotated[list[Text], Meta(max_length=64)] = []
@@ -106,7 +111,8 @@ def _custom_ip_faults(spec: PolicySpec) -> Iterator[Cause]:
     if spec.block_mode == "custom" and not spec.custom_ips:
         yield Cause("spec.customIPs", "missing; blockMode custom needs them")
     if spec.block_mode != "custom" and spec.custom_ips:
-        yield Cause("spec.blockMode", f"{spec.block_mode}, and customIPs are for custom only")
+        mode = "not given" if spec.block_mode is UNSET else spec.block_mode
+        yield Cause("spec.blockMode", f"{mode}, and customIPs are for custom only")
     for i, text in enumerate(spec.custom_ips):
         try:
             ip_address(text)
@@ -121,7 +127,10 @@ def _is_reference(text: str) -> bool:
 
 def _rule_fault(rule: str) -> str | None:
     if rule.startswith("/"):
-        return None if len(rule) > 2 and rule.endswith("/") else f"{rule!r}: a regex ends in '/'"
+        if len(rule) < 3 or not rule.endswith("/"):
+            return f"{rule!r}: a regex ends in '/'"
+        why = regexes.fault(rule[1:-1])
+        return f"{rule!r}: {why}" if why else None
     try:
         names.from_text(rule.removeprefix("*."))
     except names.BadName as error:

@@ -21,6 +21,7 @@ from kudurru.domain.kinds.recordset import (
     DNSRecordSetStatus,
     recordset_faults,
 )
+from kudurru.domain.kinds.tsigkey import TSIGKeySpec, TSIGKeyStatus, tsigkey_faults
 from kudurru.domain.kinds.zone import DNSZoneSpec, DNSZoneStatus, zone_faults
 
 
@@ -35,7 +36,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     status: type[msgspec.Struct]
     faults: Callable[[Any], Iterable[Cause]]  # of a spec of the right type
     about: str
-    is_internal: bool = False  # holds secrets: left out of what is exported
+    is_internal: bool = False
+    """Has a secret part: left out of what is exported, and not made by an Apply from outside."""
 
 
 DNS_ZONE = Kind(
@@ -89,7 +91,22 @@ POLICY = Kind(
     about="What is filtered, rewritten and forwarded, for whom and when.",
 )
 
-KINDS = {kind.name: kind for kind in (DNS_ZONE, DNS_RECORD_SET, BLOCK_LIST, CLIENT_GROUP, POLICY)}
+TSIG_KEY = Kind(
+    name="TSIGKey",
+    plural="tsigkeys",
+    short="tsig",
+    namespaced=False,
+    spec=TSIGKeySpec,
+    status=TSIGKeyStatus,
+    faults=tsigkey_faults,
+    about="A key shared with other name servers, for transfers and updates.",
+    is_internal=True,
+)
+
+KINDS = {
+    kind.name: kind
+    for kind in (DNS_ZONE, DNS_RECORD_SET, BLOCK_LIST, CLIENT_GROUP, POLICY, TSIG_KEY)
+}
 
 _BY_WORD = {
     word: kind

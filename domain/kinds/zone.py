@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from kudurru.domain.dns import names
-from kudurru.domain.errors import Cause
+from kudurru.domain.dns.upstreams import parse_upstream
+from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.meta import (
     Condition,
     Port,
@@ -21,8 +22,10 @@ from kudurru.domain.kinds.meta import (
     is_dns_subdomain,
     share_defaults,
 )
+from kudurru.domain.selectors import parse_selector
 
 ZONE_DEFAULT_TTL_S = 300
+DNS_PORT = 53
 
 _MAILBOX = re.compile(r"(?<!\\)@")
 
@@ -46,7 +49,11 @@ class SOA(StrictSpec, frozen=True, kw_only=True):
 
 
 class Transfer(StrictSpec, frozen=True, kw_only=True):
-    """Who may fetch the zone, and who is told of changes. Absent: nobody."""
+    """Who may fetch the zone, and who is told of changes. Absent: nobody.
+
+    `allow` names networks to come from and TSIG keys to be signed with; where it names both, both
+    must hold. `keys` sign what `notify` sends: one for all, or one for each in their order.
+    """
 
     allow: Annotated[list[Text], Meta(max_length=64)] = []
     notify: Annotated[list[Text], Meta(max_length=64)] = []
@@ -54,14 +61,40 @@ class Transfer(StrictSpec, frozen=True, kw_only=True):
 
 
 class Primary(StrictSpec, frozen=True, kw_only=True):
+    """A server that the zone is fetched from. `key_ref` names the TSIG key that proves it; with
+    `server_name` its certificate must be for that name, else TLS hides and does not prove."""
+
     address: Text
-    port: Port = 53
+    port: Port | None = None  # absent: 53, over TLS 853
     key_ref: Text | None = None
+    server_name: Text | None = None
 
 
 class Secondary(StrictSpec, frozen=True, kw_only=True):
     primaries: Annotated[list[Primary], Meta(min_length=1, max_length=16)]
     transport: Literal["tcp", "tls"] = "tcp"
+
+    def port_of(self, primary: Primary) -> int:
+        return primary.port or (853 if self.transport == "tls" else 53)
+
+
+class CatalogGroup(StrictSpec, frozen=True, kw_only=True):
+    """Where the members are fetched that a catalog puts into a group."""
+
+    name: Text
+    secondary: Secondary
+
+
+class Catalog(StrictSpec, frozen=True, kw_only=True):
+    """Marks a catalog zone (RFC 9432). A Primary lists the primary zones whose labels `selector`
+    matches; without one all. A Secondary makes a Secondary of each zone that it lists, fetched from
+    the servers of its group, else from `secondary`, else from where the catalog came; `transfer`
+    is theirs."""
+
+    selector: Text | None = None
+    secondary: Secondary | None = None
+    groups: Annotated[list[CatalogGroup], Meta(max_length=64)] = []
+    transfer: Transfer | None = None
 
 
 class Forward(StrictSpec, frozen=True, kw_only=True):
@@ -79,16 +112,36 @@ class DNSZoneSpec(StrictSpec, frozen=True, kw_only=True):
     transfer: Transfer | None = None
     secondary: Secondary | None = None
     forward: Forward | None = None
+    catalog: Catalog | None = None
 
     def __post_init__(self) -> None:
         share_defaults(self)
 
 
+class TransferredSoa(Spec, frozen=True, kw_only=True):
+    """The SOA of a secondary zone as its primary has it; the serial stands beside it."""
+
+    mname: str
+    rname: str
+    refresh: int
+    retry: int
+    expire: int
+    minimum: int
+    ttl: int
+
+
 class DNSZoneStatus(Spec, frozen=True, kw_only=True):
+    """`soa`, `primary`, `refreshedAt` and `expired` are of a secondary zone: what was transferred,
+    from where, when it was last known to be right, and whether that is too long ago."""
+
     observed_generation: int = 0
     serial: int | None = None
     content_hash: str = ""
     record_count: int = 0
+    soa: TransferredSoa | None = None
+    primary: str = ""
+    refreshed_at: str = ""
+    expired: bool = False
     conditions: list[Condition] = []
 
 
@@ -110,6 +163,28 @@ def zone_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
     if spec.transfer:
         yield from _transfer_faults(spec.transfer)
     yield from _type_faults(spec)
+    if spec.catalog:
+        yield from _catalog_faults(spec, spec.catalog)
+
+
+def _catalog_faults(spec: DNSZoneSpec, catalog: Catalog) -> Iterator[Cause]:
+    if spec.type == "Forward":
+        yield Cause("spec.catalog", "a zone that is forwarded lists nothing")
+    if spec.type == "Primary" and (catalog.secondary or catalog.groups or catalog.transfer):
+        yield Cause("spec.catalog", "secondary, groups and transfer are for type Secondary only")
+    if catalog.selector is not None:
+        if spec.type != "Primary":
+            yield Cause("spec.catalog.selector", "for type Primary only")
+        try:
+            parse_selector(catalog.selector)
+        except Invalid as error:
+            yield from (Cause("spec.catalog.selector", cause.message) for cause in error.causes)
+    if catalog.transfer:
+        yield from _transfer_faults(catalog.transfer, "spec.catalog.transfer")
+    if catalog.secondary:
+        yield from _primary_faults(catalog.secondary, "spec.catalog.secondary")
+    for i, group in enumerate(catalog.groups):
+        yield from _primary_faults(group.secondary, f"spec.catalog.groups[{i}].secondary")
 
 
 def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
@@ -119,24 +194,51 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
             yield Cause(field, f"missing; type {kind} needs it")
         if spec.type != kind and part is not None:
             yield Cause("spec.type", f"{spec.type}, and {field} is for type {kind} only")
-    for i, primary in enumerate(spec.secondary.primaries if spec.secondary else ()):
+    for i, text in enumerate(spec.forward.upstreams if spec.forward else ()):
+        try:
+            parse_upstream(text)
+        except ValueError as fault:
+            yield Cause(f"spec.forward.upstreams[{i}]", str(fault))
+    if spec.secondary:
+        yield from _primary_faults(spec.secondary, "spec.secondary")
+
+
+def _primary_faults(secondary: Secondary, path: str) -> Iterator[Cause]:
+    for i, primary in enumerate(secondary.primaries):
+        field = f"{path}.primaries[{i}].address"
         if not _is_address(primary.address):
-            yield Cause(
-                f"spec.secondary.primaries[{i}].address", f"{primary.address!r} is no IP address"
-            )
+            yield Cause(field, f"{primary.address!r} is no IP address")
+        elif (address := ip_address(primary.address)).is_multicast or address.is_unspecified:
+            yield Cause(field, f"{primary.address!r} is the address of no server")
+        if primary.key_ref is not None:
+            yield from _name_fault(f"{path}.primaries[{i}].keyRef", primary.key_ref)
 
 
-def _transfer_faults(transfer: Transfer) -> Iterator[Cause]:
+def zone_warnings(spec: DNSZoneSpec) -> Iterator[str]:
+    """What is allowed and better thought over."""
+    allow = spec.transfer.allow if spec.transfer is not None else []
+    if allow and all(_is_network(text) for text in allow):
+        yield (
+            f"transfers of {spec.zone_name} are open to addresses alone, and who can use such an "
+            "address needs no proof: name a TSIG key in spec.transfer.allow too"
+        )
+
+
+def _transfer_faults(transfer: Transfer, path: str = "spec.transfer") -> Iterator[Cause]:
+    for i, text in enumerate(transfer.keys):
+        if not is_dns_subdomain(text):
+            yield Cause(f"{path}.keys[{i}]", f"{text!r} is no key name")
+    if len(transfer.keys) > 1 and len(transfer.keys) != len(transfer.notify):
+        fault = f"{len(transfer.keys)} keys; give one for all of notify, or one for each of them"
+        yield Cause(f"{path}.keys", fault)
     for i, text in enumerate(transfer.allow):
         if not _is_network(text) and not is_dns_subdomain(text):
             yield Cause(
-                f"spec.transfer.allow[{i}]", f"{text!r} is neither an address range nor a key name"
+                f"{path}.allow[{i}]", f"{text!r} is neither an address range nor a key name"
             )
     for i, text in enumerate(transfer.notify):
         if not _is_endpoint(text):
-            yield Cause(
-                f"spec.transfer.notify[{i}]", f"{text!r} is no address; write ADDR or ADDR:PORT"
-            )
+            yield Cause(f"{path}.notify[{i}]", f"{text!r} is no address; write ADDR or ADDR:PORT")
 
 
 def _name_fault(field: str, text: str) -> Iterator[Cause]:
@@ -163,10 +265,21 @@ def _is_network(text: str) -> bool:
 
 
 def _is_endpoint(text: str) -> bool:
-    """ADDR, ADDR:PORT or [V6]:PORT."""
+    try:
+        address, _ = split_endpoint(text)
+    except ValueError:
+        return False
+    return not ip_address(address).is_multicast and not ip_address(address).is_unspecified
+
+
+def split_endpoint(text: str) -> tuple[str, int | None]:
+    """Address and port of ADDR, ADDR:PORT or [V6]:PORT. Raises: ValueError."""
     if _is_address(text):
-        return True
+        return text, None
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    return _is_address(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    is_port = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536
+    if not _is_address(host) or not is_port:
+        raise ValueError(f"{text!r} is no address; write ADDR or ADDR:PORT")
+    return host, int(port)

@@ -7,6 +7,7 @@ and every node has the same one.
 from typing import Any
 
 from kudurru.domain.dns import serials
+from kudurru.domain.reconcile.secondaries import without_transfer
 
 
 def next_serial(
@@ -40,7 +41,7 @@ def stamped_status(
 ) -> dict[str, Any]:
     """The status after a stamp; fields that others write stay."""
     return {
-        **(before or {}),
+        **without_transfer(before),
         "observedGeneration": generation,
         "serial": serial,
         "contentHash": content_hash,

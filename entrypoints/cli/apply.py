@@ -1,6 +1,7 @@
 """kudurru apply: objects from files, all or nothing."""
 
 from kudurru.domain.kinds.registry import DNS_RECORD_SET
+from kudurru.domain.kinds.zone import DNSZoneSpec, zone_warnings
 from kudurru.domain.object_store import DEFAULT_MANAGER, Outcome
 from kudurru.domain.objects import ref_of
 from kudurru.entrypoints.cli import common
@@ -41,6 +42,10 @@ def apply(
         with loaded.located():
             result = service.change(request)
         print_result(result, output, dry_run=dry_run)
+        for found in loaded.manifests:
+            if isinstance(found.spec, DNSZoneSpec):
+                for warning in zone_warnings(found.spec):
+                    note(escape(f"warning: {warning}"))
         if not dry_run:
             _warn(service, result)
 

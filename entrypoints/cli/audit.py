@@ -13,7 +13,13 @@ from kudurru.domain.verify import TAIL_ROWS, Verified
 from kudurru.domain.verify import verify as verify_log
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import audit_export, audit_prove, common
+from kudurru.entrypoints.cli import (
+    audit_export,
+    audit_prove,
+    audit_prune,
+    audit_redact,
+    common,
+)
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.history import describe_event
 from kudurru.entrypoints.cli.output import (
@@ -52,6 +58,8 @@ app.command()(audit_prove.checkpoint)
 app.command()(audit_prove.prove)
 app.command()(audit_prove.key)
 app.command()(audit_export.export)
+app.command()(audit_prune.prune)
+app.command()(audit_redact.redact)
 
 
 class Level(StrEnum):
@@ -137,6 +145,7 @@ def _report(damages: list[LogDamaged], verified: Verified, level: Level, output:
         "level": level.value,
         "rows": verified.rows,
         "newest": verified.newest,
+        "pruned": verified.pruned,
         "ok": not damages,
         "signed": signed.size,
         "key": signed.key,
@@ -148,7 +157,9 @@ def _report(damages: list[LogDamaged], verified: Verified, level: Level, output:
     if print_documents(output, [document], single=True):
         return
     if not damages:
-        echo(f"ok: {verified.rows} events verified, the newest is at position {verified.newest}")
+        begins = f"; those up to {verified.pruned} were pruned" if verified.pruned else ""
+        newest = f"the newest is at position {verified.newest}"
+        echo(f"ok: {verified.rows} events verified, {newest}{begins}")
         echo(escape(_signatures(verified)))
         return
     for damage in damages[:SHOWN_MAX]:
@@ -178,9 +189,14 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", help="Go on as events come.")] = False,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Show the newest events. With --follow also each new one as it comes."""
+    """Show the newest events. With --follow also each new one as it comes; for programs that is a
+    line each, as with -o jsonl."""
     with directory.open_reader(data) as node:
         position = max(0, node.log.head().seq - lines)
+        if output in (Output.json, Output.yaml) and not follow:
+            events = node.log.read(position)
+            print_documents(output, [describe_event(event, node.log) for event in events])
+            return
         while True:
             for event in node.log.read(position):
                 position = event.seq

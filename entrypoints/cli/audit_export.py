@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -11,8 +11,9 @@ import msgspec
 import typer
 
 from kudurru.domain import export as formats
-from kudurru.domain.chain import origin_of, recorded_of
-from kudurru.domain.checkpoint import AdoptionBody
+from kudurru.domain.chain import recorded_of
+from kudurru.domain.checkpoint import AdoptionBody, parse_checkpoint
+from kudurru.domain.epochs import epochs, first_origin, origins
 from kudurru.domain.errors import Cause, Invalid, StorageFailed
 from kudurru.domain.events import SIGNING_KEY, Recorded
 from kudurru.domain.kinds.registry import kind_by_word
@@ -21,7 +22,7 @@ from kudurru.domain.tree import Tree
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.audit_prove import covering
-from kudurru.entrypoints.cli.history import first_position, matches
+from kudurru.entrypoints.cli.history import first_position, matches, zone_meant
 from kudurru.entrypoints.cli.output import note
 from kudurru.entrypoints.cli.progress import EVERY, progress
 
@@ -86,7 +87,7 @@ def export(
             after=first_position(since, log, now_us) - 1 if since else 0,
             upto=common.resolve(until, log) if until else log.head().seq,
             kind=kind_by_word(kind).name if kind else "",
-            zone=zone,
+            zone=zone_meant(zone, log) if zone is not None else None,
             actor=actor,
             said={name: text for name, text in said.items() if text is not None},
         )
@@ -117,18 +118,27 @@ def _write(
 
 @contextmanager
 def _target(output: Path | None) -> Iterator[BinaryIO]:
-    """Where lines go. A file has its name once it is whole."""
+    """Where lines go."""
     if output is None:
         yield sys.stdout.buffer
         return
+    with _whole(output) as partial, partial.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def _whole(output: Path) -> Iterator[Path]:
+    """Where to write a file, which has its name once it is whole."""
     partial = output.with_name(f"{output.name}.part")
     try:
-        with partial.open("wb") as file:
-            yield file
+        partial.unlink(missing_ok=True)
+        yield partial
         partial.replace(output)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise StorageFailed(f"{output}: {error.strerror} - check the path and the disk") from None
+    finally:
+        with suppress(OSError):  # told already where the folder is the reason
+            partial.unlink(missing_ok=True)
 
 
 def _rows(
@@ -151,9 +161,11 @@ def _jsonl(log: VerifiableLog, selection: Selection, move: Move) -> Iterator[byt
             f"the newest {unsigned} events are under no checkpoint yet and left out; "
             "`kudurru audit checkpoint` signs them"
         )
-    origin = origin_of(log.log_id, log.epoch)
-    yield formats.first_line(origin, checkpoint.size, selection.said, _adoptions(log, checkpoint))
-    tree = Tree(checkpoint.size, log.hashes) if selection.said else None
+    # What is left of a pruned log is a selection too: each event is proved by itself.
+    said = selection.said | ({"pruned": str(log.oldest())} if log.oldest() else {})
+    origin, adoptions = parse_checkpoint(checkpoint.note).origin, _adoptions(log, checkpoint)
+    yield formats.first_line(origin, checkpoint.size, said, adoptions, first_origin(log))
+    tree = Tree(checkpoint.size, log.hashes) if said else None
     count = 0
     for row, _ in _rows(log, selection, checkpoint.size, move):
         yield formats.event_line(row, tree.inclusion_proof(row.seq - 1) if tree else None)
@@ -162,7 +174,9 @@ def _jsonl(log: VerifiableLog, selection: Selection, move: Move) -> Iterator[byt
 
 
 def _adoptions(log: VerifiableLog, checkpoint: StoredCheckpoint) -> Iterable[str]:
-    for event in log.read(0, checkpoint.size, key=SIGNING_KEY):
+    """Of the epoch that the checkpoint is of."""
+    epoch = max((seq for seq, _ in epochs(log, checkpoint.size)), default=0)
+    for event in log.read(epoch, checkpoint.size, key=SIGNING_KEY):
         if event.body is not None:
             yield msgspec.json.decode(event.body, type=AdoptionBody).note
 
@@ -170,15 +184,17 @@ def _adoptions(log: VerifiableLog, checkpoint: StoredCheckpoint) -> Iterable[str
 def _lines(
     log: VerifiableLog, selection: Selection, format_: Format, move: Move
 ) -> Iterator[bytes]:
-    origin = origin_of(log.log_id, log.epoch)
     rows = _rows(log, selection, selection.upto, move)
     if format_ is Format.csv:
         yield formats.csv_line(formats.COLUMNS)
         for _, event in rows:
-            yield formats.csv_line(formats.to_row(origin, formats.exported(event)).values())
+            yield formats.csv_line(formats.to_row(formats.exported(event)).values())
         return
     convert = formats.JSON_FORMATS[format_.value]
+    names = origins(log)
     for _, event in rows:
+        # That of its epoch: an event has one name, also in an export after a restore.
+        origin = next(name for began, name in reversed(names) if began <= event.seq)
         yield msgspec.json.encode(convert(origin, formats.exported(event))) + b"\n"
 
 
@@ -187,9 +203,9 @@ def _write_sqlite(log: VerifiableLog, selection: Selection, output: Path, move: 
 
     if output.exists():
         raise Invalid("--output", [Cause("", f"{output} is there already: name a new file")])
-    origin = origin_of(log.log_id, log.epoch)
     rows = (
-        formats.to_row(origin, formats.exported(event))
+        formats.to_row(formats.exported(event))
         for _, event in _rows(log, selection, selection.upto, move)
     )
-    return write_events(output, rows)
+    with _whole(output) as partial:
+        return write_events(partial, rows)

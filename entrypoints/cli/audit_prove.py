@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kudurru.domain.errors import Cause, Invalid, NotFound, StorageFailed
+from kudurru.domain.errors import Cause, Invalid, NotFound, Pruned, StorageFailed
 from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
@@ -76,7 +76,9 @@ def prove(
     with directory.open_reader(data) as node:
         log: VerifiableLog = node.log  # type: ignore[assignment]  # as open_reader made it
         newest = covering(log, seq)
-        row = next(iter(log.rows(seq - 1, seq)))
+        row = next(iter(log.rows(seq - 1, seq)), None)
+        if row is None:
+            raise Pruned(f"position {seq}", log.oldest())
         path = Tree(newest.size, log.hashes).inclusion_proof(seq - 1)
         text = tlog_proof(seq - 1, path, newest.note, row.entry)
     write_text(output, text)

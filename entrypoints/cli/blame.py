@@ -2,20 +2,19 @@
 
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from kudurru.domain import blame as blaming
 from kudurru.domain.dns import names, record_types
 from kudurru.domain.kinds.registry import DNS_ZONE
-from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.history import who_of
-from kudurru.entrypoints.cli.output import Output, print_documents, print_table
+from kudurru.entrypoints.cli.output import Output, note, print_documents, print_table
 from kudurru.entrypoints.restoring import short_name
 from kudurru.projections import as_of
 
@@ -35,17 +34,21 @@ def blame(
         name = as_of.zone_named(node.log, zone, upto)
         ttl = _default_ttl(node.log, name, upto)
         blamed = blaming.blame(as_of.events_of(node.log, name, upto=upto))
-        documents = [_document(one, ttl) for one in blamed]
+        oldest = node.log.oldest()
+        documents = [_document(one, ttl, oldest) for one in blamed]
     if print_documents(output, documents):
         return
     print_table(
         ["NAME", "TTL", "TYPE", "DATA", "SEQ", "TIME", "ACTOR", "OBJECT", "REASON"],
         [
-            [d["name"], d["ttl"], d["type"], d["data"], d["seq"], d["time"], d["actor"],
-             d["object"], d["reason"] or d["cause"]]
+            [d["name"], d["ttl"], d["type"], d["data"],
+             f"<={d['seq']}" if d["orBefore"] else d["seq"],
+             d["time"], d["actor"], d["object"], d["reason"] or d["cause"]]
             for d in documents
         ],
     )  # fmt: skip
+    if any(d["orBefore"] for d in documents):
+        note(f"events up to {oldest} were pruned: <= is the newest change that may have brought it")
 
 
 def _default_ttl(log: EventLog, zone: str, upto: int) -> int:
@@ -53,10 +56,10 @@ def _default_ttl(log: EventLog, zone: str, upto: int) -> int:
     assert known is not None, f"{zone} was found and is not there"
     if known.erased:
         return 0
-    return msgspec.json.decode(known.stored(log.epoch).body.spec, type=DNSZoneSpec).default_ttl
+    return read_zone(known.stored(log.epoch).body.spec).default_ttl
 
 
-def _document(blamed: blaming.Blamed, default_ttl: int) -> dict[str, Any]:
+def _document(blamed: blaming.Blamed, default_ttl: int, oldest: int) -> dict[str, Any]:
     event = blamed.event
     who = who_of(event)
     return {
@@ -66,6 +69,8 @@ def _document(blamed: blaming.Blamed, default_ttl: int) -> dict[str, Any]:
         "data": blamed.data,
         "object": short_name(blamed.key),
         "seq": event.seq,
+        # Where what was before it went, the object may have held the record already.
+        "orBefore": event.seq <= oldest and event.ver > 1,
         "time": common.format_time(event.ts),
         "actor": who.actor,
         "source": who.source,

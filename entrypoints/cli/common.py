@@ -75,9 +75,11 @@ def me(source: str = "cli") -> Who:
 
 
 @contextmanager
-def service(data: Path, *, write: bool = False) -> Iterator[Service]:
+def service(data: Path, *, write: bool = False, secrets_key: str = "") -> Iterator[Service]:
     """The node of a data directory: through the server that holds it, else directly."""
-    with directory.open_service(data, who=me(), write=write, on_damage=_warn_of_damage) as found:
+    with directory.open_service(
+        data, who=me(), write=write, on_damage=_warn_of_damage, secrets_key=secrets_key
+    ) as found:
         yield found
 
 

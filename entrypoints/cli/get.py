@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kudurru.domain.errors import NotFound
+from kudurru.domain.errors import NotFound, Redacted
 from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind, kind_by_word
 from kudurru.domain.object_store import to_document
@@ -19,7 +19,7 @@ from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output, age, note, print_documents, print_table
+from kudurru.entrypoints.cli.output import Output, age, escape, note, print_documents, print_table
 from kudurru.entrypoints.cli.watch import watch as follow
 from kudurru.entrypoints.service import ListRequest, collect
 from kudurru.projections import as_of
@@ -88,7 +88,13 @@ def _read_as_of(
         selector=request.selector,
         keys=(key,) if key is not None else (),
     )
-    found = as_of.objects(log, scope, upto)
+
+    def erased(of: Key, why: str) -> None:
+        if key is not None:
+            raise Redacted(f"{ref_of(of)} cannot be shown: {why}")
+        note(escape(f"{ref_of(of)} is left out: {why}"))
+
+    found = as_of.objects(log, scope, upto, erased)
     if key is not None and key not in found:
         raise NotFound(f"{ref_of(key)} did not exist at position {upto}")
     return [to_document(stored) for stored in found.values()]

@@ -7,8 +7,10 @@ import typer
 
 from kudurru.domain import targets
 from kudurru.domain.differences import differences
+from kudurru.domain.errors import NotFound
 from kudurru.domain.events import (
     AUDIT_MARKED,
+    BLOCKING_SET,
     CHECKPOINT_STATE,
     KEY_ADOPTED,
     OBJECT_APPLIED,
@@ -20,12 +22,14 @@ from kudurru.domain.events import (
     Recorded,
     Who,
 )
+from kudurru.domain.filtering import pauses
 from kudurru.domain.objects import ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents, print_table
+from kudurru.projections import as_of
 
 app = command_app()
 
@@ -58,6 +62,7 @@ def history(
         now_us = node.clock.now_us()
         after = first_position(since, log, now_us) - 1 if since else 0
         upto = targets.resolve(until, log, now_us) if until else None
+        zone = zone_meant(zone, log) if zone is not None else None
         events = log.read(after, upto, key=key, newest_first=True)
         wanted = (e for e in events if matches(e, zone, actor))
         with_changes = output is not Output.table
@@ -92,11 +97,20 @@ def first_position(since: str, log: EventLog, now_us: int) -> int:
     return log.position_at(targets.moment_us(text, now_us) - 1) + 1
 
 
+def zone_meant(text: str, log: EventLog) -> str:
+    """Name of the DNSZone that a person means, by object name or DNS name; as they wrote it where
+    there is none any more."""
+    try:
+        return as_of.zone_named(log, text, log.head().seq)
+    except NotFound:
+        return text.rstrip(".").lower()
+
+
 def matches(event: Recorded, zone: str | None, actor: str | None) -> bool:
     """Whether a change is asked for. Checkpoints change nothing: `audit tail` shows them."""
     if event.type in (CHECKPOINT_STATE, KEY_ADOPTED):
         return False
-    if zone is not None and event.scope.partition("/")[2] != zone.rstrip("."):
+    if zone is not None and event.scope.partition("/")[2] != zone:
         return False
     return actor is None or actor in (who_of(event).actor, who_of(event).actor.partition(":")[2])
 
@@ -143,6 +157,8 @@ def _verb(event: Recorded, log: EventLog) -> str:
         return "created" if is_new else "changed"
     if event.type == RESTORE_BEGUN:
         return "begun" if log.stream_version(event.key) > 1 else "unfinished"
+    if event.type == BLOCKING_SET and event.body is not None:
+        return pauses.verb(event.body)
     return _VERBS.get(event.type, event.type)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from kudurru.entrypoints.escaping import escape as escape  # the commands' name for it
+
 
 class Output(StrEnum):
     """`-o`."""
@@ -21,18 +23,6 @@ class Output(StrEnum):
     json = "json"
     yaml = "yaml"
     jsonl = "jsonl"
-
-
-def escape(text: str) -> str:
-    """Text that cannot move the cursor, ring or colour: control characters, and those that change
-    the direction of writing, as \\xNN or \\uNNNN."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(c: str) -> str:
-    return f"\\x{ord(c):02x}" if ord(c) < 256 else f"\\u{ord(c):04x}"
 
 
 def echo(text: str = "") -> None:
@@ -51,7 +41,11 @@ def print_json(value: Any) -> None:
 
 def print_jsonl(values: Iterable[Any]) -> None:
     for value in values:
-        echo(_shown(msgspec.json.encode(value).decode()))
+        echo(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    return _shown(msgspec.json.encode(value).decode())
 
 
 def _shown(json: str) -> str:

@@ -10,6 +10,7 @@ from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
+from kudurru.entrypoints.service import LOOPBACK
 
 app = command_app()
 
@@ -19,6 +20,9 @@ def query(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     rtype: Annotated[str, typer.Argument(metavar="TYPE")] = "A",
     data: common.DataOption = common.DEFAULT_DATA,
+    client: Annotated[
+        str, typer.Option("--client", metavar="IP", help="As this client.", show_default=True)
+    ] = LOOPBACK,
     at: common.AtOption = None,
     dnssec: Annotated[bool, typer.Option("--dnssec", help="Set the DO bit.")] = False,
     output: common.OutputOption = Output.table,
@@ -30,7 +34,7 @@ def query(
             wire = directory.answer_as_of(node.log, common.resolve(at, node.log), packet)
     else:
         with common.service(data) as service:
-            wire = service.query(packet)
+            wire = service.query(packet, client)
     message = _document(wire)
     if print_documents(output, [message], single=True):
         return

@@ -1,6 +1,9 @@
 """kudurru replay: every view, rebuilt from the log."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,15 +12,26 @@ import typer
 from kudurru.domain.checkpoint import decode_state
 from kudurru.domain.dns import names
 from kudurru.domain.errors import ADVICE, Cause, Invalid, LogDamaged
-from kudurru.domain.events import CHECKPOINT_STATE, OBJECT_STATUS, Recorded
+from kudurru.domain.events import CHECKPOINT_STATE, OBJECT_STATUS, Position, Recorded
 from kudurru.domain.object_store import decode_status
 from kudurru.domain.objects import ref_of
+from kudurru.domain.ports import LogRow, VerifiableLog
 from kudurru.domain.verify import verify
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output, echo, note, print_documents, print_table
+from kudurru.entrypoints.cli.output import (
+    Output,
+    echo,
+    escape,
+    note,
+    print_documents,
+    print_table,
+)
+from kudurru.entrypoints.cli.progress import EVERY, progress
+from kudurru.entrypoints.state_export import FIRST, MANIFESTS, REFUSED, Exported, export_state
 from kudurru.entrypoints.wiring import Node
+from kudurru.projections.follow import Follower
 
 app = command_app()
 
@@ -31,93 +45,150 @@ def replay(
         str | None, typer.Option("--to", metavar="T", help="Stop at this moment.")
     ] = None,
     projection: Annotated[
-        str | None, typer.Option("--projection", metavar="P", help="Show only this view.")
+        str | None,
+        typer.Option("--projection", metavar="P", help="Rebuild and show only this view."),
     ] = None,
     check: Annotated[
         bool,
         typer.Option("--verify", help="Verify the chain, every stamp, and a running server."),
     ] = False,
     export: Annotated[
-        Path | None, typer.Option("--export", metavar="DIR", help="Write zones and objects there.")
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="DIR",
+            help="Write the state there: manifests for `kudurru apply`, and master files.",
+        ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
     output: common.OutputOption = Output.table,
 ) -> None:
     """Rebuild every view from the empty state and show its digest."""
     with directory.open_reader(data) as node:
         upto = common.resolve(to, node.log) if to else None
-        names_ = [p.name for p in node.views.follower.projections]
-        if projection is not None and projection not in names_:
-            raise Invalid(
-                "projection", [Cause("", f"{projection!r} is none of {', '.join(names_)}")]
-            )
+        # Stamps and files are of zones and objects: who wants those wants all views.
+        only = projection if not check and export is None else None
+        follower = _follower(node, projection, only)
         started = time.perf_counter()
-        stamps = replay_checked(node, upto) if check else _replay(node, upto)
+        if check:
+            verify_rows(node.log)  # type: ignore[arg-type]  # as open_reader made it
+        stamps = replay_compared(node, upto) if check else _replay(node, follower, upto)
         took_s = time.perf_counter() - started
-        digests = node.views.digests()
+        digests = {p.name: p.digest() for p in follower.projections}
         compared = _compare_live(data, node, digests) if check and to is None else None
-        if export is not None:
-            _export(node, export)
-        position = node.objects.position
-    document = {
+        exported = _export(node, export) if export is not None else None
+        position = follower.position
+    rate = round(position / max(took_s, 1e-6))
+    document: dict[str, Any] = {
         "position": position,
         "seconds": round(took_s, 3),
+        "eventsPerSecond": rate,
         "digests": {n: d for n, d in digests.items() if projection in (None, n)},
     }
     if check:
         document["stampsChecked"] = stamps
         document["server"] = compared
-    if print_documents(output, [document], single=True):
+    if exported is not None:
+        document["exported"] = _described(exported)
+    if print_documents(Output.json if as_json else output, [document], single=True):
         return
-    print_table(["VIEW", "DIGEST"], list(document["digests"].items()))  # type: ignore[attr-defined]  # a dict of texts
-    note(f"{position} events replayed in {took_s:.2f} s")
+    print_table(["VIEW", "DIGEST"], list(document["digests"].items()))
+    note(f"{position} events replayed in {took_s:.2f} s, {rate} a second")
     if check:
         note(f"chain verified; {stamps} stamped versions equal the zones replayed")
         note(compared or "no server holds the directory: nothing live to compare with")
-    if export is not None:
-        echo(f"exported to {export}")
+    if exported is not None and export is not None:
+        _tell(exported, export)
 
 
-def _replay(node: Node, upto: Any) -> int:
-    directory.replay(node, upto)
+def _follower(node: Node, projection: str | None, only: str | None) -> Follower:
+    """What leads to one view, or to all. Raises Invalid for a view that there is not."""
+    names_ = [p.name for p in node.views.follower.projections]
+    if projection is not None and projection not in names_:
+        raise Invalid("projection", [Cause("", f"{projection!r} is none of {', '.join(names_)}")])
+    return node.views.follower_to(only) if only is not None else node.views.follower
+
+
+def _replay(node: Node, follower: Follower, upto: Position | None) -> int:
+    with _moving("replaying", node, upto) as seen:
+        directory.replay(node, upto, follower=follower, seen=seen)
     return 0
 
 
-def replay_checked(node: Node, upto: Any) -> int:
-    """Verify the log, then `replay_compared`. Raises LogDamaged at the first fault of either."""
-    damages = verify(node.log, trust=directory.trust_of()).damages  # type: ignore[arg-type]  # as open_reader made it
+@contextmanager
+def _moving(what: str, node: Node, upto: Position | None) -> Iterator[Callable[[int], None] | None]:
+    """What is told of positions, and moves a bar on a terminal; None where there is none."""
+    total = int(upto if upto is not None else node.log.head().seq)
+    with progress(what) as move:
+        yield partial(_move, move, total) if move is not None else None
+
+
+def _move(move: Callable[[int, int], None], total: int, position: int) -> None:
+    if position % EVERY == 0:
+        move(position, total)
+
+
+def verify_rows(log: VerifiableLog) -> None:
+    """Raises LogDamaged at the first damage."""
+    total = log.head().seq
+    with progress("verifying") as move:
+
+        def seen(row: LogRow) -> None:
+            if move is not None:
+                _move(move, total, row.seq)
+
+        damages = verify(log, trust=directory.trust_of(), seen=seen if move else None).damages
     if damages:
         raise damages[0]
-    return replay_compared(node, upto)
 
 
-def replay_compared(node: Node, upto: Any) -> int:
+def replay_compared(node: Node, upto: Position | None) -> int:
     """Replay, comparing at every stamp and every checkpoint in the log what it says with the state
     as it is rebuilt: log to state to what was served. The number of stamps. Raises LogDamaged at
     the first difference."""
     stamps = 0
-    follower = node.views.follower
-    for event in node.log.read(0, upto):
-        if event.type == CHECKPOINT_STATE:
-            _compare_state(node, event)
-        follower.apply(event)
-        if event.type != OBJECT_STATUS or not event.key.startswith("DNSZone/"):
-            continue
-        state = node.zones.state(ref_of(event.key).name)
-        if state is None or state.zone is None or event.body is None:
-            continue
-        said = decode_status(event.body).get("contentHash")
-        found = state.zone.digest()
-        if said != found:
-            raise LogDamaged(
-                "state",
-                event.seq,
-                f"zone {names.to_text(state.apex)} was stamped with content {said}, "
-                f"replay makes it {found}",
-            )
-        stamps += 1
+    follower, oldest = node.views.follower, node.log.oldest()
+    with _moving("replaying", node, upto) as seen, directory.nothing_collected():
+        for event in node.log.read(0, upto):
+            is_told = event.seq > oldest  # before that rows are missing, and no state is whole
+            if event.type == CHECKPOINT_STATE and is_told:
+                _compare_state(node, event)
+            is_status = event.type == OBJECT_STATUS and event.key.startswith("DNSZone/")
+            before = _serial(node, event) if is_status else None
+            follower.apply(event)
+            if seen is not None:
+                seen(event.seq)
+            if is_status and is_told:
+                stamps += _compare_stamp(node, event, before)
     if upto is None:
         node.advance()
     return stamps
+
+
+def _serial(node: Node, event: Recorded) -> int | None:
+    """Of the zone that an event is about, as the views have it."""
+    state = node.zones.state(ref_of(event.key).name)
+    return state.zone.serial if state is not None and state.zone is not None else None
+
+
+def _compare_stamp(node: Node, event: Recorded, before: int | None) -> bool:
+    """Whether it is a stamp, and one that can be told. A status with the serial of `before` is of
+    conditions only."""
+    state = node.zones.state(ref_of(event.key).name)
+    if state is None or state.zone is None or event.body is None:
+        return False
+    status = decode_status(event.body)
+    if not node.zones.is_known(state.name) or status.get("serial") in (None, before):
+        return False
+    said, found = status.get("contentHash"), state.zone.digest()
+    if said != found:
+        raise LogDamaged(
+            "state",
+            event.seq,
+            f"zone {names.to_text(state.apex)} was stamped with content {said}, "
+            f"replay makes it {found}",
+        )
+    return True
 
 
 def _compare_state(node: Node, event: Recorded) -> None:
@@ -158,28 +229,35 @@ def _compare_live(data: Any, node: Node, digests: dict[str, str]) -> str | None:
     return "the server's views equal the replayed ones"
 
 
-def _export(node: Node, folder: Path) -> None:
-    """One master file per zone served, and all objects as JSON Lines. A log that somebody else
-    wrote may hold any name, and none leads out of the folder."""
-    import msgspec
+def _export(node: Node, folder: Path) -> Exported:
+    moved: Callable[[int], None] = lambda _: None  # noqa: E731  # a bar where there is none
+    total = len(node.objects)
+    with progress("exporting") as move:
+        if move is not None:
+            moved = partial(_move, move, total)
+        return export_state(node, folder, moved)
 
-    from kudurru.domain import zone_export
-    from kudurru.domain.kinds.meta import is_dns_subdomain
-    from kudurru.domain.kinds.registry import KINDS
-    from kudurru.domain.object_store import to_document
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for state in node.zones.states():
-            if state.zone is not None:
-                if not is_dns_subdomain(state.name):
-                    why = f"{state.name!r} is no object name, and no file is named like it"
-                    raise Invalid("export", [Cause("", why)])
-                path = folder / f"{state.name}.zone"
-                path.write_text("".join(zone_export.lines(state.zone)))
-        with (folder / "objects.jsonl").open("wb") as file:
-            for kind in KINDS:
-                for stored in node.objects.list(kind).objects:
-                    file.write(msgspec.json.encode(to_document(stored)) + b"\n")
-    except OSError as error:
-        raise Invalid(str(folder), [Cause("", f"cannot be written: {error.strerror}")]) from None
+def _described(exported: Exported) -> dict[str, Any]:
+    return {
+        "zones": exported.zones,
+        "manifests": exported.manifests,
+        "first": exported.first,
+        "refused": exported.refused,
+        "redacted": exported.redacted,
+        "stateDigest": exported.digest,
+    }
+
+
+def _tell(exported: Exported, folder: Path) -> None:
+    echo(f"exported to {folder}: {exported.manifests} manifests, {exported.zones} zones")
+    echo(f"state {exported.digest}")
+    if exported.first:
+        note(
+            f"{exported.first} record sets are not inside their zone, which `apply` refuses once "
+            f"that is there: apply {folder / FIRST} before {folder / MANIFESTS}"
+        )
+    if exported.refused:
+        note(f"{exported.refused} objects are accepted no more: see {folder / REFUSED}")
+    for name in exported.redacted:
+        note(escape(f"left out, as its content was redacted: {name}"))

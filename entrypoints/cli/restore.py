@@ -115,7 +115,11 @@ def _planned(
             now_s = node.clock.now_us() // 1_000_000
             print_plan(restoring.describe(node.log, plan, now_s), output)
             if plan.steps:
-                note(f"to carry it out, say the same with --apply --plan-digest {plan.digest()}")
+                # A time ago is another position by then, and that would be another plan.
+                note(
+                    f"to carry it out, say the same objects with --at {target} "
+                    f"--apply --plan-digest {plan.digest()}"
+                )
     return request
 
 

@@ -110,6 +110,7 @@ def _addresses(texts: list[str]) -> list[str]:
 def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
     from kudurru.entrypoints import logs
     from kudurru.entrypoints.checkpoints import CheckpointPolicy
+    from kudurru.entrypoints.list_options import list_options
     from kudurru.entrypoints.server import ServeOptions, Server
 
     logs.start(settings.log.level, settings.log.format)
@@ -127,6 +128,13 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         coalesce_s=settings.zones.coalesce.total_seconds(),
         lameduck_s=settings.health.lameduck.total_seconds(),
         ratelimit=settings.ratelimit,
+        blocking=settings.blocking,
+        querylog=settings.querylog,
+        acl=settings.acl,
+        upstreams=settings.upstreams,
+        resolver=settings.resolver,
+        cache=settings.cache,
+        lists=list_options(settings),
         with_demo=with_demo,
         pid_file=pid_file,
         strict=strict,
@@ -136,6 +144,9 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
             publish=settings.audit.checkpoint.publish,
         ),
         trusted_keys=settings.audit.trusted_keys,
+        snapshot_interval_s=settings.snapshots.interval.total_seconds(),
+        secrets_key=settings.node.secrets_key,
+        tsig=settings.tsig,
     )
 
     async def serve_until_stopped() -> None:

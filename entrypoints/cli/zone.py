@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from kudurru.domain.dns import names
@@ -15,7 +14,7 @@ from kudurru.domain.errors import NotFound
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED
 from kudurru.domain.kinds.meta import is_dns_subdomain
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
-from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.object_store import DEFAULT_MANAGER, decode_body
 from kudurru.domain.objects import Key, key_of
 from kudurru.domain.zone_import import Present, may_share_names, zone_object_name
@@ -120,6 +119,16 @@ def export(
 
 
 @app.command()
+def refresh(
+    zone: Annotated[str, typer.Argument(metavar="Z")],
+    data: common.DataOption = common.DEFAULT_DATA,
+) -> None:
+    """Ask the primaries of a secondary zone now. What came of it is in the zone's status."""
+    with common.service(data) as service:
+        note(f"{escape(service.refresh_zone(zone))}: its primaries are asked")
+
+
+@app.command()
 def check(
     file: Annotated[str, typer.Argument(metavar="F|Z", help="A file, or a zone that is served.")],
     zone: ZoneOption = None,
@@ -192,8 +201,7 @@ def _zone_name_of(data: Path, name: str) -> str | None:
                 if event.type == OBJECT_DELETED:
                     return None
                 if event.type == OBJECT_APPLIED and event.body is not None:
-                    spec = decode_body(event.body).spec
-                    return msgspec.json.decode(spec, type=DNSZoneSpec).zone_name
+                    return read_zone(decode_body(event.body).spec).zone_name
     except NotFound:
         pass
     return None

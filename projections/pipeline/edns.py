@@ -27,6 +27,10 @@ from kudurru.domain.ports import STREAM_IDLE_S
 STREAMS = frozenset({"tcp", "tls"})
 ENCRYPTED = frozenset({"tls", "https", "h3", "quic"})
 
+NSID_MAX = 192
+"""Octets of a node's name that are told: with the longest question and all other options they fit
+into the smallest answer, of 512 octets."""
+
 _KEEPALIVE = pack_option(KEEPALIVE, (STREAM_IDLE_S * 10).to_bytes(2, "big"))
 _BAD_OPTION = Answer(FORMERR, is_lasting=False)
 _COOKIE_ONLY = Answer(NOERROR, is_lasting=False)
@@ -51,7 +55,7 @@ class Edns:
 
     def __init__(self, cookies: Cookies | None, node: str) -> None:
         self._cookies = cookies
-        self._nsid = pack_option(NSID, node.encode()) if node else b""
+        self._nsid = pack_option(NSID, node.encode()[:NSID_MAX]) if node else b""
 
     def read(self, query: Query, client: str, proto: str, now_s: int) -> Asked:
         if not query.options or query.edns_version != EDNS_VERSION:
@@ -84,8 +88,8 @@ class Edns:
         return answer, pack_option(COOKIE, verdict.cookie), True
 
 
-def extended_error(answer: Answer) -> bytes:
-    """The option that says more than the code does (RFC 8914)."""
-    if answer.extended_error is None:
+def extended_error(code: int | None, text: str = "") -> bytes:
+    """The option that says more than the response code does (RFC 8914)."""
+    if code is None:
         return b""
-    return pack_option(EXTENDED_ERROR, answer.extended_error.to_bytes(2, "big"))
+    return pack_option(EXTENDED_ERROR, code.to_bytes(2, "big") + text.encode())

@@ -1,6 +1,6 @@
 """The first stage: what is answered or refused before any data is looked at.
 
-EDNS versions, classes, transfers, the server's own names of class CHAOS, and the health name.
+EDNS versions, classes, the server's own names of class CHAOS, and the health name.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,12 @@ from kudurru.domain.dns.lookup import (
     NOERROR,
     NOT_OURS,
     NOT_READY,
-    PROHIBITED,
-    REFUSED,
     SERVFAIL,
     Answer,
     Placed,
 )
 from kudurru.domain.dns.messages import EDNS_VERSION, Query
-from kudurru.domain.dns.record_types import AAAA, ANY, AXFR, IXFR, TXT, A
+from kudurru.domain.dns.record_types import AAAA, ANY, TXT, A
 from kudurru.domain.dns.zone_tree import CLASS_IN, pack_record
 
 HEALTH_NAME = names.from_text("health.kudurru.internal.")
@@ -28,7 +26,6 @@ HEALTH_NAME = names.from_text("health.kudurru.internal.")
 CLASS_CHAOS, CLASS_ANY = 3, 255
 
 _NOT_READY = Answer(SERVFAIL, is_lasting=False, extended_error=NOT_READY)
-_NO_TRANSFER = Answer(REFUSED, extended_error=PROHIBITED)
 _BAD_VERSION = Answer(BADVERS, is_lasting=False)
 
 _LOOPBACK = {
@@ -73,12 +70,7 @@ class Ingress:
                 return self._other_class(query)
         elif len(query.qname) == len(HEALTH_NAME) and query.qname.lower() == HEALTH_NAME:
             return self._health(query.qtype)
-        if not self._is_synced():
-            return _NOT_READY
-        if query.qtype in (AXFR, IXFR):
-            # Known gap: transfers are refused until there is an access list for them.
-            return _NO_TRANSFER
-        return None
+        return None if self._is_synced() else _NOT_READY
 
     def _health(self, qtype: int) -> Answer:
         """Answers 127.0.0.1 and ::1 while clients are welcome. Never remembered."""

@@ -1,15 +1,29 @@
-"""From a query's octets to the answer's: ingress, then zones; what nobody answers is refused.
+"""From a query's octets to the answer's: signature, ingress, transfers, zones, policy, then the
+resolver for clients who may use it, and policy once more over what that found; what nobody answers
+is refused.
 
-The pipeline is one plain call per query, and whatever goes wrong inside costs that query only.
+The pipeline is one plain call per query, and whatever goes wrong inside costs that query only. An
+answer that has to be asked for comes later, by callback: a query that waits is a few objects.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Protocol
 
 import msgspec
 
+from kudurru.domain.dns import names
 from kudurru.domain.dns.cookies import Cookies
-from kudurru.domain.dns.lookup import NOT_OURS, RCODE_NAMES, SERVFAIL, Answer
+from kudurru.domain.dns.lookup import (
+    NOERROR,
+    NOT_OURS,
+    PROHIBITED,
+    RCODE_NAMES,
+    REFUSED,
+    SERVFAIL,
+    Answer,
+)
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
     TCP_MAX,
@@ -18,16 +32,86 @@ from kudurru.domain.dns.messages import (
     compose,
     error_reply,
     parse_query,
+    truncated,
 )
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.record_types import AXFR, CNAME, IXFR
+from kudurru.domain.dns.responses import Resolved, behind_alias, compose_resolved
+from kudurru.domain.dns.tsig import Signer
+from kudurru.domain.dns.zone_tree import ZoneSet, alias_of
+from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
+from kudurru.domain.filtering.clients import Caller
+from kudurru.domain.filtering.decision import PASS, Decision
+from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply
+from kudurru.domain.query_log import NO_RCODE
+from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
+from kudurru.projections.pipeline.course import Course
 from kudurru.projections.pipeline.edns import Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
+from kudurru.projections.pipeline.policy import Policy, PolicyStatistics
+from kudurru.projections.pipeline.resolver import Route
+from kudurru.projections.pipeline.signatures import Refusal, Signatures
+from kudurru.projections.pipeline.transfers import Sender, Transfers
 from kudurru.projections.pipeline.zones import Zones
+from kudurru.projections.query_log import QueryNotes
+
+_RESPONSE_OR_OPCODE = 0xF8  # of the third octet
+_CONTROL = frozenset({NOTIFY << 3, UPDATE << 3})
 
 UDP = "udp"
+TRANSFER_TYPES = (AXFR, IXFR)
+
+_NO_TRANSFER = Answer(REFUSED, extended_error=PROHIBITED)
+_FAILED = Answer(SERVFAIL, is_lasting=False)
 NO_REPLY = "none"
 """The response code under which a drop is counted."""
+
+NOT_FOR_YOU = msgspec.structs.replace(NOT_OURS, is_lasting=False)
+"""Refused because of who asks, so it is no answer for anybody else."""
+
+
+Found = Answer | Resolved | Later[Resolved] | Later[Answer | Resolved]
+"""An answer, or one to come."""
+
+
+class Resolver(Protocol):
+    """Answers what no zone here holds."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is anybody that it answers."""
+        ...
+
+    @property
+    def has_zones(self) -> bool:
+        """Whether there are zones of type Forward."""
+        ...
+
+    @property
+    def admits_all(self) -> bool:
+        """Whether every client may ask."""
+        ...
+
+    def admits(self, client: str) -> bool:
+        """Whether a client may ask what no zone here holds. Policies are for those only: a
+        rewrite to an address inside is nobody else's business."""
+        ...
+
+    def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
+        """Whether a zone of type Forward is closer to a name than the zone here that encloses it
+        (keys both; None: there is none)."""
+        ...
+
+    def resolve(
+        self, query: Query, client: str, route: Route | None = None
+    ) -> Resolved | Later[Resolved] | None:
+        """The answer, at once or within some seconds; None: not for this client. `client` is an
+        address in text, `route` where a policy sends its questions."""
+        ...
+
+
+RouteOf = Callable[[tuple[str, ...]], Route | None]
+"""Where the upstreams that a policy names are; None: they make no sense, and the default counts."""
 
 
 class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +121,8 @@ class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     responses: dict[str, int]  # by name of the response code, "none" for drops
     dropped: dict[str, int]  # by reason
     unhandled_exceptions: int
+    signed: dict[str, int]  # signed queries, by TSIG error
+    policy: PolicyStatistics | None = None
 
 
 class Pipeline:
@@ -57,60 +143,308 @@ class Pipeline:
         is_lameduck: Callable[[], bool],
         on_exception: Callable[[Exception], None],
         cookies: Cookies | None = None,
+        signatures: Signatures | None = None,
+        transfers: Transfers | None = None,
+        control: Control | None = None,
+        policy: Policy | None = None,
+        resolver: Resolver | None = None,
+        route_of: RouteOf = lambda _upstreams: None,
+        notes: QueryNotes | None = None,
     ) -> None:
+        """`notes` get a fact of every query but those about the server itself."""
+        self._policy = policy
+        self._resolver = resolver
+        self._route_of = route_of
+        self._notes = notes
+        self.hears_repeats = notes is not None
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
+        self._signatures = signatures or Signatures()
+        self._transfers = transfers
         self._zones = Zones(zones)
+        self._control = control
+        self._is_synced = is_synced
         self._clock = clock
         self._on_exception = on_exception
         self._requests: dict[str, int] = defaultdict(int)
         self._responses: dict[int | None, int] = defaultdict(int)
         self._unhandled_exceptions = 0
+        self._dropped_by_policy = 0
 
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
-        """The reply to one message; None: send nothing. Never raises."""
+    def handle(
+        self,
+        packet: bytes,
+        client: str,
+        proto: str,
+        client_id: str = "",
+        listener: str = "",
+        *,
+        is_noted: bool = True,
+    ) -> Reply | Later[Reply | None] | None:
+        """The reply to one message, or one to come; None: send nothing. Never raises. `client_id`
+        is what the client calls itself, `listener` the address that it came to. `is_noted`: the
+        query log hears of it."""
         self._requests[proto] += 1
         query: Query | Unanswerable | None = None
         try:
+            if self._control is not None and packet[2] & _RESPONSE_OR_OPCODE in _CONTROL:
+                return self._other(self._control, packet, client)
             query = parse_query(packet)
             if isinstance(query, Unanswerable):
                 self._responses[query.rcode] += 1
                 return Reply(query.reply, False) if query.reply is not None else None
-            now_s = self._clock.now_us() // 1_000_000
-            asked = self._edns.read(query, client, proto, now_s)
-            answer = asked.answer or self._answer(query, now_s)
-            wire = compose(
-                query,
-                answer,
-                query.udp_max if proto == UDP else TCP_MAX,
-                options=asked.options + extended_error(answer),
-                block=asked.block,
-            )
+            course = Course(query, client, proto, self._clock, client_id, listener)
+            course.is_noted = is_noted
+            return self._reply(packet, course)
         except Exception as error:
             return self._failed(error, packet, query)
-        self._responses[answer.rcode] += 1
-        return Reply(wire, answer.is_lasting and not asked.is_personal)
+
+    def _reply(self, packet: bytes, course: Course) -> Reply | Later[Reply | None] | None:
+        query, client, proto = course.query, course.client, course.proto
+        course.limit = query.udp_max if proto == UDP else TCP_MAX
+        if query.tsig_at:
+            checked = self._signatures.check(packet, query, course.now_s)
+            if isinstance(checked, Refusal):
+                self._responses[checked.rcode] += 1
+                return Reply(checked.wire, False)
+            course.signer = checked
+            course.limit -= checked.size
+        asked = course.asked = self._edns.read(query, client, proto, course.now_s)
+        answer: Found | None = asked.answer or self._ingress.answer(query)
+        if answer is None and query.qtype in TRANSFER_TYPES:
+            found = self._transfer(packet, course)
+            if not isinstance(found, Answer):
+                return self._stream(found, course.signer)
+            answer = found
+        answer = answer or self._answer(course)
+        if isinstance(answer, Later):
+            return answer.map(partial(self._finish_later, packet, course))
+        return self._finish(course, answer)
+
+    def _transfer(self, packet: bytes, course: Course) -> Answer | Iterator[bytes]:
+        if self._transfers is None:
+            return _NO_TRANSFER
+        signer = course.signer
+        sender = Sender(course.client, course.proto, signer.key.name if signer else None)
+        options = course.asked.options
+        return self._transfers.answer(
+            packet, course.query, sender, room=course.limit, options=options
+        )
+
+    def _stream(self, messages: Iterator[bytes], signer: Signer | None) -> Reply:
+        """The reply that is a transfer: its first message, and what makes the others."""
+        if signer is not None:
+            messages = self._signed(messages, signer)
+        first = next(messages)
+        self._responses[NOERROR] += 1
+        return Reply(first, False, messages)
+
+    def _signed(self, messages: Iterator[bytes], signer: Signer) -> Iterator[bytes]:
+        for message in messages:
+            yield signer.sign(message, self._clock.now_us() // 1_000_000)
+
+    def _finish_later(
+        self, packet: bytes, course: Course, answer: Answer | Resolved
+    ) -> Reply | None:
+        try:
+            return self._finish(course, answer)
+        except Exception as error:
+            return self._failed(error, packet, course.query)
+
+    def _finish(self, course: Course, answer: Answer | Resolved) -> Reply | None:
+        if answer is DROPPED:
+            self._dropped_by_policy += 1
+            self._responses[None] += 1
+            self._tell(course, NO_RCODE)
+            return None
+        is_repeatable = False
+        if isinstance(answer, Resolved):  # never repeated: its TTLs count down
+            wire, rcode, upstream = self._resolved_wire(course, answer)
+        else:
+            wire, rcode, upstream = self._wire(course, answer), answer.rcode, ""
+            is_repeatable = answer.is_lasting and course.is_repeatable and course.signer is None
+            is_repeatable = is_repeatable and not course.asked.is_personal
+        self._responses[rcode] += 1
+        self._tell(course, rcode, upstream, is_repeatable=is_repeatable)
+        if course.signer is not None:
+            wire = course.signer.sign(wire, self._clock.now_us() // 1_000_000)
+        return Reply(wire, is_repeatable)
+
+    def _resolved_wire(self, course: Course, found: Resolved) -> tuple[bytes, int, str]:
+        """Octets, code and upstream of what was resolved."""
+        if course.source != "rewritten":
+            course.source = found.source
+        asked = course.asked
+        options = asked.options + extended_error(found.extended_error)
+        wire = compose_resolved(
+            course.query, found, course.limit, options=options, block=asked.block
+        )
+        return wire, found.message.rcode, found.upstream
+
+    def _wire(self, course: Course, answer: Answer) -> bytes:
+        asked = course.asked
+        options = asked.options + extended_error(answer.extended_error, answer.extended_text)
+        if answer is TRUNCATED:
+            return truncated(course.query, answer, options)
+        return compose(course.query, answer, course.limit, options=options, block=asked.block)
+
+    def _tell(
+        self, course: Course, rcode: int, upstream: str = "", *, is_repeatable: bool = False
+    ) -> None:
+        """Note the query for who keeps a log of them."""
+        is_noted = course.is_noted and course.source and not course.is_silent
+        if self._notes is not None and is_noted:
+            self._notes.note(course.fact(rcode, upstream, self._clock, is_repeatable=is_repeatable))
+
+    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        """Implements `domain.ports.RepeatListener`."""
+        if self._notes is not None:
+            self._notes.repeated(repeats)
 
     def statistics(self) -> PipelineStatistics:
         responses = {
-            NO_REPLY if rcode is None else RCODE_NAMES[rcode]: count
+            NO_REPLY if rcode is None else RCODE_NAMES.get(rcode, f"RCODE{rcode}"): count
             for rcode, count in self._responses.items()
         }
         return PipelineStatistics(
             requests=dict(self._requests),
             responses=responses,
-            dropped={"malformed": self._responses.get(None, 0)},
+            dropped={
+                "malformed": self._responses.get(None, 0) - self._dropped_by_policy,
+                "policy": self._dropped_by_policy,
+            },
             unhandled_exceptions=self._unhandled_exceptions,
+            signed=self._signatures.statistics(),
+            policy=self._policy.statistics() if self._policy is not None else None,
         )
 
-    def _answer(self, query: Query, now_s: int) -> Answer:
-        answer = self._ingress.answer(query)
+    def _answer(self, course: Course) -> Found:
+        query, resolver = course.query, self._resolver
+        if resolver is not None and resolver.has_zones and self._is_forwarded(query, resolver):
+            return self._filtered(course)
+        answer = self._zones.answer(query, course.now_s)
         if answer is None:
-            answer = self._zones.answer(query, now_s) or NOT_OURS
-            if query.qclass == CLASS_ANY:
-                # RFC 1035 section 6.2: nobody has the authority over all classes.
-                answer = msgspec.structs.replace(answer, is_authoritative=False)
+            return self._filtered(course)
+        course.source = "authoritative"
+        if self._policy is not None and self._policy.has_silent:
+            caller = self._policy.caller(course.client, course.listener, course.client_id)
+            course.decision = self._policy.by_default(caller, course.now_s)
+            course.is_repeatable = False
+        if query.qclass == CLASS_ANY:
+            # RFC 1035 section 6.2: nobody has the authority over all classes.
+            answer = msgspec.structs.replace(answer, is_authoritative=False)
         return answer
+
+    def _other(self, control: Control, packet: bytes, client: str) -> Reply | Later[Reply | None]:
+        """The reply to a message that is no question."""
+        if not self._is_synced():
+            return self._counted(error_reply(packet, SERVFAIL))
+        wire = control.handle(packet, client)
+        return wire.map(self._counted) if isinstance(wire, Later) else self._counted(wire)
+
+    def _counted(self, wire: bytes) -> Reply:
+        self._responses[wire[3] & 0xF] += 1
+        return Reply(wire, False)
+
+    def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
+        name = query.qname.lower()
+        zone = self._zones.enclosing(name)
+        return resolver.is_forwarded(name, None if zone is None else zone.key)
+
+    def _filtered(self, course: Course) -> Found:
+        """What policies make of a question that no zone here answers."""
+        query, resolver = course.query, self._resolver
+        if resolver is not None and not resolver.admits(course.client):
+            course.source = "refused"
+            return NOT_FOR_YOU
+        if self._policy is None or query.qclass == CLASS_ANY:
+            return self._resolved(course, query)
+        caller = self._policy.caller(course.client, course.listener, course.client_id)
+        course.is_repeatable = not self._policy.has_silent
+        key = names.key(query.qname)
+        decision = self._policy.judge(caller, key, query.qtype, course.now_s)
+        course.decision = decision
+        answer = self._policy.answer(query, decision, course.proto)
+        if answer is None:
+            found = self._resolved(course, query)
+            if decision is PASS:  # no policy is for this client
+                return found
+            check = partial(self._checked, course, caller)
+            if isinstance(found, Later):
+                return found.map(partial(self._guarded, check))
+            return check(found)
+        course.source = "blocked" if decision.is_blocked else "rewritten"
+        if resolver is not None and not resolver.admits_all:
+            course.is_repeatable = False
+        if len(answer.answer) == 1 and answer.answer[0].rtype == CNAME != query.qtype:
+            return self._behind(course, answer)
+        return self._for(decision, answer)
+
+    def _resolved(self, course: Course, query: Query) -> Found:
+        """What the resolver has for a question. Refused where there is none, or not for all."""
+        course.source = course.source or "refused"
+        decision = course.decision
+        named = decision.policy.upstreams if decision.policy is not None else ()
+        route = self._route_of(named) if named else None
+        if self._resolver is None or (route is None and not self._resolver.is_on):
+            return self._for(decision, NOT_OURS)
+        return self._resolver.resolve(query, course.client, route) or NOT_FOR_YOU
+
+    def _guarded(
+        self, change: Callable[[Answer | Resolved], Answer | Resolved], found: Answer | Resolved
+    ) -> Answer | Resolved:
+        """A change of an answer that came later. It may not raise: others wait for the same."""
+        try:
+            return change(found)
+        except Exception as error:
+            self._unhandled_exceptions += 1
+            self._on_exception(error)
+            return _FAILED
+
+    def _checked(
+        self, course: Course, caller: Caller, found: Answer | Resolved
+    ) -> Answer | Resolved:
+        """What was resolved, unless it leads to what is blocked."""
+        if self._policy is None or not isinstance(found, Resolved):
+            return found
+        query, decision = course.query, course.decision
+        after = self._policy.judge_answer(caller, query, decision, found.message, course.now_s)
+        if after is decision or not after.is_blocked:
+            return found
+        answer = self._policy.answer(query, after, course.proto)
+        if answer is None:
+            return found
+        course.decision, course.source = after, "blocked"
+        # It comes of what was found, which may be another thing the next time.
+        return msgspec.structs.replace(answer, is_lasting=False) if answer.is_lasting else answer
+
+    def _behind(self, course: Course, answer: Answer) -> Found:
+        """An alias that a policy gave, and what is behind it: in zones here, else elsewhere."""
+        query, alias = course.query, answer.answer[0]
+        local = self._zones.behind(alias, query.qtype, course.now_s)
+        if local is not None:
+            return self._for(course.decision, local)
+        target = alias_of(alias.wire)
+        question = target + query.question[len(query.qname) :]
+        onward = msgspec.structs.replace(query, qname=names.Name(target), question=question)
+        found = self._resolved(course, onward)
+        join = partial(self._join, answer, question)
+        if isinstance(found, Later):
+            return found.map(partial(self._guarded, join))
+        return join(found)
+
+    def _join(self, answer: Answer, question: bytes, found: Answer | Resolved) -> Answer | Resolved:
+        if not isinstance(found, Resolved):
+            # Nobody is there to ask: the client may follow the alias by itself.
+            return msgspec.structs.replace(answer, is_lasting=False)
+        message = behind_alias(answer.answer[0].wire, question, found.message, found.age_s)
+        return msgspec.structs.replace(found, message=message, age_s=0)
+
+    def _for(self, decision: Decision, answer: Answer) -> Answer:
+        """An answer that came of a decision: the next client may get another one."""
+        if self._policy is None or not answer.is_lasting or self._policy.is_lasting(decision):
+            return answer
+        return msgspec.structs.replace(answer, is_lasting=False)
 
     def _failed(
         self, error: Exception, packet: bytes, query: Query | Unanswerable | None

@@ -5,15 +5,29 @@ A UDP source address may be forged, so it is the victim that we protect: of what
 share gets an empty answer with TC, which brings a real client back over TCP, and the rest nothing.
 The limiter stands before everything else, also before the memo, so that a flood of nonsense is
 charged like any other.
+
+The empty answer carries the cookie of a query that has one: a client that expects a cookie discards
+an answer without (RFC 7873 section 5.3), and would not come back over TCP.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 import msgspec
 
-from kudurru.domain.dns.messages import HEADER_SIZE, truncated_reply
+from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.dns.messages import (
+    COOKIE,
+    EDNS_VERSION,
+    HEADER_SIZE,
+    Query,
+    find_option,
+    pack_option,
+    truncated_reply,
+)
 from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.notation import Network
 from kudurru.domain.ports import Clock
@@ -67,8 +81,11 @@ class RateLimiter:
     next: a limited address does not drain its network.
     """
 
-    def __init__(self, settings: RatelimitSettings, clock: Clock) -> None:
+    def __init__(
+        self, settings: RatelimitSettings, clock: Clock, cookies: Cookies | None = None
+    ) -> None:
         self._clock = clock
+        self._cookies = cookies
         self._slipped = self._dropped = 0
         self.configure(settings)
 
@@ -87,11 +104,17 @@ class RateLimiter:
         )
 
     def admit(
-        self, clients: Sequence[bytes], queries: Sequence[bytes]
+        self,
+        clients: Sequence[bytes],
+        queries: Sequence[bytes],
+        *,
+        unknown: Sequence[bytes] | None = None,
     ) -> Sequence[bytes | None] | None:
         if not self._is_enabled:
             return None
-        free = _health_queries(queries)
+        free: frozenset[int] = frozenset()
+        if _may_ask_for_health(queries if unknown is None else unknown):
+            free = frozenset(i for i, query in enumerate(queries) if _is_health_query(query))
         charged = [c for i, c in enumerate(clients) if i not in free] if free else clients
         if charged.count(clients[0]) == len(clients):  # most batches of a busy server
             counts: dict[bytes, int] = {clients[0]: len(clients)}
@@ -149,12 +172,20 @@ class RateLimiter:
         bucket.owed += self._slip
         if bucket.owed >= 100:
             bucket.owed -= 100
-            reply = truncated_reply(b"\0\0" + query)
+            reply = truncated_reply(b"\0\0" + query, partial(self._cookie, client))
             if reply is not None:
                 self._slipped += 1
                 return reply[2:]
         self._dropped += 1
         return DROP
+
+    def _cookie(self, client: bytes, query: Query) -> bytes:
+        shown = find_option(query.options, COOKIE)
+        if shown is None or self._cookies is None or query.edns_version != EDNS_VERSION:
+            return b""
+        now_s = self._clock.now_us() // 1_000_000
+        verdict = self._cookies.judge(shown, str(ip_address(client)), now_s)
+        return b"" if verdict is None else pack_option(COOKIE, verdict.cookie)
 
     def _bucket(self, key: int) -> _Bucket:
         buckets = self._buckets
@@ -188,12 +219,9 @@ def _prefixes(networks: Iterable[Network], version: int) -> tuple[tuple[int, int
     return tuple(found)
 
 
-def _health_queries(queries: Sequence[bytes]) -> frozenset[int]:
-    """Indexes of the queries for the health name. One look at all of them finds that there is
-    none, as nearly always."""
-    if b"".join(queries).lower().find(HEALTH_NAME) < 0:
-        return frozenset()
-    return frozenset(i for i, query in enumerate(queries) if _is_health_query(query))
+def _may_ask_for_health(queries: Sequence[bytes]) -> bool:
+    """One look at all of them finds that none does, as nearly always."""
+    return bool(queries) and b"".join(queries).lower().find(HEALTH_NAME) >= 0
 
 
 def _is_health_query(query: bytes) -> bool:

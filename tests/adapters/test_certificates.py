@@ -51,8 +51,10 @@ BROKEN = {
         (CERT, make_pair()[1]),
         ["tls.key: {}/key.pem is not the key of the certificate"],
     ),
+}
+UNTIMELY = {
     "expired": (make_pair(since_days=-9, until_days=-1), ["cert.pem expired at", "renew it"]),
-    "future": (make_pair(since_days=1), ["cert.pem is not valid before"]),
+    "future": (make_pair(since_days=1), ["cert.pem is not valid before", "is the clock right?"]),
 }
 
 
@@ -106,20 +108,48 @@ def test_a_link_that_points_elsewhere_is_a_change(tmp_path: Path) -> None:
     assert names_of(certificates.current) == ["two.test"]
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", UNTIMELY)
+def test_a_server_starts_with_a_certificate_out_of_its_time_and_tells_once(
+    name: str, tmp_path: Path, caplog
+) -> None:
+    content, words = UNTIMELY[name]
+    write_pair(tmp_path, content)
+    certificates = opened(tmp_path)
+    for _ in range(3):
+        assert not certificates.check()
+    assert len(caplog.records) == 1
+    for word in words:
+        assert word in caplog.text
+        assert word in certificates.problem
+    write_pair(tmp_path, make_pair("new.test"))
+    assert certificates.check()
+    assert certificates.problem == ""
+
+
+def test_a_clock_that_is_set_right_makes_a_certificate_good(tmp_path: Path) -> None:
+    write_pair(tmp_path)
+    clock = ManualClock(0)
+    certificates = opened(tmp_path, clock)
+    assert "is not valid before" in certificates.problem
+    clock.advance(now())
+    assert not certificates.check()
+    assert certificates.problem == ""
+
+
+@pytest.mark.parametrize("name", BROKEN | UNTIMELY)
 def test_a_broken_renewal_keeps_the_old_and_tells_once(name: str, tmp_path: Path, caplog) -> None:
     cert, key = write_pair(tmp_path, make_pair("old.test"))
     certificates = opened(tmp_path)
     context = certificates.context("dot")
     before = context()
-    for file, content in zip((cert, key), BROKEN[name][0], strict=True):
+    for file, content in zip((cert, key), (BROKEN | UNTIMELY)[name][0], strict=True):
         file.unlink() if content is None else file.write_bytes(content)
     for _ in range(3):
         assert not certificates.check()
     assert names_of(certificates.current) == ["old.test"]
     assert context() is before
     assert len(caplog.records) == 1
-    assert "still serving the certificate that was read before" in caplog.text
+    assert "serving the certificate that was read before" in caplog.text
     assert certificates.problem in caplog.text
     assert certificates.statistics().failures == 1
     write_pair(tmp_path, make_pair("new.test"))

@@ -68,7 +68,9 @@ VERSIONS = {
 PACKET = query("www.example")
 REQUESTS = {
     "other path": ((b"GET", b"/", [], b""), 404),
-    "deeper path": ((b"GET", b"/dns-query/x?dns=AAAA", [], b""), 404),
+    "deeper path": ((b"GET", b"/dns-query/x/y?dns=AAAA", [], b""), 404),
+    "no client ID": ((b"GET", b"/dns-query/x_y?dns=AAAA", [], b""), 404),
+    "longer word": ((b"GET", b"/dns-queryx?dns=AAAA", [], b""), 404),
     "long target": ((b"GET", b"/dns-query?dns=" + b"A" * TARGET_MAX, [], b""), 414),
     "not base64url": ((b"GET", b"/dns-query?dns=%00", [], b""), 400),
     "one letter": ((b"GET", b"/dns-query?dns=A", [], b""), 400),
@@ -106,6 +108,32 @@ def test_each_request_gets_its_status_and_the_next_one_is_served(version: str) -
                         assert found.headers[b"allow"] == b"GET, HEAD, POST"
                 async with opened(target_of(engine)) as client:
                     assert (await client.request(*post(PACKET))).status == 200
+
+    asyncio.run(main())
+
+
+class Who:
+    """Answers with what the client calls itself."""
+
+    takes_client_ids = True
+
+    def handle(self, packet: bytes, client: str, proto: str, client_id: str = "") -> Reply:
+        text = client_id.encode()
+        return Reply(packet[:2] + b"\x81\x80" + bytes(8) + packet[12:] + text, memo=False)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_says_who_it_is_in_the_path(version: str) -> None:
+    proto, opened = VERSIONS[version]
+
+    async def main() -> None:
+        async with serving(proto, Who()) as engine:
+            for path, told in ((b"/dns-query/Anna-Phone", b"Anna-Phone"), (b"/dns-query", b"")):
+                target = path + get(PACKET).removeprefix(b"/dns-query")
+                async with opened(target_of(engine)) as client:
+                    found = await client.request(b"GET", target, [], b"")
+                assert found.status == 200
+                assert found.body[len(PACKET) :].startswith(told)
 
     asyncio.run(main())
 
@@ -161,6 +189,8 @@ def test_forwarded_addresses_are_believed_from_trusted_proxies_only(version, tru
         ([b"unknown, 203.0.113.9"], "203.0.113.9"),
         ([b""], "10.0.0.1"),
         ([b"\xff"], "10.0.0.1"),
+        ([b"::ffff:203.0.113.9"], "203.0.113.9"),
+        ([b"fe80::1%anything, at all"], "10.0.0.1"),
         ([b"203.0.113.9" + b", 10.0.0.2" * 1000], "10.0.0.1"),
     ],
 )
@@ -170,6 +200,15 @@ def test_the_client_is_the_nearest_address_that_is_no_proxy(fields, client) -> N
     response = doh.respond(Request(b"POST", b"/dns-query", headers, PACKET), "10.0.0.1")
     assert response is not None
     assert response.body[len(PACKET) :].decode() == client
+
+
+@pytest.mark.parametrize("origin", [b"", b"https://dns.example", b"HTTP://192.0.2.1:8443"])
+def test_a_target_may_be_a_whole_url(origin) -> None:
+    """RFC 9112 section 3.2.2."""
+    doh = Doh(Answering(Echo(), "https", 65_535), LOOPBACK)
+    response = doh.respond(Request(b"GET", origin + get(PACKET), [], b""), "10.0.0.1")
+    assert response is not None
+    assert response.status == 200
 
 
 @given(st.binary(max_size=80), st.binary(max_size=60), st.binary(max_size=60), st.booleans())

@@ -45,3 +45,13 @@ def test_a_folder_without_manifests_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(Invalid, match="no manifests in this folder"):
         names(tmp_path)
+
+
+def test_a_folder_below_that_cannot_be_looked_into_is_refused(tmp_path: Path, unprivileged) -> None:
+    (tmp_path / "a.yaml").write_text("")
+    (tmp_path / "closed").mkdir(mode=0)
+    with (
+        unprivileged(tmp_path, mode=0o755),
+        pytest.raises(Invalid, match="closed: cannot be read: Permission denied"),
+    ):
+        names(tmp_path)

@@ -374,3 +374,24 @@ def test_a_leader_that_is_cut_off_learns_it_and_another_leads(
             await second.resign()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind"),
+    [
+        ("INSERT INTO streams VALUES (9999, 'DNSZone//new')", "entry"),
+        ("INSERT INTO scopes VALUES (9999, '/new')", "entry"),
+        ("INSERT INTO tiles VALUES (1, 7, 1, decode(repeat('00', 32), 'hex'))", "tree"),
+        ("INSERT INTO tiles VALUES (0, 0, 256, decode(repeat('00', 32), 'hex'))", "tree"),
+    ],
+)
+def test_what_no_row_leads_to_is_found_in_the_storage(
+    log: PostgresEventLog, admin: psycopg.Connection, statement: str, kind: str
+) -> None:
+    recorded_history(log)
+    log.check_storage()
+    admin.execute(statement)
+    admin.commit()
+    with pytest.raises(LogDamaged) as found:
+        log.check_storage()
+    assert found.value.kind == kind

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudurru.adapters.connections import Connections
+from kudurru.adapters.connections import ConnectionLimits, Connections
 from kudurru.adapters.dns.proxyproto import (
     HEADER_MAX,
     SIGNATURE,
@@ -201,7 +201,8 @@ def test_a_connection_that_moves_leaves_its_network() -> None:
         network = ""
 
     async def main() -> None:
-        connections: Connections = Connections(10, 1)
+        limits = ConnectionLimits(connections=10, connections_per_network=1)
+        connections: Connections = Connections(limits)
         first, second = One(), One()
         assert connections.add(first)
         assert connections.move(first, "a")

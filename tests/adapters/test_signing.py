@@ -86,6 +86,16 @@ def test_a_published_file_has_the_newest_checkpoint_whole(tmp_path: Path) -> Non
     assert [file.name for file in tmp_path.iterdir()] == ["newest"]
 
 
+def test_a_link_in_a_shared_folder_is_not_followed(tmp_path: Path) -> None:
+    """The name of the draft can be guessed by whoever may write there."""
+    other = tmp_path / "other"
+    other.write_text("untouched")
+    (tmp_path / f".newest.{os.getpid()}").symlink_to(other)
+    assert publish(str(tmp_path / "newest"), "note\n", ORIGIN, NOON_US).read_text() == "note\n"
+    assert other.read_text() == "untouched"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["newest", "other"]
+
+
 def test_a_folder_gets_a_file_for_each_log_and_day(tmp_path: Path) -> None:
     target = f"{tmp_path}/notes/"
     day_us = 86_400_000_000

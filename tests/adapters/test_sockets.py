@@ -96,7 +96,7 @@ def test_ipv4_and_ipv6_wildcards_stand_side_by_side() -> None:
     ],
 )
 def test_an_address_that_does_not_parse_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(Invalid, match=r"write an IP address and a port, 192\.0\.2\.1:53"):
+    with pytest.raises(Invalid, match=r"write |above 65535|brackets belong"):
         split_address(text)
 
 

@@ -14,8 +14,13 @@ import msgspec
 import pytest
 
 from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.adapters.sqlite.schema import TRIGGERS
 from kudurru.domain import chain
+from kudurru.domain.chain import Redaction
 from kudurru.domain.checkpoint import Checkpoint, parse_checkpoint
+from kudurru.domain.codec import canonical
+from kudurru.domain.errors import LogDamaged
+from kudurru.domain.events import PAYLOAD_REDACTED, REDACTION_KEY, Event
 from kudurru.domain.ports import StoredCheckpoint
 from kudurru.domain.signed_note import sign_note
 from kudurru.domain.tree import Edge
@@ -259,6 +264,8 @@ NOTES: dict[str, tuple[str, int]] = {
     "DELETE FROM checkpoints": ("signature", 302),
     "UPDATE checkpoints SET size = 604 WHERE size = 603": ("signature", 603),
     "UPDATE checkpoints SET frontier = zeroblob(32) WHERE size = 603": ("tree", 603),
+    "UPDATE checkpoints SET state = zeroblob(32) WHERE size = 603": ("tree", 603),
+    "UPDATE checkpoints SET anchor = 1 WHERE size = 302": ("state", 256),
     "UPDATE log SET body = NULL, salt = NULL WHERE seq = 301": ("signature", 301),
 }
 
@@ -269,6 +276,63 @@ def test_a_checkpoint_that_was_replaced_or_taken_away_is_named(
 ) -> None:
     db.execute(sql)
     assert NOTES[sql] in found_in(kept)
+
+
+BESIDE: dict[str, tuple[str, int]] = {
+    "INSERT INTO streams VALUES (9999, 'DNSZone//new')": ("entry", 606),
+    "INSERT INTO scopes VALUES (9999, '/new')": ("entry", 606),
+    "INSERT INTO tiles SELECT 0, 9, 256, hashes FROM tiles WHERE level = 0 AND idx = 0": (
+        "tree",
+        606,
+    ),
+    "INSERT INTO tiles SELECT 2, 0, 256, hashes FROM tiles WHERE level = 0 AND idx = 0": (
+        "tree",
+        606,
+    ),
+    "UPDATE tiles SET width = 200 WHERE level = 1": ("tree", 1),
+    "UPDATE tiles SET width = 255 WHERE level = 0 AND idx = 1": ("tree", 257),
+    "DROP TRIGGER log_is_kept": ("entry", 0),
+    "CREATE TRIGGER another BEFORE INSERT ON log BEGIN SELECT raise(IGNORE); END": ("entry", 0),
+    "CREATE VIEW another AS SELECT * FROM log": ("entry", 0),
+}
+
+
+@pytest.mark.parametrize("sql", BESIDE)
+def test_what_no_row_leads_to_is_found_in_the_storage(
+    sql: str, kept: Kept, db: sqlite3.Connection
+) -> None:
+    for statements in (TRIGGERS, sql) if sql.startswith("DROP") else (sql, TRIGGERS):
+        db.executescript(statements)
+    with closing(opened(kept)) as log:
+        assert verify(log, trust=trust(log, 1)).is_whole
+        with pytest.raises(LogDamaged) as found:
+            log.check_storage()
+    assert (found.value.kind, found.value.position) == BESIDE[sql]
+
+
+def test_what_is_stored_is_as_kudurru_makes_it(kept: Kept) -> None:
+    with closing(opened(kept)) as log:
+        log.check_storage()
+
+
+def test_a_payload_erased_by_somebody_without_a_key_is_missed(
+    kept: Kept, db: sqlite3.Connection
+) -> None:
+    """They can add the event that excuses it, and cannot have it signed."""
+    db.execute("UPDATE log SET salt = NULL, body = NULL WHERE seq = 40")
+    assert found_in(kept) == [("payload", 40)]
+    said = canonical(Redaction(40))
+    redacted = Event(PAYLOAD_REDACTED, REDACTION_KEY, 1, "/", "kudurru-controller", said)
+    with closing(opened(kept)) as log:
+        log.append([change(redacted)], NOON_US)
+    assert found_in(kept) == found_in(kept, 1) == [("signature", 607)]
+    with closing(opened(kept)) as log:
+        sign(log)
+    assert found_in(kept) == []
+
+
+def test_a_redaction_of_more_than_there_is_takes_no_time() -> None:
+    assert Redaction(-(10**15), last=10**15).covers(3) == range(1, 4)
 
 
 def resign(log: SQLiteEventLog, db: sqlite3.Connection, number: int) -> None:

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 
 import pytest
 
+from kudurru.adapters import turns
 from kudurru.adapters.dns import tcp
 from kudurru.adapters.dns.streams import ANSWERS_HELD_MAX, READ_MAX, StreamLimits
-from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.dns.tcp import MISS, QUERIES_PER_TURN, TcpServer
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.ports import Reply
 from tests.packets import ident, query
@@ -106,7 +108,9 @@ def test_the_largest_message_is_answered() -> None:
     asyncio.run(main())
 
 
-def test_one_connection_does_not_keep_another_waiting() -> None:
+def test_one_connection_does_not_keep_another_waiting(monkeypatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0)  # a turn is over after one piece of work
+
     async def main() -> None:
         async with serving() as server, client(server) as greedy, client(server) as modest:
             greedy.send(*[query("www.example")] * 1400)
@@ -115,6 +119,40 @@ def test_one_connection_does_not_keep_another_waiting() -> None:
             assert server.statistics().received < 1000
             for _ in range(1400):
                 await greedy.read()
+
+
+def test_answers_of_one_connection_are_made_a_few_at_a_time(monkeypatch) -> None:
+    """So that a thousand connections together do not keep the loop from DNS over UDP."""
+    monkeypatch.setattr(turns, "TURN_S", 0)
+    count = 300
+
+    async def main() -> list[int]:
+        async with serving() as server, client(server) as one:
+            one.send(*[query("www.example")] * count)
+            seen = [0]
+            while seen[-1] < count:
+                await asyncio.sleep(0)
+                seen.append(server.statistics().received)
+            return seen
+
+    seen = asyncio.run(main())
+    assert max(b - a for a, b in pairwise(seen)) <= QUERIES_PER_TURN // MISS
+
+
+def test_nothing_is_read_while_the_client_takes_nothing(monkeypatch) -> None:
+    """Whatever made us write, an answer or the protocol below: what it makes us hold is bounded."""
+    monkeypatch.setattr(turns, "TURN_S", 1000)
+
+    async def main() -> None:
+        async with serving() as server, client(server) as one:
+            await until(lambda: len(server.connections) == 1)
+            (connection,) = server.connections
+            connection.pause_writing()
+            assert not connection._transport.is_reading()
+            one.send(query("www.example"))
+            connection.resume_writing()
+            assert connection._transport.is_reading()
+            await one.read()
 
     asyncio.run(main())
 

@@ -236,3 +236,33 @@ def test_no_octets_before_or_after_the_handshake_harm_the_listener(pieces, is_in
 
 async def open_plain(target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection(*target)
+
+
+class Who:
+    """Answers with what the client calls itself."""
+
+    takes_client_ids = True
+
+    def handle(self, packet: bytes, client: str, proto: str, client_id: str = "") -> Reply:
+        return Reply(packet + client_id.encode(), memo=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("Anna-Phone.dns.example", "anna-phone"), ("localhost", ""), (None, "")],
+)
+def test_a_client_says_who_it_is_by_the_name_that_it_asks_for(name: str | None, told: str) -> None:
+    async def main() -> None:
+        async with serving("tls", Who()) as engine:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            reader, writer = await asyncio.open_connection(
+                *target_of(engine), ssl=context, server_hostname=name or ""
+            )
+            sent = query("www.example")
+            writer.write(framed(sent))
+            assert (await read_message(reader))[len(sent) :].decode().lower() == told
+            writer.close()
+
+    asyncio.run(main())

@@ -5,18 +5,23 @@ import importlib
 import sys
 
 BENCHES = (
-    *("spine", "log", "tree", "postgres", "restore"),
-    *("master_file", "answers", "engine", "visible", "transports"),
+    *("spine", "log", "tree", "replay", "postgres", "restore"),
+    *("master_file", "answers", "engine", "forward", "cache_dump", "visible"),
+    *("transports", "lists", "transfers"),
 )
-SHORT = ("spine", "log", "engine", "visible")
+SHORT = ("spine", "log", "engine", "visible", "lists")
+GROUPS = {"record": ("log", "replay", "restore", "postgres")}
+"""What belongs together: `just bench record`."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"some of {', '.join(BENCHES)}")
+    known = ", ".join((*GROUPS, *BENCHES))
+    parser.add_argument("names", nargs="*", help=f"some of {known}")
     parser.add_argument("--short", action="store_true")
     chosen = parser.parse_args()
-    for name in chosen.names or (SHORT if chosen.short else BENCHES):
+    wanted = [one for name in chosen.names for one in GROUPS.get(name, (name,))]
+    for name in wanted or (SHORT if chosen.short else BENCHES):
         print(f"== {name}", flush=True)
         sys.argv = [f"tests.bench.{name}"]
         if chosen.short and name == "engine":

@@ -90,9 +90,10 @@ def _checked(done: Done) -> Done:
 class Serving:
     """A server that has said that it is ready."""
 
-    def __init__(self, process: subprocess.Popen[str], ready: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], ready: str, err: Any) -> None:
         self.process = process
         self.ready = ready
+        self._err = err
         self.addresses = dict(part.split("=", 1) for part in ready.split()[1:])
         host, _, port = self.addresses["dns"].split(",")[0].rpartition(":")
         self.host, self.port = host.strip("[]"), int(port)
@@ -110,6 +111,10 @@ class Serving:
         if answer.rcode() != dns.rcode.NOERROR:
             return [dns.rcode.to_text(answer.rcode())]
         return sorted(rdata.to_text() for rrset in answer.answer for rdata in rrset)
+
+    def stderr(self) -> str:
+        """What it has written so far."""
+        return os.pread(self._err.fileno(), 1 << 20, 0).decode()
 
     def stop(self) -> int:
         """Ask it to end; the exit code."""
@@ -151,7 +156,7 @@ def serving(
             with process.stdout:
                 ready = read_line(process)
                 assert ready.startswith("ready "), _text(err)
-                yield Serving(process, ready)
+                yield Serving(process, ready, err)
         finally:
             if process.poll() is None:
                 process.terminate()

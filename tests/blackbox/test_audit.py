@@ -138,11 +138,18 @@ def test_a_cut_tail_is_found_with_a_checkpoint_that_went_out(node: Path, tmp_pat
     assert command("audit", "checkpoint", "--data", node, "--publish", late).code == 0
     size = int(early.read_text().split("\n")[1])
     with closing(sqlite3.connect(node / "log.db", isolation_level=None)) as db:
-        names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-        for (name,) in names:
+        found = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        for name, _ in found:
             db.execute(f"DROP TRIGGER {name}")
-        db.execute("DELETE FROM log WHERE seq > ?", (size,))
-        db.execute("DELETE FROM checkpoints WHERE size > ?", (size,))
+        for table, column in (
+            ("log", "seq"),
+            ("checkpoints", "size"),
+            ("streams", "id"),
+            ("scopes", "id"),
+        ):
+            db.execute(f"DELETE FROM {table} WHERE {column} > ?", (size,))
+        for _, sql in found:  # somebody who leaves no trace
+            db.execute(sql)
     assert command("audit", "verify", "--data", node).code == 0
     assert command("audit", "verify", "--data", node, "--since", early).code == 0
     done = command("audit", "verify", "--data", node, "--since", late)
@@ -169,6 +176,8 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("export", "--output", "/nowhere/x"), "/nowhere/x: No such file or directory"),
     (("export", "--format", "sqlite", "--output", str(VERIFIER)), "is there already"),
     (("checkpoint", "--publish", "/nowhere/x"), "/nowhere/x: No such file or directory"),
+    (("key", "--rotate", "--reason", "x" * 1025), "reason: 1025 characters; at most 1024"),
+    (("key", "--rotate", "--reason", "\udcff"), "reason: half of a surrogate pair"),
 ]
 
 
@@ -228,6 +237,13 @@ def test_a_checkpoint_is_made_once(node: Path, tmp_path: Path) -> None:
 
 
 # --- exports that prove themselves ------------------------------------------------------------
+
+
+def test_the_newest_events_are_one_document(node: Path) -> None:
+    shown = command("audit", "tail", "--lines", "3", "-o", "json", "--data", node).json()
+    lines = command("audit", "tail", "--lines", "3", "-o", "jsonl", "--data", node).out
+    assert [json.loads(line) for line in lines.splitlines()] == shown
+    assert len(shown) == 3
 
 
 def test_an_export_is_verified_with_nothing_but_python(audited: Audited, tmp_path: Path) -> None:
@@ -364,6 +380,33 @@ def test_an_edited_selection_is_found(audited: Audited, tmp_path: Path) -> None:
         file.write_text("".join(edit(lines)))
         done = checked(file, "--key", audited.key)
         assert (done.code, done.out) == (code, ""), done.err
+
+
+def test_a_selection_says_which_payloads_it_has_not(audited: Audited, tmp_path: Path) -> None:
+    """Whether the log excuses them stands in events that may not be selected."""
+    file = tmp_path / "some.jsonl"
+    command("audit", "export", "--data", audited.data, "--output", file, "--kind", "rs")
+    lines = file.read_text().splitlines(keepends=True)
+    fields = verify_export.fields_of(lines[3][:-1]) | {"salt": "null", "body": "null"}
+    lines[3] = "{" + ",".join(f'"{name}":{text}' for name, text in fields.items()) + "}\n"
+    file.write_text("".join(lines))
+    done = checked(file, "--key", audited.key)
+    assert done.code == 0
+    assert "1 payloads are not in the file" in done.out
+
+
+def test_an_export_cannot_say_on_the_screen_what_the_verifier_does_not(
+    audited: Audited, tmp_path: Path
+) -> None:
+    file = tmp_path / "some.jsonl"
+    command("audit", "export", "--data", audited.data, "--output", file, "--kind", "rs")
+    lines = file.read_text().splitlines(keepends=True)
+    first = json.loads(lines[0]) | {"filter": {"kind": "rs\r\x1b[2Jok: all\u202e\x9b events"}}
+    file.write_text("".join([json.dumps(first, ensure_ascii=False) + "\n", *lines[1:]]))
+    done = elsewhere(file, "--key", audited.key)
+    assert (done.code, done.err) == (0, "")
+    assert all(line.isprintable() for line in done.out.splitlines()), done.out
+    assert "\\u001b[2Jok: all\\u202e\\u009b" in done.out
 
 
 def test_what_is_no_export_is_refused(tmp_path: Path) -> None:

@@ -123,6 +123,15 @@ def test_blame_names_who_changed_a_record_and_why(place: Place) -> None:
     assert "h0.a.test." in place.run("blame", "a.test", "--at", "mark:good").out
 
 
+@pytest.mark.parametrize("zone", ["a.test", "A.TEST."])
+def test_a_zone_is_named_as_people_name_it(zone: str, place: Place) -> None:
+    shown = place.json("history", "--zone", zone, "--limit", "3")
+    assert len(shown) == 3
+    file = place.data.with_name("exported.csv")
+    place.run("audit", "export", "--format", "csv", "--zone", zone, "--output", file)
+    assert "h0.a.test" in file.read_text()
+
+
 def test_what_was_is_read_everywhere(place: Place) -> None:
     at = ("--at", "mark:good")
     assert place.json("query", "www.a.test", *at)["answer"][0]["data"] == "192.0.2.1"

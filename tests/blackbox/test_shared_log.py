@@ -1,6 +1,7 @@
 """Several nodes on one log in PostgreSQL, as people run them."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -11,12 +12,13 @@ import pytest
 
 from kudurru.adapters.data_dir import open_data_dir
 from kudurru.adapters.postgres.log import PostgresEventLog
-from kudurru.domain.errors import Busy, Conflict, KudurruError, StorageFailed
+from kudurru.domain.errors import Busy, Conflict, KudurruError, NotFound, StorageFailed
 from kudurru.domain.events import OBJECT_APPLIED
 from kudurru.domain.verify import verify
 from kudurru.entrypoints import command_socket
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import ChangeRequest
+from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from tests.blackbox.program import (
     Serving,
     command,
@@ -27,6 +29,7 @@ from tests.blackbox.program import (
     write_json,
     zone,
 )
+from tests.interop.secondaries import Key, fetched
 from tests.objects import parse
 from tests.postgres import server
 from tests.tcp_proxy import proxy
@@ -122,6 +125,54 @@ class Node:
                     service.change(ChangeRequest(apply=[manifest]))
                     self.acknowledged.append(owner)
                     break
+
+
+def test_what_one_node_erases_and_prunes_is_gone_for_all_and_a_backup_leaves_the_database(
+    database: str, tmp_path: Path
+) -> None:
+    backup, other = tmp_path / "backup", tmp_path / "other"
+    with ExitStack() as stack:
+        running = (serving(tmp_path / name, "--store", database) for name in "ab")
+        a, b = (
+            Node(tmp_path / name, stack.enter_context(one))
+            for name, one in zip("ab", running, strict=True)
+        )
+        with a.service() as service:
+            service.change(ChangeRequest(apply=[parse(zone(ZONE))]))
+            service.checkpoint()  # from here on a has the key
+            owners = [f"host-{number}.{ZONE}" for number in range(300)]
+            for address in ("192.0.2.7", "192.0.2.8"):
+                many = [parse(records(owner, ZONE, (owner, "A", address))) for owner in owners]
+                service.change(ChangeRequest(apply=many, allow_mass_change=True))
+            first = service.change(ChangeRequest(apply=[parse(www("198.51.100.1"))])).seq
+            second = service.change(ChangeRequest(apply=[parse(www("198.51.100.2"))])).seq
+            service.change(ChangeRequest(apply=[parse(www("198.51.100.3"))]))
+        wait_until(lambda: a.digests() == b.digests())
+        for node, seq in ((a, first), (b, second)):  # b has no key to sign with
+            with node.service() as service:
+                service.redact(RedactRequest(seq=seq, reason="a secret"))
+        with b.service() as service:
+            assert service.prune(PruneRequest(before=100_000, dry_run=True)).upto
+            with pytest.raises(NotFound, match="another node signs this log"):
+                service.prune(PruneRequest(before=100_000))
+            service.change(ChangeRequest(apply=[parse(www("192.0.2.9"))]))
+        with a.service() as service:
+            service.checkpoint()
+            pruned = service.prune(PruneRequest(before=100_000))
+            assert pruned.upto >= 256
+        wait_until(lambda: a.digests() == b.digests() and a.position() == b.position())
+        for name in "ab":
+            data = tmp_path / name
+            assert command("replay", "--verify", "--data", data).code == 0
+            assert command("audit", "verify", "--level", "state", "--data", data).code == 0
+            said = command("get", "rs", "--at", "10", "--data", data)
+            assert f"give {pruned.upto} or a later one" in said.err
+        assert command("log", "export", backup, "--data", tmp_path / "b").code == 0
+        assert a.serving.texts(f"www.{ZONE}") == b.serving.texts(f"www.{ZONE}") == ["192.0.2.9"]
+    done = command("log", "import", backup, "--data", other, "--reason", "moving")
+    assert done.code == 0, done.err
+    with serving(other) as again:
+        assert again.texts(f"www.{ZONE}") == ["192.0.2.9"]
 
 
 @contextmanager
@@ -222,3 +273,44 @@ def _check_log(url: str, acknowledged: set[str]) -> None:
         assert len(applied) == len(set(applied)), "something was recorded twice"
     finally:
         log.close()
+
+
+def test_a_node_begins_with_its_snapshot_and_what_others_did_since(
+    database: str, tmp_path: Path
+) -> None:
+    file = write_json(tmp_path / "zone.json", zone(ZONE), www())
+    often = {"KUDURRU__SNAPSHOTS__INTERVAL": "50ms"}
+    with serving(tmp_path / "a", "--store", database, env=often):
+        assert kudurru("apply", "-f", file, "--data", tmp_path / "a").code == 0
+        wait_until((tmp_path / "a/views.db").exists)
+    with serving(tmp_path / "b", "--store", database):
+        write_json(file, www("192.0.2.2"))
+        assert kudurru("apply", "-f", file, "--data", tmp_path / "b").code == 0
+    with serving(tmp_path / "a") as a:
+        assert a.texts(f"www.{ZONE}") == ["192.0.2.2"]
+        replayed = command("replay", "--verify", "--data", tmp_path / "a", "-o", "json").json()
+        assert replayed["server"] == "the server's views equal the replayed ones"
+
+
+def test_nodes_share_keys_once_they_share_a_node_key(database: str, tmp_path: Path) -> None:
+    file = write_json(tmp_path / "zone.json", zone(ZONE, transfer={"allow": ["k1"]}), www())
+    a_data, b_data = tmp_path / "a", tmp_path / "b"
+
+    def problems(data: Path) -> list[str]:
+        keys = command("tsig", "list", "--data", data, "-o", "json").json()
+        return [key["problem"] for key in keys]
+
+    with serving(a_data, "--store", database):
+        assert command("apply", "-f", file, "--data", a_data).code == 0
+        secret = command("tsig", "create", "k1", "--data", a_data, "-o", "json").json()["secret"]
+        assert problems(a_data) == [""]
+        with serving(b_data, "--store", database):
+            wait_until(lambda: problems(b_data))
+            assert "copy keys/node.key" in problems(b_data)[0]
+            refused = command("tsig", "create", "k2", "--data", b_data)
+            assert (refused.code, "copy keys/node.key" in refused.err) == (1, True)
+        shutil.copy(a_data / "keys/node.key", b_data / "keys/node.key")
+        with serving(b_data) as b:
+            assert problems(b_data) == [""]
+            key = Key("k1", "hmac-sha256", secret)
+            assert len(fetched(b.port, ZONE, key)) == 2

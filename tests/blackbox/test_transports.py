@@ -1,6 +1,7 @@
 """Every listener of the program: real clients, a certificate that changes, and bad ones."""
 
 import asyncio
+import http.client
 import json
 import os
 import shutil
@@ -79,11 +80,25 @@ def test_one_zone_is_answered_alike_over_every_transport(tmp_path: Path) -> None
         metrics = get(server, "metrics", "/metrics")
         for proto, count in (("tls", 1), ("https", 2), ("h3", 1), ("quic", 1)):
             assert f'kudurru_dns_requests_total{{proto="{proto}"}} {count}.0' in metrics
+        assert "component=kudurru" in server.stderr()
+        assert "component=quic" not in server.stderr(), "clients fill the log"
 
 
 def get(server: Serving, name: str, path: str) -> str:
     with urllib.request.urlopen(f"http://{server.addresses[name]}{path}") as answer:
         return answer.read().decode()
+
+
+def test_the_node_may_be_asked_for_its_metrics_by_its_name(tmp_path: Path) -> None:
+    """As a Prometheus beside it in compose does; other names are refused (DNS rebinding)."""
+    with serving(tmp_path / "d", env={"KUDURRU__NODE__NAME": "ns9.example"}) as server:
+        for listener, path in (("metrics", "/metrics"), ("ops", "/readyz"), ("http", "/readyz")):
+            for host, code in (("ns9.example:1", 200), ("other.example", 421)):
+                address = server.addresses[listener]
+                connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+                connection.request("GET", path, headers={"Host": host})
+                assert connection.getresponse().status == code
+                connection.close()
 
 
 def served_names(server: Serving) -> list[str]:
@@ -118,7 +133,6 @@ def test_a_renewed_certificate_is_served_and_a_broken_one_is_not(tmp_path: Path)
 
 BAD = {
     "missing": (None, "cert.pem cannot be read: No such file"),
-    "expired": (make_pair(since_days=-9, until_days=-1), "expired at"),
     "text": ((b"a", b"b"), "holds no certificate chain in PEM"),
 }
 
@@ -137,6 +151,16 @@ def test_a_server_does_not_start_with_a_broken_certificate(
     assert done.out == ""
     assert fault in done.err
     assert done.err.startswith("error")
+
+
+def test_a_server_starts_with_an_expired_certificate_and_says_so(tmp_path: Path) -> None:
+    """DNS in the clear is what the certificate is renewed over."""
+    write_pair(tmp_path, make_pair(since_days=-9, until_days=-1))
+    with serving(tmp_path / "d", "--demo", dns_at=None, env=settings(tmp_path)) as server:
+        assert server.texts("www.demo.example") == ["192.0.2.80"]
+        assert len(asyncio.run(ask_everywhere(server))) == 5
+        (warning,) = json.loads(get(server, "ops", "/readyz"))["warnings"]
+        assert "expired at" in warning
 
 
 # Real clients.

@@ -21,7 +21,7 @@ from kudurru.projections.pipeline.pipeline import Pipeline
 SIGNATURES = ("RRSIG", "NSEC", "NSEC3")
 
 
-def pipeline_of(*zones: Zone) -> Pipeline:
+def pipeline_of(*zones: Zone, node: str = "node") -> Pipeline:
     def raise_again(error: Exception) -> None:
         raise error
 
@@ -29,7 +29,7 @@ def pipeline_of(*zones: Zone) -> Pipeline:
         ZoneSet(zones),
         lambda: True,
         clock=ManualClock(),
-        identity=Identity(version="test", hostname="node"),
+        identity=Identity(version="test", hostname=node),
         is_lameduck=lambda: False,
         on_exception=raise_again,
         cookies=Cookies(bytes(32)),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kudurru.domain.chain import genesis, origin_of
 from kudurru.domain.errors import Conflict
-from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Recorded
+from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Recorded, SecretWrite, Who
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import VerifiableLog
 from kudurru.domain.verify import verify
@@ -284,3 +284,37 @@ def test_births_are_the_first_events_of_the_lives_that_last(log: VerifiableLog) 
     assert births == [[], [1], [1, 2], [1, 2], [1], [1, 5], [1, 5], [5], [5]]
     assert [log.get(5)] == list(log.births("DNSRecordSet", 8))
     assert list(log.births("DNSZone", 8)) == []
+
+
+def with_secret(event: Event, sealed: bytes | None) -> ChangeSet:
+    return ChangeSet((event,), Who(actor="test"), (SecretWrite(event.key, sealed),))
+
+
+def test_a_secret_is_written_with_its_events_and_taken_away_with_others(
+    log: VerifiableLog,
+) -> None:
+    assert log.secret(key("a")) is None
+    log.append([with_secret(applied("a"), b"\x00sealed"), change(applied("b"))], NOON_US)
+    assert log.secret(key("a")) == b"\x00sealed"
+    assert log.secret(key("b")) is None
+    log.append([with_secret(applied("a", 2), b"other")], NOON_US)
+    assert log.secret(key("a")) == b"other"
+    log.append([change(applied("a", 3))], NOON_US)
+    assert log.secret(key("a")) == b"other"
+    log.append([with_secret(applied("a", 4), None)], NOON_US)
+    assert log.secret(key("a")) is None
+    assert verify(log).is_whole
+
+
+def test_a_secret_whose_events_are_refused_is_not_written(log: VerifiableLog) -> None:
+    log.append([with_secret(applied("a"), b"first")], NOON_US)
+    with pytest.raises(Conflict):
+        log.append([with_secret(applied("a"), b"second")], NOON_US)
+    with pytest.raises(Conflict):
+        log.append([with_secret(applied("a", 2), b"third")], NOON_US, head_seq=7)
+    assert log.secret(key("a")) == b"first"
+
+
+def test_a_secret_is_in_no_row_of_the_log(log: VerifiableLog) -> None:
+    log.append([with_secret(applied("a"), b"sealed octets")], NOON_US)
+    assert all(b"sealed octets" not in msgspec.msgpack.encode(row) for row in log.rows())

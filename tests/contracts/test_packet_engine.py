@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import struct
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -19,9 +20,11 @@ from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.https import ALPN, HttpsServer
 from kudurru.adapters.dns.quic import QuicServer
+from kudurru.adapters.dns.streams import OUTSTANDING_MAX, StreamLimits
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import CARRIERS, Listener, bind_all, split_address
+from kudurru.domain.later import Later
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import PacketEngine, QueryLimiter, Reply
 from tests.certificates import write_pair
@@ -39,6 +42,7 @@ from tests.dns_clients import (
 from tests.packets import edns, ident, needs_ipv6, query
 
 DEADLINE_S = 10
+DRAIN_S = 0.3  # at stop, for answers that are to come
 
 
 class Handler:
@@ -46,8 +50,15 @@ class Handler:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.laters: list[tuple[Later[Reply | None], Reply]] = []
 
-    def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
+    def settle(self, *order: int, reply: Reply | None = None) -> None:
+        """Answer what waits, in this order; `reply` in the place of the right one."""
+        for i in order:
+            later, right = self.laters[i]
+            later.settle(reply or right)
+
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
         self.asked += 1
         first = packet[13 : 13 + packet[12]].lower()
         if first == b"drop":
@@ -59,6 +70,10 @@ class Handler:
         wire = packet[:2] + b"\x81\x83" + packet[4:] + self.asked.to_bytes(4, "big")
         if first == b"who":
             wire += f"{proto} {client}".encode()
+        if first == b"late":
+            later: Later[Reply | None] = Later()
+            self.laters.append((later, Reply(wire, memo=True)))
+            return later
         return Reply(wire, memo=first != b"private")
 
 
@@ -76,20 +91,26 @@ class Rig:
         self.faults: list[dict[str, Any]] = []
 
     def _engine(self, handler: Handler) -> PacketEngine:
+        limits = StreamLimits(drain_s=DRAIN_S)
         if self.proto == "udp":
-            return PythonEngine(handler, self.sockets, batched=self.kind == "batched")
+            batched = self.kind == "batched"
+            return PythonEngine(handler, self.sockets, batched=batched, drain_s=DRAIN_S)
         if self.proto == "tcp":
-            return TcpServer(handler, self.sockets)
+            return TcpServer(handler, self.sockets, limits=limits)
         with tempfile.TemporaryDirectory() as folder:
             cert, key = write_pair(Path(folder))
             certificates = Certificates(str(cert), str(key), SystemClock())
             tls, https = certificates.context("dot"), certificates.context(*ALPN)
         if self.proto == "tls":
-            return TcpServer(handler, self.sockets, tls=tls)
+            return TcpServer(handler, self.sockets, tls=tls, limits=limits)
         if self.proto == "https":
-            return HttpsServer(handler, self.sockets, tls=https)
+            return HttpsServer(handler, self.sockets, tls=https, limits=limits)
         return QuicServer(
-            handler, self.sockets, proto=self.proto, certificate=lambda: certificates.current
+            handler,
+            self.sockets,
+            proto=self.proto,
+            certificate=lambda: certificates.current,
+            limits=limits,
         )
 
     def limit_by(self, limiter: QueryLimiter) -> None:
@@ -321,7 +342,9 @@ def test_an_answer_computed_while_the_memo_was_invalidated_is_not_remembered(kin
     class Changing(Handler):
         rig: Rig
 
-        def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
+        def handle(
+            self, packet: bytes, client: str, proto: str
+        ) -> Reply | Later[Reply | None] | None:
             reply = super().handle(packet, client, proto)
             if self.asked == 1:
                 self.rig.engine.invalidate()
@@ -462,6 +485,137 @@ def test_it_stops_while_queries_flow_and_frees_its_address(kind: str) -> None:
     serve(kind, scenario)
 
 
+def test_an_answer_may_come_later(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        question = query("late.example", ident=7)
+        asking = asyncio.create_task(rig.exchange(question))
+        await until(lambda: bool(handler.laters))
+        assert rig.engine.statistics().waiting == 1
+        assert len(await rig.exchange(query("www.example"))) == 1  # nobody waits for it
+        handler.settle(0)
+        (answer,) = await asking
+        assert (ident(answer), count_of(answer, question)) == (7, 1)
+        assert len(await rig.exchange(question)) == 1  # remembered, as it may be
+        assert handler.asked == 2
+        assert (rig.engine.statistics().waiting, rig.engine.statistics().answered) == (0, 3)
+
+    serve(kind, scenario)
+
+
+PARALLEL = [kind for kind in KINDS if kind != "http1"]
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_answers_that_come_later_overtake_each_other(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        packets = [query(f"late.{i}.example", ident=i) for i in range(4)]
+        asking = asyncio.create_task(rig.exchange(*packets, query("now.example", ident=9)))
+        await until(lambda: len(handler.laters) == 4 and rig.engine.statistics().answered == 1)
+        handler.settle(2, 0, 3, 1)
+        answers = await asking
+        assert sorted(map(ident, answers)) == [0, 1, 2, 3, 9]
+        if rig.proto in ("tcp", "tls"):
+            assert [ident(answer) for answer in answers] == [9, 2, 0, 3, 1]
+
+    serve(kind, scenario)
+
+
+def test_a_late_drop_sends_nothing(other_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        asking = asyncio.create_task(rig.exchange(query("late.example")))
+        await until(lambda: bool(handler.laters))
+        handler.laters[0][0].settle(None)
+        with pytest.raises((EOFError, ConnectionResetError)):
+            await asking
+        assert rig.engine.statistics().dropped_by_handler == 1
+
+    serve(other_kind, scenario)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls", "doq", "http3"])
+def test_what_a_client_that_left_waited_for_is_cancelled(kind: str) -> None:
+    """One that ends its side of a connection only may still read: this one is gone."""
+
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        if kind in ("tcp", "tls"):
+            opening = (
+                open_tls(rig.target) if kind == "tls" else asyncio.open_connection(*rig.target)
+            )
+            _, writer = await opening
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.write(framed(query("late.example")))
+            await until(lambda: bool(handler.laters))
+            writer.transport.abort()
+        else:
+            asking = asyncio.create_task(rig.exchange(query("late.example")))
+            await until(lambda: bool(handler.laters))
+            asking.cancel()
+        await until(lambda: handler.laters[0][0].is_over)
+        assert rig.engine.statistics().waiting == 0
+        handler.settle(0)
+        assert len(await rig.exchange(query("www.example"))) == 1
+
+    serve(kind, scenario)
+
+
+def test_a_request_over_http2_that_is_given_up_is_cancelled() -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        async with open_http2(rig.target) as client:
+            stream = client.send(*post(query("late.example")))
+            client.writer.write(client.http.data_to_send())
+            await until(lambda: bool(handler.laters))
+            client.http.reset_stream(stream)
+            client.writer.write(client.http.data_to_send())
+            await until(lambda: handler.laters[0][0].is_over)
+            assert ok(await client.request(*post(query("www.example"))))
+
+    serve("http2", scenario)
+
+
+def test_answers_to_come_are_sent_before_it_stops(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        asking = asyncio.create_task(rig.exchange(query("late.example", ident=5)))
+        await until(lambda: bool(handler.laters))
+        stopping = asyncio.create_task(rig.engine.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        handler.settle(0)
+        assert [ident(answer) for answer in await asking] == [5]
+        await stopping
+
+    serve(kind, scenario)
+
+
+def test_it_stops_without_answers_that_do_not_come(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        asking = asyncio.create_task(rig.exchange(query("late.example")))
+        await until(lambda: bool(handler.laters))
+        await rig.engine.stop()
+        assert handler.laters[0][0].is_over
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    serve(kind, scenario)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+def test_a_connection_waits_for_so_many_answers_and_then_is_not_read(kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        packets = [query(f"late.{i}.example", ident=i) for i in range(OUTSTANDING_MAX + 20)]
+        asking = asyncio.create_task(rig.exchange(*packets))
+        await until(lambda: len(handler.laters) == OUTSTANDING_MAX)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(handler.laters) == OUTSTANDING_MAX
+        while not asking.done():
+            handler.settle(*range(len(handler.laters)))
+            await asyncio.sleep(0)
+        assert sorted(map(ident, await asking)) == list(range(len(packets)))
+
+    serve(kind, scenario)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until it holds; the scenario's deadline bounds it."""
     while not condition():
@@ -475,7 +629,11 @@ class ByName:
         self.asked: list[bytes] = []
 
     def admit(
-        self, clients: Sequence[bytes], queries: Sequence[bytes]
+        self,
+        clients: Sequence[bytes],
+        queries: Sequence[bytes],
+        *,
+        unknown: Sequence[bytes] | None = None,
     ) -> Sequence[bytes | None] | None:
         self.asked += clients
         verdicts = {b"s": b"slipped-it", b"d": b""}

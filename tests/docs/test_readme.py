@@ -50,7 +50,7 @@ def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
             env=env,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=4 * PATIENCE_S,
             check=False,
         )
     assert done.returncode == 0, done.stderr

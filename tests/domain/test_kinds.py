@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from kudurru.domain.dns import records
 from kudurru.domain.dns.record_types import TXT
+from kudurru.domain.dns.tsig import ALGORITHMS
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.durations import duration_us
 from kudurru.domain.kinds.meta import API_VERSION, Condition, Reason, is_enabled
 from kudurru.domain.kinds.recordset import TARGET_MAX, expiry_s
 from kudurru.domain.kinds.registry import KINDS, kind_by_word
+from kudurru.domain.kinds.tsigkey import AlgorithmText
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
+from kudurru.domain.kinds.zone import DNSZoneSpec, zone_warnings
 from tests.objects import document, endpoint, parse
 
 Spec = dict[str, Any]
@@ -25,6 +28,10 @@ MINIMAL: dict[str, Spec] = {
     "BlockList": {"sources": [{"inline": ["ads.example"]}]},
     "ClientGroup": {},
     "Policy": {},
+    "TSIGKey": {
+        "algorithm": "hmac-sha256",
+        "secretDigest": f"sha256:{'0' * 32}:{'a' * 64}",
+    },
 }
 
 
@@ -203,6 +210,31 @@ BOUNDS: dict[str, tuple[str, Any, Any]] = {
         "spec.transfer.allow",
         zones(transfer={"allow": ["::/0"] * 64}),
         zones(transfer={"allow": ["::/0"] * 65}),
+    ),
+    "transfer.keys": (
+        "spec.transfer.keys[0]",
+        zones(transfer={"keys": ["key-1"]}),
+        zones(transfer={"keys": ["key 1"]}),
+    ),
+    "transfer.keys for each target": (
+        "spec.transfer.keys",
+        zones(transfer={"notify": ["192.0.2.1", "192.0.2.2"], "keys": ["a", "b"]}),
+        zones(transfer={"notify": ["192.0.2.1"], "keys": ["a", "b"]}),
+    ),
+    "transfer.notify multicast": (
+        "spec.transfer.notify[0]",
+        zones(transfer={"notify": ["192.0.2.1"]}),
+        zones(transfer={"notify": ["224.0.0.251"]}),
+    ),
+    "TSIG key digest": (
+        "spec.secretDigest",
+        of("TSIGKey"),
+        of("TSIGKey", secretDigest="0123"),
+    ),
+    "TSIG key algorithm": (
+        "spec.algorithm",
+        of("TSIGKey", algorithm="hmac-md5"),
+        of("TSIGKey", algorithm="md5"),
     ),
     "transfer.allow": (
         "spec.transfer.allow[1]",
@@ -763,9 +795,9 @@ def test_durations_are_read_as_people_write_them(text: str, us: int) -> None:
     assert duration_us(text) == us
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "1.5h", "-1s", "1h 30m", "4000d", "1y", "٣s"])
+@pytest.mark.parametrize("text", ["", "5", "s", "1.5h", "-1s", "1h 30m", "36526d", "1y", "٣s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no duration|more than ten years"):
+    with pytest.raises(ValueError, match=r"is no duration|longer than 100 years"):
         duration_us(text)
 
 
@@ -850,3 +882,17 @@ def test_every_list_of_every_spec_has_a_bound() -> None:
 def test_an_address_as_rname_is_answered_with_the_name_it_means() -> None:
     (fault,) = faults(zones(soa={"rname": "host.master@x.example"}))
     assert r"host\.master.x.example" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("allow", "is_warned"),
+    [([], False), (["192.0.2.0/24"], True), (["192.0.2.0/24", "k1"], False), (["k1"], False)],
+)
+def test_transfers_by_address_alone_are_warned_of(allow: list[str], is_warned: bool) -> None:
+    spec = parse(zones(transfer={"allow": allow})).spec
+    assert isinstance(spec, DNSZoneSpec)
+    assert bool(list(zone_warnings(spec))) == is_warned
+
+
+def test_keys_may_have_every_algorithm_that_is_implemented() -> None:
+    assert set(get_args(AlgorithmText)) == set(ALGORITHMS)

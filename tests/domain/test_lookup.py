@@ -263,6 +263,24 @@ def test_a_referral_has_all_in_domain_glue_before_that_of_siblings() -> None:
     ]
 
 
+def test_what_a_dname_hides_is_in_no_section() -> None:
+    """RFC 6672 section 2.3; record sets of different people may put it there."""
+    zones = zones_of(
+        """
+        z. 5 MX 1 h.d.z.
+        z. 5 MX 2 d.z.
+        d.z. 5 DNAME t.out.
+        d.z. 5 A 192.0.2.1
+        h.d.z. 5 A 192.0.2.2
+        """
+    )
+    assert shown(message_of(zones, "z.", MX).additional) == ["d.z. 5 A 192.0.2.1"]
+    assert shown(message_of(zones, "h.d.z.", A).answer) == [
+        "d.z. 5 DNAME t.out.",
+        "h.d.z. 5 CNAME h.t.out.",
+    ]
+
+
 def test_a_chain_that_ends_in_a_cut_keeps_aa_of_its_first_name() -> None:
     zones = zones_of("a.z. 5 CNAME x.sub.z.\nsub.z. 5 NS ns.out.")
     message = message_of(zones, "a.z.", A)

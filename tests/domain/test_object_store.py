@@ -562,6 +562,10 @@ def test_every_kind_is_applied_and_read_back(book: Rulebook) -> None:
         "BlockList": {"sources": [{"inline": ["ads.example"]}]},
         "ClientGroup": {"clients": [{"ip": "192.0.2.1"}]},
         "Policy": {"deny": ["ads.example"]},
+        "TSIGKey": {
+            "algorithm": "hmac-sha256",
+            "secretDigest": f"sha256:{'0' * 32}:{'a' * 64}",
+        },
     }
     assert set(specs) == set(KINDS)
     for kind, spec in specs.items():

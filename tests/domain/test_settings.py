@@ -29,7 +29,9 @@ KEYS_BY_MARKS = {
         ratelimit.enabled ratelimit.ipv4 ratelimit.ipv6 ratelimit.slip ratelimit.exempt
         ratelimit.maxBuckets
         upstreams.groups upstreams.strategy upstreams.timeout upstreams.bootstrap
-        upstreams.fallback upstreams.conditional
+        upstreams.fallback upstreams.conditional upstreams.ca
+        resolver.specialNames resolver.browserCanary resolver.designation
+        resolver.rebindProtection resolver.privateDomains
         cache.maxEntries cache.maxBytes cache.minTTL cache.maxTTL cache.negativeTTL cache.prefetch
         cache.serveStale.enabled cache.serveStale.maxAge cache.serveStale.answerTTL
         cache.serveStale.clientTimeout cache.persistInterval cache.persistMaxAge
@@ -43,21 +45,23 @@ KEYS_BY_MARKS = {
     """,
     ("cluster", "restart"): """
         blocking.allowDegraded blocking.refreshInterval querylog.enabled querylog.sink
-        auth.tokens.maxLifetime log.format
+        auth.tokens.maxLifetime log.format tsig.allowOld tsig.allowTruncated
     """,
     ("node", "hot"): "tls.cert tls.key tls.internal.ca tls.internal.cert tls.internal.key",
     ("node", "restart"): """
-        settingsFile store node.name node.dataDir listeners listeners.sockets listeners.internal
+        settingsFile store node.name node.dataDir node.secretsKey
+        listeners listeners.sockets listeners.internal
         api.address api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.clusterID kubernetes.startupTimeout kubernetes.lease.duration
-        kubernetes.lease.renew kubernetes.lease.retry
+        kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
     """,
 }
 
 DEFAULTS = {
     "settingsFile": "",
     "node.dataDir": "./kudurru-data",
+    "node.secretsKey": "",
     "listeners": [
         {"proto": "udp", "address": "127.0.0.1:5300"},
         {"proto": "tcp", "address": "127.0.0.1:5300"},
@@ -110,6 +114,8 @@ DEFAULTS = {
     "health.lameduck": "5s",
     "log.level": "info",
     "log.format": "text",
+    "tsig.allowOld": False,
+    "tsig.allowTruncated": False,
     "kubernetes.enabled": False,
     "kubernetes.startupTimeout": "15s",
     "kubernetes.lease.duration": "15s",

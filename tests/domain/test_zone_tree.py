@@ -109,7 +109,7 @@ def test_the_apex_exists_without_records() -> None:
 
 def test_an_owner_keeps_its_letter_case_and_is_known_by_any() -> None:
     zone = zone_of(SamBa=[rrset(A, "192.0.2.1")])
-    assert [owner for owner, _ in zone.nodes_in_order()] == [under("SamBa")]
+    assert zone.cased == {under("samba"): under("SamBa")}
     assert under("samba") in zone.nodes
     zone.replace(under("samba"), [rrset(A, "192.0.2.1")])
     assert zone.cased == {}
@@ -327,3 +327,17 @@ def test_a_root_zone_encloses_everything() -> None:
     assert root.has_name(from_text("b."))
     assert ZoneSet([root]).find(from_text("x.y.")) is root
     assert root.closest_encloser(from_text("x.b.")) == from_text("b.")
+
+
+def test_a_snapshot_keeps_whether_a_zone_may_be_answered_from() -> None:
+    zone = Zone(names.from_text("example."), SOA_VALUE)
+    for is_available in (False, True):
+        zone.is_available = is_available
+        assert Zone.of(zone.frame(), {}).is_available is is_available
+
+
+def test_what_a_zone_will_be_begins_with_what_it_is_now() -> None:
+    zone = zone_of(www=[rrset(A, "192.0.2.1")])
+    zone.digest()
+    zone.replace(under("www"), [rrset(A, "192.0.2.2")])
+    assert zone.foresee(zone.soa).digest() == zone.digest()

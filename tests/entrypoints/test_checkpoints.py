@@ -201,7 +201,7 @@ def test_every_checkpoint_says_what_a_replay_makes_of_the_log(
             node.commit(a_change(change))
         except NotFound:
             continue
-    other = memory_node()
+    other = Node(node.log, node.clock, SeededEntropy(3))
     for event in node.log.read():
         if event.type == CHECKPOINT_STATE:
             said = decode_state(event.body or b"")

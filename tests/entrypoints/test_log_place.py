@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import kudurru.adapters
 from kudurru.adapters.data_dir import open_data_dir
 from kudurru.domain.errors import Invalid, StorageFailed
 from kudurru.entrypoints.log_place import driver_of, open_event_log, read_pointer
@@ -59,6 +60,7 @@ def test_a_pointer_that_cannot_be_read_begins_no_log(tmp_path: Path, content: by
 def test_without_the_extra_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kudurru.adapters, "postgres", None, raising=False)  # back afterwards, too
     for name in [name for name in sys.modules if "adapters.postgres" in name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)

@@ -10,7 +10,9 @@ import pytest
 
 from kudurru.domain.errors import Invalid
 from kudurru.domain.events import Who
+from kudurru.entrypoints import rpc
 from kudurru.entrypoints.rpc import RemoteService, RpcServer, connect
+from kudurru.entrypoints.service import ChangeRequest, manifest_from_wire
 
 
 def test_a_text_that_cannot_be_sent_is_invalid_and_nothing_is_sent() -> None:
@@ -49,3 +51,37 @@ def test_a_command_that_is_under_way_when_the_server_stops_gets_its_answer(tmp_p
         return await asked
 
     assert asyncio.run(asyncio.wait_for(scene(), 20)) == ["export of home.arpa"]
+
+
+def test_objects_are_counted_however_they_are_framed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "OBJECTS_MAX", 5)
+    document = {
+        "apiVersion": "kudurru.io/v1alpha1",
+        "kind": "DNSZone",
+        "metadata": {"name": "z"},
+        "spec": {"zoneName": "z.example"},
+    }
+    taken: list[int] = []
+
+    async def handle(method: str, argument: Any, who: Who) -> Any:
+        taken.append(len(argument.apply))
+        return {"outcomes": [], "seq": 0}
+
+    def ask(count: int) -> None:
+        client = connect(tmp_path / "s")
+        assert client is not None
+        with client:
+            client.change(ChangeRequest(apply=[manifest_from_wire(document)] * count))
+
+    async def scene() -> None:
+        server = RpcServer(tmp_path / "s", handle)
+        await server.start()
+        await asyncio.to_thread(ask, 5)
+        with pytest.raises(Invalid, match="6 objects; at most 5 in one change"):
+            await asyncio.to_thread(ask, 6)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+    assert taken == [5]

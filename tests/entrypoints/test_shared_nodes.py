@@ -5,21 +5,28 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.memory.log import MemoryEventLog
+from kudurru.adapters.signing import KeyFolder
+from kudurru.domain.chain import origin_of
 from kudurru.domain.commands import Command
 from kudurru.domain.errors import Conflict, Invalid, ManagedBy, NotFound, StorageFailed
-from kudurru.domain.events import OBJECT_STATUS
+from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, Recorded
 from kudurru.domain.object_store import decode_status
 from kudurru.domain.objects import key_of
 from kudurru.domain.verify import verify
+from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.upkeep import RedactRequest
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
-from tests.nodes import a_change
+from tests.nodes import TESTER, a_change
 from tests.objects import drop, endpoint, put, record_set, www, zone
 from tests.shared_log import SharedMemoryLog
 
@@ -188,6 +195,55 @@ def test_nodes_that_all_write_by_chance_end_equal_and_as_a_rebuilt_one(seed: int
         assert [event.seq for event in log.read()] == list(range(1, log.head().seq + 1))
 
     run(test)
+
+
+class OvertakingLog(MemoryEventLog):
+    """What `overtake` does comes between a decision and the next signed append."""
+
+    is_shared = True
+    overtake: Callable[[], object] | None = None
+
+    def append_signed(self, *args: Any, **how: Any) -> list[Recorded]:
+        overtake, self.overtake = self.overtake, None
+        if overtake is not None:
+            overtake()
+        return super().append_signed(*args, **how)
+
+
+def test_a_node_without_a_key_that_is_overtaken_erases_all_the_same(tmp_path: Path) -> None:
+    log = OvertakingLog(entropy=SystemEntropy(), clock=SystemClock())
+    one, other = (Node(log, SystemClock(), SystemEntropy()) for _ in range(2))
+
+    def signer(node: Node, name: str) -> Checkpointer:
+        (tmp_path / name).mkdir()
+        keys = KeyFolder(tmp_path / name, origin_of(log.log_id, log.epoch), SystemEntropy())
+        return Checkpointer(node, keys, CheckpointPolicy())
+
+    one.commit(a_change(put(zone()), put(www())))
+    first = signer(one, "one")
+    first.take(first.plan)
+    one.commit(a_change(put(www("192.0.2.9"))))
+    other.catch_up()
+    second = signer(other, "other")
+    assert "another node signs this log" in second.why_not
+    secret = next(e.seq for e in log.read(key=www().key) if e.type == OBJECT_APPLIED)
+    log.overtake = lambda: one.commit(a_change(put(www("192.0.2.10"))))
+
+    async def redact() -> None:
+        writer = Writer(other, second)
+        running = asyncio.create_task(writer.run())
+        await writer.redact(RedactRequest(seq=secret, reason="secret"), TESTER)
+        writer.stop()
+        await running
+
+    asyncio.run(redact())
+    assert log.overtake is None
+    erased = log.get(secret)
+    assert erased is not None
+    assert erased.body is None
+    one.catch_up()
+    assert digests(one) == digests(other)
+    assert verify(log).is_whole
 
 
 @pytest.mark.parametrize("by_change", [True, False])

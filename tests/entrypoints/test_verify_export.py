@@ -2,6 +2,7 @@
 
 import io
 import json
+from base64 import b64encode
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +17,7 @@ from kudurru.domain.export import event_line, first_line, last_line
 from kudurru.domain.ports import VerifiableLog
 from kudurru.domain.tree import Edge, Tree, root_of
 from kudurru.entrypoints import verify_export
-from tests.logs import NOON_US, adopt, applied, change, memory_log, recorded_history, sign
+from tests.logs import NOON_US, adopt, applied, change, log_key, memory_log, recorded_history, sign
 
 # RFC 8032 section 7.1: public key, message, signature in two parts.
 VECTORS = [
@@ -154,6 +155,24 @@ def test_an_erased_payload_needs_an_event_that_says_so() -> None:
     with pytest.raises(verify_export.Fault, match="position 3: its body was erased") as found:
         said_of(log, erased=3)
     assert found.value.kind == "payload"
+
+
+def test_a_redaction_of_more_than_there_is_takes_no_time() -> None:
+    log = memory_log()
+    recorded_history(log)
+    body = json.dumps({"seq": -(10**15), "last": 10**15}).encode()
+    log.append([change(Event(PAYLOAD_REDACTED, SYSTEM_KEY, 1, "/", "x", body))], NOON_US)
+    sign(log, 1, adopt(log))
+    assert said_of(log, erased=2) == "ok: all 13 events of the log, 1 payloads were redacted"
+
+
+def test_a_witness_may_have_signed_too_by_whatever_means() -> None:
+    log = memory_log()
+    note = sign(log, 1, adopt(log)).note
+    witnessed = f"{note}\u2014 witness {b64encode(bytes(2424)).decode()}\n"
+    key = verify_export.Key(str(log_key(log).verifier))
+    assert verify_export.signed_by(key, witnessed)
+    assert not verify_export.signed_by(key, witnessed.replace("\n2\n", "\n3\n"))
 
 
 def test_a_redaction_of_who_does_not_excuse_a_body() -> None:

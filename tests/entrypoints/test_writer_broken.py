@@ -16,7 +16,7 @@ from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from tests.nodes import BrittleLog, a_change, memory_node
-from tests.objects import put, www, zone
+from tests.objects import WWW_KEY, drop, put, www, zone
 
 
 @asynccontextmanager
@@ -62,6 +62,28 @@ def test_an_imported_serial_waits_for_a_stamp_that_works(
         assert (await writer.submit(change)).seq == 1
         assert not log.fails_next
         assert await serial_of(node) == 77
+
+    with_writer(test)
+
+
+@pytest.mark.parametrize(
+    "error", [StorageFailed("it cannot be read"), LogDamaged("gap", 2, "the event is missing")]
+)
+def test_who_changed_what_the_views_could_not_follow_is_told_that_it_is_recorded(
+    error: StorageFailed | LogDamaged,
+) -> None:
+    async def test(writer: Writer, node: Node, log: BrittleLog) -> None:
+        await writer.submit(a_change(put(zone()), put(www())))
+
+        def broken(seq: int) -> None:
+            raise error
+
+        node.zones._read_event = broken  # type: ignore[assignment]
+        before = log.head().seq
+        with pytest.raises(StorageBroken, match="is recorded, and the views could not follow"):
+            await writer.submit(a_change(drop(WWW_KEY)))
+        assert log.head().seq == before + 1
+        assert isinstance(node.why_not_writable, StorageBroken)
 
     with_writer(test)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.fuzz import packets, transports
+from tests.fuzz import lists, packets, transports, upstreams
 
 
 class Target(NamedTuple):
@@ -20,5 +20,8 @@ TARGETS = {
     "http2": Target(transports.http2, 20_000),
     "doq": Target(transports.doq, 2_000),
     "h3": Target(transports.h3, 2_000),
+    "lists": Target(lists.lists, 50_000),
     "quic": Target(transports.quic, 20_000),
+    "response": Target(upstreams.responses, 300_000),
+    "upstream": Target(upstreams.texts, 200_000),
 }

@@ -109,6 +109,7 @@ class NoTls:
     """In place of TLS: the octets are what they are."""
 
     is_ready, has_ended = True, False
+    client_id = ""
 
     def __init__(self, alpn: str) -> None:
         self.alpn = alpn
@@ -193,6 +194,9 @@ class Wire:
     def __init__(self) -> None:
         self.incoming: deque[bytes] = deque()
         self.outgoing: list[bytes] = []
+
+    def fileno(self) -> int:
+        return 0
 
     def recvmsg_into(self, buffers: Any, _size: int) -> Any:
         if not self.incoming:

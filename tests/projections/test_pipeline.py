@@ -178,7 +178,7 @@ def test_everything_is_counted_and_drops_under_none() -> None:
     found = pipeline.statistics()
     assert found.requests == {"udp": 4, "tcp": 1}
     assert found.responses == {"NOERROR": 1, "NXDOMAIN": 1, "REFUSED": 1, "none": 1, "FORMERR": 1}
-    assert found.dropped == {"malformed": 1}
+    assert found.dropped == {"malformed": 1, "policy": 0}
     assert found.unhandled_exceptions == 0
 
 

@@ -153,3 +153,15 @@ def test_a_node_with_a_name_tells_it_to_those_who_ask(pipeline) -> None:
     answer, is_shared = ask(pipeline, message.to_wire())
     assert [(one.otype, one.nsid) for one in answer.options] == [(NSID, b"node")]
     assert is_shared
+
+
+def test_the_longest_question_with_every_option_is_within_the_smallest_answer() -> None:
+    """RFC 1035 section 2.3.4: 512 octets, also for what only says that it does not fit."""
+    pipeline = pipeline_of(zone_from_text(ZONE, "z."), node="n" * 1000)
+    name = ".".join(["a" * 63] * 3 + ["a" * 59]) + ".y."
+    options = [dns.edns.NSIDOption(b""), dns.edns.GenericOption(COOKIE, CLIENT)]
+    message = dns.message.make_query(name, "A", use_edns=0, payload=512, options=options)
+    reply = pipeline.handle(message.to_wire(), "2001:db8::1", "udp")
+    assert len(reply.wire) <= 512
+    answer = dns.message.from_wire(reply.wire)
+    assert {one.otype for one in answer.options} == {NSID, COOKIE, EXTENDED_ERROR}

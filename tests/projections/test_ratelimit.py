@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.dns.messages import COOKIE
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import DROP, RateLimiter
 from tests.logs import StillClock
-from tests.packets import edns, query
+from tests.packets import edns, edns_with, query
 
 MINUTE_US = 60_000_000
 QUESTION = query("www.example")[2:]
@@ -231,3 +233,26 @@ def take(tokens, limits, levels, value: int) -> bool:
             return False
         tokens[bucket] -= 1
     return True
+
+
+def test_a_slip_carries_the_cookie_that_its_client_waits_for() -> None:
+    """RFC 7873 section 5.3: a client that expects a cookie discards what has none."""
+    cookies = Cookies(bytes(32))
+    clock = StillClock()
+    settings = RatelimitSettings(ipv4={32: 1}, exempt=(), slip=100)
+    subject = RateLimiter(settings, clock, cookies)
+    own = b"clientck"
+    known = cookies.judge(own, "192.0.2.1", clock.now_us() // 1_000_000)
+    for shown, wanted in (
+        (known.cookie, known.cookie),
+        (own, known.cookie),
+        (b"odd", None),
+        (None, None),
+    ):
+        rest = b"" if shown is None else edns_with(COOKIE, shown)
+        packet = query("www.example", rest=rest)
+        verdict = verdicts(subject, "192.0.2.1", 2, packet[2:])[1]
+        answer = dns.message.from_wire(packet[:2] + verdict)
+        assert answer.flags & dns.flags.TC
+        found = [bytes(option.client + option.server) for option in answer.options]
+        assert found == ([] if wanted is None else [wanted])

@@ -5,12 +5,15 @@ from typing import Any
 import pytest
 
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.domain import codec
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name, from_text
 from kudurru.domain.dns.record_types import A, type_to_text
 from kudurru.domain.dns.zone_tree import Delta, Soa, Zone, find_rrset, unpack
-from kudurru.domain.events import Position
+from kudurru.domain.errors import LogDamaged
+from kudurru.domain.events import OBJECT_APPLIED, ChangeSet, Event, Position, Who
+from kudurru.domain.object_store import AppliedBody
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import zone_history
 from kudurru.projections.zone_history import ZoneHistory
@@ -43,6 +46,83 @@ def types(node: Node, owner: Name = OWNER) -> list[str]:
 
 def reasons(node: Node, key: Any = WWW_KEY) -> list[str]:
     return [problem.reason for problem in node.zones.problems(key)]
+
+
+def record(node: Node, *commands: Any) -> None:
+    """As a server does first: without the stamp."""
+    now_us = node.clock.now_us()
+    (decided,) = node.decide([a_change(*commands)], now_us)
+    node.take_in(node.append([ChangeSet(tuple(decided.events), decided.change.who)], now_us))
+
+
+# Zones and their first serial
+
+
+def test_a_zone_is_served_from_its_first_serial_on(node: Node) -> None:
+    record(node, put(zone()), put(www()))
+    assert len(node.zones.served) == 0
+    assert [state.name for state in node.zones.unstamped()] == ["example.org"]
+    record(node, *node.stamps())
+    assert served(node).serial > 0
+    assert types(node) == ["A"]
+
+
+def test_what_was_served_stays_until_the_first_serial_of_what_takes_its_place(
+    node: Node,
+) -> None:
+    do(node, put(zone()), put(www()))
+    do(node, put(manifest("DNSZone", "later", {"zoneName": "example.org"})))
+    before = served(node)
+    record(node, drop(ZONE_KEY))
+    assert served(node) is before
+    record(node, *node.stamps())
+    assert served(node) is not before
+    assert served(node).serial > before.serial
+    record(node, drop("DNSZone//later"))
+    assert len(node.zones.served) == 0
+
+
+def test_a_zone_that_cannot_be_given_a_serial_is_served_all_the_same(node: Node) -> None:
+    record(node, put(zone()), put(www()))
+    node.zones.show_unstamped()
+    assert types(node) == ["A"]
+    record(node, *node.stamps())
+    assert served(node).serial > 0
+    record(node, put(manifest("DNSZone", "other", {"zoneName": "example.net"})))
+    assert len(node.zones.served) == 1
+
+
+# Logs of other versions, and damaged ones
+
+
+def test_what_a_laxer_version_accepted_is_served_on(node: Node) -> None:
+    """A TTL above today's bound, and a field that is gone."""
+    do(node, put(zone()), put(www()))
+    spec = {
+        "zoneRef": {"name": "example.org", "was": 1},
+        "endpoints": [
+            {"dnsName": "www.example.org", "recordType": "A", "targets": ["192.0.2.9"]}
+            | {"recordTTL": 2**31, "weight": 5}
+        ],
+    }
+    body = AppliedBody(uid="u", generation=2, creation_timestamp="2026-01-01T00:00:00Z", spec=spec)
+    event = Event(
+        *(OBJECT_APPLIED, WWW_KEY, node.objects.version(WWW_KEY) + 1, "default/example.org", "m"),
+        codec.canonical(body),
+    )
+    change_set = ChangeSet((event,), Who(actor="older"))
+    node.take_in(node.log.append([change_set], node.clock.now_us()))
+    assert find_rrset(served(node).nodes[OWNER], A)[1].endswith(bytes((192, 0, 2, 9)))
+    do(node, drop(WWW_KEY))
+    assert OWNER not in served(node).nodes
+
+
+def test_a_content_that_is_missing_in_the_log_is_told(node: Node) -> None:
+    do(node, put(zone()), put(www()))
+    node.objects._read_event = lambda seq: None
+    node.objects._cache.clear()
+    with pytest.raises(LogDamaged, match="the content of DNSRecordSet/default/www is missing"):
+        node.objects.find(WWW_KEY)
 
 
 # Record sets and their zone
@@ -168,6 +248,21 @@ def test_a_forward_zone_is_not_served_and_holds_its_name(node: Node) -> None:
     assert len(node.zones.served) == 0
     do(node, drop(ZONE_KEY))
     assert len(node.zones.served) == 1
+
+
+def test_a_forward_zone_says_where_its_names_go(node: Node) -> None:
+    apex = names.key(names.from_text("example.org."))
+    forward = {"type": "Forward", "forward": {"upstreams": ["192.0.2.53"]}}
+    do(node, put(zone(**forward)))
+    assert node.zones.forwards == {apex: ("192.0.2.53",)}
+    before = node.zones.forwards
+    other = {"type": "Forward", "forward": {"upstreams": ["192.0.2.54"]}}
+    do(node, put(manifest("DNSZone", "later", {"zoneName": "example.org", **other})))
+    assert node.zones.forwards is before  # the name is taken
+    do(node, drop(ZONE_KEY))
+    assert node.zones.forwards == {apex: ("192.0.2.54",)}
+    do(node, put(manifest("DNSZone", "later", {"zoneName": "example.org"})))
+    assert node.zones.forwards == {}
 
 
 def test_a_zone_is_found_by_object_name_and_by_dns_name(node: Node) -> None:

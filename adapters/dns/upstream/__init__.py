@@ -1,0 +1,1 @@
+"""Ways to upstreams: one module for each kind of transport."""

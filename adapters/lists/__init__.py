@@ -1,0 +1,1 @@
+"""Lists outside the program: fetched, kept on disk, built into a table."""

@@ -1,0 +1,713 @@
+"""Answers of other servers: what is taken of them, the form they are kept in, and giving them on.
+
+A response is read once. Kept is what answers the question and nothing else: records that the
+question did not ask for are dropped before anybody can see or store them (RFC 2181 section 5.4.1,
+RFC 5452 section 6). Most responses hold nothing else, and their octets are kept as they are: they
+follow a question of the same length, so compression pointers into it stay right in every letter
+case. OPT is between two hops and is never kept (RFC 6891 section 6.1.1).
+"""
+
+from collections.abc import Iterator
+from struct import Struct as Layout
+from struct import error as LayoutError  # noqa: N812  # the name says what it is
+from typing import Literal
+
+import msgspec
+
+from kudurru.domain.dns import names
+from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL
+from kudurru.domain.dns.messages import (
+    AD,
+    CD,
+    EDNS_VERSION,
+    EXTENDED_ERROR,
+    HEADER_SIZE,
+    PADDING,
+    QR,
+    RA,
+    RD,
+    TC,
+    Query,
+    find_option,
+    opt_record,
+    pack_option,
+    padded_options,
+)
+from kudurru.domain.dns.names import BadName, Name
+from kudurru.domain.dns.record_types import (
+    AAAA,
+    ANY,
+    CNAME,
+    DNAME,
+    DS,
+    HTTPS,
+    MX,
+    NS,
+    NSEC,
+    NSEC3,
+    OPT,
+    PTR,
+    RRSIG,
+    SOA,
+    SRV,
+    SVCB,
+    TXT,
+    A,
+)
+from kudurru.domain.dns.zone_tree import QUESTION_POINTER
+
+TTL_MAX_S = 0x7FFF_FFFF
+"""A TTL with its top bit set counts as zero (RFC 2181 section 8)."""
+
+RECORDS_MAX = 4096
+"""Records of one response: 64 KiB hold about that many of the smallest kind."""
+
+CHAIN_MAX = 32
+"""Aliases in one response. What is longer is a loop, or a joke."""
+
+_HEADER = Layout("!HHHHHH")
+_RR_FIXED = Layout("!HHIH")
+_OPT = Layout("!BHHBBHH")
+
+_NAMES_AT = {
+    NS: (0, 1), CNAME: (0, 1), PTR: (0, 1), DNAME: (0, 1), MX: (2, 1), SOA: (0, 2), SRV: (6, 1),
+}  # fmt: skip
+"""Offset of the first name in rdata that may be compressed, and how many there are."""
+_SIZES = {A: 4, AAAA: 16}
+_SERVICES = frozenset({SVCB, HTTPS})
+_PROOFS = frozenset({NSEC, NSEC3, RRSIG})
+
+_QUESTIONLESS = frozenset({FORMERR, SERVFAIL, NOTIMP, REFUSED})
+"""Codes of a server that did not look at the question, and may leave it out."""
+
+Source = Literal["forward", "cache", "stale", "local"]
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a response says, without its header, question and OPT.
+
+    `body` is the octets behind the question; `ttls_at` are the offsets of its TTLs. `ttl_s` is for
+    how long it may be kept: the smallest TTL of it, of a negative answer as RFC 2308 has it, and
+    None where it must not be kept at all.
+    """
+
+    rcode: int
+    counts: tuple[int, int, int] = (0, 0, 0)
+    body: bytes = b""
+    ttls_at: tuple[int, ...] = ()
+    ttl_s: int | None = None
+    is_negative: bool = False
+    is_authentic: bool = False  # validated by an upstream that is trusted with it (AD)
+    extended_error: int | None = None  # of RFC 8914
+
+
+class KeptAnswer(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """An answer of a cache, with the time it expires as the wall clock has it."""
+
+    key: bytes
+    expires_us: int
+    ttl_us: int
+    upstream: str
+    message: Message
+
+
+class Resolved(msgspec.Struct, frozen=True, gc=False):
+    """An answer for one query, and what the query log wants to know of it."""
+
+    message: Message
+    source: Source
+    age_s: int = 0  # TTLs are counted down by it
+    ttl_s: int | None = None  # TTL of every record instead, of stale answers
+    upstream: str = ""
+    latency_us: int = 0  # of the upstream
+    extended_error: int | None = None
+
+
+class Malformed(ValueError):
+    """A response that does not parse, or does not fit its question; the message says why."""
+
+
+def is_answer_to(question: bytes, packet: bytes) -> bool:
+    """Whether a packet is a response to a query with this question: QR, opcode, and the question
+    octet for octet, so that letters played with count too (draft-vixie-dnsext-dns0x20). IDs are
+    the business of whoever keeps them.
+
+    A server that does not understand a query may leave the question out (RFC 1035 section 4.1.1);
+    such a response has nothing but its code.
+    """
+    if len(packet) < HEADER_SIZE or packet[2] & 0xF8 != 0x80:
+        return False
+    if packet[4:6] == b"\0\1":
+        return packet.startswith(question, HEADER_SIZE)
+    return packet[4:12] == bytes(8) and packet[3] & 0xF in _QUESTIONLESS
+
+
+def is_answer_but_for_letters(question: bytes, packet: bytes) -> bool:
+    """Whether it would be one if letter case did not count: a forgery, or a server that does not
+    keep the letters."""
+    end = HEADER_SIZE + len(question) - 4
+    same = packet[:HEADER_SIZE] + packet[HEADER_SIZE:end].lower() + packet[end:]
+    return is_answer_to(question[:-4].lower() + question[-4:], same)
+
+
+def is_truncated(packet: bytes) -> bool:
+    return bool(packet[2] & TC >> 8)
+
+
+def read_response(question: bytes, packet: bytes, *, is_trusted: bool = False) -> Message:
+    """What a response to a question says, as far as it belongs to the question.
+
+    `is_trusted`: its AD bit is believed. Raises Malformed.
+    """
+    try:
+        if (simple := _read_simple(question, packet, is_trusted)) is not None:
+            return simple
+        return _Reader(question, packet).read(is_trusted)
+    except (BadName, LayoutError, IndexError) as fault:
+        raise Malformed(str(fault) or "it is cut short") from None
+
+
+_OPT_HEAD = b"\0" + OPT.to_bytes(2, "big")
+_OPT_SIZE = 11  # of a record without options
+_SIMPLE = frozenset({A, AAAA, TXT})
+
+
+def _read_simple(question: bytes, packet: bytes, is_trusted: bool) -> Message | None:
+    """The most usual response in one go: addresses of the very name that was asked for, and at
+    most an OPT record without options. None: it is another, or not well formed."""
+    _, flags, questions, count, authorities, additionals = _HEADER.unpack_from(packet)
+    start = at = HEADER_SIZE + len(question)
+    qtype = question[-4] << 8 | question[-3]
+    if (
+        not count
+        or questions != 1
+        or authorities
+        or additionals > 1
+        or flags & (TC | 0xF)
+        or qtype not in _SIMPLE
+    ):
+        return None
+    head = QUESTION_POINTER + question[-4:]  # owner, type and class of every record
+    size = _SIZES.get(qtype)
+    ttls_at = []
+    ttl_s = TTL_MAX_S
+    for _ in range(count):
+        if packet[at : at + 6] != head:
+            return None
+        ttl = int.from_bytes(packet[at + 6 : at + 10], "big")
+        length = packet[at + 10] << 8 | packet[at + 11]
+        if ttl > TTL_MAX_S or (size is not None and length != size):
+            return None
+        ttls_at.append(at + 6 - start)
+        ttl_s = min(ttl_s, ttl)
+        at += 12 + length
+    end = at
+    if additionals:
+        opt = packet[at : at + _OPT_SIZE]
+        if opt[:3] != _OPT_HEAD or opt[5] or opt[9:] != b"\0\0":
+            return None
+        at += _OPT_SIZE
+    if at != len(packet):
+        return None
+    is_authentic = is_trusted and bool(flags & AD)
+    return Message(
+        NOERROR, (count, 0, 0), packet[start:end], tuple(ttls_at), ttl_s, False, is_authentic
+    )
+
+
+class _Record(msgspec.Struct, gc=False):
+    section: int
+    owner: bytes  # lower case
+    rtype: int
+    rclass: int
+    ttl: int
+    start: int  # of the owner
+    fixed_at: int  # of the type
+    end: int
+    names: list[bytes]  # in rdata, as written
+
+
+_NO_NAME = b"\xff" * HEADER_SIZE
+
+
+class _Reader:
+    """One response on its way in."""
+
+    def __init__(self, question: bytes, packet: bytes) -> None:
+        self.question = question
+        # A pointer into the header would read a name there, and another one in our own answer.
+        self.packet = _NO_NAME + packet[HEADER_SIZE:]
+        self.qname = question[:-4].lower()
+        self.qtype = int.from_bytes(question[-4:-2], "big")
+        _, self.flags, questions, *counts = _HEADER.unpack_from(packet)
+        self.counts: list[int] = counts
+        self.start = HEADER_SIZE + (len(question) if questions else 0)
+        self.opt: bytes | None = None
+        self.rcode = self.flags & 0xF
+        self.opt_at = 0
+        self.has_dropped = False
+
+    def read(self, is_trusted: bool) -> Message:
+        if self.flags & TC:
+            raise Malformed("it is truncated")
+        kept = self._kept(self.records())
+        if self.has_dropped:
+            body, ttls_at = self._rebuilt(kept)
+        else:
+            end = self.opt_at or len(self.packet)
+            body = self.packet[self.start : end]
+            ttls_at = tuple(record.fixed_at + 4 - self.start for record in kept)
+        ttls = [record.ttl for record in kept]
+        if max(ttls, default=0) > TTL_MAX_S:
+            body = _without_top_bits(body, ttls_at)
+        counts = [0, 0, 0]
+        for record in kept:
+            counts[record.section] += 1
+        is_negative = self._is_negative(kept)
+        return Message(
+            self.rcode,
+            (counts[0], counts[1], counts[2]),
+            body,
+            ttls_at,
+            self._ttl_s(kept, is_negative),
+            is_negative,
+            is_trusted and bool(self.flags & AD),
+            self._extended_error(),
+        )
+
+    # --- reading ------------------------------------------------------------------------
+
+    def records(self) -> list[_Record]:
+        packet = self.packet
+        if sum(self.counts) > RECORDS_MAX:
+            raise Malformed(f"more than {RECORDS_MAX} records")
+        found: list[_Record] = []
+        at = self.start
+        for section, count in enumerate(self.counts):
+            for _ in range(count):
+                start = at
+                if packet[at : at + 2] == QUESTION_POINTER:
+                    owner, at = self.qname, at + 2
+                else:
+                    name, at = names.from_wire(packet, at)
+                    owner = name.lower()
+                rtype, rclass, ttl, length = _RR_FIXED.unpack_from(packet, at)
+                end = at + 10 + length
+                if end > len(packet):
+                    raise Malformed("a record is cut short")
+                if rtype == OPT:
+                    self._take_opt(section, start, end, ttl)
+                else:
+                    targets = self._names(rtype, at + 10, end)
+                    found.append(
+                        _Record(section, owner, rtype, rclass, ttl, start, at, end, targets)
+                    )
+                at = end
+        if self.opt_at and self.opt_end != at:
+            self.has_dropped = True  # it stands between others
+        if at != len(packet):
+            raise Malformed("octets after the last record")
+        return found
+
+    def _take_opt(self, section: int, start: int, end: int, ttl: int) -> None:
+        if section != 2 or self.opt is not None or self.packet[start] != 0:
+            raise Malformed("an OPT record where none may be")
+        self.opt = self.packet[start + 11 : end]
+        self.opt_at, self.opt_end = start, end
+        self.rcode |= ttl >> 24 << 4
+
+    def _names(self, rtype: int, at: int, end: int) -> list[bytes]:
+        """Names in rdata, checked as far as they matter to us."""
+        size = _SIZES.get(rtype)
+        if size is not None and end - at != size:
+            raise Malformed(f"an address of {end - at} octets")
+        layout = _NAMES_AT.get(rtype)
+        if layout is None:
+            return [self._service(at, end)] if rtype in _SERVICES else []
+        skipped, count = layout
+        found: list[bytes] = []
+        at += skipped
+        for _ in range(count):
+            name, at = names.from_wire(self.packet, at)
+            found.append(name)
+        if at + (20 if rtype == SOA else 0) != end:
+            raise Malformed("rdata is longer or shorter than its fields")
+        return found
+
+    def _service(self, at: int, end: int) -> bytes:
+        """Target of SVCB and HTTPS (RFC 9460 section 2.2)."""
+        name, after = names.from_wire(self.packet, at + 2)
+        if after > end:
+            raise Malformed("rdata is shorter than its fields")
+        return name
+
+    def _extended_error(self) -> int | None:
+        """Its code. The text may hold anything and is not given on."""
+        if not self.opt:
+            return None
+        try:
+            data = find_option(self.opt, EXTENDED_ERROR)
+        except LayoutError:
+            return None
+        return int.from_bytes(data[:2], "big") if data and len(data) >= 2 else None
+
+    # --- what belongs to the question ---------------------------------------------------
+
+    def _kept(self, found: list[_Record]) -> list[_Record]:
+        """Records that belong: the chain of aliases from the question on, what is said of its
+        names and the zones they are in, and addresses of hosts that those name."""
+        rclass = int.from_bytes(self.question[-2:], "big")
+        count, found = len(found), [record for record in found if record.rclass == rclass]
+        chain = self.chain(found)
+        kept = [record for record in found if record.section < 2 and self._fits(record, chain)]
+        hosts = {name.lower() for record in kept for name in record.names}
+        kept += [
+            record
+            for record in found
+            if record.section == 2 and record.owner in hosts and record.rtype in (A, AAAA, RRSIG)
+        ]
+        if len(kept) != count:
+            self.has_dropped = True
+        return kept
+
+    def chain(self, found: list[_Record]) -> set[bytes]:
+        """Names that the answer leads through, from the question on."""
+        aliases: dict[bytes, bytes] = {}
+        dnames: dict[bytes, bytes] = {}
+        for record in found:
+            if record.section == 0 and record.rtype == CNAME:
+                aliases.setdefault(record.owner, record.names[0].lower())
+            elif record.section == 0 and record.rtype == DNAME:
+                dnames.setdefault(record.owner, record.names[0].lower())
+        name = self.qname
+        chain = {name}
+        for _ in range(CHAIN_MAX if aliases or dnames else 0):
+            target = aliases.get(name) or _substituted(name, dnames)
+            if target is None:
+                break
+            if target in chain:
+                raise Malformed("its aliases go in a circle")
+            chain.add(target)
+            name = target
+        if len(chain) > CHAIN_MAX:
+            raise Malformed(f"more than {CHAIN_MAX} aliases")
+        self.final = name
+        return chain
+
+    def _fits(self, record: _Record, chain: set[bytes]) -> bool:
+        rtype = record.rtype
+        if record.section == 0:
+            if record.owner in chain:
+                return rtype in (self.qtype, CNAME, RRSIG, DNAME) or self.qtype == ANY
+            return rtype in (DNAME, RRSIG) and any(_is_above(record.owner, n) for n in chain)
+        if rtype in _PROOFS:
+            # Proofs stand beside the name, in a zone that is above it.
+            return len(record.owner) == 1 or any(_share_a_zone(record.owner, n) for n in chain)
+        return rtype in (SOA, NS, DS) and any(
+            record.owner == n or _is_above(record.owner, n) for n in chain
+        )
+
+    # --- what is made of it -------------------------------------------------------------
+
+    def _is_negative(self, kept: list[_Record]) -> bool:
+        """No such name, or no data of the type at the end of the chain (RFC 2308 section 2)."""
+        if self.rcode == NXDOMAIN:
+            return True
+        if self.rcode != NOERROR:
+            return False
+        return not any(
+            record.section == 0
+            and (record.owner == self.final or self.qtype in (CNAME, DNAME))
+            and (record.rtype == self.qtype or self.qtype == ANY)
+            for record in kept
+        )
+
+    def _ttl_s(self, kept: list[_Record], is_negative: bool) -> int | None:
+        if self.rcode not in (NOERROR, NXDOMAIN):
+            return None
+        ttls = [record.ttl if record.ttl <= TTL_MAX_S else 0 for record in kept]
+        if not is_negative:
+            return min(ttls, default=None)
+        # RFC 2308 section 5: without a SOA it must not be kept.
+        soas = [record for record in kept if record.rtype == SOA and record.section == 1]
+        if not soas:
+            return None
+        minimum = int.from_bytes(self.packet[soas[0].end - 4 : soas[0].end], "big")
+        return min(min(ttls), minimum)
+
+    def _rebuilt(self, kept: list[_Record]) -> tuple[bytes, tuple[int, ...]]:
+        """The records written anew, names in full but for the question's."""
+        packet = self.packet
+        parts: list[bytes] = []
+        ttls_at: list[int] = []
+        size = 0
+        for record in kept:
+            owner = QUESTION_POINTER if record.owner == self.qname else record.owner
+            rdata = self.plain_rdata(record)
+            fixed = packet[record.fixed_at : record.fixed_at + 8]
+            parts += (owner, fixed, len(rdata).to_bytes(2, "big"), rdata)
+            ttls_at.append(size + len(owner) + 4)
+            size += len(owner) + 10 + len(rdata)
+        return b"".join(parts), tuple(ttls_at)
+
+    def plain_rdata(self, record: _Record) -> bytes:
+        """Rdata with its names in full."""
+        rdata = self.packet[record.fixed_at + 10 : record.end]
+        layout = _NAMES_AT.get(record.rtype)
+        if layout is None:
+            return rdata
+        tail = rdata[-20:] if record.rtype == SOA else b""
+        return rdata[: layout[0]] + b"".join(record.names) + tail
+
+
+def _is_above(ancestor: bytes, name: bytes) -> bool:
+    return len(ancestor) < len(name) and names.is_within(name, ancestor)
+
+
+def _share_a_zone(one: bytes, other: bytes) -> bool:
+    """Whether two names have more than the root in common."""
+    label = names.labels(one)[-1:]
+    return bool(label) and label == names.labels(other)[-1:]
+
+
+def _substituted(name: bytes, dnames: dict[bytes, bytes]) -> bytes | None:
+    """What a DNAME above a name makes of it (RFC 6672 section 2.3)."""
+    for owner, target in dnames.items():
+        if _is_above(owner, name):
+            made = name[: len(name) - len(owner)] + target
+            return made if len(made) <= names.NAME_MAX else None
+    return None
+
+
+def _without_top_bits(body: bytes, ttls_at: tuple[int, ...]) -> bytes:
+    clean = bytearray(body)
+    for at in ttls_at:
+        if clean[at] & 0x80:
+            clean[at : at + 4] = bytes(4)
+    return bytes(clean)
+
+
+def strings_of(message: Message) -> list[bytes]:
+    """The TXT records of an answer section, the strings of each joined."""
+    found: list[bytes] = []
+    body = message.body
+    for at in message.ttls_at[: message.counts[0]]:
+        if body[at - 4] << 8 | body[at - 3] != TXT:
+            continue
+        rdata = body[at + 6 : at + 6 + (body[at + 4] << 8 | body[at + 5])]
+        parts, start = [], 0
+        while start < len(rdata):
+            parts.append(rdata[start + 1 : start + 1 + rdata[start]])
+            start += 1 + rdata[start]
+        found.append(b"".join(parts))
+    return found
+
+
+def addresses_of(message: Message, *, everywhere: bool = False) -> list[tuple[int, bytes]]:
+    """Type and octets of the addresses in an answer section, or in all sections."""
+    found: list[tuple[int, bytes]] = []
+    body = message.body
+    for at in message.ttls_at if everywhere else message.ttls_at[: message.counts[0]]:
+        rtype = body[at - 4] << 8 | body[at - 3]
+        size = _SIZES.get(rtype)
+        if size is not None:
+            found.append((rtype, body[at + 6 : at + 6 + size]))
+    return found
+
+
+_HINT_SIZES = {4: 4, 6: 16}  # of ipv4hint and ipv6hint (RFC 9460 section 7.3)
+
+
+def hinted(params: bytes) -> Iterator[bytes]:
+    """Octets of the addresses among the parameters of a service."""
+    at = 0
+    while at + 4 <= len(params):
+        key, length = params[at] << 8 | params[at + 1], params[at + 2] << 8 | params[at + 3]
+        value = params[at + 4 : at + 4 + length]
+        at += 4 + length
+        size = _HINT_SIZES.get(key)
+        if size is not None:
+            yield from (value[i : i + size] for i in range(0, len(value) - size + 1, size))
+
+
+def hints_of(message: Message) -> list[bytes]:
+    """Octets of the addresses that SVCB and HTTPS records of an answer section bring: clients
+    connect to them as to those of A and AAAA."""
+    found: list[bytes] = []
+    body = message.body
+    for at in message.ttls_at[: message.counts[0]]:
+        if body[at - 4] << 8 | body[at - 3] not in _SERVICES:
+            continue
+        rdata = body[at + 6 : at + 6 + (body[at + 4] << 8 | body[at + 5])]
+        end = 2  # of the target, which may be a pointer although it should not
+        while end < len(rdata) and 0 < rdata[end] < 0xC0:
+            end += rdata[end] + 1
+        end += 2 if rdata[end : end + 1] >= b"\xc0" else 1
+        found += hinted(rdata[end:])
+    return found
+
+
+# Giving them on
+
+
+def with_ttls_between(message: Message, low_s: int, high_s: int) -> Message:
+    """The message with every TTL raised and cut to bounds; itself where none is out of them."""
+    body: bytes | bytearray = message.body
+    if all(low_s <= int.from_bytes(body[at : at + 4], "big") <= high_s for at in message.ttls_at):
+        return message
+    body = bytearray(body)
+    for at in message.ttls_at:
+        ttl = int.from_bytes(body[at : at + 4], "big")
+        body[at : at + 4] = min(max(ttl, low_s), high_s).to_bytes(4, "big")
+    return msgspec.structs.replace(message, body=bytes(body))
+
+
+def compose_resolved(
+    query: Query, resolved: Resolved, limit: int, *, options: bytes = b"", block: int = 0
+) -> bytes:
+    """The answer to a query of a client who may recurse, at most `limit` octets; what does not fit
+    has TC set and no records. `options` and `block` as in `messages.compose`."""
+    message = resolved.message
+    rcode = message.rcode
+    opt = opt_record(query, rcode, options)
+    flags = QR | RA | query.flags & (RD | CD) | rcode & 0xF
+    if message.is_authentic and (query.is_dnssec_ok or query.flags & AD):
+        flags |= AD  # RFC 6840 section 5.8
+    opt_count = 1 if opt else 0
+    size = HEADER_SIZE + len(query.question) + len(message.body) + len(opt)
+    if size > limit:
+        head = _HEADER.pack(query.id, flags | TC, 1, 0, 0, opt_count)
+        return head + query.question + opt
+    if block and opt:
+        padded = padded_options(options, size, limit, block)
+        opt = opt_record(query, rcode, padded)
+    an, ns, ar = message.counts
+    head = _HEADER.pack(query.id, flags, 1, an, ns, ar + opt_count)
+    return head + query.question + _aged(resolved) + opt
+
+
+def _aged(resolved: Resolved) -> bytes:
+    """The records with the TTLs that they have now."""
+    message = resolved.message
+    if resolved.ttl_s is None and not resolved.age_s:
+        return message.body
+    body = bytearray(message.body)
+    if resolved.ttl_s is not None:
+        ttl = resolved.ttl_s.to_bytes(4, "big")
+        for at in message.ttls_at:
+            body[at : at + 4] = ttl
+        return bytes(body)
+    age = resolved.age_s
+    for at in message.ttls_at:
+        left = int.from_bytes(body[at : at + 4], "big") - age
+        body[at : at + 4] = (left if left > 0 else 0).to_bytes(4, "big")
+    return bytes(body)
+
+
+def dangling_alias(question: bytes, message: Message) -> Name | None:
+    """The name (a key) that an answer's aliases lead to, where it says nothing of that name: it
+    came from a server that serves zones and knows no more. None: the answer is whole."""
+    if message.rcode != NOERROR or not message.is_negative or not message.counts[0]:
+        return None
+    head = _HEADER.pack(0, 0, 1, *message.counts)
+    reader = _Reader(question, head + question + message.body)
+    records = reader.records()
+    chain = reader.chain(records)
+    if len(chain) == 1 or any(r.rtype == SOA and r.section == 1 for r in records):
+        return None  # RFC 2308 section 2.2: there is no data, and it says so
+    return Name(reader.final)
+
+
+def joined(first: Message, target: bytes, second: Message, age_s: int) -> Message:
+    """An answer that ends in an alias, and that to the question for its target: names of the
+    second in full, for its pointers would point into the wrong question."""
+    head = _HEADER.pack(0, 0, 1, *second.counts)
+    reader = _Reader(target, head + target + second.body)
+    records = [record for record in reader.records() if record.section < 2]
+    last = first.ttls_at[first.counts[0] - 1]
+    size = last + 6 + int.from_bytes(first.body[last + 4 : last + 6], "big")
+    ttls_at = list(first.ttls_at[: first.counts[0]])
+    ttl_s = min(int.from_bytes(first.body[at : at + 4], "big") for at in ttls_at)
+    parts = [first.body[:size]]
+    for record in records:
+        rdata = reader.plain_rdata(record)
+        ttl = max(0, record.ttl - age_s)
+        fixed = _RR_FIXED.pack(record.rtype, record.rclass, ttl, len(rdata))
+        ttls_at.append(size + len(record.owner) + 4)
+        parts += (record.owner, fixed, rdata)
+        size += len(record.owner) + len(fixed) + len(rdata)
+    left_s = None if second.ttl_s is None else max(0, min(ttl_s, second.ttl_s - age_s))
+    return Message(
+        second.rcode,
+        (first.counts[0] + second.counts[0], second.counts[1], 0),
+        b"".join(parts),
+        tuple(ttls_at),
+        left_s,
+        second.is_negative,
+        extended_error=second.extended_error,
+    )
+
+
+def behind_alias(alias: bytes, question: bytes, message: Message, age_s: int) -> Message:
+    """A message that begins with an alias of ours (a record whose owner is a pointer to the asked
+    question) and goes on with the answer to another question, that of its target: names in full,
+    for its pointers would point into the wrong question. TTLs are as old as `age_s`."""
+    head = _HEADER.pack(0, 0, 1, *message.counts)
+    reader = _Reader(question, head + question + message.body)
+    records = [record for record in reader.records() if record.section < 2]
+    parts, ttls_at, size = [alias], [6], len(alias)
+    for record in records:
+        ttl = max(0, record.ttl - age_s)
+        rdata = reader.plain_rdata(record)
+        fixed = _RR_FIXED.pack(record.rtype, record.rclass, ttl, len(rdata))
+        ttls_at.append(size + len(record.owner) + 4)
+        parts += (record.owner, fixed, rdata)
+        size += len(record.owner) + len(fixed) + len(rdata)
+    an, ns, _ = message.counts
+    return Message(
+        message.rcode,
+        (an + 1, ns, 0),
+        b"".join(parts),
+        tuple(ttls_at),
+        message.ttl_s,
+        message.is_negative,
+        extended_error=message.extended_error,
+    )
+
+
+# Asking
+
+
+_LETTERS = bytes(0x20 if chr(octet).isalpha() and octet < 128 else 0 for octet in range(256))
+
+
+def mixed(name: bytes, chance: int) -> bytes:
+    """A name in lower case with its letters in random case, by the bits of `chance`
+    (draft-vixie-dnsext-dns0x20). Length octets are no letters: they are below 64."""
+    size = len(name)
+    letters = int.from_bytes(name.translate(_LETTERS), "big")
+    return (int.from_bytes(name, "big") ^ letters & chance).to_bytes(size, "big")
+
+
+PADDING_BLOCK = 128
+"""Queries over encrypted transports are padded to a multiple of it (RFC 8467 section 4.1)."""
+
+
+def build_query(
+    question: bytes,
+    flags: int,
+    *,
+    udp_size: int | None,
+    is_dnssec_ok: bool = False,
+    block: int = 0,
+) -> bytes:
+    """A query with ID 0. `flags` are of RD, CD and AD; `udp_size` None leaves EDNS out."""
+    if udp_size is None:
+        return _HEADER.pack(0, flags, 1, 0, 0, 0) + question
+    padding = b""
+    if block:
+        size = HEADER_SIZE + len(question) + 11 + 4
+        padding = pack_option(PADDING, bytes(-size % block))
+    dnssec = 0x8000 if is_dnssec_ok else 0
+    opt = _OPT.pack(0, OPT, udp_size, 0, EDNS_VERSION, dnssec, len(padding))
+    return _HEADER.pack(0, flags, 1, 0, 0, 1) + question + opt + padding

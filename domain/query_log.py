@@ -1,0 +1,137 @@
+"""What the query log keeps of a query, and what privacy takes away before it is kept.
+
+Levels: 0 keeps everything; 1 cuts client addresses to their networks; 2 replaces clients by
+pseudonyms, an HMAC whose key lives in memory and changes with the settings, so that a client can be
+told from others for a while and never be named; 3 counts and keeps no query at all. What a level
+took away is not there to be given back: lowering it reveals nothing older.
+
+The query log is no part of the audit log, and nothing waits for it.
+"""
+
+import hmac
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from ipaddress import ip_address
+
+import msgspec
+
+from kudurru.domain.dns import names
+from kudurru.domain.dns.names import BadName, Name
+
+COUNTS_ONLY = 3
+"""Level that keeps no query."""
+_TRUNCATED, _PSEUDONYMS = 1, 2
+
+KEY_SIZE = 32
+_PSEUDONYM_SIZE = 8  # octets: a site has few clients, and the key guards them
+
+NO_RCODE = -1
+"""Of a query that got no answer."""
+
+
+class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One query and its answer."""
+
+    ts_us: int
+    client: bytes  # 4 or 16 octets
+    name: bytes  # of the question, wire form
+    rtype: int
+    proto: str
+    rcode: int
+    source: str  # authoritative, blocked, rewritten, forward, cache, stale, local, refused, error
+    reason: str = ""  # class of the precedence that decided
+    policy: str = ""
+    list: str = ""
+    rule: str = ""
+    upstream: str = ""
+    duration_us: int = 0
+    key: bytes = b""
+    """Name (lower case), type and class of a question whose answer the engine repeats by itself."""
+
+
+Repeat = tuple[bytes, bytes]
+"""A query that an engine answered as it had before: the client's address, and the message without
+its ID. A bare tuple, because the busiest loop makes one per query."""
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """A fact as it is stored."""
+
+    fact: Fact
+    client: str  # address, network or pseudonym
+    name: str
+
+
+class Privacy(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings `querylog.privacyLevel`, `.truncate` and `.ignore`."""
+
+    level: int = 0
+    ipv4_bits: int = 24
+    ipv6_bits: int = 56
+    ignore: tuple[str, ...] = ()  # domains, and what is below them
+
+
+class Filter:
+    """Takes away what privacy wants gone. `key` makes the pseudonyms."""
+
+    def __init__(self, privacy: Privacy, key: bytes) -> None:
+        self.privacy = privacy
+        self._key = key
+        self._ignored = [_domain(text) for text in privacy.ignore]
+        self._client: Callable[[bytes], str] = {
+            0: _address,
+            _TRUNCATED: self._network,
+        }.get(privacy.level, self._pseudonym)
+
+    @property
+    def keeps_queries(self) -> bool:
+        return self.privacy.level < COUNTS_ONLY
+
+    def keep(self, fact: Fact) -> Kept | None:
+        """What may be stored; None: nothing, not even that there was a query."""
+        key = fact.name.lower()
+        if any(names.is_within(key, domain) for domain in self._ignored):
+            return None
+        return Kept(fact, self._client(fact.client), names.to_text(key, final_dot=False))
+
+    def _network(self, client: bytes) -> str:
+        bits = self.privacy.ipv4_bits if len(client) == 4 else self.privacy.ipv6_bits
+        spare = len(client) * 8 - bits
+        number = int.from_bytes(client, "big") >> spare << spare
+        return f"{ip_address(number.to_bytes(len(client), 'big'))}/{bits}"
+
+    def _pseudonym(self, client: bytes) -> str:
+        digest = hmac.digest(self._key, client, sha256)
+        return f"client-{digest[:_PSEUDONYM_SIZE].hex()}"
+
+
+def _address(client: bytes) -> str:
+    return str(ip_address(client))
+
+
+def _domain(text: str) -> Name:
+    try:
+        return names.key(names.from_text(text.removeprefix("*.")))
+    except BadName:  # settings check their form; one that slips through ignores nothing
+        return Name(b"\x01\x00\x00")
+
+
+def question_key(query: bytes) -> bytes | None:
+    """`Fact.key` of a query without its ID; None where there is no question."""
+    end = query.find(0, 10) + 1
+    return query[10:end].lower() + query[end : end + 4] if end else None
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """What was noted since the last time, in a frame to the writer."""
+
+    now_us: int
+    facts: Sequence[Fact]
+    repeats: Sequence[Repeat]
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings `querylog.retention` and `.maxBytes`."""
+
+    age_s: int = 30 * 86_400
+    bytes_max: int = 1 << 30

@@ -1,0 +1,53 @@
+"""The query log of a server: what the settings say of it, and its parts put together."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from kudurru.adapters.metrics import Sample
+from kudurru.adapters.query_log.process import QueryLogProcess
+from kudurru.domain.ports import Clock
+from kudurru.domain.query_log import Privacy, Retention
+from kudurru.domain.settings import QuerylogSettings
+from kudurru.projections.query_log import QueryNotes
+
+
+class QueryLog:
+    """`notes` go to the pipeline; `process.run` is the task that writes them."""
+
+    def __init__(self, path: Path, settings: QuerylogSettings, clock: Clock) -> None:
+        self.notes = QueryNotes()
+        self.process = QueryLogProcess(
+            path,
+            lambda: self.notes.take(clock.now_us()),
+            self.notes.lost,
+            privacy_of(settings),
+            retention_of(settings),
+        )
+
+    def configure(self, settings: QuerylogSettings) -> None:
+        """Take new settings, at once."""
+        self.process.configure(privacy_of(settings), retention_of(settings))
+
+    def samples(self) -> Iterable[Sample]:
+        noted, written = self.notes.statistics(), self.process.statistics
+        yield Sample("querylog_dropped_total", ("full",), noted.dropped)
+        yield Sample("querylog_dropped_total", ("disk",), written.failed)
+        yield Sample("querylog_dropped_total", ("unknown",), written.unknown)
+        yield Sample("querylog_written_total", (), written.written)
+        yield Sample("querylog_waiting", (), noted.waiting)
+        yield Sample("querylog_restarts_total", (), self.process.restarts)
+
+
+def privacy_of(settings: QuerylogSettings) -> Privacy:
+    return Privacy(
+        level=settings.privacy_level,
+        ipv4_bits=settings.truncate.ipv4,
+        ipv6_bits=settings.truncate.ipv6,
+        ignore=tuple(settings.ignore),
+    )
+
+
+def retention_of(settings: QuerylogSettings) -> Retention:
+    return Retention(
+        age_s=int(settings.retention.total_seconds()), bytes_max=int(settings.max_bytes)
+    )

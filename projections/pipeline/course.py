@@ -1,0 +1,84 @@
+"""A query on its way through the stages, and what became of it."""
+
+from kudurru.domain.dns import names
+from kudurru.domain.dns.messages import Query
+from kudurru.domain.dns.tsig import Signer
+from kudurru.domain.filtering.clients import packed_address
+from kudurru.domain.filtering.decision import PASS, Decision
+from kudurru.domain.ports import Clock
+from kudurru.domain.query_log import Fact
+from kudurru.projections.pipeline.edns import NOTHING_ASKED
+
+
+class Course:
+    """One query. `source` says which stage has the answer, and is empty while none has and for
+    queries about the server itself."""
+
+    __slots__ = (
+        "asked", "client", "client_id", "decision", "is_noted", "is_repeatable", "limit",
+        "listener", "now_us", "proto", "query", "signer", "source", "started_us",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        query: Query,
+        client: str,
+        proto: str,
+        clock: Clock,
+        client_id: str = "",
+        listener: str = "",
+    ) -> None:
+        self.query = query
+        self.client = client
+        self.proto = proto
+        self.client_id = client_id
+        self.listener = f"{proto}/{listener}" if listener else proto
+        self.now_us = clock.now_us()
+        self.started_us = clock.monotonic_us()
+        self.decision: Decision = PASS
+        self.source = ""
+        self.asked = NOTHING_ASKED
+        self.limit = 0
+        """Octets that the answer may have, without its signature."""
+        self.signer: Signer | None = None
+        """Signs the answer to a query that was signed."""
+        self.is_noted = True
+        self.is_repeatable = True
+        """Whether the engine may repeat the answer without asking."""
+
+    @property
+    def now_s(self) -> int:
+        return self.now_us // 1_000_000
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its policy wants no trace of it."""
+        policy = self.decision.policy
+        return policy is not None and policy.query_log is False
+
+    def fact(self, rcode: int, upstream: str, clock: Clock, *, is_repeatable: bool) -> Fact:
+        query, decision = self.query, self.decision
+        return Fact(
+            self.now_us,
+            packed_address(self.client),
+            query.qname,
+            query.qtype,
+            self.proto,
+            rcode,
+            self.source,
+            decision.reason,
+            decision.policy.name if decision.policy is not None else "",
+            decision.list,
+            _rule(decision),
+            upstream,
+            clock.monotonic_us() - self.started_us,
+            query.qname.lower() + query.question[-4:] if is_repeatable else b"",
+        )
+
+
+def _rule(decision: Decision) -> str:
+    """The rule that decided; of a list what it names, for the list's file is not read here."""
+    if decision.hit is None:
+        return decision.rule
+    rule = decision.hit.rule
+    return f"/{rule.pattern}/" if rule.pattern else names.to_text(rule.name, final_dot=False)

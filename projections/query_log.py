@@ -1,0 +1,72 @@
+"""Queries on their way to the query log: noted beside the answering, handed over in batches.
+
+Noting costs an append. When the log cannot keep up, what is over the limit is dropped and counted:
+DNS never waits.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kudurru.domain.query_log import Fact, Repeat, Seen
+
+NOTES_MAX = 65_536
+"""Notes held at once: about a second of all that this process can answer, some 20 MB."""
+
+BATCH_MAX = 2_000
+"""Notes in one batch: making a frame of them takes less than a millisecond."""
+
+
+class QueryLogStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    noted: int
+    dropped: int
+    waiting: int
+
+
+class QueryNotes:
+    """Facts of the pipeline and repeats of the engines, until they are taken. One thread."""
+
+    def __init__(self, notes_max: int = NOTES_MAX) -> None:
+        self._notes_max = notes_max
+        self._facts: list[Fact] = []
+        self._repeats: list[Repeat] = []
+        self._noted = self._dropped = 0
+
+    def note(self, fact: Fact) -> None:
+        if len(self._facts) + len(self._repeats) >= self._notes_max:
+            self._dropped += 1
+            return
+        self._facts.append(fact)
+        self._noted += 1
+
+    def repeated(self, repeats: Iterable[Repeat]) -> None:
+        """Note queries that an engine answered by itself."""
+        room = self._notes_max - len(self._facts) - len(self._repeats)
+        found = list(repeats)
+        if room < len(found):
+            self._dropped += len(found) - max(room, 0)
+            found = found[: max(room, 0)]
+        self._repeats += found
+        self._noted += len(found)
+
+    def __len__(self) -> int:
+        return len(self._facts) + len(self._repeats)
+
+    def take(self, now_us: int) -> Seen | None:
+        """The oldest notes, at most BATCH_MAX of each kind; None when there are none."""
+        if not self._facts and not self._repeats:
+            return None
+        facts, self._facts = self._facts[:BATCH_MAX], self._facts[BATCH_MAX:]
+        # A repeat is of a fact that was noted before it: never ahead of one that is left.
+        repeats: list[Repeat] = []
+        if not self._facts:
+            repeats, self._repeats = self._repeats[:BATCH_MAX], self._repeats[BATCH_MAX:]
+        return Seen(now_us, facts, repeats)
+
+    def lost(self, count: int) -> None:
+        """Count notes that were taken and could not be handed over."""
+        self._dropped += count
+        self._noted -= count
+
+    def statistics(self) -> QueryLogStatistics:
+        return QueryLogStatistics(noted=self._noted, dropped=self._dropped, waiting=len(self))

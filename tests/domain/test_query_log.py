@@ -1,0 +1,74 @@
+import pytest
+
+from kudurru.domain.dns import names
+from kudurru.domain.filtering.clients import packed_address
+from kudurru.domain.query_log import Fact, Filter, Privacy, question_key
+
+KEY = bytes(range(32))
+
+
+def fact(client: str = "192.0.2.77", name: str = "Www.Example") -> Fact:
+    wire = names.from_text(name)
+    return Fact(1, packed_address(client), wire, 1, "udp", 0, "forward")
+
+
+@pytest.mark.parametrize(
+    ("level", "client", "kept"),
+    [
+        (0, "192.0.2.77", "192.0.2.77"),
+        (0, "2001:db8:1:2:3::4", "2001:db8:1:2:3::4"),
+        (1, "192.0.2.77", "192.0.2.0/24"),
+        (1, "2001:db8:1:2:3::4", "2001:db8:1::/56"),
+    ],
+)
+def test_a_level_takes_away_what_it_says(level: int, client: str, kept: str) -> None:
+    found = Filter(Privacy(level=level), KEY).keep(fact(client))
+    assert found is not None
+    assert (found.client, found.name) == (kept, "www.example")
+
+
+@pytest.mark.parametrize("bits", [0, 8, 23, 32])
+def test_as_many_bits_as_wanted_are_kept(bits: int) -> None:
+    found = Filter(Privacy(level=1, ipv4_bits=bits), KEY).keep(fact("255.255.255.255"))
+    assert found is not None
+    assert found.client.endswith(f"/{bits}")
+    octets = packed_address(found.client.partition("/")[0])
+    assert bin(int.from_bytes(octets, "big")).count("1") == bits
+
+
+def test_a_pseudonym_tells_clients_apart_and_ends_with_its_key() -> None:
+    level = Privacy(level=2)
+    one = Filter(level, KEY).keep(fact("192.0.2.1"))
+    same = Filter(level, KEY).keep(fact("192.0.2.1", "other.example"))
+    other = Filter(level, KEY).keep(fact("192.0.2.2"))
+    later = Filter(level, bytes(32)).keep(fact("192.0.2.1"))
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    assert later is not None
+    assert one.client == same.client
+    assert len({one.client, other.client, later.client}) == 3
+    assert "192" not in one.client.removeprefix("client-")[:3]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kept"),
+    [
+        ("lan", False),
+        ("nas.LAN", False),
+        ("wlan", True),
+        ("lan.example", True),
+        ("secret.example", False),
+        ("x.secret.example", False),
+    ],
+)
+def test_ignored_domains_leave_nothing(name: str, is_kept: bool) -> None:
+    found = Filter(Privacy(ignore=("lan", "*.Secret.example.", "a..b")), KEY)
+    assert (found.keep(fact(name=name)) is not None) == is_kept
+
+
+def test_the_key_of_a_question_is_that_of_its_fact() -> None:
+    wire = names.from_text("Www.Example")
+    query = bytes(10) + wire + b"\0\1\0\1" + b"OPT"
+    assert question_key(query) == wire.lower() + b"\0\1\0\1"
+    assert question_key(b"\1" * 12) is None

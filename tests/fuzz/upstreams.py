@@ -1,0 +1,79 @@
+"""Fuzz targets of what comes from upstreams: their answers, and the texts that name them."""
+
+import contextlib
+from collections.abc import Callable
+
+from kudurru.domain.dns.messages import TCP_MAX, Query, parse_query
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.responses import (
+    TTL_MAX_S,
+    Malformed,
+    Resolved,
+    _read_simple,
+    _Reader,
+    compose_resolved,
+    is_answer_but_for_letters,
+    is_answer_to,
+    read_response,
+)
+from kudurru.domain.dns.upstreams import parse_entry
+from kudurru.projections.pipeline.forward import PLAIN_MAX
+from tests.packets import query
+
+QUESTIONS = tuple(
+    query("www.example", rtype)[12:] for rtype in (1, 28, 5, 6, 2, 15, 16, 33, 65, 255, 39)
+)
+
+
+def take_response(octets: bytes) -> None:
+    """The first octet chooses the question; the rest is a packet."""
+    if not octets:
+        return
+    question = QUESTIONS[octets[0] % len(QUESTIONS)]
+    packet = octets[1:]
+    if is_answer_to(question, packet):
+        assert is_answer_but_for_letters(question, packet)
+        check(question, packet)
+
+
+def check(question: bytes, packet: bytes) -> None:
+    """What holds of every response that is taken, whatever it is."""
+    try:
+        message = read_response(question, packet, is_trusted=True)
+    except Malformed:
+        return
+    simple = _read_simple(question, packet, is_trusted=True)
+    if simple is not None:
+        assert _Reader(question, packet).read(is_trusted=True) == simple
+    if message.rcode > PLAIN_MAX:
+        return  # not given on
+    wire = compose_resolved(asked(question), Resolved(message, "forward"), 1 << 20)
+    assert wire[12:].startswith(question)
+    again = read_response(question, wire)
+    assert again.counts == message.counts
+    assert again.body == message.body
+    assert again.ttl_s == message.ttl_s
+    for at in again.ttls_at:
+        assert int.from_bytes(again.body[at : at + 4], "big") <= TTL_MAX_S
+    aged = Resolved(message, "cache", age_s=60)
+    assert len(compose_resolved(asked(question), aged, TCP_MAX)) <= TCP_MAX
+
+
+def asked(question: bytes) -> Query:
+    found = parse_query(b"\0\0\1\0\0\1\0\0\0\0\0\0" + question)
+    assert isinstance(found, Query)
+    assert isinstance(Name(found.qname), bytes)
+    return found
+
+
+def take_text(octets: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        parse_entry(octets.decode("latin-1"))
+
+
+def responses() -> Callable[[bytes], None]:
+    return take_response
+
+
+def texts() -> Callable[[bytes], None]:
+    return take_text

@@ -1,0 +1,128 @@
+"""Real name servers on loopback, started by a test: unbound and Knot, from Debian's packages."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dns.exception
+import dns.message
+import dns.query
+import pytest
+
+from tests.differential.servers import free_port
+
+PATIENCE_S = 20.0
+ZONE = """\
+$ORIGIN up.example.
+$TTL 300
+@ 3600 SOA ns h 1 7200 900 1209600 60
+@ NS ns
+ns A 192.0.2.53
+www A 192.0.2.1
+www AAAA 2001:db8::1
+alias CNAME www
+big TXT {big}
+inside A 192.168.1.1
+short 2 A 192.0.2.2
+resolver A 127.0.0.1
+"""
+BIG = " ".join(f'"{i:03d}{"x" * 100}"' for i in range(20))
+
+UNBOUND = """\
+server:
+  interface: 127.0.0.1@{port}
+  interface: 127.0.0.1@{tls_port}
+  tls-port: {tls_port}
+  tls-service-key: "{folder}/key.pem"
+  tls-service-pem: "{folder}/cert.pem"
+  do-daemonize: no
+  username: ""
+  chroot: ""
+  pidfile: ""
+  directory: "{folder}"
+  use-syslog: no
+  logfile: "{folder}/log"
+  num-threads: 1
+  module-config: "iterator"
+  do-not-query-localhost: no
+auth-zone:
+  name: "up.example."
+  zonefile: "{folder}/zone"
+  for-downstream: yes
+  for-upstream: yes
+remote-control:
+  control-enable: no
+"""
+KNOT = """\
+server:
+    rundir: "{folder}"
+    listen: 127.0.0.1@{port}
+log:
+  - target: "{folder}/log"
+    any: warning
+database:
+    storage: "{folder}"
+zone:
+  - domain: "up.example."
+    file: "{folder}/zone"
+    semantic-checks: off
+    zonefile-load: whole
+    journal-content: none
+    zonefile-sync: -1
+"""
+
+
+def need(tool: str) -> str:
+    """Path of a program. Skips the test where it is not installed."""
+    found = shutil.which(tool, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+    if found is None:
+        pytest.skip(f"{tool} is not installed")
+    return found
+
+
+@contextmanager
+def unbound(folder: Path) -> Iterator[tuple[int, int]]:
+    """Its port, and that of TLS with the certificate cert.pem of the folder."""
+    port, tls_port = free_port(), free_port()
+    text = UNBOUND.format(folder=folder, port=port, tls_port=tls_port)
+    with _running([need("unbound"), "-d", "-c"], folder, text, port):
+        yield port, tls_port
+
+
+@contextmanager
+def knot(folder: Path) -> Iterator[int]:
+    port = free_port()
+    text = KNOT.format(folder=folder, port=port)
+    with _running([need("knotd"), "-c"], folder, text, port):
+        yield port
+
+
+@contextmanager
+def _running(command: list[str], folder: Path, configuration: str, port: int) -> Iterator[None]:
+    (folder / "zone").write_text(ZONE.format(big=BIG))
+    (folder / "conf").write_text(configuration)
+    process = subprocess.Popen(
+        [*command, str(folder / "conf")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait_for(process, port)
+        yield
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
+def _wait_for(process: "subprocess.Popen[bytes]", port: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    query = dns.message.make_query("ns.up.example.", "A")
+    while True:
+        assert process.poll() is None, "the server ended"
+        assert time.monotonic() < deadline, "the server does not answer"
+        try:
+            if dns.query.udp(query, "127.0.0.1", port=port, timeout=0.2).answer:
+                return
+        except (dns.exception.Timeout, OSError):
+            continue
