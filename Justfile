@@ -23,6 +23,14 @@ test *args:
 slow *args:
     python -m pytest -m slow {{args}}
 
+# the server of the Kubernetes tests, built once: wants Go
+kube-assets:
+    python -m tests.kube.assets
+
+# the Kubernetes suite, on a real API server
+test-kube *args: kube-assets
+    python -m pytest -m slow tests/kube {{args}}
+
 # 1,000 kills of a writer, and those of a server
 crash:
     KUDURRU_CRASHES=1000 python -m pytest -m slow tests/simulation/test_crash.py tests/blackbox/test_crash.py

@@ -28,13 +28,20 @@ class ApiServer(NamedTuple):
     """By user. `admin` may do everything, the others what a test binds them to."""
 
     def call(
-        self, method: str, path: str, body: Any = None, *, user: str = "admin"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        user: str = "admin",
+        form: str = "application/json",
     ) -> tuple[int, Any]:
-        """Status and decoded body of one request, whatever the status."""
+        """Status and decoded body of one request, whatever the status. `form` is what the body
+        is sent as."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         request.add_header("Authorization", f"Bearer {self.tokens[user]}")
-        request.add_header("Content-Type", "application/json")
+        request.add_header("Content-Type", form)
         try:
             with urllib.request.urlopen(request, context=self._tls(), timeout=30) as answer:
                 return answer.status, _decoded(answer.read())
