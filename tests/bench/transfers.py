@@ -39,6 +39,8 @@ from tests.transfers import transfer_query
 
 ROOT = Path(__file__).parents[2]
 ZONE = "home.example."
+SOA = b"\x00\x06\x00\x01\x00\x00\x01\x2c"
+"""Type, class and TTL of the zone's SOA. Without the TTL an address would look like it, 0.6.0.1."""
 KEY = TsigKey(names.from_text("k1"), ALGORITHMS["hmac-sha256"], bytes(range(32)))
 
 NSD = """\
@@ -165,7 +167,7 @@ def fetch(port: int, *, signed: bool) -> tuple[int, int, float]:
                 wire = file.read(int.from_bytes(file.read(2), "big"))
                 octets += len(wire)
                 records += int.from_bytes(wire[6:8], "big")
-                soas += wire.count(b"\x00\x06\x00\x01")  # type and class of a SOA
+                soas += wire.count(SOA)
     return records, octets, time.perf_counter() - started
 
 
