@@ -10,8 +10,8 @@ from pathlib import Path
 import dns.exception
 import dns.message
 import dns.query
-import pytest
 
+from tests.absent import absent
 from tests.differential.servers import free_port
 
 PATIENCE_S = 20.0
@@ -76,10 +76,10 @@ zone:
 
 
 def need(tool: str) -> str:
-    """Path of a program. Skips the test where it is not installed."""
+    """Path of a program. Skips the test where it is not installed, and fails it in CI."""
     found = shutil.which(tool, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     if found is None:
-        pytest.skip(f"{tool} is not installed")
+        absent(f"{tool} is not installed")
     return found
 
 

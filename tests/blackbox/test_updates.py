@@ -15,6 +15,7 @@ import dns.tsig
 import dns.update
 import pytest
 
+from tests.absent import absent
 from tests.blackbox.program import Serving, kudurru, records, serving, write_json, zone
 
 ZONE = "example.org"
@@ -218,7 +219,7 @@ NSUPDATES = [
 
 def test_nsupdate_is_understood(scene: Scene) -> None:
     if shutil.which("nsupdate") is None:
-        pytest.skip("nsupdate of BIND is not here")
+        absent("nsupdate of BIND is not installed")
     for lines, rcode in NSUPDATES:
         server = f"server {scene.server.host} {scene.server.port}\nzone {ZONE}\n"
         done = subprocess.run(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.absent import absent
 from tests.blackbox.program import PATIENCE_S, kudurru, serving, wait_until, write_json, zone
 from tests.differential.servers import free_port
 from tests.interop.primaries import is_there
@@ -122,7 +123,7 @@ COMMANDS = {"bind": ["named", "-f", "-c"], "knot": ["knotd", "-c"]}
 @contextmanager
 def running(name: str, config: str, folder: Path, port: int, other: int) -> Iterator[Secondary]:
     if not is_there(name):
-        pytest.skip(f"{name} is not here")
+        absent(f"{name} is not installed")
     folder.mkdir(exist_ok=True)
     text = config.format(folder=folder, port=port, other=other, secret=KEY.secret)
     (folder / "config").write_text(text)

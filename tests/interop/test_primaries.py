@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.absent import absent
 from tests.blackbox.program import Serving, kudurru, serving, wait_until, write_json
 from tests.blackbox.program import zone as zone_object
 from tests.differential.servers import free_port
@@ -64,7 +65,7 @@ def reasons(folder: Path) -> list[str]:
 @pytest.mark.parametrize("name", PRIMARIES)
 def test_a_zone_is_fetched_and_followed(name: str, algorithm: str | None, tmp_path: Path) -> None:
     if not is_there(name):
-        pytest.skip(f"{name} is not here")
+        absent(f"{name} is not installed")
     key = Key("k", algorithm or "hmac-sha256", SECRET)
     port, our_port = free_port(), free_port()
     where = {"address": "127.0.0.1", "port": port} | ({"keyRef": "k"} if algorithm else {})
@@ -96,7 +97,7 @@ def follow(theirs: Primary, server: Serving, folder: Path, key: Key | None) -> N
 
 def test_a_zone_is_fetched_over_tls(tmp_path: Path) -> None:
     if not is_there("bind"):
-        pytest.skip("BIND is not here")
+        absent("BIND is not installed")
     key = Key("k", "hmac-sha256", SECRET)
     port, tls_port, our_port = free_port(), free_port(), free_port()
     where = {"address": "127.0.0.1", "port": tls_port, "keyRef": "k"}
@@ -113,7 +114,7 @@ def test_a_zone_is_fetched_over_tls(tmp_path: Path) -> None:
 
 def test_a_primary_with_another_secret_is_not_believed(tmp_path: Path) -> None:
     if not is_there("knot"):
-        pytest.skip("Knot is not here")
+        absent("Knot is not installed")
     port, our_port = free_port(), free_port()
     other = base64.b64encode(b"another secret of the same length").decode()
     spec = {"secondary": {"primaries": [{"address": "127.0.0.1", "port": port, "keyRef": "k"}]}}
