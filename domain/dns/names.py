@@ -170,20 +170,26 @@ def canonical_order(name: bytes) -> tuple[bytes, ...]:
 
 def from_wire(message: bytes, offset: int) -> tuple[Name, int]:
     """Name at an offset of a message, compression followed (RFC 1035 section 4.1.4), and the
-    offset after it. Pointers must go backwards. Raises BadName."""
+    offset after it. What a pointer leads to must be a prior occurrence: it ends before the name
+    begins that points there, so a name says the same whatever comes after it. Raises BadName.
+    """
     parts: list[bytes] = []
     total = 1
     after = 0
-    lowest = offset
+    begin, end = offset, len(message)  # of the occurrence that is read
     i = offset
     try:
         while size := message[i]:
             if size >= 0xC0:
                 target = (size & 0x3F) << 8 | message[i + 1]
-                after = after or i + 2
-                if target >= lowest:
+                i += 2
+                after = after or i
+                if target >= begin:
                     raise BadName("a compression pointer does not go backwards")
-                lowest = i = target
+                if i > end:
+                    raise BadName(_NOT_PRIOR)
+                begin, end = target, begin
+                i = target
                 continue
             if size > LABEL_MAX:
                 raise BadName("a label type that is not defined")
@@ -197,5 +203,10 @@ def from_wire(message: bytes, offset: int) -> tuple[Name, int]:
             i += size + 1
     except IndexError:
         raise BadName("the name is cut short") from None
+    if i >= end:
+        raise BadName(_NOT_PRIOR)
     parts.append(b"\x00")
     return Name(b"".join(parts)), after or i + 1
+
+
+_NOT_PRIOR = "a compression pointer leads to a name that does not end before it"

@@ -335,10 +335,13 @@ class _Reader:
         return found
 
     def _service(self, at: int, end: int) -> bytes:
-        """Target of SVCB and HTTPS (RFC 9460 section 2.2)."""
+        """Target of SVCB and HTTPS, which is never compressed (RFC 9460 section 2.2): a pointer
+        would lead elsewhere in an answer of ours."""
         name, after = names.from_wire(self.packet, at + 2)
         if after > end:
             raise Malformed("rdata is shorter than its fields")
+        if after - at - 2 != len(name):
+            raise Malformed("the target of a service is compressed")
         return name
 
     def _extended_error(self) -> int | None:
@@ -539,11 +542,10 @@ def hints_of(message: Message) -> list[bytes]:
         if body[at - 4] << 8 | body[at - 3] not in _SERVICES:
             continue
         rdata = body[at + 6 : at + 6 + (body[at + 4] << 8 | body[at + 5])]
-        end = 2  # of the target, which may be a pointer although it should not
-        while end < len(rdata) and 0 < rdata[end] < 0xC0:
+        end = 2  # of the target
+        while end < len(rdata) and rdata[end]:
             end += rdata[end] + 1
-        end += 2 if rdata[end : end + 1] >= b"\xc0" else 1
-        found += hinted(rdata[end:])
+        found += hinted(rdata[end + 1 :])
     return found
 
 

@@ -73,10 +73,18 @@ def test_compressed_names_of_dnspython_are_read(a: list[bytes], b: list[bytes], 
 @given(st.binary(max_size=40), st.integers(0, 40))
 def test_any_octets_are_a_name_or_refused(message: bytes, offset: int) -> None:
     try:
-        name, _ = names.from_wire(message, offset)
+        name, after = names.from_wire(message, offset)
     except BadName:
         return
     assert names.from_text(names.to_text(name)) == name
+    assert names.from_wire(message[:after], offset) == (name, after)
+
+
+def test_a_name_does_not_depend_on_what_comes_after_it() -> None:
+    # The pointer leads to a label that runs over the pointer, into what follows.
+    message = b"\x07abc" + b"\x01h\xc0\x00" + b"\0"
+    with pytest.raises(BadName, match="does not end before it"):
+        names.from_wire(message, 4)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,12 @@ from tests.fuzz.upstreams import QUESTIONS, check, take_response, take_text
 from tests.packets import query
 
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
-RESPONSES = {path.name: path.read_bytes() for path in sorted((CORPUS / "response").iterdir())}
+RESPONSES = {
+    path.name: path.read_bytes()
+    for path in sorted((CORPUS / "response").iterdir())
+    if not path.name.startswith("refused-")
+}
+REFUSED = {path.name: path.read_bytes() for path in (CORPUS / "response").glob("refused-*")}
 TEXTS = {path.name: path.read_bytes() for path in sorted((CORPUS / "upstream").iterdir())}
 QUESTION = query("www.example")[12:]
 
@@ -31,6 +36,13 @@ def test_responses_of_the_corpus_are_kept_as_they_must(name: str) -> None:
     assert is_answer_to(question, octets[1:])
     check(question, octets[1:])
     read_response(question, octets[1:])
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_responses_that_would_say_something_else_in_our_answer_are_refused(name: str) -> None:
+    question = QUESTIONS[REFUSED[name][0] % len(QUESTIONS)]
+    with pytest.raises(Malformed):
+        read_response(question, REFUSED[name][1:])
 
 
 @given(st.sampled_from(QUESTIONS), st.binary(max_size=120), st.binary(min_size=8, max_size=8))
