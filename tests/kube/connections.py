@@ -9,7 +9,7 @@ import httpcore
 
 from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.kubernetes.access import Access
-from kudurru.adapters.kubernetes.client import Client, Transport
+from kudurru.adapters.kubernetes.client import Client, Network, Transport
 from tests.kube.server import ApiServer
 
 
@@ -35,7 +35,7 @@ class Cuttable(httpcore.AsyncNetworkBackend):
     """The way to a real server, that can be cut: connections break, and no new ones are made."""
 
     def __init__(self) -> None:
-        self._backend = httpcore.AnyIOBackend()
+        self._backend = Network()
         self._streams: list[httpcore.AsyncNetworkStream] = []
         self.is_cut = False
 
