@@ -213,7 +213,8 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
         raise Invalid("manager", causes)
     for manifest in request.apply:
         if manifest.kind.is_internal:
-            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", _MADE_OTHERWISE)])
+            fault = _MADE_OTHERWISE.format(manifest.kind.made_by)
+            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", fault)])
     commands: list[Command] = [
         Apply(manifest=manifest, manager=request.manager, force=request.force)
         # Zones first: record sets are held against them, wherever they stand in a file.
@@ -234,7 +235,7 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
     )
 
 
-_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `kudurru tsig create`"
+_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `{}`"
 
 
 def to_mark(request: MarkRequest, who: Who) -> Change:

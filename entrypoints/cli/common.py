@@ -114,10 +114,9 @@ def resolve(target: str, log: EventLog) -> Position:
 
 
 def format_time(ts_us: int) -> str:
-    from datetime import UTC, datetime
+    from kudurru.domain.notation import time_text
 
-    moment = datetime.fromtimestamp(ts_us / 1_000_000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time_text(ts_us)
 
 
 def key_from(kind_word: str, name: str, namespace: str) -> tuple[Kind, Key]:
