@@ -32,6 +32,7 @@ from kudurru.entrypoints.rest.routes import PREFIX, Route, Router
 from kudurru.entrypoints.rest.status import (
     BadRequest,
     Forbidden,
+    Status,
     TooMany,
     Unauthorized,
     WrongMethod,
@@ -96,11 +97,9 @@ class RestApp:
         ours = self._names | {request.local}
         host, origin = request.headers.get("host"), request.headers.get("origin")
         if host is None or _host_of(f"//{host}") not in ours:
-            return _refusal(
-                421, "MisdirectedRequest", "Host is no name or address of this listener"
-            )
+            return _refusal(421, "MisdirectedRequest", "Host is no name or address of ours")
         if origin is not None and _host_of(origin) not in ours:
-            return _refusal(403, "Forbidden", "Origin is no name or address of this listener")
+            return _refusal(403, "Forbidden", "Origin is no name or address of ours")
         if request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
             return _refusal(403, "Forbidden", "asked by a page of another site")
         return None
@@ -168,12 +167,7 @@ class RestApp:
         if self._in_flight[name] >= IN_FLIGHT_MAX:
             raise TooMany(f"{IN_FLIGHT_MAX} requests of this token are under way; try again")
         self._in_flight[name] += 1
-        try:
-            return await self._carried_out(request, admitted, context)
-        finally:
-            self._in_flight[name] -= 1
-            if not self._in_flight[name]:
-                del self._in_flight[name]
+        return await self._carried_out(request, admitted, context)
 
     async def _carried_out(self, request: Request, admitted: _Admitted, context: Context) -> Answer:
         call = Call(
@@ -187,6 +181,7 @@ class RestApp:
         try:
             # It goes on where the client goes away: half of it would be worse.
             doing = asyncio.ensure_future(route.handler(call))
+            doing.add_done_callback(lambda done: self._done(call.principal.name, done))
             limit = None if route.is_endless else ANSWER_S
             async with asyncio.timeout(limit):
                 found = await asyncio.shield(doing)
@@ -199,6 +194,14 @@ class RestApp:
         if isinstance(found, Response | Stream):
             return found
         return Reply(code=route.code, body=encoded(found))
+
+    def _done(self, name: str, done: "asyncio.Future[Any]") -> None:
+        """Only now: whoever goes away has it under way all the same."""
+        self._in_flight[name] -= 1
+        if not self._in_flight[name]:
+            del self._in_flight[name]
+        if not done.cancelled():
+            done.exception()  # nobody may be left to hear of it
 
     def _page(self, path: str) -> Reply:
         """OpenAPI, and the page that shows it: made once."""
@@ -236,8 +239,6 @@ def _check_no_secret(request: Request) -> None:
 
 
 def _refusal(code: int, reason: str, message: str) -> Reply:
-    from kudurru.entrypoints.rest.status import Status
-
     status = Status(status="Failure", reason=reason, code=code, message=message)
     return Reply(code=code, body=encoded(status))
 

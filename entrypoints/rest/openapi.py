@@ -196,14 +196,15 @@ code{background:#2a2a2a}h2{border-color:#444}.right{color:#999}}
 def page(routes: Sequence[Route]) -> str:
     """The routes for people."""
     tags = dict.fromkeys(route.tag for route in routes)
-    parts = [
+    head = (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>kudurru API</title><style>{_STYLE}</style><h1>kudurru API</h1>"
         f'<p>Version {escape(__version__)}. <a href="{PREFIX}/openapi.json">OpenAPI</a>. A token '
         "goes into <code>Authorization: Bearer …</code>; <code>kudurru token create</code> makes "
         "one. Every refusal is a <code>Status</code> with reason, code, message and causes.</p>"
-    ]
+    )
+    parts = [head]
     for tag in tags:
         parts.append(f"<h2>{escape(tag)}</h2>")
         parts += [_section(route) for route in routes if route.tag == tag]

@@ -322,9 +322,11 @@ async def restore(call: Call) -> Carried:
         call.demand("restore.all")
     request = await call.context.aside(partial(_restore_request, call, wanted))
     if not wanted.resume:
-        request, carried = await call.context.aside(partial(_planned, call, request))
+        planned: tuple[RestoreRequest, Carried]
+        planned = await call.context.aside(partial(_planned, call, request))
+        request = planned[0]
         if not wanted.apply:
-            return carried
+            return planned[1]
     done = await call.context.operate("restore", msgspec.to_builtins(request), call.who)
     return msgspec.convert(done, Carried)
 
