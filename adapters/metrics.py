@@ -45,6 +45,8 @@ METRICS: Final = {
     "log_checkpoint_published_timestamp_seconds": Declared(
         "gauge", "When a file, folder or zone last got a checkpoint"
     ),
+    "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
+    "api_denied_total": Declared("counter", "Requests with a token or right that does not do"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
     "changes_refused_total": Declared("counter", "Changes refused because the queue was full"),

@@ -89,6 +89,7 @@ from kudurru.entrypoints.snapshots import (
     load_snapshot,
     try_to_save,
 )
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, Tokens, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
@@ -529,6 +530,19 @@ class LocalService:
     def _keys(self) -> Keyring:
         assert self._keyring is not None, "a node without a data directory has no keys"
         return self._keyring
+
+    def create_token(self, request: TokenRequest) -> NewToken:
+        who = because(self._who, request.reason)
+        change, new = Tokens(self._node).creation(request, who, SystemEntropy())
+        self._node.commit(change)
+        return new
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        who = because(self._who, reason)
+        return self._node.commit(Tokens(self._node).revocation(name, who))
+
+    def token_states(self) -> list[TokenState]:
+        return Tokens(self._node).states()
 
     def mark(self, request: MarkRequest) -> int:
         return self._node.commit(to_mark(request, self._who)).seq

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock
+from kudurru.adapters.http_api import ApiServer
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.metrics import Metrics, metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.domain.ports import PacketEngine
+from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.early import EarlyHandler
@@ -61,6 +63,8 @@ class Front:
         self.bound = bind_listeners(pairs, options.sockets)
         for one in self.bound:
             stack.callback(close, one)
+        self._health = health_routes(readiness.why_not, readiness.warnings)
+        self.api = Api(options, parts, self._health)
         self._web = [self._bound(address) for address in (options.http, options.ops)]
         self._scraped = self._bound(options.metrics)
         self.resolving = self._resolving()
@@ -76,19 +80,21 @@ class Front:
 
     async def start(self) -> str:
         """Serve. Returns the ready line."""
-        readiness, options = self._readiness, self._options
-        health = health_routes(readiness.why_not, readiness.warnings)
+        options, health = self._options, self._health
         names = [options.node_name] if options.node_name else []
-        servers: list[HttpServer | PacketEngine] = [
-            *(HttpServer(health, one.sockets, names=names) for one in self._web),
+        http, ops = self._web
+        servers: list[HttpServer | ApiServer | PacketEngine] = [
+            self.api.server(http.sockets),
+            HttpServer(health, ops.sockets, names=names),
             HttpServer(metrics_routes(self.metrics), self._scraped.sockets, names=names),
             *(engine for _, engine in self.engines),
         ]
         self._stack.push_async_callback(stop_all, servers)
         for server in servers:
             await server.start()
-        http, ops = (one.address for one in self._web)
-        shown = _shown(self.bound) | {"http": http, "ops": ops, "metrics": self._scraped.address}
+        shown = _shown(self.bound) | {
+            "http": http.address, "ops": ops.address, "metrics": self._scraped.address,
+        }  # fmt: skip
         return "ready " + " ".join(f"{name}={address}" for name, address in shown.items())
 
     def invalidate(self) -> None:
@@ -152,6 +158,7 @@ class Front:
             metrics.add(parts.query_log.samples)
         metrics.add(lambda: transfer_samples(self._transfers))
         metrics.add(parts.inbound.samples)
+        metrics.add(self.api.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
         certificates = self._certificates
         if certificates is not None:

@@ -28,6 +28,7 @@ from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshot_job import SnapshotJob
+from kudurru.entrypoints.tokens import Tokens
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.signatures import Signatures
@@ -45,6 +46,7 @@ class Parts:
     query_log: QueryLog | None
     lists: ListKeeper
     keyring: Keyring
+    tokens: Tokens
     signatures: Signatures
     inbound: Inbound
     notifier: Notifier
@@ -73,6 +75,7 @@ def open_parts(
         query_log=query_log,
         lists=lists,
         keyring=keyring,
+        tokens=Tokens(node, max_lifetime=options.token_lifetime),
         signatures=signatures,
         inbound=Inbound(node, writer, keyring, signatures, times),
         notifier=Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit),

@@ -28,6 +28,7 @@ from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
 
@@ -191,6 +192,16 @@ class Service(Protocol):
         ...
 
     def key_states(self) -> list[KeyState]: ...
+
+    def create_token(self, request: TokenRequest) -> NewToken:
+        """Raises: Invalid; Conflict where the name is taken."""
+        ...
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        """Raises: NotFound."""
+        ...
+
+    def token_states(self) -> list[TokenState]: ...
 
     def mark(self, request: MarkRequest) -> int:
         """Position of the mark. Raises Conflict when the name is taken."""

@@ -123,6 +123,9 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         listeners=settings.listeners.all,
         tls=settings.tls,
         http=str(settings.api.address),
+        api_names=settings.api.names,
+        api_body_bytes=settings.api.max_body_bytes,
+        token_lifetime=settings.auth.tokens.max_lifetime,
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
         sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
