@@ -25,6 +25,7 @@ from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context, Operations
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.store import LogStore
+from kudurru.entrypoints.tokens import BOOTSTRAP
 from kudurru.entrypoints.watches import Hub
 
 log = logging.getLogger("kudurru")
@@ -120,19 +121,17 @@ class Api:
             self._saved = used
 
     async def tidy(self, *, at_start: bool = False) -> None:
-        """Take the first token away when it has had its time; make it, at a start, where nobody
-        can ask. The file comes before the event: a file that no event speaks of lets nobody in.
+        """Take the first token away when it has had its time; make it at the first start on a
+        log. The file comes before the event: a file that no event speaks of lets nobody in.
         Raises: KudurruError when it cannot be recorded."""
         tokens, path = self._tokens, self._parts.directory.admin_token
-        name = tokens.bootstrap_name()
-        is_lost = at_start and not self._parts.node.log.is_shared and not path.exists()
-        if name is not None and (tokens.is_bootstrap_over() or is_lost):
+        if tokens.has_bootstrap() and tokens.is_bootstrap_over():
             with suppress(NotFound):  # another node was faster
-                await self._parts.writer.submit(tokens.revocation(name, self._because(_OVER)))
-            name = None
-        if name is None:
+                over = tokens.revocation(BOOTSTRAP, self._because(_OVER))
+                await self._parts.writer.submit(over)
+        if not tokens.has_bootstrap():
             path.unlink(missing_ok=True)
-            if at_start and not tokens.has_admin():
+            if at_start and not tokens.is_bootstrapped():
                 await self._make_first()
 
     async def _make_first(self) -> None:

@@ -228,7 +228,7 @@ class Tokens:
     ) -> tuple[Change, NewToken]:
         """The change that makes a token, and the token. Raises: Invalid; the change is refused
         with Conflict where the name is taken."""
-        if request.name.startswith(BOOTSTRAP):
+        if request.name == BOOTSTRAP:
             raise Invalid("token create", [Cause("name", f"{BOOTSTRAP} is a name of the server's")])
         keys = self._node.objects.keys(API_TOKEN.name)
         if len(keys) >= TOKENS_MAX:
@@ -279,26 +279,24 @@ class Tokens:
 
     # --- the first one ------------------------------------------------------------------
 
-    def bootstrap_name(self) -> str | None:
-        """Of the token that makes the first one, where it is there still."""
-        for held in self._all():
-            if held.spec.role == BOOTSTRAP:
-                return held.principal.name
-        return None
+    def has_bootstrap(self) -> bool:
+        """Whether the token that makes the first one is there still."""
+        return self._look(_key(BOOTSTRAP)) is not None
 
     def is_bootstrap_over(self) -> bool:
         """Whether it has had its time, or is not needed any more."""
-        name = self.bootstrap_name()
-        held = self._look(_key(name)) if name is not None else None
-        if held is None:
-            return True
+        held = self._look(_key(BOOTSTRAP))
         now_us = self._node.clock.now_us()
-        return not held.hash or now_us >= held.expires_us or self.has_admin()
+        return held is None or now_us >= held.expires_us or self.has_admin()
+
+    def is_bootstrapped(self) -> bool:
+        """Whether this log had its first token, or has others."""
+        has_some = bool(self._node.objects.keys(API_TOKEN.name))
+        return has_some or self._node.objects.version(_key(BOOTSTRAP)) > 0
 
     def bootstrap(self, who: Who, entropy: Entropy) -> tuple[Change, NewToken]:
-        """The token that can only make others. On a log of several nodes each may need one."""
-        name = f"{BOOTSTRAP}-{entropy.token(4).hex()}"
-        request = TokenRequest(name=name, role="viewer")
+        """The token that can only make others."""
+        request = TokenRequest(name=BOOTSTRAP, role="viewer")
         return self._creation(request, "bootstrap", BOOTSTRAP_LIFETIME, who, entropy)
 
 

@@ -223,7 +223,7 @@ async def cache(call: Call) -> Any:
 
 
 async def flush(call: Call) -> Deleted:
-    argument = [call.text("name"), call.has("subtree")]
+    argument = {"name": call.text("name"), "subtree": call.has("subtree")}
     return Deleted(await call.context.operate("cache-flush", argument, call.who))
 
 
