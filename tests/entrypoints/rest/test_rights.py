@@ -11,6 +11,7 @@ from kudurru.domain.access import RIGHTS
 from kudurru.entrypoints.rest.app import all_routes
 from kudurru.entrypoints.rest.routes import Route
 from tests.api import Api, refused, serving
+from tests.entrypoints.rest.shapes import record_set, zone
 
 ROLES = ("viewer", "operator", "admin")
 
@@ -107,22 +108,6 @@ def test_every_right_of_a_route_is_one_that_somebody_has() -> None:
 
 
 # --- limits ---------------------------------------------------------------------------------
-
-
-def zone(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "kudurru.io/v1alpha1", "kind": "DNSZone", "metadata": {"name": name},
-        "spec": {"zoneName": name},
-    }  # fmt: skip
-
-
-def record_set(name: str, of: str, namespace: str) -> dict[str, Any]:
-    endpoint = {"dnsName": f"{name}.{of}", "recordType": "A", "targets": ["192.0.2.1"]}
-    return {
-        "apiVersion": "kudurru.io/v1alpha1", "kind": "DNSRecordSet",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"zoneRef": {"name": of}, "endpoints": [endpoint]},
-    }  # fmt: skip
 
 
 async def filled(api: Api) -> int:
