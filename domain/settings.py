@@ -313,9 +313,9 @@ class CheckpointSettings(Section, frozen=True):
 
 
 class AuditSettings(Section, frozen=True):
-    retention: Annotated[
-        timedelta, cluster("Age at which events go from the log, once a day; 0: never")
-    ] = timedelta(days=400)
+    retention: Annotated[timedelta, cluster("Age at which events go, daily; 0: never")] = timedelta(
+        days=400
+    )
     trusted_keys: Annotated[tuple[str, ...], cluster("Keys that may have signed the log")] = ()
     checkpoint: CheckpointSettings = CheckpointSettings()
 

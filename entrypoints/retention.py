@@ -47,9 +47,7 @@ class OldRows:
         if not retention:
             return True
         if not self._node.views.clock.is_trusted:
-            log.warning(
-                "old events stay: the clock was set ahead, and nobody knows how old they are"
-            )
+            log.warning("old events stay: the clock was set ahead, so nobody knows their age")
             return True
         try:
             pruning = await self._writer.prune_old(retention, self._now_us())
