@@ -148,7 +148,11 @@ def replay_compared(node: Node, upto: Position | None) -> int:
     the first difference."""
     stamps = 0
     follower, oldest = node.views.follower, node.log.oldest()
-    with _moving("replaying", node, upto) as seen, directory.nothing_collected():
+    with (
+        _moving("replaying", node, upto) as seen,
+        directory.nothing_collected(),
+        node.objects.rebuilding(),
+    ):
         for event in node.log.read(0, upto):
             is_told = event.seq > oldest  # before that rows are missing, and no state is whole
             if event.type == CHECKPOINT_STATE and is_told:
