@@ -170,6 +170,9 @@ def read_response(question: bytes, packet: bytes, *, is_trusted: bool = False) -
 _OPT_HEAD = b"\0" + OPT.to_bytes(2, "big")
 _OPT_SIZE = 11  # of a record without options
 _SIMPLE = frozenset({A, AAAA, TXT})
+_SIMPLE_RR = Layout("!6sIH")
+_ONE_RR = (1, 0, 0), (6,)
+"""Counts and places of TTLs of most answers, held once for all of them."""
 
 
 def _read_simple(question: bytes, packet: bytes, is_trusted: bool) -> Message | None:
@@ -187,19 +190,17 @@ def _read_simple(question: bytes, packet: bytes, is_trusted: bool) -> Message | 
         or qtype not in _SIMPLE
     ):
         return None
-    head = QUESTION_POINTER + question[-4:]  # owner, type and class of every record
+    usual = QUESTION_POINTER + question[-4:]  # owner, type and class of every record
     size = _SIZES.get(qtype)
     ttls_at = []
     ttl_s = TTL_MAX_S
     for _ in range(count):
-        if packet[at : at + 6] != head:
-            return None
-        ttl = int.from_bytes(packet[at + 6 : at + 10], "big")
-        length = packet[at + 10] << 8 | packet[at + 11]
-        if ttl > TTL_MAX_S or (size is not None and length != size):
+        head, ttl, length = _SIMPLE_RR.unpack_from(packet, at)
+        if head != usual or ttl > TTL_MAX_S or (size is not None and length != size):
             return None
         ttls_at.append(at + 6 - start)
-        ttl_s = min(ttl_s, ttl)
+        if ttl < ttl_s:
+            ttl_s = ttl
         at += 12 + length
     end = at
     if additionals:
@@ -210,9 +211,8 @@ def _read_simple(question: bytes, packet: bytes, is_trusted: bool) -> Message | 
     if at != len(packet):
         return None
     is_authentic = is_trusted and bool(flags & AD)
-    return Message(
-        NOERROR, (count, 0, 0), packet[start:end], tuple(ttls_at), ttl_s, False, is_authentic
-    )
+    counts, places = _ONE_RR if count == 1 else ((count, 0, 0), tuple(ttls_at))
+    return Message(NOERROR, counts, packet[start:end], places, ttl_s, False, is_authentic)
 
 
 class _Record(msgspec.Struct, gc=False):
@@ -555,7 +555,10 @@ def hints_of(message: Message) -> list[bytes]:
 def with_ttls_between(message: Message, low_s: int, high_s: int) -> Message:
     """The message with every TTL raised and cut to bounds; itself where none is out of them."""
     body: bytes | bytearray = message.body
-    if all(low_s <= int.from_bytes(body[at : at + 4], "big") <= high_s for at in message.ttls_at):
+    for at in message.ttls_at:
+        if not low_s <= int.from_bytes(body[at : at + 4], "big") <= high_s:
+            break
+    else:
         return message
     body = bytearray(body)
     for at in message.ttls_at:
