@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from kudurru.domain.chance import Chance
+from kudurru.domain.dns.cookie_jar import CookieJar
 from kudurru.domain.dns.forwarding import Health, Strategy, choose
-from kudurru.domain.dns.lookup import FORMERR, NOTIMP, REFUSED, SERVFAIL
+from kudurru.domain.dns.lookup import BADCOOKIE, FORMERR, NOTIMP, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import AD, CD, HEADER_SIZE, RD, UDP_EDNS_MAX
 from kudurru.domain.dns.record_types import NS
 from kudurru.domain.dns.responses import (
@@ -22,6 +23,7 @@ from kudurru.domain.dns.responses import (
     Malformed,
     Message,
     build_query,
+    cookie_of,
     is_answer_but_for_letters,
     is_answer_to,
     is_truncated,
@@ -102,6 +104,7 @@ class UpstreamStatistics(msgspec.Struct, frozen=True, kw_only=True):
     latency_us: int  # of all answers together
     answers: int
     is_healthy: bool
+    has_cookies: bool  # it gave ours back
 
 
 class Upstream:
@@ -112,6 +115,7 @@ class Upstream:
         self.health = Health()
         self.keeps_letters = address.transport in _LETTERS_PLAYED
         self.letters_lost = 0
+        self.cookies = CookieJar() if address.transport == "udp" else None
         self.no_edns_until_us = 0
         self.requests: dict[str, int] = defaultdict(int)
         self.responses: dict[int, int] = defaultdict(int)
@@ -141,6 +145,7 @@ class Upstream:
             latency_us=self.latency_us,
             answers=self.answers,
             is_healthy=self.health.is_up,
+            has_cookies=self.cookies is not None and self.cookies.is_expected,
         )
 
     async def close(self) -> None:
@@ -258,9 +263,9 @@ class _Attempt:
     """One question at one upstream, until an answer or the time-out."""
 
     __slots__ = (
-        "_exchanges", "_flight", "_has_asked_again", "_has_tried_tcp", "_is_over",
-        "_letters_differed", "_mismatched", "_probe", "_reminder", "_sent_us", "_upstream",
-        "_with_edns",
+        "_cookie_differed", "_exchanges", "_flight", "_has_asked_again", "_has_tried_tcp",
+        "_is_over", "_letters_differed", "_mismatched", "_probe", "_reminder", "_sent_us",
+        "_upstream", "_was_bad_cookie", "_with_edns",
     )  # fmt: skip
 
     def __init__(self, flight: _Flight, upstream: Upstream, now_us: int) -> None:
@@ -268,7 +273,8 @@ class _Attempt:
         self._upstream = upstream
         self._exchanges: list[_Exchange] = []
         self._is_over = self._has_asked_again = False
-        self._has_tried_tcp = self._letters_differed = False
+        self._has_tried_tcp = self._letters_differed = self._cookie_differed = False
+        self._was_bad_cookie = False
         self._mismatched = 0
         self._probe: _Probe | None = None
         self._sent_us = now_us
@@ -294,18 +300,27 @@ class _Attempt:
         flags = RD | CD if question.is_checking_disabled else RD
         if upstream.address.is_trusted:
             flags |= AD  # RFC 6840 section 5.7: we can make use of the answer's
+        cookie = self._cookie(now_us)
         packet = build_query(
             asked,
             flags,
             udp_size=UDP_EDNS_MAX if self._with_edns else None,
             is_dnssec_ok=question.is_dnssec_ok,
             block=PADDING_BLOCK if transport in _ENCRYPTED else 0,
+            options=cookie,
         )
         carrier = upstream.carrier(over_tcp=over_tcp)
-        exchange = _Exchange(self, carrier, packet, asked, is_exact, over_tcp, now_us)
+        exchange = _Exchange(self, carrier, packet, asked, is_exact, over_tcp, now_us, cookie)
         self._exchanges.append(exchange)
         upstream.requests["tcp" if over_tcp and transport == "udp" else transport] += 1
         carrier.send(exchange)
+
+    def _cookie(self, now_us: int) -> bytes:
+        """The option for a query; the second one has none where the first may be lost for it."""
+        jar = self._upstream.cookies
+        if jar is None or not self._with_edns or (self._has_asked_again and not jar.is_expected):
+            return b""
+        return jar.option(now_us, self._flight.forwarder.chance)
 
     def _send_over_tcp(self) -> None:
         if not self._has_tried_tcp:
@@ -370,8 +385,27 @@ class _Attempt:
             else:
                 self._send_over_tcp()
             return True
+        if exchange.cookie and not self._is_shown_a_cookie(exchange, packet):
+            return False
         self._take(exchange, packet)
         return True
+
+    def _is_shown_a_cookie(self, exchange: "_Exchange", packet: bytes) -> bool:
+        """Whether a response shows the cookie that it must (RFC 7873 section 5.3). If not, it is a
+        forgery, or cookies do not come through any more: TCP tells."""
+        upstream = self._upstream
+        jar = upstream.cookies
+        assert jar is not None, "who sent a cookie has a jar"
+        shown = jar.judge(exchange.cookie, cookie_of(exchange.question, packet))
+        if exchange.is_over_tcp or (shown == "none" and not jar.is_expected):
+            return True
+        if shown == "good":
+            jar.came_back()
+            return True
+        upstream.mismatched += 1
+        self._cookie_differed = True
+        self._send_over_tcp()
+        return False
 
     def _take(self, exchange: "_Exchange", packet: bytes) -> None:
         upstream = self._upstream
@@ -383,6 +417,9 @@ class _Attempt:
             self._heard(exchange)
             self._fail("malformed")
             return
+        is_about_cookies = message.rcode == BADCOOKIE or (message.rcode == FORMERR and packet[11])
+        if exchange.cookie and is_about_cookies and self._ask_past_cookies(exchange, message.rcode):
+            return
         if self._with_edns and message.rcode in (FORMERR, NOTIMP, _BADVERS) and not packet[11]:
             # RFC 6891 section 7: it does not know EDNS.
             now_us = self._now_us()
@@ -391,7 +428,7 @@ class _Attempt:
             self._exchanges.remove(exchange)
             self._send(now_us, over_tcp=self._has_tried_tcp)
             return
-        self._note_letters(exchange)
+        self._note_defences(exchange)
         latency_us = self._heard(exchange)
         self._exchanges.remove(exchange)  # over, as its carrier is told
         upstream.responses[message.rcode] += 1
@@ -410,8 +447,33 @@ class _Attempt:
 
     # --- inside -------------------------------------------------------------------------
 
-    def _note_letters(self, exchange: "_Exchange") -> None:
+    def _ask_past_cookies(self, exchange: "_Exchange", rcode: int) -> bool:
+        """Ask again where a server wants another cookie, or knows EDNS and no cookies (RFC 7873
+        section 5.3)."""
+        jar = self._upstream.cookies
+        assert jar is not None, "who sent a cookie has a jar"
+        if exchange.is_over_tcp or (rcode == FORMERR and jar.is_expected):
+            return False
+        self._exchanges.remove(exchange)
+        now_us = self._now_us()
+        if rcode == FORMERR:
+            jar.leave_out(now_us)
+            self._send(now_us)
+        elif self._was_bad_cookie:
+            self._send_over_tcp()
+        else:
+            self._was_bad_cookie = True
+            self._send(now_us)
+        return True
+
+    def _note_defences(self, exchange: "_Exchange") -> None:
+        """What an answer that was taken says of letters and cookies."""
         upstream = self._upstream
+        if upstream.cookies is not None and (
+            (self._cookie_differed and exchange.is_over_tcp)
+            or (self._has_asked_again and self._with_edns and not exchange.cookie)
+        ):
+            upstream.cookies.was_lost(self._now_us())
         if exchange.is_exact:
             upstream.letters_lost = 0
         elif self._letters_differed and exchange.is_over_tcp:
@@ -476,6 +538,7 @@ class _Exchange:
     __slots__ = (
         "_attempt",
         "carrier",
+        "cookie",
         "is_exact",
         "is_over_tcp",
         "packet",
@@ -492,8 +555,10 @@ class _Exchange:
         is_exact: bool,
         is_over_tcp: bool,
         sent_us: int,
+        cookie: bytes,
     ) -> None:
         self._attempt = attempt
+        self.cookie = cookie  # the option
         self.carrier = carrier
         self.packet = packet
         self.question = question  # with the letters as they were sent
