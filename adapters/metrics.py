@@ -106,6 +106,9 @@ METRICS: Final = {
     "querylog_written_total": Declared("counter", "Queries logged"),
     "querylog_waiting": Declared("gauge", "Queries noted and not handed over yet"),
     "querylog_restarts_total": Declared("counter", "Times that its process ended by itself"),
+    "leader": Declared("gauge", "1 on the node that does what one of them does", ("role",)),
+    "role_active": Declared("gauge", "1 while a part of the server runs here", ("role",)),
+    "role_restarts_total": Declared("counter", "Times that a part began again", ("role",)),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
 }
 

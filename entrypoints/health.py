@@ -10,6 +10,7 @@ from kudurru.domain.ports import PacketEngine
 from kudurru.domain.reconcile.notifies import NotifyStatistics
 from kudurru.entrypoints.list_keeper import Statistics as ListStatistics
 from kudurru.entrypoints.list_service import ListRow
+from kudurru.entrypoints.runner import RunnerStatus
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.pipeline import NO_REPLY, Pipeline
@@ -79,6 +80,13 @@ def list_samples(rows: Iterable[ListRow], seen: ListStatistics) -> Iterator[Samp
     for result, count in seen.builds.items():
         yield Sample("blocklist_builds_total", (result,), count)
     yield Sample("blocklist_table_bytes", (), seen.bytes)
+
+
+def runner_samples(seen: RunnerStatus) -> Iterable[Sample]:
+    yield Sample("leader", (seen.role,), seen.is_leader)
+    for one in seen.runnables:
+        yield Sample("role_active", (one.name,), one.state == "running")
+        yield Sample("role_restarts_total", (one.name,), one.restarts)
 
 
 def _limiter_samples(limiter: RateLimiter) -> Iterable[Sample]:
