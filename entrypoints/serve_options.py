@@ -48,6 +48,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     pid_file: Path | None = None
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
+    retention: timedelta = timedelta(days=400)  # 0: nothing goes
     trusted_keys: tuple[str, ...] = ()
     snapshot_interval_s: float = 0.0  # 0: only when it stops
     secrets_key: str = ""
