@@ -188,12 +188,12 @@ class _Connection(asyncio.Protocol):
     # --- reading ------------------------------------------------------------------------
 
     def eof_received(self) -> bool:
-        """A client that sends no more may still wait for its answer."""
+        """A client that sends no more may still wait for its answer; one of a stream is gone."""
         self._is_closing = True
-        return self._task is not None or bool(self._waiting)
+        return not self._is_streaming and (self._task is not None or bool(self._waiting))
 
     def data_received(self, data: bytes) -> None:
-        if self._is_closing or self._is_refused:
+        if self._is_closing or self._is_refused or self._is_streaming:
             return
         self._head_octets += len(data)
         try:
@@ -408,6 +408,7 @@ class _Connection(asyncio.Protocol):
         """Parts as they come, each as a chunk. A client that takes nothing for `request_s` is cut
         off; one that only waits is not."""
         self._is_streaming = True
+        self._transport.resume_reading()  # to see it go; what it sends is dropped
         head = "\r\n".join(self._head(200, answer.content_type, stays=False))
         self._transport.write(f"{head}\r\nTransfer-Encoding: chunked\r\n\r\n".encode("latin-1"))
         try:
