@@ -38,6 +38,7 @@ from kudurru.domain.object_store import (
 )
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.restore import Scope
+from kudurru.entrypoints import directory
 from kudurru.entrypoints.rest import watching
 from kudurru.entrypoints.rest.calls import MERGE_PATCH, Answer, Call, Param
 from kudurru.entrypoints.rest.routes import Route
@@ -120,7 +121,8 @@ def routes() -> Iterator[Route]:
     )  # fmt: skip
     yield Route(
         method="GET", path=f"/{DNS_ZONE.plural}/{{name}}/export", right="zones.export",
-        handler=export, about="The zone as a master file.", tag="objects",
+        handler=export, about="The zone, by object name or DNS name, as a master file.",
+        tag="objects", params=(AT,),
         reply={"type": "string"}, reply_types=("text/dns",),
     )  # fmt: skip
     yield Route(
@@ -241,14 +243,26 @@ def _list_document(kind: Kind, items: list[Any], version: str, more: str) -> dic
 
 
 async def export(call: Call) -> Response:
-    key = key_in(DNS_ZONE, call)
     await _settled(call)
-    node = call.context.node
-    stored = node.objects.find(key)
-    if stored is None or not may_see(call, stored):
-        raise NotFound(f"{ref_of(key)} does not exist")
-    lines = await call.context.aside(lambda: list(export_zone(node, ref_of(key).name)))
+    lines = await call.context.aside(partial(_exported, call))
     return Response(200, "".join(lines).encode(), "text/dns")
+
+
+def _exported(call: Call) -> list[str]:
+    """By object name or DNS name. Raises: NotFound."""
+    node, name = call.context.node, call.names["name"]
+    if "at" not in call.params:
+        state = node.zones.find(name)
+        if state is not None and call.principal.rights.may_see(state.key, f"/{state.name}"):
+            return list(export_zone(node, name))
+        raise NotFound(f"there is no zone {name!r} here")
+    now_us = node.clock.now_us()
+    upto = targets.resolve(call.text("at"), node.log, now_us)
+    meant = as_of.zone_named(node.log, name, upto)
+    key = key_of(DNS_ZONE.name, "", meant)
+    if not call.principal.rights.may_see(key, f"/{meant}"):
+        raise NotFound(f"there was no zone {name!r} here")
+    return directory.export_as_of(node.log, upto, meant)
 
 
 async def problems(call: Call) -> Any:
@@ -350,7 +364,7 @@ async def delete(kind: Kind, call: Call) -> Status:
     expected = _precondition(call, key)
     command = _delete_command(call, key, _manager(call), expected, force=call.has("force"))
     result = await _submit(call, [command])
-    return success(f"{ref_of(key)} deleted, at position {result.seq}")
+    return success(f"{ref_of(key)} deleted", position=result.seq)
 
 
 def _delete_command(
