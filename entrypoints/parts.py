@@ -12,6 +12,7 @@ from kudurru.adapters.lists.files import ListFiles
 from kudurru.adapters.neighbours import NeighbourTable
 from kudurru.adapters.refresh_times import RefreshTimes
 from kudurru.adapters.secret_files import secret_in
+from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import NotFound
@@ -26,6 +27,7 @@ from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_service import status_of
 from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.query_logging import QueryLog
+from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshot_job import SnapshotJob
 from kudurru.entrypoints.wiring import Change, Node
@@ -50,6 +52,7 @@ class Parts:
     notifier: Notifier
     cookies: Cookies
     neighbours: NeighbourTable
+    old_rows: OldRows | None
 
 
 def open_parts(
@@ -78,7 +81,12 @@ def open_parts(
         notifier=Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit),
         cookies=Cookies(secret),
         neighbours=NeighbourTable(),
+        old_rows=None if node.why_not_writable is not None else _old_rows(options, node, writer),
     )
+
+
+def _old_rows(options: ServeOptions, node: Node, writer: Writer) -> OldRows:
+    return OldRows(node, writer, LoopTimers(), lambda: options.retention)
 
 
 def _checkpointer(options: ServeOptions, directory: DataDir, node: Node) -> Checkpointer | None:
