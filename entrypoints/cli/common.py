@@ -26,6 +26,7 @@ from kudurru.entrypoints.wiring import Node
 
 if TYPE_CHECKING:
     from kudurru.domain.documents import Document
+    from kudurru.domain.settings import Settings
 
 DataOption = Annotated[
     Path,
@@ -75,10 +76,17 @@ def me(source: str = "cli") -> Who:
 
 
 @contextmanager
-def service(data: Path, *, write: bool = False, secrets_key: str = "") -> Iterator[Service]:
+def service(
+    data: Path, *, write: bool = False, secrets_key: str = "", settings: "Settings | None" = None
+) -> Iterator[Service]:
     """The node of a data directory: through the server that holds it, else directly."""
     with directory.open_service(
-        data, who=me(), write=write, on_damage=_warn_of_damage, secrets_key=secrets_key
+        data,
+        who=me(),
+        write=write,
+        on_damage=_warn_of_damage,
+        secrets_key=secrets_key,
+        settings=settings,
     ) as found:
         yield found
 
