@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock
-from kudurru.adapters.http_ops import HttpServer, health_routes
+from kudurru.adapters.http_ops import HttpServer, health_routes, lameduck_actions, lameduck_routes
 from kudurru.adapters.metrics import Metrics, metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.domain.ports import PacketEngine
@@ -61,7 +61,8 @@ class Front:
         self.bound = bind_listeners(pairs, options.sockets)
         for one in self.bound:
             stack.callback(close, one)
-        self._web = [self._bound(address) for address in (options.http, options.ops)]
+        self._api = self._bound(options.http)
+        self._ops = self._bound(options.ops)
         self._scraped = self._bound(options.metrics)
         self.resolving = self._resolving()
         self.cache_keeper = self._cache_keeper()
@@ -78,18 +79,22 @@ class Front:
         """Serve. Returns the ready line."""
         readiness, options = self._readiness, self._options
         health = health_routes(readiness.why_not, readiness.warnings)
+        shown = lameduck_routes(lambda: readiness.is_lameduck)
+        actions = lameduck_actions(lambda: readiness.is_lameduck, readiness.ask_lameduck)
         names = [options.node_name] if options.node_name else []
         servers: list[HttpServer | PacketEngine] = [
-            *(HttpServer(health, one.sockets, names=names) for one in self._web),
+            HttpServer(health, self._api.sockets, names=names),
+            HttpServer(health | shown, self._ops.sockets, actions=actions, names=names),
             HttpServer(metrics_routes(self.metrics), self._scraped.sockets, names=names),
             *(engine for _, engine in self.engines),
         ]
         self._stack.push_async_callback(stop_all, servers)
         for server in servers:
             await server.start()
-        http, ops = (one.address for one in self._web)
-        shown = _shown(self.bound) | {"http": http, "ops": ops, "metrics": self._scraped.address}
-        return "ready " + " ".join(f"{name}={address}" for name, address in shown.items())
+        addresses = _shown(self.bound)
+        for name, one in (("http", self._api), ("ops", self._ops), ("metrics", self._scraped)):
+            addresses[name] = one.address
+        return "ready " + " ".join(f"{name}={address}" for name, address in addresses.items())
 
     def invalidate(self) -> None:
         """Forget remembered answers."""
