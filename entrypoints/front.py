@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from kudurru import __version__
-from kudurru.adapters.clock import SystemClock
+from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.http_ops import HttpServer, health_routes, lameduck_actions, lameduck_routes
 from kudurru.adapters.metrics import Metrics, metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
+from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.ports import PacketEngine
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.directory import pipeline_of
@@ -26,6 +27,7 @@ from kudurru.entrypoints.listeners import (
 from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.resolving import Resolving
+from kudurru.entrypoints.selfcheck import SelfCheck, probes_of
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
@@ -73,6 +75,9 @@ class Front:
         self.engines = engines_of(
             options.listeners, self.bound, self.early, self._limiter, certificates
         )
+        id_ = int.from_bytes(SystemEntropy().token(2), "big")
+        self.selfcheck = SelfCheck(probes_of(options.listeners, self.bound, id_), LoopTimers())
+        readiness.add_obstacles(self.selfcheck.problems)
         self.metrics = self._metrics()
 
     async def start(self) -> str:
@@ -150,6 +155,7 @@ class Front:
             parts.node, self.pipeline, self._limiter, self.engines, parts.writer, is_synced
         )
         metrics.add(self.early.samples)
+        metrics.add(self.selfcheck.samples)
         metrics.add(parts.snapshots.samples)
         metrics.add(self.resolving.samples)
         metrics.add(lambda: list_samples(parts.lists.rows(), parts.lists.statistics()))
