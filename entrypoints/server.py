@@ -291,12 +291,15 @@ class Server:
         # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
         gc.disable()
         try:
-            for i, event in enumerate(node.log.read(node.position, self._undamaged())):
-                node.views.follower.apply(event)
-                if i % SLICE == 0:
-                    await asyncio.sleep(0)
-                    if self._stopping.is_set():
-                        return
+            with node.objects.rebuilding():
+                for i, event in enumerate(node.log.read(node.position, self._undamaged())):
+                    node.views.follower.apply(event)
+                    if i % SLICE == 0:
+                        await asyncio.sleep(0)
+                        if self._stopping.is_set():
+                            return
+            while node.objects.settle_some(SLICE):
+                await asyncio.sleep(0)
         finally:
             gc.enable()
         gc.collect()
