@@ -39,6 +39,7 @@ METRICS: Final = {
     "dns_connections_timed_out_total": Declared("counter", "Connections cut late", ("proto",)),
     "ratelimit_verdicts_total": Declared("counter", "Queries over the limit", ("action",)),
     "ratelimit_buckets": Declared("gauge", "Networks that the limiter remembers"),
+    "listener_answers": Declared("gauge", "0 when it does not answer this node", ("listener",)),
     "dns_handshakes_failed_total": Declared("counter", "TLS handshakes that failed", ("proto",)),
     "event_log_sequence": Declared("gauge", "Position of the newest event"),
     "log_checkpoint_size": Declared("gauge", "Events under the newest signed checkpoint"),

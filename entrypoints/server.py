@@ -135,6 +135,7 @@ class Server:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
         if parts.query_log is not None:
             runner.add("query log", parts.query_log.process.run)
+        runner.add("selfcheck", front.selfcheck.run)
         runner.add("lists", parts.lists.run)
         runner.add("lists: status", parts.lists.run_reports, leader_only=True)
         runner.add("neighbours", partial(keep_neighbours, parts.neighbours))

@@ -16,6 +16,7 @@ from kudurru.domain.events import Position, Who
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, ObjectMeta, metadata_faults
 from kudurru.domain.kinds.registry import Kind, kind_by_word
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
+from kudurru.domain.notation import parse_socket_address
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
@@ -67,7 +68,23 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE|DIR", help="Settings, see `kudurru config`."),
 ]
+OpsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ops", metavar="ADDR:PORT", help="Operations listener. Default: ops.address.",
+        callback=lambda text: _socket_address("--ops", text),
+    ),
+]  # fmt: skip
 DEFAULT_DATA = Path("kudurru-data")
+
+
+def _socket_address(flag: str, text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(parse_socket_address(text))
+    except ValueError as error:
+        raise Invalid(flag, [Cause("", str(error))]) from None
 
 
 def me(source: str = "cli") -> Who:
