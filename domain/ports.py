@@ -454,6 +454,24 @@ class Store(Protocol):
         ...
 
 
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about an object that a person may want to hear of when it happens."""
+
+    key: Key
+    uid: str
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+class EventSink(Protocol):
+    """Where notices go. What it cannot take it drops, and counts."""
+
+    def post(self, notice: Notice) -> None:
+        """Never waits and never raises."""
+        ...
+
+
 class Peer(NamedTuple):
     """Another server, and how to talk to it."""
 

@@ -36,6 +36,7 @@ from kudurru.domain.object_store import (
 )
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Entropy, EventLog
+from kudurru.domain.reconcile.conditions import status_with
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints.steps import PER_STEP, Steps, finish
@@ -46,6 +47,7 @@ from kudurru.projections.follow import Follower
 from kudurru.projections.lists_view import ListsView
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.policy_view import PolicyView
+from kudurru.projections.statuses import Statuses
 from kudurru.projections.zone_state import ZoneState
 from kudurru.projections.zone_view import ZoneView
 
@@ -132,6 +134,7 @@ class Views:
         self.lists = ListsView(on_change)
         self.policies = PolicyView(find_time_zone, on_change)
         self.policies.subscribe(self.lists.inline)
+        self.statuses = Statuses(self.objects, self.zones, self.policies)
         self.bodies = Bodies(self.objects) if hold_bodies else None
         first = [self.bodies] if self.bodies is not None else []
         # The zone view reads objects as they were before the event at hand: it comes first.
@@ -541,11 +544,15 @@ class Node:
             now_s=now_s,
             is_clock_trusted=self.views.clock.is_trusted,
         )
+        generation = stored.body.generation
         status = stamped_status(
             stored.status,
             serial=serial,
             content_hash=zone.digest(),
             record_count=zone.record_count + 1,  # and the SOA, as a zone file has it
-            generation=stored.body.generation,
+            generation=generation,
         )
+        # What else is to be said of it, in the same event.
+        said = self.views.statuses.zone_said(state, status)
+        status = status_with(status, said, generation=generation, now_s=now_s)
         return UpdateStatus(key=state.key, status=status, expected=stored.resource_version)
