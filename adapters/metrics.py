@@ -11,7 +11,12 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from kudurru.adapters.http_ops import Response, Route
@@ -22,7 +27,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Declared(msgspec.Struct, frozen=True):
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "summary"]
     help: str
     labels: tuple[str, ...] = ()
 
@@ -106,6 +111,20 @@ METRICS: Final = {
     "querylog_waiting": Declared("gauge", "Queries noted and not handed over yet"),
     "querylog_restarts_total": Declared("counter", "Times that its process ended by itself"),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
+    "controller_reconciles_total": Declared("counter", "Objects looked at", ("kind", "result")),
+    "controller_reconcile_duration_seconds": Declared("summary", "Time that it took", ("kind",)),
+    "controller_status_writes_total": Declared("counter", "Statuses written", ("kind",)),
+    "controller_resyncs_total": Declared("counter", "Times that all were looked at", ("kind",)),
+    "controller_waiting": Declared("gauge", "Objects to be looked at", ("kind",)),
+    "store_operations_total": Declared("counter", "Calls of the store", ("op", "result")),
+    "store_operation_duration_seconds": Declared("summary", "Time that they took", ("op",)),
+    "store_watchers": Declared("gauge", "Open watches"),
+    "store_watch_resyncs_total": Declared(
+        "counter", "Watches that began with all that is there", ("kind",)
+    ),
+    "store_watch_catchups_total": Declared(
+        "counter", "Times that a slow watch was caught up from the log", ("kind",)
+    ),
 }
 
 RCODES: Final = (
@@ -119,6 +138,7 @@ class Sample(NamedTuple):
     name: str  # of METRICS
     labels: tuple[str, ...]  # values, in the order declared there
     value: float
+    events: float = 0  # of a summary, whose value is the sum of what they took
 
 
 Source = Callable[[], Iterable[Sample]]
@@ -147,15 +167,19 @@ class Metrics(Collector):
         return (_family(name, declared) for name, declared in METRICS.items())
 
     def collect(self) -> Iterator[Metric]:
-        values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in METRICS}
+        values: dict[str, dict[tuple[str, ...], tuple[float, float]]] = {n: {} for n in METRICS}
         for source in self._sources:
-            for name, labels, value in source():
+            for name, labels, value, events in source():
                 of_name = values[name]
-                of_name[labels] = of_name.get(labels, 0) + value
+                before, events_before = of_name.get(labels, (0, 0))
+                of_name[labels] = before + value, events_before + events
         for name, declared in METRICS.items():
             family = _family(name, declared)
-            for labels, value in values[name].items():
-                family.add_metric(labels, value)
+            for labels, (value, events) in values[name].items():
+                if isinstance(family, SummaryMetricFamily):
+                    family.add_metric(labels, count_value=events, sum_value=value)  # type: ignore[arg-type]  # a float as well
+                else:
+                    family.add_metric(labels, value)
             if values[name]:
                 yield family
 
@@ -198,6 +222,13 @@ def engine_samples(proto: str, seen: EngineStatistics) -> list[Sample]:
     return samples
 
 
-def _family(name: str, declared: Declared) -> CounterMetricFamily | GaugeMetricFamily:
-    family = CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily
-    return family(PREFIX + name, declared.help, labels=declared.labels)
+Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
+_FAMILIES: Final[dict[str, type[Family]]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "summary": SummaryMetricFamily,
+}
+
+
+def _family(name: str, declared: Declared) -> Family:
+    return _FAMILIES[declared.kind](PREFIX + name, declared.help, labels=declared.labels)

@@ -367,11 +367,13 @@ class Store(Protocol):
         expected_resource_version: str | None = None,
         dry_run: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> Outcome:
         """Create the object, or replace its spec, labels and annotations; its status stays.
 
         Raises: Invalid with a cause per fault; ManagedBy unless `force`, which takes over the
-        object whole; Conflict when it is not at the expected version, or absent.
+        object whole; Conflict when it is not at the expected version, or absent; MassChange when
+        much of a zone would be lost, unless `allow_mass_change`.
         """
         ...
 
@@ -388,9 +390,10 @@ class Store(Protocol):
         manager: str | None = None,
         force: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> None:
-        """Raises: NotFound; Conflict; ManagedBy when `manager` is given and another, unless
-        `force`."""
+        """Raises: NotFound; Conflict; MassChange; ManagedBy when `manager` is given and another,
+        unless `force`."""
         ...
 
     async def apply_many(
@@ -402,6 +405,7 @@ class Store(Protocol):
         force: bool = False,
         dry_run: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> list[Outcome]:
         """One change set: all or nothing where `info().atomic_batches`. Outcomes in the order
         given, applied first. Raises what `apply` and `delete` do; PartiallyApplied when some of
