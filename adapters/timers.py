@@ -1,9 +1,9 @@
-"""Timers of the event loop, and waiting on any timers."""
+"""Timers of the event loop."""
 
 import asyncio
 from collections.abc import Callable
 
-from kudurru.domain.ports import Timer, Timers
+from kudurru.domain.ports import Timer
 
 
 class LoopTimers:
@@ -14,13 +14,3 @@ class LoopTimers:
 
     def call_later(self, delay_us: int, callback: Callable[[], None]) -> Timer:
         return self._loop.call_later(delay_us / 1_000_000, callback)
-
-
-async def sleep(timers: Timers, delay_us: int) -> None:
-    """Until so much time has passed on these timers."""
-    over = asyncio.Event()
-    timer = timers.call_later(delay_us, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()

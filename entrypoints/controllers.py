@@ -16,22 +16,16 @@ from typing import Any, NamedTuple, NoReturn, assert_never
 
 import msgspec
 
-from kudurru.adapters.timers import sleep
 from kudurru.domain.errors import Conflict, Invalid, KudurruError, NotFound
-from kudurru.domain.events import CONTENT_TYPES, Recorded
-from kudurru.domain.kinds.registry import (
-    BLOCK_LIST,
-    CLIENT_GROUP,
-    DNS_RECORD_SET,
-    DNS_ZONE,
-    POLICY,
-)
+from kudurru.domain.events import Recorded
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.object_store import CONTROLLER, StoredObject, to_document
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, EventSink, Notice, Store, Timers
 from kudurru.domain.reconcile.conditions import DEGRADED, READY, condition
 from kudurru.domain.reconcile.judging import is_new, new_problems
 from kudurru.domain.reconcile.queue import RetryLimit, WorkQueue
+from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.statuses import JUDGED_KINDS
@@ -49,8 +43,6 @@ WARNED = frozenset({"Duplicated", "OutsideZone", "Invalid"})
 """Reasons that people are told of when they come up."""
 
 _SETS, _ZONES = f"{DNS_RECORD_SET.name}/", f"{DNS_ZONE.name}/"
-_REFERRED = (f"{BLOCK_LIST.name}/", f"{CLIENT_GROUP.name}/")
-"""What policies refer to."""
 
 
 class Done(NamedTuple):
@@ -200,40 +192,30 @@ class Controllers:
 
     def _heard(self, recorded: Sequence[Recorded]) -> None:
         """Events, once they are in the views."""
-        refers_elsewhere = False
+        concerned = self._node.views.statuses.concerned
         for event in recorded:
-            if event.key.startswith(_SETS):
-                # One that nothing is said of is none of ours unless the zone view says that there
-                # is a problem: an import brings a hundred thousand of them.
-                if event.ver > 1 and self._has_status(event.key):
-                    self._enqueue(event.key)
-                continue
-            self._enqueue(event.key)
-            refers_elsewhere |= event.type in CONTENT_TYPES and event.key.startswith(_REFERRED)
-        if refers_elsewhere:
-            for key in self._node.objects.keys(POLICY.name):
+            if event.ver == 1 and event.key.startswith(_SETS):
+                continue  # an import brings a hundred thousand of them
+            for key in concerned(event):
                 self._enqueue(key)
-
-    def _has_status(self, key: Key) -> bool:
-        entry = self._node.objects.entry(key)
-        return entry is not None and entry.status != 0
 
     async def _list(self) -> None:
         """Every object of which something is said, or is to be."""
         async with self._writer.applying:
             keys = self._node.objects.all_keys()
             troubled = self._node.zones.with_problems()
+        has_status = self._node.views.statuses.has_status
         for i, key in enumerate(keys):
             if i % SLICE == 0:
                 await asyncio.sleep(0)
-            if not key.startswith(_SETS) or self._has_status(key):
+            if not key.startswith(_SETS) or has_status(key):
                 self._enqueue(key)
         for key in troubled:
             self._enqueue(key)
 
     async def _keep_resynced(self) -> NoReturn:
         while True:
-            await sleep(self._timers, RESYNC_US)
+            await pause(self._timers, RESYNC_US)
             await self._list()
             self._resyncs.update(list(self._kinds))
 
@@ -292,13 +274,14 @@ class Controllers:
             self._written.pop(key, None)
             self._serials.pop(key, None)
             return Done()
-        if self._awaits_stamp(key):
+        statuses = self._node.views.statuses
+        if statuses.awaits_stamp(key):
             return Done()  # which is a status too, and brings us back
         self._tell_serial(stored)
         written = self._unseen(stored)
         before = written.status if written is not None else stored.status
         now_s = self._clock.now_us() // 1_000_000
-        after = self._node.views.statuses.status_of(stored, before, now_s)
+        after = statuses.status_of(stored, before, now_s)
         if after is None or after == before:
             return Done()
         if written is not None:
@@ -309,14 +292,6 @@ class Controllers:
         self._written[key] = _Written(stored.resource_version, after)
         self._tell_news(stored, before, after)
         return Done()
-
-    def _awaits_stamp(self, key: Key) -> bool:
-        if not key.startswith(_ZONES):
-            return False
-        state = self._node.zones.state(ref_of(key).name)
-        if state is None or state.zone is None or state.spec.type != "Primary":
-            return False
-        return state.zone.has_unstamped_changes()
 
     def _unseen(self, stored: StoredObject) -> _Written | None:
         """What was written of an object and the views do not show yet."""

@@ -11,6 +11,7 @@ from kudurru.domain.reconcile.notifies import NotifyStatistics
 from kudurru.entrypoints.controllers import ControllerStatistics
 from kudurru.entrypoints.list_keeper import Statistics as ListStatistics
 from kudurru.entrypoints.list_service import ListRow
+from kudurru.entrypoints.runner import RunnerStatus
 from kudurru.entrypoints.store_counts import StoreStatistics
 from kudurru.entrypoints.watches import WatchStatistics
 from kudurru.entrypoints.wiring import Node
@@ -112,6 +113,13 @@ def list_samples(rows: Iterable[ListRow], seen: ListStatistics) -> Iterator[Samp
     for result, count in seen.builds.items():
         yield Sample("blocklist_builds_total", (result,), count)
     yield Sample("blocklist_table_bytes", (), seen.bytes)
+
+
+def runner_samples(seen: RunnerStatus) -> Iterable[Sample]:
+    yield Sample("leader", (seen.role,), seen.is_leader)
+    for one in seen.runnables:
+        yield Sample("role_active", (one.name,), one.state == "running")
+        yield Sample("role_restarts_total", (one.name,), one.restarts)
 
 
 def _limiter_samples(limiter: RateLimiter) -> Iterable[Sample]:

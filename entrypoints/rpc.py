@@ -32,7 +32,6 @@ from kudurru.domain.errors import (
 from kudurru.domain.events import Who
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import NOT_UNICODE
-from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import service
@@ -50,6 +49,7 @@ from kudurru.entrypoints.service import (
     ListReply,
     ListRequest,
     MarkRequest,
+    as_key,
     manifest_from_wire,
     manifest_to_wire,
 )
@@ -317,6 +317,13 @@ class RpcServer:
         finally:
             os.umask(before)
 
+    async def run(self) -> None:
+        """Once it has started, until it is cancelled."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.stop()
+
     async def stop(self) -> None:
         """Commands that are under way get DRAIN_S for their answers."""
         self._is_stopping = True
@@ -386,13 +393,6 @@ def _as_call(value: Any) -> tuple[str, Any]:
             return method, argument
         case _:
             raise Invalid("request", [Cause("", "not [method, argument]")])
-
-
-def as_key(value: Any) -> Key:
-    """A key that a client sent. Raises: Invalid."""
-    if isinstance(value, str) and value.count("/") == 2 and value.partition("/")[0] in KINDS:
-        return Key(value)
-    raise Invalid("request", [Cause("", f"{value!r} is no key of an object")])
 
 
 async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> ChangeRequest:

@@ -7,7 +7,7 @@ memory log, and the server drives it from its one writer.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 import msgspec
@@ -52,6 +52,8 @@ from kudurru.projections.zone_state import ZoneState
 from kudurru.projections.zone_view import ZoneView
 
 log = logging.getLogger("kudurru")
+
+_ZONES = "DNSZone/"
 
 STEPPED_MIN = 500
 """Events that are not taken in without a break. Before a break what is served is copied, and a
@@ -375,18 +377,46 @@ class Node:
         if steps := self.clock_steps(now_us):
             self.take_in(self.append(steps, at_us, self.position))
         decided_at = self.position
-        with self._ahead_of_log(at_us) as record:
+        with self._ahead_of_log(at_us) as record, self._judged() as judged:
             record(decided.events)
-            for command in self.stamps(change.imported_serials):
-                stamp, _ = self._batch(now_us).decide(command)
-                record(stamp)
-                decided.events += stamp
+            judged.update(self._concerned(decided.events))
+            # Statuses before stamps, as a server has them.
+            for command in chain(self.judgements(judged), self.stamps(change.imported_serials)):
+                led_to, _ = self._batch(now_us).decide(command)
+                record(led_to)
+                decided.events += led_to
             who = msgspec.structs.replace(change.who, wall=now_us)
             change_set = ChangeSet(tuple(decided.events), who, change.secrets)
             recorded = self.append([change_set], at_us, decided_at)
         result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)
         return result
+
+    @contextmanager
+    def _judged(self) -> Iterator[dict[Key, None]]:
+        """Objects that the zone view tells of, as it takes in what happens inside, in order."""
+        found: dict[Key, None] = {}
+        self.zones.on_judged = lambda key: found.setdefault(key)
+        try:
+            yield found
+        finally:
+            self.zones.on_judged = None
+
+    def _concerned(self, events: Iterable[Event]) -> dict[Key, None]:
+        concerned = self.views.statuses.concerned
+        return {key: None for event in events for key in concerned(event)}
+
+    def judgements(self, keys: Iterable[Key]) -> Iterator[UpdateStatus]:
+        """Status writes that are due for these objects, zones last: what is to be said of a record
+        set reaches its zone. Each is worked out when it is asked for."""
+        statuses, now_s = self.views.statuses, self.clock.now_us() // 1_000_000
+        for key in sorted(keys, key=lambda key: key.startswith(_ZONES)):
+            stored = self.objects.find(key)
+            if stored is None or statuses.awaits_stamp(key):
+                continue
+            after = statuses.status_of(stored, stored.status, now_s)
+            if after is not None and after != stored.status:
+                yield UpdateStatus(key=key, status=after, expected=stored.resource_version)
 
     def append(
         self, sets: Sequence[ChangeSet], at_us: int, decided_at: Position | None = None

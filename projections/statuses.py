@@ -3,10 +3,12 @@
 It holds nothing of its own: the views are the cache that every reconciler shares.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from kudurru.domain.events import CONTENT_TYPES, Event, Recorded
 from kudurru.domain.kinds.blocklist import BlockListSpec, SourceStatus
 from kudurru.domain.kinds.clientgroup import ClientGroupSpec
 from kudurru.domain.kinds.meta import is_enabled
@@ -19,7 +21,7 @@ from kudurru.domain.kinds.registry import (
 )
 from kudurru.domain.kinds.stored import read_record_set, reader_of
 from kudurru.domain.object_store import StoredObject
-from kudurru.domain.objects import ref_of
+from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.reconcile import judging
 from kudurru.domain.reconcile.conditions import SWITCHED_OFF, Fault, Said, status_with
 from kudurru.projections.objects_view import ObjectsView
@@ -28,6 +30,10 @@ from kudurru.projections.zone_state import ZoneState
 from kudurru.projections.zone_view import ZoneView
 
 JUDGED_KINDS = (DNS_ZONE, DNS_RECORD_SET, BLOCK_LIST, CLIENT_GROUP, POLICY)
+
+_JUDGED = frozenset(kind.name for kind in JUDGED_KINDS)
+_REFERRED = frozenset({BLOCK_LIST.name, CLIENT_GROUP.name})
+"""What policies refer to."""
 
 _read_list = reader_of(BlockListSpec)
 _read_group = reader_of(ClientGroupSpec)
@@ -40,6 +46,32 @@ class Statuses:
         self._objects = objects
         self._zones = zones
         self._policies = policies
+
+    def has_status(self, key: Key) -> bool:
+        entry = self._objects.entry(key)
+        return entry is not None and entry.status != 0
+
+    def concerned(self, event: Event | Recorded) -> Iterable[Key]:
+        """Objects of which something else may have to be said after an event that is in the views,
+        but for those that the zone view tells of."""
+        kind = event.key.partition("/")[0]
+        if kind == DNS_RECORD_SET.name:
+            # One that nothing is said of has no problem, or the zone view would tell.
+            return (event.key,) if self.has_status(event.key) else ()
+        if kind not in _JUDGED:
+            return ()
+        if kind in _REFERRED and event.type in CONTENT_TYPES:
+            return (event.key, *self._objects.keys(POLICY.name))
+        return (event.key,)
+
+    def awaits_stamp(self, key: Key) -> bool:
+        """Whether a zone is about to get a serial, and with it a whole status."""
+        if not key.startswith(f"{DNS_ZONE.name}/"):
+            return False
+        state = self._zones.state(ref_of(key).name)
+        if state is None or state.zone is None or state.spec.type != "Primary":
+            return False
+        return state.zone.has_unstamped_changes()
 
     def status_of(self, stored: StoredObject, before: Any, now_s: int) -> dict[str, Any] | None:
         """The whole status that an object should have when it has the one `before`, fields of

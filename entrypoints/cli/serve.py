@@ -111,7 +111,8 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
     from kudurru.entrypoints import logs
     from kudurru.entrypoints.checkpoints import CheckpointPolicy
     from kudurru.entrypoints.list_options import list_options
-    from kudurru.entrypoints.server import ServeOptions, Server
+    from kudurru.entrypoints.serve_options import ServeOptions
+    from kudurru.entrypoints.server import Server
 
     logs.start(settings.log.level, settings.log.format)
     _allow_many_files()
