@@ -99,6 +99,7 @@ METRICS: Final = {
     "upstream_mismatched_total": Declared(
         "counter", "Responses that answered nothing we asked", ("upstream",)
     ),
+    "upstream_cookies": Declared("gauge", "1 where answers have to show a cookie", ("upstream",)),
     "upstream_inflight": Declared("gauge", "Questions under way", ("upstream",)),
     "upstream_latency_seconds_total": Declared(
         "counter", "Time that answers took, to be divided by their number", ("upstream",)
@@ -130,6 +131,12 @@ METRICS: Final = {
     ),
 }
 
+_SAMPLED: Final = [
+    name + end
+    for name, declared in METRICS.items()
+    for end in (("_sum", "_count") if declared.kind == "summary" else ("",))
+]
+
 RCODES: Final = (
     *("NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED"),
     *("YXDOMAIN", "YXRRSET", "NXRRSET", "NOTAUTH", "NOTZONE"),
@@ -138,10 +145,9 @@ RCODES: Final = (
 
 
 class Sample(NamedTuple):
-    name: str  # of METRICS
+    name: str  # of METRICS; of a summary with _sum or _count behind it
     labels: tuple[str, ...]  # values, in the order declared there
     value: float
-    events: float = 0  # of a summary, whose value is the sum of what they took
 
 
 Source = Callable[[], Iterable[Sample]]
@@ -170,20 +176,21 @@ class Metrics(Collector):
         return (_family(name, declared) for name, declared in METRICS.items())
 
     def collect(self) -> Iterator[Metric]:
-        values: dict[str, dict[tuple[str, ...], tuple[float, float]]] = {n: {} for n in METRICS}
+        values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _SAMPLED}
         for source in self._sources:
-            for name, labels, value, events in source():
+            for name, labels, value in source():
                 of_name = values[name]
-                before, events_before = of_name.get(labels, (0, 0))
-                of_name[labels] = before + value, events_before + events
+                of_name[labels] = of_name.get(labels, 0) + value
         for name, declared in METRICS.items():
             family = _family(name, declared)
-            for labels, (value, events) in values[name].items():
-                if isinstance(family, SummaryMetricFamily):
-                    family.add_metric(labels, count_value=events, sum_value=value)  # type: ignore[arg-type]  # a float as well
-                else:
+            if isinstance(family, SummaryMetricFamily):
+                for labels, seconds in values[f"{name}_sum"].items():
+                    count = values[f"{name}_count"].get(labels, 0)
+                    family.add_metric(labels, count_value=int(count), sum_value=seconds)
+            else:
+                for labels, value in values[name].items():
                     family.add_metric(labels, value)
-            if values[name]:
+            if family.samples:
                 yield family
 
 

@@ -78,8 +78,8 @@ def controller_samples(seen: ControllerStatistics) -> Iterator[Sample]:
         yield Sample("controller_reconciles_total", (kind, result), count)
         passes[kind] += count
     for kind, seconds in seen.seconds.items():
-        name = "controller_reconcile_duration_seconds"
-        yield Sample(name, (kind,), seconds, passes[kind])
+        yield Sample("controller_reconcile_duration_seconds_sum", (kind,), seconds)
+        yield Sample("controller_reconcile_duration_seconds_count", (kind,), passes[kind])
     for kind, count in seen.status_writes.items():
         yield Sample("controller_status_writes_total", (kind,), count)
     for kind, count in seen.resyncs.items():
@@ -94,7 +94,8 @@ def store_samples(seen: StoreStatistics, watches: WatchStatistics) -> Iterator[S
         yield Sample("store_operations_total", (op, result), count)
         calls[op] += count
     for op, seconds in seen.seconds.items():
-        yield Sample("store_operation_duration_seconds", (op,), seconds, calls[op])
+        yield Sample("store_operation_duration_seconds_sum", (op,), seconds)
+        yield Sample("store_operation_duration_seconds_count", (op,), calls[op])
     yield Sample("store_watchers", (), watches.watchers)
     for kind, count in seen.relists.items():
         yield Sample("store_watch_resyncs_total", (kind,), count)

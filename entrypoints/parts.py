@@ -29,6 +29,7 @@ from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_service import status_of
 from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.query_logging import QueryLog
+from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshot_job import SnapshotJob
 from kudurru.entrypoints.store import LogStore
@@ -61,6 +62,7 @@ class Parts:
     hub: Hub
     store: LogStore
     controllers: Controllers
+    old_rows: OldRows | None
 
 
 def open_parts(
@@ -103,11 +105,16 @@ def open_parts(
             sink=LogSink(log),
             coalesce_us=round(options.coalesce_s * 1_000_000),
         ),
+        old_rows=None if node.why_not_writable is not None else _old_rows(options, node, writer),
     )
 
 
 def _driver(node: Node) -> str:
     return "postgres" if node.log.is_shared else "sqlite"
+
+
+def _old_rows(options: ServeOptions, node: Node, writer: Writer) -> OldRows:
+    return OldRows(node, writer, LoopTimers(), lambda: options.retention)
 
 
 def _checkpointer(options: ServeOptions, directory: DataDir, node: Node) -> Checkpointer | None:

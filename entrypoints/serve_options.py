@@ -1,5 +1,6 @@
 """What `serve` needs of the settings."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     pid_file: Path | None = None
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
+    retention: timedelta = timedelta(days=400)  # 0: nothing goes
     trusted_keys: tuple[str, ...] = ()
     snapshot_interval_s: float = 0.0  # 0: only when it stops
     secrets_key: str = ""

@@ -377,9 +377,9 @@ class Node:
         if steps := self.clock_steps(now_us):
             self.take_in(self.append(steps, at_us, self.position))
         decided_at = self.position
-        with self._ahead_of_log(at_us) as record, self._judged() as judged:
+        with self._ahead_of_log(at_us) as record, self.judged() as judged:
             record(decided.events)
-            judged.update(self._concerned(decided.events))
+            judged.update(self.concerned(decided.events))
             # Statuses before stamps, as a server has them.
             for command in chain(self.judgements(judged), self.stamps(change.imported_serials)):
                 led_to, _ = self._batch(now_us).decide(command)
@@ -393,7 +393,7 @@ class Node:
         return result
 
     @contextmanager
-    def _judged(self) -> Iterator[dict[Key, None]]:
+    def judged(self) -> Iterator[dict[Key, None]]:
         """Objects that the zone view tells of, as it takes in what happens inside, in order."""
         found: dict[Key, None] = {}
         self.zones.on_judged = lambda key: found.setdefault(key)
@@ -402,7 +402,8 @@ class Node:
         finally:
             self.zones.on_judged = None
 
-    def _concerned(self, events: Iterable[Event]) -> dict[Key, None]:
+    def concerned(self, events: Iterable[Event]) -> dict[Key, None]:
+        """Objects that these events concern, once they are in the views, in order."""
         concerned = self.views.statuses.concerned
         return {key: None for event in events for key in concerned(event)}
 

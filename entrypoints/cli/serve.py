@@ -144,6 +144,7 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
             interval_s=settings.audit.checkpoint.interval.total_seconds(),
             publish=settings.audit.checkpoint.publish,
         ),
+        retention=settings.audit.retention,
         trusted_keys=settings.audit.trusted_keys,
         snapshot_interval_s=settings.snapshots.interval.total_seconds(),
         secrets_key=settings.node.secrets_key,
