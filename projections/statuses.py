@@ -1,6 +1,8 @@
 """What the statuses of objects say now, worked out from the views.
 
-It holds nothing of its own: the views are the cache that every reconciler shares.
+It holds nothing of its own: the views are the cache that every reconciler shares. A record set that
+is as it should be gets no status before something was wrong with it: an import must not write
+everything twice.
 """
 
 from collections.abc import Iterable
@@ -73,11 +75,22 @@ class Statuses:
             return False
         return state.zone.has_unstamped_changes()
 
-    def status_of(self, stored: StoredObject, before: Any, now_s: int) -> dict[str, Any] | None:
+    def status_of(
+        self, stored: StoredObject, before: Any, now_s: int, *, is_asked: bool = False
+    ) -> dict[str, Any] | None:
         """The whole status that an object should have when it has the one `before`, fields of
-        others as they are; None for one that needs none."""
-        if stored.key.startswith("DNSRecordSet/"):
-            return self._record_set(stored, before, now_s)
+        others as they are; None for one that needs none, unless somebody asked for it."""
+        if stored.key.startswith(f"{DNS_RECORD_SET.name}/"):
+            problems = self._zones.problems(stored.key)
+            if not problems and not before and not is_asked:
+                return None
+            return judging.record_set_status(
+                before,
+                problems,
+                endpoints=len(read_record_set(stored.body.spec).endpoints),
+                generation=stored.body.generation,
+                now_s=now_s,
+            )
         said = self._said(stored, before)
         if said is None:
             return before  # type: ignore[no-any-return]  # a status, of a kind that is not judged
@@ -91,17 +104,6 @@ class Statuses:
             is_secondary=state.spec.type == "Secondary",
             holder=holder.name if holder is not None and holder is not state else "",
             troubled=self._zones.troubled(state.name),
-        )
-
-    def _record_set(
-        self, stored: StoredObject, before: dict[str, Any] | None, now_s: int
-    ) -> dict[str, Any] | None:
-        return judging.record_set_status(
-            before,
-            self._zones.problems(stored.key),
-            endpoints=len(read_record_set(stored.body.spec).endpoints),
-            generation=stored.body.generation,
-            now_s=now_s,
         )
 
     def _said(self, stored: StoredObject, before: dict[str, Any] | None) -> tuple[Said, ...] | None:

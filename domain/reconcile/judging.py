@@ -1,8 +1,7 @@
 """What the status of an object says, kind by kind, from facts that the views have.
 
 Pure: the same facts lead to the same status on every node, and a status that says what is so is
-given back as it is. A record set that is as it should be has nothing to say, and gets no status
-before something was wrong with it: an import must not write everything twice.
+given back as it is.
 """
 
 from collections.abc import Sequence
@@ -63,11 +62,8 @@ def record_set_status(
     endpoints: int,
     generation: int,
     now_s: int,
-) -> dict[str, Any] | None:
-    """The whole status of a DNSRecordSet of so many endpoints; None: there is none, and nothing to
-    be said."""
-    if not problems and not before:
-        return None
+) -> dict[str, Any]:
+    """The whole status of a DNSRecordSet of so many endpoints."""
     faults = [Fault(problem.reason, _problem_text(problem)) for problem in problems]
     concerns_all = any(not problem.record_type for problem in problems)
     said = judged(faults, works=not concerns_all and len(problems) < endpoints)
