@@ -77,6 +77,7 @@ from kudurru.entrypoints.service import (
     erased,
     export_zone,
     pruned,
+    read_conditions,
     read_info,
     read_list,
     read_object,
@@ -446,6 +447,9 @@ class LocalService:
 
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return read_problems(self._node, key)
+
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        return read_conditions(self._node, key)
 
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         self._take_up_lists()
