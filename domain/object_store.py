@@ -545,7 +545,7 @@ def evolve(stored: StoredObject | None, event: Any, version: str) -> StoredObjec
 
 
 def to_document(stored: StoredObject) -> dict[str, Any]:
-    """The object as people see it: builtins in the shape of Kubernetes."""
+    """The object as people see it: builtins in the shape of Kubernetes, and the caller's own."""
     ref = ref_of(stored.key)
     meta: dict[str, Any] = {"name": ref.name}
     if ref.namespace:
@@ -555,7 +555,7 @@ def to_document(stored: StoredObject) -> dict[str, Any]:
     meta["generation"] = stored.body.generation
     meta["creationTimestamp"] = stored.body.creation_timestamp
     if stored.body.labels:
-        meta["labels"] = stored.body.labels
+        meta["labels"] = dict(stored.body.labels)
     meta["annotations"] = {MANAGED_BY: stored.manager, **stored.body.annotations}
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
@@ -564,5 +564,5 @@ def to_document(stored: StoredObject) -> dict[str, Any]:
         "spec": msgspec.json.decode(stored.body.spec),
     }
     if stored.status is not None:
-        document["status"] = stored.status
+        document["status"] = msgspec.json.decode(msgspec.json.encode(stored.status))
     return document

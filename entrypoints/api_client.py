@@ -120,6 +120,9 @@ class ApiService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return self._call("GET", f"{_path(key)}/problems")  # type: ignore[no-any-return]  # JSON
 
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        return self._call("GET", f"{_path(key)}/conditions")  # type: ignore[no-any-return]  # JSON
+
     def export(self, zone: str, *, at: str = "") -> list[str]:
         given = self._given("GET", f"/dnszones/{quote(zone, safe='')}/export", _at(at))
         return given.body.decode().splitlines(keepends=True)

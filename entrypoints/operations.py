@@ -44,6 +44,7 @@ from kudurru.entrypoints.service import (
     erased,
     export_zone,
     pruned,
+    read_conditions,
     read_info,
     read_list,
     read_object,
@@ -99,6 +100,9 @@ class Operations:
 
     async def problems(self, argument: Any, _who: Who) -> Any:
         return read_problems(self.node, as_key(argument))
+
+    async def conditions(self, argument: Any, _who: Who) -> Any:
+        return read_conditions(self.node, as_key(argument))
 
     async def export(self, argument: Any, _who: Who) -> Any:
         return await asyncio.to_thread(list, export_zone(self.node, msgspec.convert(argument, str)))
@@ -240,6 +244,7 @@ METHODS: Mapping[str, Operation] = {
     "get": Operations.get,
     "list": Operations.list_objects,
     "problems": Operations.problems,
+    "conditions": Operations.conditions,
     "export": Operations.export,
     "refresh-zone": Operations.refresh_zone,
     "query": Operations.query,

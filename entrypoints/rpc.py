@@ -143,6 +143,9 @@ class RemoteService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return self._call("problems", key)  # type: ignore[no-any-return]  # as the server sent it
 
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        return self._call("conditions", key)  # type: ignore[no-any-return]  # as the server sent it
+
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         return self._call("query", [packet, client])  # type: ignore[no-any-return]  # as the server sent it
 

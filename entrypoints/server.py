@@ -31,7 +31,7 @@ from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer
 from kudurru.entrypoints.directory import UNREADABLE, trust_of
 from kudurru.entrypoints.front import Front
-from kudurru.entrypoints.health import runner_samples
+from kudurru.entrypoints.health import controller_samples, runner_samples, store_samples
 from kudurru.entrypoints.listeners import certificates_of, keep_fresh
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.operations import Operations
@@ -122,6 +122,10 @@ class Server:
         elector = node.log.elector(ROLE) if node.log.is_shared else None
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
+        front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
+        front.metrics.add(
+            lambda: store_samples(parts.store.counts.statistics(), parts.hub.statistics())
+        )
         runner.add("writer", writer.run, stop=lambda: self._end_writing(parts))
         runner.add("api", front.api.run)
         runner.add("stamps", partial(keep_stamped, writer, node, self._options.coalesce_s))
@@ -135,8 +139,10 @@ class Server:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
         if parts.query_log is not None:
             runner.add("query log", parts.query_log.process.run)
+        runner.add("selfcheck", front.selfcheck.run)
         runner.add("lists", parts.lists.run)
         runner.add("lists: status", parts.lists.run_reports, leader_only=True)
+        runner.add("controllers", parts.controllers.run, leader_only=True)
         runner.add("neighbours", partial(keep_neighbours, parts.neighbours))
         if self._options.cache.persist_interval:
             interval_s = self._options.cache.persist_interval.total_seconds()

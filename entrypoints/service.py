@@ -118,6 +118,11 @@ class Service(Protocol):
         """What is wrong with the endpoints of a record set."""
         ...
 
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        """What is to be said of an object now, whether it stands in its status already or not.
+        Raises NotFound."""
+        ...
+
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         """Answer to a DNS query, as a client of that address gets it; a drop is answered SERVFAIL.
         The query log has nothing of it. Raises Invalid."""
@@ -322,6 +327,16 @@ def read_object(node: Node, key: Key) -> dict[str, Any]:
 
 def read_problems(node: Node, key: Key) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(problem) for problem in node.zones.problems(key)]
+
+
+def read_conditions(node: Node, key: Key) -> list[dict[str, Any]]:
+    stored = node.objects.find(key)
+    if stored is None:
+        raise NotFound(f"{ref_of(key)} does not exist")
+    now_s = node.clock.now_us() // 1_000_000
+    status = node.views.statuses.status_of(stored, stored.status, now_s, is_asked=True)
+    found: list[dict[str, Any]] = (status or {}).get("conditions", [])
+    return found
 
 
 def export_zone(node: Node, zone: str) -> Iterator[str]:

@@ -40,6 +40,7 @@ from kudurru.domain.ports import (
 )
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.service import PAGE_MAX, because, read_object
+from kudurru.entrypoints.store_counts import StoreCounts, counted
 from kudurru.entrypoints.watches import Hub, LogWatch, resumable
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -55,8 +56,17 @@ LOOKS_MAX = 16
 class LogStore:
     """Implements `Store` over a node and its writer."""
 
-    def __init__(self, driver: str, node: Node, writer: Writer, hub: Hub, who: Who) -> None:
+    def __init__(
+        self,
+        driver: str,
+        node: Node,
+        writer: Writer,
+        hub: Hub,
+        who: Who,
+        counts: StoreCounts | None = None,
+    ) -> None:
         self._driver = driver
+        self.counts = counts or StoreCounts(node.clock)
         self._node = node
         self._writer = writer
         self._hub = hub
@@ -65,10 +75,11 @@ class LogStore:
 
     def acting_for(self, who: Who) -> Self:
         """The same store, its changes recorded as somebody else's."""
-        return type(self)(self._driver, self._node, self._writer, self._hub, who)
+        return type(self)(self._driver, self._node, self._writer, self._hub, who, self.counts)
 
     # --- writing ------------------------------------------------------------------------
 
+    @counted("apply")
     async def apply(
         self,
         object: Document,  # noqa: A002  # as the port names it
@@ -78,6 +89,7 @@ class LogStore:
         expected_resource_version: str | None = None,
         dry_run: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> Outcome:
         command = Apply(
             manifest=_manifest(object),
@@ -85,8 +97,13 @@ class LogStore:
             force=force,
             expected=expected_resource_version,
         )
-        return (await self._change([command], dry_run=dry_run, reason=reason))[0]
+        return (
+            await self._change(
+                [command], dry_run=dry_run, reason=reason, allow_mass_change=allow_mass_change
+            )
+        )[0]
 
+    @counted("update_status")
     async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002
         manifest = _manifest(object)
         version = manifest.meta.resource_version
@@ -97,6 +114,7 @@ class LogStore:
         command = UpdateStatus(key=manifest.key, status=status, expected=version)
         return (await self._change([command], reason=f"status by {_checked(manager)}"))[0]
 
+    @counted("delete")
     async def delete(
         self,
         ref: Key,
@@ -105,10 +123,12 @@ class LogStore:
         manager: str | None = None,
         force: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> None:
         command = Delete(key=ref, manager=manager, force=force, expected=expected_resource_version)
-        await self._change([command], reason=reason)
+        await self._change([command], reason=reason, allow_mass_change=allow_mass_change)
 
+    @counted("apply")
     async def apply_many(
         self,
         objects: Sequence[Document],
@@ -118,6 +138,7 @@ class LogStore:
         force: bool = False,
         dry_run: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> builtins.list[Outcome]:
         _checked(manager)
         manifests = [_manifest(one) for one in objects]
@@ -127,27 +148,41 @@ class LogStore:
             Apply(manifest=manifests[i], manager=manager, force=force) for i in order
         ]
         commands += [Delete(key=key, manager=manager, force=force) for key in delete]
-        outcomes = await self._change(commands, dry_run=dry_run, reason=reason)
+        outcomes = await self._change(
+            commands, dry_run=dry_run, reason=reason, allow_mass_change=allow_mass_change
+        )
         place = {index: at for at, index in enumerate(order)}
         applied = [outcomes[place[index]] for index in range(len(order))]
         return [*applied, *outcomes[len(order) :]]
 
     async def _change(
-        self, commands: Sequence[Command], *, dry_run: bool = False, reason: str = ""
+        self,
+        commands: Sequence[Command],
+        *,
+        dry_run: bool = False,
+        reason: str = "",
+        allow_mass_change: bool = False,
     ) -> builtins.list[Outcome]:
         self._check_open()
         if not commands:
             return []
         who = because(self._who, reason)
-        change = Change(commands=tuple(commands), who=who, dry_run=dry_run)
+        change = Change(
+            commands=tuple(commands),
+            who=who,
+            dry_run=dry_run,
+            allow_mass_change=allow_mass_change,
+        )
         return (await self._writer.submit(change)).outcomes
 
     # --- reading ------------------------------------------------------------------------
 
+    @counted("get")
     async def get(self, ref: Key) -> dict[str, Any]:
         self._check_open()
         return read_object(self._node, ref)
 
+    @counted("list")
     async def list(
         self,
         kind: str,
@@ -203,6 +238,7 @@ class LogStore:
             before, known_to = {**changed, **before}, upto
         raise Busy("the store changes faster than a list of it can be read; try again")
 
+    @counted("watch")
     async def watch(
         self, kind: str, namespace: str | None = None, resource_version: str = ""
     ) -> LogWatch:
@@ -212,9 +248,12 @@ class LogStore:
         if resource_version:
             position = node.objects.position
             after = await asyncio.to_thread(resumable, node.log, resource_version, position)
+        if after is None:
+            self.counts.relists[kind] += 1
         async with self._writer.applying:
             return self._hub.open(kind, namespace, after)
 
+    @counted("snapshot")
     async def snapshot(self, *, safe: bool = False) -> Snapshot:
         self._check_open()
         async with self._writer.applying:
@@ -239,6 +278,7 @@ class LogStore:
             objects=found,
         )
 
+    @counted("restore")
     async def restore(
         self, snapshot: Snapshot, *, dry_run: bool = False, reason: str = ""
     ) -> builtins.list[Outcome]:
@@ -253,7 +293,9 @@ class LogStore:
             present = self._node.objects.keys(kind.name)
             if not kind.is_internal:
                 commands += [Delete(key=key) for key in present if key not in keys]
-        outcomes = await self._change(commands, dry_run=dry_run, reason=reason)
+        outcomes = await self._change(
+            commands, dry_run=dry_run, reason=reason, allow_mass_change=True
+        )
         return [outcome for outcome in outcomes if outcome.verb != "unchanged"]
 
     # --- the store itself ---------------------------------------------------------------

@@ -21,6 +21,7 @@ from kudurru.domain.kinds.meta import (
     DEFAULT_NAMESPACE,
     MANAGED_BY,
     PEOPLES_ANNOTATIONS,
+    Condition,
     ObjectMeta,
     metadata_faults,
 )
@@ -50,7 +51,13 @@ from kudurru.entrypoints.rest.status import (
     encoded,
     success,
 )
-from kudurru.entrypoints.service import PAGE_MAX, because, export_zone, read_problems
+from kudurru.entrypoints.service import (
+    PAGE_MAX,
+    because,
+    export_zone,
+    read_conditions,
+    read_problems,
+)
 from kudurru.entrypoints.wiring import Change, Result
 from kudurru.projections import as_of
 
@@ -150,6 +157,12 @@ def _kind_routes(kind: Kind) -> Iterator[Route]:
     yield Route(
         method="GET", path=one, right="objects.read", handler=partial(get, kind),
         about=f"One {kind.name}.", tag=kind.plural, params=(AT,), reply=single,
+    )  # fmt: skip
+    yield Route(
+        method="GET", path=f"{one}/conditions", right="objects.read",
+        handler=partial(conditions, kind), tag=kind.plural,
+        about="What is to be said of it now, whether its status says so already or not.",
+        reply=list[Condition],
     )  # fmt: skip
     yield Route(
         method="PUT", path=one, right="objects.write", handler=partial(put, kind),
@@ -272,6 +285,15 @@ async def problems(call: Call) -> Any:
     if stored is None or not may_see(call, stored):
         raise NotFound(f"{ref_of(key)} does not exist")
     return read_problems(call.context.node, key)
+
+
+async def conditions(kind: Kind, call: Call) -> Any:
+    key = key_in(kind, call)
+    await _settled(call)
+    stored = call.context.node.objects.find(key)
+    if stored is None or not may_see(call, stored):
+        raise NotFound(f"{ref_of(key)} does not exist")
+    return read_conditions(call.context.node, key)
 
 
 def may_see(call: Call, stored: StoredObject) -> bool:
