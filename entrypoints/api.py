@@ -138,8 +138,11 @@ class Api:
             await asyncio.to_thread(write_private, path, f"{new.token}\n".encode())
         except OSError as error:
             raise StorageFailed(f"{path}: {error.strerror}; mend its rights or its disk") from None
-        with suppress(Conflict):
+        try:
             await self._parts.writer.submit(change)
+        except Conflict:  # another node of this log was faster, and has the file
+            path.unlink(missing_ok=True)
+            return
         log.info("%s makes the first token for the API, until %s", path, new.expires_at)
 
     @staticmethod
