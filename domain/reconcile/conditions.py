@@ -61,8 +61,7 @@ def status_with(
     status: dict[str, Any] | None, said: Sequence[Said], *, generation: int, now_s: int
 ) -> dict[str, Any]:
     """The status with these conditions for a spec of this generation."""
-    there = status.get("conditions") if status else None
-    before = {c.get("type"): c for c in there or () if isinstance(c, dict)}
+    before = {c["type"]: c for c in parts(status, "conditions") if isinstance(c.get("type"), str)}
     after = {kind: condition for kind, condition in before.items() if kind not in _OURS}
     for one in said:
         old = before.get(one.type, {})
@@ -75,14 +74,19 @@ def status_with(
             "observedGeneration": generation,
             "lastTransitionTime": (is_same and old.get("lastTransitionTime")) or rfc3339(now_s),
         }
-    conditions = [after[kind] for kind in sorted(after, key=str)]
+    conditions = [after[kind] for kind in sorted(after)]
     return {**(status or {}), "observedGeneration": generation, "conditions": conditions}
 
 
 def condition(status: dict[str, Any] | None, kind: str) -> dict[str, Any] | None:
     """The condition of a type, where there is one."""
-    there = (status or {}).get("conditions") or ()
-    return next((c for c in there if isinstance(c, dict) and c.get("type") == kind), None)
+    return next((c for c in parts(status, "conditions") if c.get("type") == kind), None)
+
+
+def parts(status: dict[str, Any] | None, field: str) -> list[dict[str, Any]]:
+    """The objects in a list of a status. What another version or writer made of it is left out."""
+    there = (status or {}).get(field)
+    return [part for part in there if isinstance(part, dict)] if isinstance(there, list) else []
 
 
 def rfc3339(now_s: int) -> str:

@@ -21,6 +21,7 @@ from kudurru.domain.reconcile.conditions import (
     Said,
     condition,
     judged,
+    parts,
     status_with,
 )
 from kudurru.domain.reconcile.secondaries import (
@@ -84,14 +85,14 @@ def new_problems(
     before: dict[str, Any] | None, after: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Problems that the status before did not have, whatever their messages."""
-    there = {_identity(problem) for problem in (before or {}).get(_PROBLEMS, ())}
-    found = (after or {}).get(_PROBLEMS, ())
+    there = {_identity(problem) for problem in parts(before, _PROBLEMS)}
+    found = parts(after, _PROBLEMS)
     return [problem for problem in found if _identity(problem) not in there]
 
 
 def _identity(problem: dict[str, Any]) -> tuple[Any, ...]:
     fields = ("dnsName", "recordType", "setIdentifier", "reason")
-    return tuple(problem.get(field, "") for field in fields)
+    return tuple(str(problem.get(field, "")) for field in fields)
 
 
 def policy_said(
