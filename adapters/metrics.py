@@ -44,12 +44,15 @@ METRICS: Final = {
     "dns_connections_timed_out_total": Declared("counter", "Connections cut late", ("proto",)),
     "ratelimit_verdicts_total": Declared("counter", "Queries over the limit", ("action",)),
     "ratelimit_buckets": Declared("gauge", "Networks that the limiter remembers"),
+    "listener_answers": Declared("gauge", "0 when it does not answer this node", ("listener",)),
     "dns_handshakes_failed_total": Declared("counter", "TLS handshakes that failed", ("proto",)),
     "event_log_sequence": Declared("gauge", "Position of the newest event"),
     "log_checkpoint_size": Declared("gauge", "Events under the newest signed checkpoint"),
     "log_checkpoint_published_timestamp_seconds": Declared(
         "gauge", "When a file, folder or zone last got a checkpoint"
     ),
+    "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
+    "api_denied_total": Declared("counter", "Requests with a token or right that does not do"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
     "changes_refused_total": Declared("counter", "Changes refused because the queue was full"),

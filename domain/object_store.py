@@ -13,6 +13,7 @@ import msgspec
 
 from kudurru.domain import codec
 from kudurru.domain.commands import (
+    ABSENT,
     Apply,
     Command,
     Delete,
@@ -440,7 +441,11 @@ def _check_expected(key: Key, expected: str | None, stored: StoredObject | None)
     if expected is None:
         return
     if stored is None:
+        if expected == ABSENT:
+            return
         raise Conflict(f"{ref_of(key)} does not exist, resourceVersion {expected} was expected")
+    if expected == ABSENT:
+        raise Conflict(f"{ref_of(key)} exists, and was expected not to")
     if stored.resource_version != expected:
         raise Conflict(
             f"{ref_of(key)} is at resourceVersion {stored.resource_version}, "

@@ -53,6 +53,7 @@ from kudurru.entrypoints.service import (
     to_mark,
 )
 from kudurru.entrypoints.snapshot_job import SnapshotJob
+from kudurru.entrypoints.tokens import TokenRequest, Tokens
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
@@ -69,6 +70,7 @@ class Operations:
     resolving: Resolving
     lists: ListKeeper
     keyring: Keyring
+    tokens: Tokens
     inbound: Inbound
     snapshots: SnapshotJob
     neighbours: Neighbours
@@ -199,6 +201,22 @@ class Operations:
     async def key_states(self, _argument: Any, _who: Who) -> Any:
         return msgspec.to_builtins(self.keyring.states())
 
+    # --- tokens -------------------------------------------------------------------------
+
+    async def create_token(self, argument: Any, who: Who) -> Any:
+        request = msgspec.convert(argument, TokenRequest)
+        change, new = self.tokens.creation(request, because(who, request.reason), SystemEntropy())
+        await self.writer.submit(change)
+        return msgspec.to_builtins(new)
+
+    async def revoke_token(self, argument: Any, who: Who) -> Any:
+        name, reason = msgspec.convert(argument, tuple[str, str])
+        gone = self.tokens.revocation(name, because(who, reason))
+        return msgspec.to_builtins(await self.writer.submit(gone))
+
+    async def token_states(self, _argument: Any, _who: Who) -> Any:
+        return msgspec.to_builtins(self.tokens.states())
+
     # --- helpers ------------------------------------------------------------------------
 
     async def _carry_out(self, prepare: Callable[[str, Who], Undertaking], who: Who) -> Carried:
@@ -249,5 +267,8 @@ METHODS: Mapping[str, Operation] = {
     "create-key": Operations.create_key,
     "revoke-key": Operations.revoke_key,
     "key-states": Operations.key_states,
+    "create-token": Operations.create_token,
+    "revoke-token": Operations.revoke_token,
+    "token-states": Operations.token_states,
 }
 """By the name that a way in has for it."""

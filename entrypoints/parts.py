@@ -33,6 +33,7 @@ from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshot_job import SnapshotJob
 from kudurru.entrypoints.store import LogStore
+from kudurru.entrypoints.tokens import Tokens
 from kudurru.entrypoints.watches import Hub
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -54,6 +55,7 @@ class Parts:
     query_log: QueryLog | None
     lists: ListKeeper
     keyring: Keyring
+    tokens: Tokens
     signatures: Signatures
     inbound: Inbound
     notifier: Notifier
@@ -89,6 +91,7 @@ def open_parts(
         query_log=query_log,
         lists=lists,
         keyring=keyring,
+        tokens=Tokens(node, max_lifetime=options.token_lifetime),
         signatures=signatures,
         inbound=Inbound(node, writer, keyring, signatures, times),
         notifier=Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit),

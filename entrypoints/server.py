@@ -38,7 +38,7 @@ from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.parts import Parts, open_parts
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.retention import OldRows
-from kudurru.entrypoints.rpc import RpcServer
+from kudurru.entrypoints.rpc import Handler, RpcServer
 from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.service import ChangeRequest, to_change
@@ -100,16 +100,15 @@ class Server:
             if self._stopping.is_set():
                 return
             parts.writer.follow()
-            rpc = RpcServer(
-                stack.enter_context(command_socket.placed(parts.directory)),
-                operations_of(parts, front).handle,
-            )
+            operate = operations_of(parts, front).handle
+            rpc = RpcServer(stack.enter_context(command_socket.placed(parts.directory)), operate)
             await rpc.start()
             runner = self._runner(parts, front)
             runner.add("commands", rpc.run)
             try:
                 await runner.run(
-                    lambda: self._serve(parts, lambda: announce(addresses), stack), self._lameduck
+                    lambda: self._serve(parts, operate, lambda: announce(addresses), stack),
+                    self._lameduck,
                 )
             finally:
                 self.left_behind = runner.left_behind
@@ -128,6 +127,7 @@ class Server:
             lambda: store_samples(parts.store.counts.statistics(), parts.hub.statistics())
         )
         runner.add("writer", writer.run, stop=lambda: self._end_writing(parts))
+        runner.add("api", front.api.run)
         runner.add("stamps", partial(keep_stamped, writer, node, self._options.coalesce_s))
         runner.add("notifies", parts.notifier.run)
         runner.add("notifies: status", parts.notifier.run_reports, leader_only=True)
@@ -139,6 +139,7 @@ class Server:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
         if parts.query_log is not None:
             runner.add("query log", parts.query_log.process.run)
+        runner.add("selfcheck", front.selfcheck.run)
         runner.add("lists", parts.lists.run)
         runner.add("lists: status", parts.lists.run_reports, leader_only=True)
         runner.add("controllers", parts.controllers.run, leader_only=True)
@@ -151,7 +152,11 @@ class Server:
         return runner
 
     async def _serve(
-        self, parts: Parts, announce: Callable[[], None], stack: AsyncExitStack
+        self,
+        parts: Parts,
+        operate: Handler,
+        announce: Callable[[], None],
+        stack: AsyncExitStack,
     ) -> None:
         """From the end of the replay until somebody wants the server to stop."""
         parts.snapshots.start()
@@ -162,6 +167,8 @@ class Server:
         if is_writable:
             parts.writer.request_stamp()
         await self._unless_stopped(parts.lists.settle())
+        if self._front is not None:
+            await self._front.api.open(operate)
         self._readiness.synced.set()
         self._write_pid_file(stack)
         if parts.checkpointer is not None and parts.checkpointer.is_new_key:
@@ -365,6 +372,7 @@ def operations_of(parts: Parts, front: Front) -> Operations:
         resolving=front.resolving,
         lists=parts.lists,
         keyring=parts.keyring,
+        tokens=parts.tokens,
         inbound=parts.inbound,
         snapshots=parts.snapshots,
         neighbours=parts.neighbours,

@@ -28,6 +28,7 @@ from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
 
@@ -197,6 +198,16 @@ class Service(Protocol):
 
     def key_states(self) -> list[KeyState]: ...
 
+    def create_token(self, request: TokenRequest) -> NewToken:
+        """Raises: Invalid; Conflict where the name is taken."""
+        ...
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        """Raises: NotFound."""
+        ...
+
+    def token_states(self) -> list[TokenState]: ...
+
     def mark(self, request: MarkRequest) -> int:
         """Position of the mark. Raises Conflict when the name is taken."""
         ...
@@ -218,7 +229,8 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
         raise Invalid("manager", causes)
     for manifest in request.apply:
         if manifest.kind.is_internal:
-            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", _MADE_OTHERWISE)])
+            fault = _MADE_OTHERWISE.format(manifest.kind.made_by)
+            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", fault)])
     commands: list[Command] = [
         Apply(manifest=manifest, manager=request.manager, force=request.force)
         # Zones first: record sets are held against them, wherever they stand in a file.
@@ -239,7 +251,7 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
     )
 
 
-_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `kudurru tsig create`"
+_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `{}`"
 
 
 def to_mark(request: MarkRequest, who: Who) -> Change:

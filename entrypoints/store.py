@@ -6,7 +6,7 @@ the later ones show the moment of the first: objects that changed since are read
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -191,7 +191,9 @@ class LogStore:
         *,
         limit: int | None = None,
         continue_: str = "",
+        may_see: Callable[[StoredObject], bool] = lambda stored: True,  # noqa: ARG005  # all
     ) -> ListPage:
+        """As the port has it; what may not be seen is left out, of `continue_` too."""
         self._check_open()
         _check_kind(kind)
         selects = parse_selector(label_selector)
@@ -202,11 +204,12 @@ class LogStore:
         size = min(limit or PAGE_MAX, PAGE_MAX)
         version = resource_version(self._node.log.epoch, at)
         for key in objects.keys(kind, namespace, start):
+            stored = objects.find(key)
+            if stored is None or not selects(stored.body.labels) or not may_see(stored):
+                continue
             if len(items) == size:
                 return ListPage(items=items, resource_version=version, continue_=f"{version} {key}")
-            stored = objects.find(key)
-            if stored is not None and selects(stored.body.labels):
-                items.append(to_document(stored))
+            items.append(to_document(stored))
         return ListPage(items=items, resource_version=version)
 
     def _place(self, continue_: str) -> tuple[Position, str]:

@@ -39,22 +39,24 @@ SWITCHED_OFF = (
 )
 
 
-def judged(faults: Sequence[Fault], *, works: bool = True, note: str = "") -> tuple[Said, ...]:
-    """What faults come to. `works`: whether something is done in spite of them; `note` is what a
-    reader should know though it is no fault."""
+def judged(
+    faults: Sequence[Fault], *, works: bool = True, note: str = "", others: int = 0
+) -> tuple[Said, ...]:
+    """What faults come to, and so many `others`. `works`: whether something is done in spite of
+    them; `note` is what a reader should know though it is no fault."""
     if not faults:
         return Said(READY, "True", "AsExpected", note), Said(DEGRADED, "False", "AsExpected")
-    reason, message = faults[0].reason, _summary(faults)
+    reason, message = faults[0].reason, _summary(faults, others)
     ready = Said(READY, "True", "AsExpected", note)
     if not works:
         ready = Said(READY, "False", reason, message)
     return ready, Said(DEGRADED, "True", reason, message)
 
 
-def _summary(faults: Sequence[Fault]) -> str:
-    more = len(faults) - FAULTS_SHOWN
+def _summary(faults: Sequence[Fault], others: int) -> str:
+    more = max(0, len(faults) - FAULTS_SHOWN) + others
     shown = "; ".join(fault.message for fault in faults[:FAULTS_SHOWN])[:MESSAGE_MAX]
-    return f"{shown}; and {more} more" if more > 0 else shown
+    return f"{shown}; and {more} more" if more else shown
 
 
 def status_with(

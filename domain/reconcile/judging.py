@@ -41,9 +41,11 @@ def zone_said(
     is_secondary: bool,
     holder: str,
     troubled: Sequence[tuple[Key, Reason]],
+    others: int = 0,
 ) -> tuple[Said, ...]:
     """Of a DNSZone. `holder` is the DNSZone that came first with its name, "" when that is itself;
-    `troubled` are the record sets in it that are not served as they say, and why."""
+    `troubled` are the first record sets in it that are not served as they say, and why; there are
+    so many `others`."""
     if holder:
         fault = Fault("Duplicated", f"DNSZone {holder} came first with this zoneName")
         return judged([fault], works=False)
@@ -52,7 +54,8 @@ def zone_said(
     if is_secondary and is_expired(status):
         return judged([Fault("Expired", NOT_CONFIRMED)], works=False)
     return judged(
-        [Fault(reason, f"{ref_of(key)} is not served as it says") for key, reason in troubled]
+        [Fault(reason, f"{ref_of(key)} is not served as it says") for key, reason in troubled],
+        others=others,
     )
 
 

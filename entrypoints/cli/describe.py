@@ -11,8 +11,8 @@ from kudurru.domain.objects import Key
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.history import describe_event
 from kudurru.entrypoints.cli.output import Output, age, echo, escape, print_documents
+from kudurru.entrypoints.history import describe_event
 
 app = command_app()
 

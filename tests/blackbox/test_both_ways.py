@@ -71,6 +71,9 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Way, Way]]:
     served = Way(folder / "served")
     direct = Way(folder / "direct")
     files = write_files(folder)
+    for way in (served, direct):
+        with serving(way.data):
+            pass  # the first start of a server makes the first token
     with serving(served.data):
         for way in (served, direct):
             change_everything(way, files)

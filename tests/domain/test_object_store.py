@@ -567,6 +567,11 @@ def test_every_kind_is_applied_and_read_back(book: Rulebook) -> None:
             "secretDigest": f"sha256:{'0' * 32}:{'a' * 64}",
         },
     }
+    specs["APIToken"] = {
+        "role": "viewer",
+        "expiresAt": "2027-01-31T00:00:00Z",
+        "tokenDigest": f"sha256:{'0' * 32}:{'a' * 64}",
+    }
     assert set(specs) == set(KINDS)
     for kind, spec in specs.items():
         wanted = manifest(kind, "one", spec)
