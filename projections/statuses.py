@@ -100,14 +100,13 @@ class Statuses:
     def zone_said(self, state: ZoneState, status: dict[str, Any] | None) -> tuple[Said, ...]:
         """Of a DNSZone with this status."""
         holder = self._zones.holder(state.apex)
+        shown = nsmallest(FAULTS_SHOWN, state.troubled)
         return judging.zone_said(
             status,
             is_secondary=state.spec.type == "Secondary",
             holder=holder.name if holder is not None and holder is not state else "",
-            troubled=[
-                (key, self._zones.reason(key)) for key in nsmallest(FAULTS_SHOWN, state.troubled)
-            ],
-            others=max(0, len(state.troubled) - FAULTS_SHOWN),
+            troubled=[(key, self._zones.reason(key)) for key in shown],
+            others=len(state.troubled) - len(shown),
         )
 
     def _said(self, stored: StoredObject, before: dict[str, Any] | None) -> tuple[Said, ...] | None:

@@ -21,15 +21,8 @@ class ZoneState:
     """A DNSZone object, and the zone it serves when it does."""
 
     __slots__ = (
-        "apex",
-        "created",
-        "key",
-        "name",
-        "sources",
-        "spec",
-        "troubled",
-        "unselected",
-        "zone",
+        *("apex", "created", "key", "name", "sources", "spec"),
+        *("troubled", "unselected", "zone"),
     )
 
     def __init__(self, key: Key, created: str, spec: DNSZoneSpec) -> None:
