@@ -26,6 +26,7 @@ from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.http_ops import HttpServer, health_routes
 from kudurru.adapters.lists.files import ListFiles
+from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
 from kudurru.adapters.refresh_times import RefreshTimes
@@ -39,7 +40,7 @@ from kudurru.domain.events import Position, Who
 from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.objects import Key
-from kudurru.domain.ports import PacketEngine
+from kudurru.domain.ports import PacketEngine, VerifiableLog
 from kudurru.domain.settings import (
     AclSettings,
     BlockingSettings,
@@ -90,6 +91,7 @@ from kudurru.entrypoints.listeners import (
 )
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.notifier import Notifier
+from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
@@ -337,9 +339,17 @@ class Server:
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
-        if damages:
-            self._stop_writing(node, damages[0])
+        damage = damages[0] if damages else self._difference(directory, event_log)
+        if damage is not None:
+            self._stop_writing(node, damage)
         return node
+
+    def _difference(self, directory: DataDir, event_log: VerifiableLog) -> LogDamaged | None:
+        """What the checkpoints outside of the log show of it."""
+        if isinstance(event_log, MemoryEventLog):
+            return None  # it is another one each time
+        targets = self._options.checkpoints.publish
+        return first_difference(directory, event_log, targets, SystemEntropy())
 
     def _query_log(self, directory: DataDir, stack: AsyncExitStack) -> QueryLog | None:
         """What is noted until the listeners are closed is written, so it is closed after them."""

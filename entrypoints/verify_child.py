@@ -60,7 +60,7 @@ class VerifyChild:
         if self._process.returncode:
             why = err.decode(errors="replace").strip() or "its process was ended"
             raise StorageFailed(f"the log could not be verified: {why}")
-        found = msgspec.json.decode(out, type=_Found)  # type: ignore[arg-type]  # a union is a type
+        found = msgspec.json.decode(out, type=_Found)
         return LogDamaged(*found) if found is not None else None
 
 

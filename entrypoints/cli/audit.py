@@ -3,10 +3,13 @@
 import sys
 import time
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from kudurru.adapters.clock import SystemEntropy
+from kudurru.adapters.data_dir import open_data_dir
 from kudurru.domain.errors import LogDamaged
 from kudurru.domain.ports import LogRow, VerifiableLog
 from kudurru.domain.verify import TAIL_ROWS, Verified
@@ -31,6 +34,7 @@ from kudurru.entrypoints.cli.output import (
     print_jsonl,
 )
 from kudurru.entrypoints.cli.progress import EVERY, progress
+from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.service import MarkRequest
 
 app = command_app(no_args_is_help=True)
@@ -103,7 +107,7 @@ def verify(
         checkpoint = audit_prove.read_checkpoint(since, log) if since else None
         trust = directory.trust_of(audit_prove.trusted_keys(keys, config), checkpoint)
         verified = _verify(log, level, trust)
-        damages = list(verified.damages) or _of_storage(log, level)
+        damages = list(verified.damages) or _of_storage(log, level) or _of_copy(data, log)
         if level is Level.state and not damages:
             from kudurru.entrypoints.cli.replay import replay_compared
 
@@ -124,6 +128,12 @@ def _of_storage(log: VerifiableLog, level: Level) -> list[LogDamaged]:
         except LogDamaged as damage:
             return [damage]
     return []
+
+
+def _of_copy(data: Path, log: VerifiableLog) -> list[LogDamaged]:
+    """That the log was set back or replaced, as the checkpoint beside it shows."""
+    damage = first_difference(open_data_dir(data), log, (), SystemEntropy())
+    return [damage] if damage is not None else []
 
 
 def _verify(log: VerifiableLog, level: Level, trust: Trust) -> Verified:
