@@ -343,7 +343,7 @@ def test_a_backup_that_is_not_what_was_asked_for_is_refused_and_nothing_is_made(
     ]:
         assert said in refused("log", "import", *args, data=other), args
         assert not other.exists()
-    assert "is not empty, there is log.db" in refused("log", "import", backup, data=data)
+    assert "is not empty, there is checkpoint, " in refused("log", "import", backup, data=data)
     assert "is there already" in refused("log", "export", backup, data=data)
 
 
