@@ -160,6 +160,7 @@ def _report(damages: list[LogDamaged], verified: Verified, level: Level, output:
         "signed": signed.size,
         "key": signed.key,
         "trusted": signed.is_trusted,
+        "openRedaction": signed.open_redaction,
         "damages": [
             {"kind": d.kind, "position": d.position, "message": d.message} for d in damages
         ],
@@ -171,6 +172,12 @@ def _report(damages: list[LogDamaged], verified: Verified, level: Level, output:
         newest = f"the newest is at position {verified.newest}"
         echo(f"ok: {verified.rows} events verified, {newest}{begins}")
         echo(escape(_signatures(verified)))
+        if verified.signed.open_redaction:
+            note(
+                f"the redaction at {verified.signed.open_redaction} is under no checkpoint yet: "
+                "the node that has the key signs it within audit.checkpoint.interval. Until then "
+                "anybody who can write to the database could have made it; verify again after that"
+            )
         return
     for damage in damages[:SHOWN_MAX]:
         echo(escape(f"{damage.kind}: {damage}"))
