@@ -11,7 +11,12 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from kudurru.adapters.http_ops import Response, Route
@@ -22,7 +27,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Declared(msgspec.Struct, frozen=True):
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "summary"]
     help: str
     labels: tuple[str, ...] = ()
 
@@ -39,12 +44,15 @@ METRICS: Final = {
     "dns_connections_timed_out_total": Declared("counter", "Connections cut late", ("proto",)),
     "ratelimit_verdicts_total": Declared("counter", "Queries over the limit", ("action",)),
     "ratelimit_buckets": Declared("gauge", "Networks that the limiter remembers"),
+    "listener_answers": Declared("gauge", "0 when it does not answer this node", ("listener",)),
     "dns_handshakes_failed_total": Declared("counter", "TLS handshakes that failed", ("proto",)),
     "event_log_sequence": Declared("gauge", "Position of the newest event"),
     "log_checkpoint_size": Declared("gauge", "Events under the newest signed checkpoint"),
     "log_checkpoint_published_timestamp_seconds": Declared(
         "gauge", "When a file, folder or zone last got a checkpoint"
     ),
+    "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
+    "api_denied_total": Declared("counter", "Requests with a token or right that does not do"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
     "changes_refused_total": Declared("counter", "Changes refused because the queue was full"),
@@ -94,6 +102,7 @@ METRICS: Final = {
     "upstream_mismatched_total": Declared(
         "counter", "Responses that answered nothing we asked", ("upstream",)
     ),
+    "upstream_cookies": Declared("gauge", "1 where answers have to show a cookie", ("upstream",)),
     "upstream_inflight": Declared("gauge", "Questions under way", ("upstream",)),
     "upstream_latency_seconds_total": Declared(
         "counter", "Time that answers took, to be divided by their number", ("upstream",)
@@ -105,8 +114,31 @@ METRICS: Final = {
     "querylog_written_total": Declared("counter", "Queries logged"),
     "querylog_waiting": Declared("gauge", "Queries noted and not handed over yet"),
     "querylog_restarts_total": Declared("counter", "Times that its process ended by itself"),
+    "leader": Declared("gauge", "1 on the node that does what one of them does", ("role",)),
+    "role_active": Declared("gauge", "1 while a part of the server runs here", ("role",)),
+    "role_restarts_total": Declared("counter", "Times that a part began again", ("role",)),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
+    "controller_reconciles_total": Declared("counter", "Objects looked at", ("kind", "result")),
+    "controller_reconcile_duration_seconds": Declared("summary", "Time that it took", ("kind",)),
+    "controller_status_writes_total": Declared("counter", "Statuses written", ("kind",)),
+    "controller_resyncs_total": Declared("counter", "Times that all were looked at", ("kind",)),
+    "controller_waiting": Declared("gauge", "Objects to be looked at", ("kind",)),
+    "store_operations_total": Declared("counter", "Calls of the store", ("op", "result")),
+    "store_operation_duration_seconds": Declared("summary", "Time that they took", ("op",)),
+    "store_watchers": Declared("gauge", "Open watches"),
+    "store_watch_resyncs_total": Declared(
+        "counter", "Watches that began with all that is there", ("kind",)
+    ),
+    "store_watch_catchups_total": Declared(
+        "counter", "Times that a slow watch was caught up from the log", ("kind",)
+    ),
 }
+
+_SAMPLED: Final = [
+    name + end
+    for name, declared in METRICS.items()
+    for end in (("_sum", "_count") if declared.kind == "summary" else ("",))
+]
 
 RCODES: Final = (
     *("NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED"),
@@ -116,7 +148,7 @@ RCODES: Final = (
 
 
 class Sample(NamedTuple):
-    name: str  # of METRICS
+    name: str  # of METRICS; of a summary with _sum or _count behind it
     labels: tuple[str, ...]  # values, in the order declared there
     value: float
 
@@ -147,16 +179,21 @@ class Metrics(Collector):
         return (_family(name, declared) for name, declared in METRICS.items())
 
     def collect(self) -> Iterator[Metric]:
-        values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in METRICS}
+        values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _SAMPLED}
         for source in self._sources:
             for name, labels, value in source():
                 of_name = values[name]
                 of_name[labels] = of_name.get(labels, 0) + value
         for name, declared in METRICS.items():
             family = _family(name, declared)
-            for labels, value in values[name].items():
-                family.add_metric(labels, value)
-            if values[name]:
+            if isinstance(family, SummaryMetricFamily):
+                for labels, seconds in values[f"{name}_sum"].items():
+                    count = values[f"{name}_count"].get(labels, 0)
+                    family.add_metric(labels, count_value=int(count), sum_value=seconds)
+            else:
+                for labels, value in values[name].items():
+                    family.add_metric(labels, value)
+            if family.samples:
                 yield family
 
 
@@ -198,6 +235,13 @@ def engine_samples(proto: str, seen: EngineStatistics) -> list[Sample]:
     return samples
 
 
-def _family(name: str, declared: Declared) -> CounterMetricFamily | GaugeMetricFamily:
-    family = CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily
-    return family(PREFIX + name, declared.help, labels=declared.labels)
+Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
+_FAMILIES: Final[dict[str, type[Family]]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "summary": SummaryMetricFamily,
+}
+
+
+def _family(name: str, declared: Declared) -> Family:
+    return _FAMILIES[declared.kind](PREFIX + name, declared.help, labels=declared.labels)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kudurru.adapters.data_dir import DataDir
+from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.publishing import published_in
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.domain.chain import origin_of
@@ -28,7 +29,10 @@ def first_difference(
     directory: DataDir, event_log: VerifiableLog, targets: Sequence[str], entropy: Entropy
 ) -> LogDamaged | None:
     """What checkpoints outside show of a log that is whole in itself. What cannot be read says
-    nothing: a folder of another machine may be away. Raises: StorageFailed."""
+    nothing: a folder of another machine may be away. A log in memory is another one each time.
+    Raises: StorageFailed."""
+    if isinstance(event_log, MemoryEventLog):
+        return None
     keys = list(_keys_of(directory, event_log, entropy))
     for found in _published(directory.checkpoint, targets, event_log.log_id):
         try:

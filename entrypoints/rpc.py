@@ -32,7 +32,6 @@ from kudurru.domain.errors import (
 from kudurru.domain.events import Who
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import NOT_UNICODE
-from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import service
@@ -50,10 +49,12 @@ from kudurru.entrypoints.service import (
     ListReply,
     ListRequest,
     MarkRequest,
+    as_key,
     manifest_from_wire,
     manifest_to_wire,
 )
 from kudurru.entrypoints.steps import PER_STEP, no_collections
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Result
 
@@ -142,6 +143,9 @@ class RemoteService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return self._call("problems", key)  # type: ignore[no-any-return]  # as the server sent it
 
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        return self._call("conditions", key)  # type: ignore[no-any-return]  # as the server sent it
+
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         return self._call("query", [packet, client])  # type: ignore[no-any-return]  # as the server sent it
 
@@ -199,6 +203,15 @@ class RemoteService:
 
     def key_states(self) -> list[KeyState]:
         return msgspec.convert(self._call("key-states", None), list[KeyState])
+
+    def create_token(self, request: TokenRequest) -> NewToken:
+        return msgspec.convert(self._call("create-token", msgspec.to_builtins(request)), NewToken)
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        return msgspec.convert(self._call("revoke-token", [name, reason]), Result)
+
+    def token_states(self) -> list[TokenState]:
+        return msgspec.convert(self._call("token-states", None), list[TokenState])
 
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)
@@ -317,6 +330,13 @@ class RpcServer:
         finally:
             os.umask(before)
 
+    async def run(self) -> None:
+        """Once it has started, until it is cancelled."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.stop()
+
     async def stop(self) -> None:
         """Commands that are under way get DRAIN_S for their answers."""
         self._is_stopping = True
@@ -386,13 +406,6 @@ def _as_call(value: Any) -> tuple[str, Any]:
             return method, argument
         case _:
             raise Invalid("request", [Cause("", "not [method, argument]")])
-
-
-def as_key(value: Any) -> Key:
-    """A key that a client sent. Raises: Invalid."""
-    if isinstance(value, str) and value.count("/") == 2 and value.partition("/")[0] in KINDS:
-        return Key(value)
-    raise Invalid("request", [Cause("", f"{value!r} is no key of an object")])
 
 
 async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> ChangeRequest:

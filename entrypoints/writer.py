@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
+from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.checkpoint import SOURCE
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.errors import (
@@ -29,11 +30,12 @@ from kudurru.domain.errors import (
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
 from kudurru.domain.notation import duration_text
-from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
+from kudurru.domain.ports import StoredCheckpoint, Timers, VerifiableLog
 from kudurru.entrypoints import upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
 from kudurru.entrypoints.steps import no_collections, unhurried
 from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
+from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import (
     ATTEMPTS_MAX,
     BUSY,
@@ -56,6 +58,8 @@ GROUP_MAX = 512
 STAMP_RETRY_S = 5.0
 """After a stamp that could not be written: a full disk stays full for a while."""
 
+
+STOPPING = "the server is stopping: nothing was changed; try again when it is back"
 
 SIGNINGS_MAX = 64
 """Checkpoints that are waited for: more than there are connections to ask for one."""
@@ -179,12 +183,9 @@ class Writer:
         await self._sign_soon(make)
         return pruning
 
-    async def prune_old(self, retention: timedelta) -> Pruning | None:
+    async def prune_old(self, retention: timedelta, now_us: int) -> Pruning | None:
         """For a daily job: let go what is older than that. Raises as `prune` does."""
-        node = self._node
-        before = await asyncio.to_thread(
-            upkeep.older_than, retention, node.log, node.clock.now_us()
-        )
+        before = await asyncio.to_thread(upkeep.older_than, retention, self._node.log, now_us)
         reason = f"older than {duration_text(retention)}"
         who = Who(actor="system", source="retention", reason=reason)
         return await self.prune(PruneRequest(before=before), who)
@@ -232,10 +233,20 @@ class Writer:
 
     def _check_not_stopping(self) -> None:
         if self._is_stopping:
-            raise Busy("the server is stopping: nothing was changed; try again when it is back")
+            raise Busy(STOPPING)
 
     async def run(self) -> None:
-        """Write until `stop`."""
+        """Write until `stop`. Where a fault ends it, nobody waits for what is not written."""
+        try:
+            await self._write_until_stopped()
+        finally:
+            self._is_stopping = True
+            waiting: list[asyncio.Future[Any]] = [future for _, future in self._queue]
+            for future in waiting + [future for _, future in self._signings]:
+                if not future.done():
+                    future.set_exception(Busy(STOPPING))
+
+    async def _write_until_stopped(self) -> None:
         while self._queue or self._signings or not self._is_stopping:
             await self._wake.wait()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
@@ -487,26 +498,29 @@ def _in_doubt(error: BaseException) -> StorageBroken:
     )
 
 
-async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
+async def keep_stamped(
+    writer: Writer, node: Node, coalesce_s: float, timers: Timers | None = None
+) -> NoReturn:
     """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them. And
     let records go when their time is over, which is a change too."""
+    timers = timers or LoopTimers()
     while True:
-        await _changed_or_expired(writer, node)
+        await _changed_or_expired(writer, node, timers)
         await writer.let_time_pass()
         if node.zones.unstamped():
-            await asyncio.sleep(coalesce_s)
+            await pause(timers, round(coalesce_s * 1_000_000))
             writer.request_stamp()
 
 
-async def _changed_or_expired(writer: Writer, node: Node) -> None:
+async def _changed_or_expired(writer: Writer, node: Node, timers: Timers) -> None:
     expiry_s = node.zones.next_expiry_s()
-    patience = None
-    if expiry_s is not None:
-        patience = max(0.0, expiry_s - node.clock.now_us() / 1_000_000)
-    try:
-        # Not wait_for: in Python 3.11 that loses a cancellation that comes with the event.
-        async with asyncio.timeout(patience):
+    if expiry_s is None:
+        await writer.on_applied.wait()
+    else:
+        wait_us = max(0, expiry_s * 1_000_000 - node.clock.now_us())
+        timer = timers.call_later(wait_us, writer.on_applied.set)
+        try:
             await writer.on_applied.wait()
-    except TimeoutError:
-        return
+        finally:
+            timer.cancel()
     writer.on_applied.clear()

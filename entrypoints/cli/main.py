@@ -39,7 +39,10 @@ COMMANDS = {
     "list": ("list_", "Show subscribed lists, and fetch them."),
     "cache": ("cache", "Show and flush the cache of the resolver."),
     "zone": ("zone", "Import, export and check zones as master files."),
+    "token": ("token", "Make, list and revoke tokens of the API."),
     "tsig": ("tsig", "Make, list and revoke TSIG keys."),
+    "lameduck": ("lameduck", "Have balancers send their clients elsewhere."),
+    "healthcheck": ("healthcheck", "Ask whether the server here is ready, for containers."),
     "config": ("config", "Show and check settings."),
     "version": ("version", "Show the version."),
 }

@@ -1,12 +1,13 @@
 """kudurru serve."""
 
 import asyncio
+import logging
 import os
 import resource
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -111,7 +112,8 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
     from kudurru.entrypoints import logs
     from kudurru.entrypoints.checkpoints import CheckpointPolicy
     from kudurru.entrypoints.list_options import list_options
-    from kudurru.entrypoints.server import ServeOptions, Server
+    from kudurru.entrypoints.serve_options import ServeOptions
+    from kudurru.entrypoints.server import Server
 
     logs.start(settings.log.level, settings.log.format)
     _allow_many_files()
@@ -122,6 +124,9 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         listeners=settings.listeners.all,
         tls=settings.tls,
         http=str(settings.api.address),
+        api_names=settings.api.names,
+        api_body_bytes=settings.api.max_body_bytes,
+        token_lifetime=settings.auth.tokens.max_lifetime,
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
         sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
@@ -143,6 +148,7 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
             interval_s=settings.audit.checkpoint.interval.total_seconds(),
             publish=settings.audit.checkpoint.publish,
         ),
+        retention=settings.audit.retention,
         trusted_keys=settings.audit.trusted_keys,
         snapshot_interval_s=settings.snapshots.interval.total_seconds(),
         secrets_key=settings.node.secrets_key,
@@ -150,9 +156,20 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
     )
 
     async def serve_until_stopped() -> None:
-        await Server(options).run(_announce)
+        server = Server(options)
+        try:
+            await server.run(_announce)
+        finally:
+            if server.left_behind:
+                _leave()
 
     asyncio.run(serve_until_stopped())
+
+
+def _leave() -> NoReturn:
+    """The loop would wait for what was left behind because it does not end."""
+    logging.shutdown()
+    os._exit(1)
 
 
 def _announce(line: str) -> None:

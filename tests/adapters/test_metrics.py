@@ -23,12 +23,15 @@ def scraped(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
 def test_every_declared_metric_registers_once_and_renders_with_its_labels() -> None:
     metrics = Metrics("1.2.3")
     for name, declared in METRICS.items():
-        sample = Sample(name, tuple(f"{label}!" for label in declared.labels), 7)
-        metrics.add(lambda sample=sample: [sample])
+        labels = tuple(f"{label}!" for label in declared.labels)
+        ends = ("_sum", "_count") if declared.kind == "summary" else ("",)
+        samples = [Sample(name + end, labels, 7) for end in ends]
+        metrics.add(lambda samples=samples: samples)
     seen = scraped(metrics)
     for name, declared in METRICS.items():
         labels = tuple(sorted((label, f"{label}!") for label in declared.labels))
-        assert seen["kudurru_" + name, labels] == 7
+        for end in ("_sum", "_count") if declared.kind == "summary" else ("",):
+            assert seen[f"kudurru_{name}{end}", labels] == 7
 
 
 def test_names_end_as_their_kind_does() -> None:
