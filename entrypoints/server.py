@@ -36,6 +36,7 @@ from kudurru.entrypoints.listeners import certificates_of, keep_fresh
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.parts import Parts, open_parts
+from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.rpc import Handler, RpcServer
@@ -225,8 +226,14 @@ class Server:
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
-        if damages:
-            self._stop_writing(node, damages[0])
+        targets = self._options.checkpoints.publish
+        damage = (
+            damages[0]
+            if damages
+            else first_difference(directory, event_log, targets, SystemEntropy())
+        )
+        if damage is not None:
+            self._stop_writing(node, damage)
         return node
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
