@@ -40,6 +40,10 @@ RESTORE_DONE = "restore.done.v1"
 BLOCKING_SET = "blocking.set.v1"
 """Pauses what policies deny, or ends the pause, see `domain.filtering.pauses`."""
 
+SETTINGS_CHANGED = "settings.changed.v1"
+"""Settings that were changed through kudurru, and the layer that the log is from there on, see
+`domain.settings_changes`."""
+
 OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
 CONTENT_TYPES = OBJECT_TYPES - {OBJECT_STATUS}
 """Types that change what people wrote, or where it stands."""
@@ -54,6 +58,7 @@ KNOWN_TYPES = OBJECT_TYPES | {
     RESTORE_BEGUN,
     RESTORE_DONE,
     BLOCKING_SET,
+    SETTINGS_CHANGED,
 }
 
 SYSTEM_KEY = Key("System//log")
