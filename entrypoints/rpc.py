@@ -32,7 +32,6 @@ from kudurru.domain.errors import (
 from kudurru.domain.events import Who
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import NOT_UNICODE
-from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import service
@@ -50,6 +49,7 @@ from kudurru.entrypoints.service import (
     ListReply,
     ListRequest,
     MarkRequest,
+    as_key,
     manifest_from_wire,
     manifest_to_wire,
 )
@@ -386,13 +386,6 @@ def _as_call(value: Any) -> tuple[str, Any]:
             return method, argument
         case _:
             raise Invalid("request", [Cause("", "not [method, argument]")])
-
-
-def as_key(value: Any) -> Key:
-    """A key that a client sent. Raises: Invalid."""
-    if isinstance(value, str) and value.count("/") == 2 and value.partition("/")[0] in KINDS:
-        return Key(value)
-    raise Invalid("request", [Cause("", f"{value!r} is no key of an object")])
 
 
 async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> ChangeRequest:

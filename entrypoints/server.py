@@ -15,7 +15,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -53,7 +52,7 @@ from kudurru.domain.settings import (
 )
 from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket, demo, restoring
+from kudurru.entrypoints import command_socket, demo
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
@@ -65,17 +64,9 @@ from kudurru.entrypoints.directory import (
     trust_of,
 )
 from kudurru.entrypoints.early import EarlyHandler
-from kudurru.entrypoints.filtering import (
-    BlockingRequest,
-    ExplainRequest,
-    checked_client,
-    read_blocking,
-    read_explanation,
-    to_blocking,
-)
 from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
 from kudurru.entrypoints.inbound import Inbound
-from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
+from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_options import ListOptions
 from kudurru.entrypoints.list_service import status_of
@@ -90,28 +81,15 @@ from kudurru.entrypoints.listeners import (
 )
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.notifier import Notifier
+from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.query_logging import QueryLog
-from kudurru.entrypoints.resolving import Resolving, resolved
-from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
-from kudurru.entrypoints.rpc import RpcServer, as_key
+from kudurru.entrypoints.resolving import Resolving
+from kudurru.entrypoints.rpc import RpcServer
 from kudurru.entrypoints.service import (
     ChangeRequest,
-    FlushRequest,
-    ListRequest,
-    MarkRequest,
-    because,
-    erased,
-    export_zone,
-    pruned,
-    read_info,
-    read_list,
-    read_object,
-    read_problems,
     to_change,
-    to_mark,
 )
 from kudurru.entrypoints.snapshot_job import SnapshotJob
-from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 from kudurru.projections.pipeline.ingress import Identity
@@ -241,8 +219,20 @@ class Server:
                 return
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
-            handler = self._handler(node, writer, keeper, keyring, query_log, snapshots, inbound)
-            rpc = RpcServer(path, handler)
+            assert self._resolving is not None, "listeners come before commands"
+            operations = Operations(
+                node=node,
+                writer=writer,
+                pipeline=self._pipeline,
+                resolving=self._resolving,
+                lists=keeper,
+                keyring=keyring,
+                inbound=inbound,
+                snapshots=snapshots,
+                neighbours=self._neighbours,
+                query_log=query_log,
+            )
+            rpc = RpcServer(path, operations.handle)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(writer.run(), name="writer")
@@ -602,141 +592,12 @@ class Server:
         except KudurruError as error:
             log.warning("the newest changes are not signed: %s", error)
 
-    def _handler(
-        self,
-        node: Node,
-        writer: Writer,
-        keeper: ListKeeper,
-        keyring: Keyring,
-        query_log: QueryLog | None,
-        snapshots: SnapshotJob,
-        inbound: Inbound,
-    ) -> Any:
-        resolving = self._resolving
-        assert resolving is not None, "listeners come before commands"
-
-        async def handle(method: str, argument: Any, who: Who) -> Any:
-            async with writer.applying:
-                pass  # what is read next is no part of a change
-            match method:
-                case "change":
-                    change: Change = to_change(argument, who)
-                    return msgspec.to_builtins(await writer.submit(change))
-                case "get":
-                    return read_object(node, as_key(argument))
-                case "list":
-                    request = msgspec.convert(argument, ListRequest)
-                    return msgspec.to_builtins(read_list(node, request))
-                case "problems":
-                    return read_problems(node, as_key(argument))
-                case "query":
-                    packet, client = msgspec.convert(argument, tuple[bytes, str])
-                    return await resolved(self._pipeline, packet, checked_client(client))
-                case "cache-stats":
-                    return msgspec.to_builtins(resolving.cache.statistics())
-                case "cache-flush":
-                    flush = msgspec.convert(argument, FlushRequest)
-                    return resolving.flush(flush.name, subtree=flush.subtree)
-                case "refresh-zone":
-                    return inbound.refresh(msgspec.convert(argument, str))
-                case "explain":
-                    question = msgspec.convert(argument, ExplainRequest)
-                    found = read_explanation(node, question, self._neighbours, resolving)
-                    return msgspec.to_builtins(found)
-                case "blocking":
-                    return msgspec.to_builtins(read_blocking(node))
-                case "set-blocking":
-                    blocking = msgspec.convert(argument, BlockingRequest)
-                    await writer.submit(to_blocking(node, blocking, who))
-                    return msgspec.to_builtins(read_blocking(node))
-                case "purge-queries":
-                    if query_log is None:
-                        raise NotFound("this server keeps no query log")
-                    return await query_log.process.purge(msgspec.convert(argument, int | None))
-                case "lists":
-                    return msgspec.to_builtins(keeper.rows())
-                case "refresh-lists":
-                    return keeper.refresh([as_key(key) for key in argument])
-                case "export":
-                    return await asyncio.to_thread(list, export_zone(node, argument))
-                case "info":
-                    info = read_info(node, __version__, digests=bool(argument))
-                    return msgspec.to_builtins(info)
-                case "checkpoint":
-                    return (await writer.checkpoint()).note
-                case "rotate-key":
-                    who = because(who, msgspec.convert(argument, str))
-                    return (await writer.rotate_key(who)).note
-                case "restore":
-                    asked = msgspec.convert(argument, RestoreRequest)
-                    prepare = partial(restoring.prepare_restore, node.log, asked)
-                    carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
-                    await _sign(writer, carried)
-                    return msgspec.to_builtins(carried)
-                case "undo":
-                    unwanted = msgspec.convert(argument, UndoRequest)
-                    prepare = partial(restoring.prepare_undo, node.log, unwanted)
-                    carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
-                    return msgspec.to_builtins(carried)
-                case "create-key":
-                    wanted = msgspec.convert(argument, KeyRequest)
-                    made = keyring.creation(wanted, because(who, wanted.reason), SystemEntropy())
-                    return msgspec.to_builtins(await writer.submit(made))
-                case "revoke-key":
-                    name, reason = msgspec.convert(argument, tuple[str, str])
-                    gone = revocation(node, name, because(who, reason))
-                    return msgspec.to_builtins(await writer.submit(gone))
-                case "key-states":
-                    return msgspec.to_builtins(keyring.states())
-                case "mark":
-                    mark = to_mark(msgspec.convert(argument, MarkRequest), who)
-                    return (await writer.submit(mark)).seq
-                case "redact":
-                    secret = msgspec.convert(argument, RedactRequest)
-                    redaction = await writer.redact(secret, because(who, secret.reason))
-                    await snapshots.forget()
-                    return msgspec.to_builtins(erased(redaction))
-                case "prune":
-                    old = msgspec.convert(argument, PruneRequest)
-                    pruning = await writer.prune(old, because(who, old.reason))
-                    return msgspec.to_builtins(pruned(pruning))
-                case _:
-                    raise Invalid("request", [Cause("", f"unknown method {method!r}")])
-
-        return handle
-
 
 async def keep_neighbours(table: NeighbourTable) -> NoReturn:
     """Read the hardware addresses of clients, until cancelled. A large table takes a moment."""
     while True:
         await asyncio.to_thread(table.refresh)
         await asyncio.sleep(REFRESH_S)
-
-
-async def _carry_out(
-    node: Node, writer: Writer, prepare: Callable[[str, Who], Undertaking], who: Who
-) -> Carried:
-    """Plan in a thread, as that reads much of the log, and let the writer decide."""
-    undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
-    now_s = node.clock.now_us() // 1_000_000
-    document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
-    seqs: list[int] = []
-    for change in undertaking.changes:
-        try:
-            seqs.append((await writer.submit(change)).seq)
-        except KudurruError as error:
-            raise restoring.cut_off(undertaking, len(seqs), error) from error
-    if seqs:
-        with suppress(KudurruError):  # without a key; or it is made with the next change
-            await writer.checkpoint()
-    return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
-
-
-async def _sign(writer: Writer, carried: Carried) -> None:
-    """A restore asks for a checkpoint; it is done all the same where none can be made."""
-    if carried.seq:
-        with suppress(KudurruError):
-            await writer.checkpoint()
 
 
 def _tell_key(checkpointer: Checkpointer) -> None:

@@ -265,6 +265,13 @@ def because(who: Who, reason: str) -> Who:
     return msgspec.structs.replace(who, reason=reason)
 
 
+def as_key(value: Any) -> Key:
+    """A key that a client sent. Raises: Invalid."""
+    if isinstance(value, str) and value.count("/") == 2 and value.partition("/")[0] in KINDS:
+        return Key(value)
+    raise Invalid("request", [Cause("", f"{value!r} is no key of an object")])
+
+
 def manifest_to_wire(manifest: Manifest) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
