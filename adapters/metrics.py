@@ -105,6 +105,9 @@ METRICS: Final = {
     "querylog_written_total": Declared("counter", "Queries logged"),
     "querylog_waiting": Declared("gauge", "Queries noted and not handed over yet"),
     "querylog_restarts_total": Declared("counter", "Times that its process ended by itself"),
+    "config_last_reload_successful": Declared("gauge", "0 while changed settings are not used"),
+    "config_last_reload_timestamp_seconds": Declared("gauge", "When settings were taken last"),
+    "config_restart_pending": Declared("gauge", "Changed settings that wait for a restart"),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
 }
 

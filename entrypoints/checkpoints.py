@@ -93,7 +93,7 @@ class Checkpointer:
         self._node = node
         self._log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
         self._keys = keys
-        self.policy = policy
+        self.policy = policy  # replaced when the settings change
         self.origin = origin_of(node.log.log_id, node.log.epoch)
         self.is_new_key = False
         self.why_not = ""  # why nothing can be signed

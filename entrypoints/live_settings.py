@@ -80,7 +80,6 @@ class LiveSettings:
         self._clock = clock
         self._layer = Layer()
         self._memory: dict[str, Any] = {}
-        self._stamp = stamp_of(sources, None)
         self._stamp: Stamp = ()
         self._read = read_sources(sources)
         self.resolved = self._read.resolve()
@@ -163,10 +162,16 @@ class LiveSettings:
         for event in events:
             if event.type == SETTINGS_CHANGED and event.body is not None:
                 values = settings_changes.decode(event.body).values
-                before = self._layer.values
-                self._layer = Layer(values, event.ver, event.seq)
-                if values != before:
-                    self._retake(f"position {event.seq}")
+                self._take_layer(Layer(values, event.ver, event.seq))
+
+    def catch_up(self, event_log: EventLog) -> None:
+        """Take what other nodes recorded before this one began to follow."""
+        self._take_layer(settings_changes.layer_of(event_log))
+
+    def _take_layer(self, layer: Layer) -> None:
+        before, self._layer = self._layer, layer
+        if layer.values != before.values:
+            self._retake(f"position {layer.position}")
 
     def _retake(self, why: str) -> None:
         try:

@@ -71,7 +71,7 @@ class Resolving:
         acl: AclSettings,
     ) -> None:
         """Take settings. Upstreams that are still named keep their connections and health."""
-        _check(upstreams)
+        check_upstreams(upstreams)
         self._groups = upstreams.groups
         self._policy_routes: dict[tuple[str, ...], Route | None] = {}
         self._carriers.ca = upstreams.ca
@@ -276,7 +276,7 @@ def _addresses(texts: Iterable[str]) -> list[UpstreamAddress]:
     return [entry.address for entry in entries]
 
 
-def _check(upstreams: UpstreamSettings) -> None:
+def check_upstreams(upstreams: UpstreamSettings) -> None:
     """Raises Invalid for upstreams that could never be asked."""
     lists = [*upstreams.groups.values(), upstreams.fallback, *upstreams.conditional.values()]
     texts = [text for texts in lists for text in texts if text not in upstreams.groups]

@@ -39,6 +39,7 @@ from kudurru.entrypoints.actors import actor_of
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.list_service import ListRow
+from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     LOOPBACK,
@@ -190,6 +191,13 @@ class RemoteService:
 
     def cache_flush(self, name: str, *, subtree: bool = False) -> int:
         return msgspec.convert(self._call("cache-flush", FlushRequest(name, subtree)), int)
+
+    def settings(self) -> list[dict[str, Any]]:
+        return self._call("settings", None)  # type: ignore[no-any-return]  # as the server sent it
+
+    def patch_settings(self, request: PatchRequest) -> PatchReply:
+        found = self._call("settings-patch", msgspec.to_builtins(request))
+        return msgspec.convert(found, PatchReply)
 
     def create_key(self, request: KeyRequest) -> Result:
         return msgspec.convert(self._call("create-key", msgspec.to_builtins(request)), Result)

@@ -35,7 +35,6 @@ from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged, NotFound
 from kudurru.domain.events import Position, Who
-from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import PacketEngine
@@ -46,13 +45,14 @@ from kudurru.domain.settings import (
     QuerylogSettings,
     RatelimitSettings,
     ResolverSettings,
+    Settings,
     TlsSettings,
     TsigSettings,
     UpstreamSettings,
 )
 from kudurru.domain.settings import Listener as Configured
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket, demo
+from kudurru.entrypoints import command_socket, demo, logs
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
@@ -65,6 +65,7 @@ from kudurru.entrypoints.directory import (
 )
 from kudurru.entrypoints.early import EarlyHandler
 from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.hot_settings import Parts, block_defaults, settings_samples
 from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.list_keeper import ListKeeper
@@ -79,6 +80,7 @@ from kudurru.entrypoints.listeners import (
     keep_fresh,
     stop_all,
 )
+from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.operations import Operations
@@ -131,7 +133,6 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str = "127.0.0.1:9153"
     sockets: int = 1
     coalesce_s: float = 0.25
-    lameduck_s: float = 5.0
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()
     querylog: QuerylogSettings = QuerylogSettings()
@@ -153,8 +154,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Server:
     """One run of a node. `run` returns when a signal or `stop` ended it."""
 
-    def __init__(self, options: ServeOptions) -> None:
-        self._options = options
+    def __init__(self, live: LiveSettings, options_of: Callable[[Settings], ServeOptions]) -> None:
+        self._live = live
+        self._options_of = options_of
+        self._options = options = options_of(live.current)
         self._stopping = asyncio.Event()
         self._is_hurried = False
         self.is_synced = False
@@ -170,20 +173,21 @@ class Server:
         self._pipeline: Pipeline
         self._resolving: Resolving | None = None
         self._keeper: CacheKeeper
+        self._limiter: RateLimiter
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
         a part that must not end did."""
-        options = self._options
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.set_threshold(COLLECT_AFTER)
         self._catch_signals()
         async with AsyncExitStack() as stack:
-            directory = open_data_dir(options.data, create=True)
+            directory = open_data_dir(self._options.data, create=True)
             stack.enter_context(
                 DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
             )
             node = self._open_node(directory, stack)
+            options = self._options
             snapshots = SnapshotJob(directory, node, options.snapshot_interval_s)
             checkpointer = self._open_checkpointer(directory, node)
             writer = Writer(node, checkpointer)
@@ -217,6 +221,7 @@ class Server:
                 await self._replay(node, checkpointer)
             if self._stopping.is_set():
                 return
+            self._follow_settings(node, writer, keeper, query_log, checkpointer)
             writer.follow()
             path = stack.enter_context(command_socket.placed(directory))
             assert self._resolving is not None, "listeners come before commands"
@@ -231,6 +236,7 @@ class Server:
                 snapshots=snapshots,
                 neighbours=self._neighbours,
                 query_log=query_log,
+                settings=self._live,
             )
             rpc = RpcServer(path, operations.handle)
             try:
@@ -257,10 +263,9 @@ class Server:
                         running.append(tasks.create_task(leading, name="lists: leader"))
                     looking = keep_neighbours(self._neighbours)
                     running.append(tasks.create_task(looking, name="neighbours"))
-                    if options.cache.persist_interval:
-                        interval_s = options.cache.persist_interval.total_seconds()
-                        dumping = self._keeper.keep_dumped(interval_s)
-                        running.append(tasks.create_task(dumping, name="cache"))
+                    dumping = self._keeper.keep_dumped()
+                    running.append(tasks.create_task(dumping, name="cache"))
+                    running.append(tasks.create_task(self._live.watch(), name="settings"))
                     if self._certificates is not None:
                         watch = keep_fresh(self._certificates)
                         running.append(tasks.create_task(watch, name="certificates"))
@@ -321,14 +326,18 @@ class Server:
         stack.callback(event_log.close)
         stack.callback(lambda: self._save_last())
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
-        blocking = self._options.blocking
-        ttl_s = int(blocking.ttl.total_seconds())
-        node.views.policies.configure(BlockDefaults(blocking.mode, ttl_s))
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
         if damages:
             self._stop_writing(node, damages[0])
+        else:
+            logging_before = self._live.current.log
+            self._live.take_up(event_log)
+            self._options = self._options_of(self._live.current)
+            if self._live.current.log != logging_before:
+                logs.start(self._live.current.log.level, self._live.current.log.format)
+        node.views.policies.configure(block_defaults(self._live.current))
         return node
 
     def _query_log(self, directory: DataDir, stack: AsyncExitStack) -> QueryLog | None:
@@ -420,10 +429,11 @@ class Server:
         resolving.take_zones(node.zones.forwards)
         stack.push_async_callback(resolving.close)
         self._keeper = CacheKeeper(resolving.cache, cache_dump, node.clock)
+        self._keeper.configure(options.cache.persist_interval.total_seconds())
         if options.cache.persist_interval:
             max_age_us = options.cache.persist_max_age // MICROSECOND
             self._keeper.restore(max_age_us)
-            stack.push_async_callback(self._keeper.dump_last)
+        stack.push_async_callback(self._keeper.dump_last)
         transfers = Transfers(node.zones)
         pipeline = self._pipeline = pipeline_of(
             node,
@@ -440,7 +450,7 @@ class Server:
             transfers=transfers,
             control=inbound.control,
         )
-        limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
+        self._limiter = limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
         self._early = early = EarlyHandler(pipeline)
         self._engines = engines_of(options.listeners, bound, early, limiter, self._certificates)
         metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
@@ -452,6 +462,7 @@ class Server:
             metrics.add(query_log.samples)
         metrics.add(lambda: transfer_samples(transfers))
         metrics.add(inbound.samples)
+        metrics.add(lambda: settings_samples(self._live))
         if self._notifier is not None:
             notifier = self._notifier
             metrics.add(lambda: notify_samples(notifier.statistics()))
@@ -487,6 +498,8 @@ class Server:
     def warnings(self) -> list[str]:
         """What an operator should see to, though queries are answered."""
         found = []
+        if self._live.problem:
+            found.append(f"Settings: {self._live.problem}")
         if self._certificates is not None and self._certificates.problem:
             found.append(f"Certificate: {self._certificates.problem}")
         if self._keyring is not None and self.is_synced:
@@ -563,6 +576,33 @@ class Server:
             raise Invalid("--pid-file", [Cause("", f"{path}: {error.strerror}")]) from None
         stack.callback(path.unlink, missing_ok=True)
 
+    def _follow_settings(
+        self,
+        node: Node,
+        writer: Writer,
+        lists: ListKeeper,
+        query_log: QueryLog | None,
+        checkpointer: Checkpointer | None,
+    ) -> None:
+        """From here on parts hear of settings that change."""
+        assert self._resolving is not None, "listeners come before"
+        parts = Parts(
+            limiter=self._limiter,
+            resolving=self._resolving,
+            cache=self._keeper,
+            policies=node.views.policies,
+            lists=lists,
+            query_log=query_log,
+            checkpointer=checkpointer,
+            certificates=self._certificates,
+            writer=writer,
+            invalidate=self.invalidate,
+        )
+        parts.subscribe(self._live)
+        writer.listeners.append(self._live.recorded)
+        if node.log.is_shared:
+            self._live.catch_up(node.log)
+
     # --- running ------------------------------------------------------------------------
 
     def _catch_signals(self) -> None:
@@ -579,7 +619,9 @@ class Server:
         """Answer on while balancers learn that we go."""
         self.is_lameduck = True
         self.invalidate()
-        deadline = asyncio.get_running_loop().time() + self._options.lameduck_s
+        deadline = (
+            asyncio.get_running_loop().time() + self._live.current.health.lameduck.total_seconds()
+        )
         while not self._is_hurried and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
 

@@ -34,6 +34,7 @@ from kudurru.entrypoints.wiring import Change, Node, Result
 if TYPE_CHECKING:
     from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
     from kudurru.entrypoints.list_service import ListRow
+    from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
 
 PAGE_MAX = 500
 LOOPBACK = "127.0.0.1"
@@ -179,6 +180,16 @@ class Service(Protocol):
     def refresh_zone(self, zone: str) -> str:
         """Ask the primaries of a secondary zone now; its DNS name. Raises NotFound for a zone that
         is no secondary, and without a running server."""
+        ...
+
+    def settings(self) -> list[dict[str, Any]]:
+        """A row for each key: key, value, source, changes, scope; running, where a restart is
+        needed for what is configured."""
+        ...
+
+    def patch_settings(self, request: "PatchRequest") -> "PatchReply":
+        """Raises: Invalid with every fault; ManagedBy; Conflict when another node was faster;
+        StorageFailed where the settings file cannot be written."""
         ...
 
     def create_key(self, request: KeyRequest) -> Result:

@@ -91,6 +91,7 @@ class Writer:
         self._imported: dict[str, int] = {}  # serials that wait for the stamp of their zone
         self._retry: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
+        self.coalesce_s = 0.0  # of `keep_stamped`
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
         self._catch_ups_failed = 0
         self.applying = asyncio.Lock()
@@ -488,13 +489,15 @@ def _in_doubt(error: BaseException) -> StorageBroken:
 
 
 async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
-    """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them. And
-    let records go when their time is over, which is a change too."""
+    """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them, or
+    what `writer.coalesce_s` is set to later. And let records go when their time is over, which is a
+    change too."""
+    writer.coalesce_s = coalesce_s
     while True:
         await _changed_or_expired(writer, node)
         await writer.let_time_pass()
         if node.zones.unstamped():
-            await asyncio.sleep(coalesce_s)
+            await asyncio.sleep(writer.coalesce_s)
             writer.request_stamp()
 
 

@@ -22,6 +22,7 @@ from kudurru.entrypoints import directory
 from kudurru.entrypoints.actors import actor_of
 from kudurru.entrypoints.cli.output import Output
 from kudurru.entrypoints.service import Service
+from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.wiring import Node
 
 if TYPE_CHECKING:
@@ -75,10 +76,17 @@ def me(source: str = "cli") -> Who:
 
 
 @contextmanager
-def service(data: Path, *, write: bool = False, secrets_key: str = "") -> Iterator[Service]:
+def service(
+    data: Path, *, write: bool = False, secrets_key: str = "", config: Path | None = None
+) -> Iterator[Service]:
     """The node of a data directory: through the server that holds it, else directly."""
     with directory.open_service(
-        data, who=me(), write=write, on_damage=_warn_of_damage, secrets_key=secrets_key
+        data,
+        who=me(),
+        write=write,
+        on_damage=_warn_of_damage,
+        secrets_key=secrets_key,
+        sources=Sources(config, os.environ),
     ) as found:
         yield found
 
