@@ -174,6 +174,7 @@ class Server:
         self._resolving: Resolving | None = None
         self._keeper: CacheKeeper
         self._limiter: RateLimiter
+        self.parts: Parts  # once the log is replayed
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
@@ -586,7 +587,7 @@ class Server:
     ) -> None:
         """From here on parts hear of settings that change."""
         assert self._resolving is not None, "listeners come before"
-        parts = Parts(
+        self.parts = Parts(
             limiter=self._limiter,
             resolving=self._resolving,
             cache=self._keeper,
@@ -598,7 +599,7 @@ class Server:
             writer=writer,
             invalidate=self.invalidate,
         )
-        parts.subscribe(self._live)
+        self.parts.subscribe(self._live)
         writer.listeners.append(self._live.recorded)
         if node.log.is_shared:
             self._live.catch_up(node.log)
