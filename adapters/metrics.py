@@ -108,6 +108,9 @@ METRICS: Final = {
     "config_last_reload_successful": Declared("gauge", "0 while changed settings are not used"),
     "config_last_reload_timestamp_seconds": Declared("gauge", "When settings were taken last"),
     "config_restart_pending": Declared("gauge", "Changed settings that wait for a restart"),
+    "leader": Declared("gauge", "1 on the node that does what one of them does", ("role",)),
+    "role_active": Declared("gauge", "1 while a part of the server runs here", ("role",)),
+    "role_restarts_total": Declared("counter", "Times that a part began again", ("role",)),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
 }
 

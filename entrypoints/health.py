@@ -10,6 +10,8 @@ from kudurru.domain.ports import PacketEngine
 from kudurru.domain.reconcile.notifies import NotifyStatistics
 from kudurru.entrypoints.list_keeper import Statistics as ListStatistics
 from kudurru.entrypoints.list_service import ListRow
+from kudurru.entrypoints.live_settings import LiveSettings
+from kudurru.entrypoints.runner import RunnerStatus
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.pipeline import NO_REPLY, Pipeline
@@ -68,6 +70,12 @@ def notify_samples(seen: NotifyStatistics) -> Iterable[Sample]:
     yield Sample("notifies_out_pending", (), seen.pending)
 
 
+def settings_samples(live: LiveSettings) -> Iterable[Sample]:
+    yield Sample("config_last_reload_successful", (), not live.problem)
+    yield Sample("config_last_reload_timestamp_seconds", (), live.reloaded_us / 1_000_000)
+    yield Sample("config_restart_pending", (), len(live.waiting))
+
+
 def list_samples(rows: Iterable[ListRow], seen: ListStatistics) -> Iterator[Sample]:
     for row in rows:
         name = f"{row.namespace}/{row.name}"
@@ -79,6 +87,13 @@ def list_samples(rows: Iterable[ListRow], seen: ListStatistics) -> Iterator[Samp
     for result, count in seen.builds.items():
         yield Sample("blocklist_builds_total", (result,), count)
     yield Sample("blocklist_table_bytes", (), seen.bytes)
+
+
+def runner_samples(seen: RunnerStatus) -> Iterable[Sample]:
+    yield Sample("leader", (seen.role,), seen.is_leader)
+    for one in seen.runnables:
+        yield Sample("role_active", (one.name,), one.state == "running")
+        yield Sample("role_restarts_total", (one.name,), one.restarts)
 
 
 def _limiter_samples(limiter: RateLimiter) -> Iterable[Sample]:

@@ -36,7 +36,7 @@ from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.lists.matcher import Matcher, Union
 from kudurru.domain.lists.table import Table, Unusable
 from kudurru.domain.objects import Key, ref_of
-from kudurru.domain.ports import Clock, Elector, Entropy
+from kudurru.domain.ports import Clock, Entropy
 from kudurru.domain.reconcile.blocklists import (
     NEVER_FETCHED,
     Arrived,
@@ -113,8 +113,7 @@ class ListKeeper:
         self._settled = asyncio.Event()
         self._fetches: Counter[str] = Counter()
         self._builds: Counter[str] = Counter()
-        self.is_leader = True
-        """Every node fetches for itself; one writes what became of it into statuses."""
+        self._is_leader = False  # each node fetches for itself; one writes statuses
 
     # --- starting -----------------------------------------------------------------------
 
@@ -282,18 +281,14 @@ class ListKeeper:
         except OSError as error:
             log.warning("the states of lists are not saved: %s", error.strerror)
 
-    async def lead(self, elector: Elector) -> NoReturn:
-        """Write statuses only while this node is the one that does, among those on one log."""
-        self.is_leader = False
+    async def run_reports(self) -> None:
+        """Write into statuses what became of fetches, until it is cancelled."""
+        self._is_leader = True
+        self._due.set()
         try:
-            while True:
-                await elector.campaign()
-                self.is_leader = True
-                self._due.set()
-                await elector.lost()
-                self.is_leader = False
+            await asyncio.Event().wait()
         finally:
-            await elector.resign()
+            self._is_leader = False
 
     # --- building -----------------------------------------------------------------------
 
@@ -368,7 +363,7 @@ class ListKeeper:
     # --- telling ------------------------------------------------------------------------
 
     async def _write_statuses(self) -> None:
-        if not self.is_leader:
+        if not self._is_leader:
             return
         for key, state in list(self._view.lists.items()):
             sources = sources_status(state.spec, self._states, state.inline)

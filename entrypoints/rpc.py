@@ -325,6 +325,13 @@ class RpcServer:
         finally:
             os.umask(before)
 
+    async def run(self) -> None:
+        """Once it has started, until it is cancelled."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.stop()
+
     async def stop(self) -> None:
         """Commands that are under way get DRAIN_S for their answers."""
         self._is_stopping = True

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -56,6 +56,8 @@ GROUP_MAX = 512
 STAMP_RETRY_S = 5.0
 """After a stamp that could not be written: a full disk stays full for a while."""
 
+
+STOPPING = "the server is stopping: nothing was changed; try again when it is back"
 
 SIGNINGS_MAX = 64
 """Checkpoints that are waited for: more than there are connections to ask for one."""
@@ -233,10 +235,20 @@ class Writer:
 
     def _check_not_stopping(self) -> None:
         if self._is_stopping:
-            raise Busy("the server is stopping: nothing was changed; try again when it is back")
+            raise Busy(STOPPING)
 
     async def run(self) -> None:
-        """Write until `stop`."""
+        """Write until `stop`. Where a fault ends it, nobody waits for what is not written."""
+        try:
+            await self._write_until_stopped()
+        finally:
+            self._is_stopping = True
+            waiting: list[asyncio.Future[Any]] = [future for _, future in self._queue]
+            for future in waiting + [future for _, future in self._signings]:
+                if not future.done():
+                    future.set_exception(Busy(STOPPING))
+
+    async def _write_until_stopped(self) -> None:
         while self._queue or self._signings or not self._is_stopping:
             await self._wake.wait()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]

@@ -21,7 +21,7 @@ from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.settings import Sources
 
 if TYPE_CHECKING:
-    from kudurru.entrypoints.server import ServeOptions
+    from kudurru.entrypoints.serve_options import ServeOptions
 
 app = command_app()
 
@@ -132,7 +132,7 @@ def serve_options(
 ) -> "ServeOptions":
     from kudurru.entrypoints.hot_settings import checkpoint_policy
     from kudurru.entrypoints.list_options import list_options
-    from kudurru.entrypoints.server import ServeOptions
+    from kudurru.entrypoints.serve_options import ServeOptions
 
     return ServeOptions(
         data=Path(settings.node.data_dir),

@@ -19,8 +19,9 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import A
 from kudurru.domain.settings import KEYS
 from kudurru.entrypoints.cli.serve import serve_options
-from kudurru.entrypoints.hot_settings import Parts
+from kudurru.entrypoints.front import Front
 from kudurru.entrypoints.live_settings import LiveSettings
+from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.server import Server
 from kudurru.entrypoints.settings import Sources
 from tests.certificates import write_pair
@@ -33,6 +34,7 @@ class Node(NamedTuple):
     """What probes look at."""
 
     parts: Parts
+    front: Front
     live: LiveSettings
 
 
@@ -53,7 +55,7 @@ def admitted(client: bytes) -> Probe:
     """How many of 10,000 queries of one client get through at once."""
 
     def probe(node: Node) -> int:
-        limiter = node.parts.limiter
+        limiter = node.front.limiter
         verdicts = limiter.admit([client] * 10_000, [QUERY] * 10_000)
         return 10_000 if verdicts is None else sum(one is None for one in verdicts)
 
@@ -62,14 +64,14 @@ def admitted(client: bytes) -> Probe:
 
 def slipped(node: Node) -> int:
     """Of queries over the limit, how many of a hundred get an answer."""
-    verdicts = node.parts.limiter.admit([CLIENT] * 10_000, [QUERY] * 10_000) or [None]
+    verdicts = node.front.limiter.admit([CLIENT] * 10_000, [QUERY] * 10_000) or [None]
     return sum(bool(one) for one in verdicts[-100:])
 
 
 def remembered(node: Node) -> int:
     for i in range(100):
-        node.parts.limiter.admit([(i << 8).to_bytes(4, "big")], [QUERY])
-    return node.parts.limiter.statistics().buckets
+        node.front.limiter.admit([(i << 8).to_bytes(4, "big")], [QUERY])
+    return node.front.limiter.statistics().buckets
 
 
 def way(name: str) -> Probe:
@@ -77,7 +79,7 @@ def way(name: str) -> Probe:
     key = names.key(names.from_text(name))
 
     def probe(node: Node) -> tuple[str, list[str]]:
-        found, upstreams = node.parts.resolving.way_of(key, A, "127.0.0.1", ())
+        found, upstreams = node.front.resolving.way_of(key, A, "127.0.0.1", ())
         return found, list(upstreams)
 
     return probe
@@ -87,7 +89,7 @@ def inside(part: str, *path: str) -> Probe:
     """What a part holds of a setting."""
 
     def probe(node: Node) -> Any:
-        found = getattr(node.parts, part)
+        found = getattr(node.parts if hasattr(node.parts, part) else node.front, part)
         for name in path:
             found = getattr(found, name)
         return found
@@ -113,7 +115,7 @@ def upstream_names(*path: str) -> Probe:
 
 
 def fallbacks(node: Node) -> list[str]:
-    routes = node.parts.resolving.resolver.routes()
+    routes = node.front.resolving.resolver.routes()
     return [upstream.address.text for route in routes for upstream in route.group.fallback]
 
 
@@ -124,8 +126,8 @@ OTHER_PAIR = {"tls.cert": "b.pem", "tls.key": "b.key"}
 INTERNAL = {f"tls.internal.{name}": f"/{name}.pem" for name in ("ca", "cert", "key")}
 
 HOT: dict[str, Hot] = {
-    "tls.cert": Hot("b.pem", inside("certificates", "current", "cert_file"), "b.pem", OTHER_PAIR),
-    "tls.key": Hot("b.key", inside("certificates", "current", "key_file"), "b.key", OTHER_PAIR),
+    "tls.cert": Hot("b.pem", inside("_certificates", "current", "cert_file"), "b.pem", OTHER_PAIR),
+    "tls.key": Hot("b.key", inside("_certificates", "current", "key_file"), "b.key", OTHER_PAIR),
     **{
         f"tls.internal.{name}": Hot(
             f"/{name}.pem",
@@ -135,7 +137,7 @@ HOT: dict[str, Hot] = {
         )
         for name in ("ca", "cert", "key")
     },
-    "acl.recursion": Hot("all", lambda n: n.parts.resolving.admits("192.0.2.1"), after=True),
+    "acl.recursion": Hot("all", lambda n: n.front.resolving.admits("192.0.2.1"), after=True),
     "ratelimit.enabled": Hot(False, admitted(CLIENT), 10_000),
     "ratelimit.ipv4": Hot({"32": 5}, admitted(CLIENT), 5),
     "ratelimit.ipv6": Hot({"128": 5}, admitted(OTHER), 5),
@@ -153,7 +155,7 @@ HOT: dict[str, Hot] = {
     "upstreams.fallback": Hot(
         ["192.0.2.3"],
         lambda n: [
-            u.address.text for r in n.parts.resolving.resolver.routes() for u in r.group.fallback
+            u.address.text for r in n.front.resolving.resolver.routes() for u in r.group.fallback
         ],
         ["192.0.2.3"],
         DEFAULT_GROUP,
@@ -189,10 +191,12 @@ HOT: dict[str, Hot] = {
     "cache.serveStale.clientTimeout": Hot(
         "9ms", inside("resolving", "resolver", "_rules", "client_timeout_us"), 9_000
     ),
-    "cache.persistInterval": Hot("1m", inside("cache", "_interval_s"), 60.0),
+    "cache.persistInterval": Hot("1m", inside("cache_keeper", "_interval_s"), 60.0),
     "cache.persistMaxAge": Hot("1m", current("cache", "persist_max_age"), timedelta(minutes=1)),
-    "blocking.mode": Hot("nxdomain", inside("policies", "_defaults", "mode"), "nxdomain"),
-    "blocking.ttl": Hot("9s", inside("policies", "_defaults", "ttl_s"), 9),
+    "blocking.mode": Hot(
+        "nxdomain", inside("node", "views", "policies", "_defaults", "mode"), "nxdomain"
+    ),
+    "blocking.ttl": Hot("9s", inside("node", "views", "policies", "_defaults", "ttl_s"), 9),
     "lists.maxBytes": Hot("1 MiB", inside("lists", "_options", "max_bytes"), 1 << 20),
     "lists.concurrency": Hot(3, inside("lists", "_room", "_value"), 3),
     "lists.startup": Hot("blocking", inside("lists", "_options", "startup"), "blocking"),
@@ -337,7 +341,10 @@ def test_a_hot_key_is_in_effect_at_once_and_the_others_say_that_they_wait(
 
 
 def _change_every_key(running: Running) -> None:
-    node = Node(running.server.parts, running.live)
+    server = running.server
+    assert server._parts is not None
+    assert server._front is not None
+    node = Node(server._parts, server._front, running.live)
     for path, hot in HOT.items():
         if path not in hot.beside:
             running.change(hot.beside)
