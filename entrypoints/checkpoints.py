@@ -295,6 +295,10 @@ class Checkpointer:
             self._failed.add(target)
             log.warning("no checkpoint for %s: %s", target, error)
 
+    def failing(self) -> list[str]:
+        """Where checkpoints did not go when it was tried last."""
+        return sorted(self._failed)
+
     def cleared(self, target: str) -> None:
         self._failed.discard(target)
 

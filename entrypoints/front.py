@@ -61,7 +61,7 @@ class Front:
         self._options = options
         self._parts = parts
         self._readiness = readiness
-        self._certificates = certificates
+        self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
         self.bound = bind_listeners(pairs, options.sockets)
@@ -161,7 +161,7 @@ class Front:
         metrics.add(parts.inbound.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
         metrics.add(lambda: settings_samples(parts.settings))
-        certificates = self._certificates
+        certificates = self.certificates
         if certificates is not None:
             metrics.add(lambda: certificate_samples(certificates))
         return metrics

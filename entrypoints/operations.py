@@ -20,6 +20,7 @@ from kudurru.domain.errors import Cause, Invalid, KudurruError, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.ports import Neighbours
 from kudurru.entrypoints import restoring
+from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     ExplainRequest,
@@ -74,6 +75,7 @@ class Operations:
     neighbours: Neighbours
     query_log: QueryLog | None
     settings: LiveSettings
+    examine: Callable[[str], Awaitable[Report]]
 
     async def handle(self, method: str, argument: Any, who: Who) -> Any:
         """Raises: Invalid for what is no method, and what the method does; msgspec.ValidationError
@@ -191,6 +193,11 @@ class Operations:
         request = msgspec.convert(argument, PatchRequest)
         return msgspec.to_builtins(await self.settings.patch(request, who, self.writer.submit))
 
+    async def doctor(self, argument: Any, who: Who) -> Any:
+        """The argument says with which rights it is asked, for the report."""
+        rights = msgspec.convert(argument, str | None) or f"admin, through the {who.source}"
+        return msgspec.to_builtins(await self.examine(f"{who.actor}: {rights}"))
+
     # --- keys ---------------------------------------------------------------------------
 
     async def create_key(self, argument: Any, who: Who) -> Any:
@@ -252,6 +259,7 @@ METHODS: Mapping[str, Operation] = {
     "mark": Operations.mark,
     "redact": Operations.redact,
     "prune": Operations.prune,
+    "doctor": Operations.doctor,
     "settings": Operations.read_settings,
     "settings-patch": Operations.patch_settings,
     "create-key": Operations.create_key,

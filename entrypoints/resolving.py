@@ -141,6 +141,10 @@ class Resolving:
         for upstream in self._upstreams.values():
             yield from _upstream_samples(upstream)
 
+    def unhealthy(self) -> list[str]:
+        """Upstreams that do not answer just now."""
+        return [text for text, one in self._upstreams.items() if not one.statistics().is_healthy]
+
     def flush(self, name: str, *, subtree: bool = False) -> int:
         """How many answers were forgotten; an empty name is all. Raises Invalid."""
         try:

@@ -36,6 +36,7 @@ from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import service
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.list_service import ListRow
@@ -191,6 +192,9 @@ class RemoteService:
 
     def cache_flush(self, name: str, *, subtree: bool = False) -> int:
         return msgspec.convert(self._call("cache-flush", FlushRequest(name, subtree)), int)
+
+    def doctor(self) -> Report:
+        return msgspec.convert(self._call("doctor", None), Report)
 
     def settings(self) -> list[dict[str, Any]]:
         return self._call("settings", None)  # type: ignore[no-any-return]  # as the server sent it

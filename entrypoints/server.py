@@ -31,6 +31,7 @@ from kudurru.entrypoints import command_socket, demo, logs
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer
 from kudurru.entrypoints.directory import UNREADABLE, trust_of
+from kudurru.entrypoints.doctor import Patient, examine
 from kudurru.entrypoints.front import Front
 from kudurru.entrypoints.health import runner_samples
 from kudurru.entrypoints.hot_settings import block_defaults, follow_settings
@@ -107,7 +108,7 @@ class Server:
             parts.writer.follow()
             rpc = RpcServer(
                 stack.enter_context(command_socket.placed(parts.directory)),
-                operations_of(parts, front).handle,
+                operations_of(parts, front, self._readiness).handle,
             )
             await rpc.start()
             runner = self._runner(parts, front)
@@ -357,7 +358,8 @@ class Server:
         parts.writer.stop()
 
 
-def operations_of(parts: Parts, front: Front) -> Operations:
+def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operations:
+    patient = Patient(parts=parts, front=front, readiness=readiness)
     return Operations(
         node=parts.node,
         writer=parts.writer,
@@ -370,6 +372,7 @@ def operations_of(parts: Parts, front: Front) -> Operations:
         neighbours=parts.neighbours,
         query_log=parts.query_log,
         settings=parts.settings,
+        examine=partial(examine, patient),
     )
 
 

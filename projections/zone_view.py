@@ -278,6 +278,10 @@ class ZoneView:
                 return [_not_selected(state)]
         return self._noted_problems(key)
 
+    def troubled(self) -> list[Key]:
+        """Record sets with endpoints that are not served."""
+        return sorted(key for key, found in self._problems.items() if any(found.values()))
+
     def _noted_problems(self, key: Key) -> list[EndpointProblem]:
         found = self._problems.get(key, {})
         return [problem for owner in sorted(found) for problem in found[owner]]

@@ -41,6 +41,7 @@ COMMANDS = {
     "zone": ("zone", "Import, export and check zones as master files."),
     "tsig": ("tsig", "Make, list and revoke TSIG keys."),
     "config": ("config", "Show and check settings."),
+    "doctor": ("doctor", "Look a node over, and say what to do."),
     "version": ("version", "Show the version."),
 }
 

@@ -126,8 +126,8 @@ OTHER_PAIR = {"tls.cert": "b.pem", "tls.key": "b.key"}
 INTERNAL = {f"tls.internal.{name}": f"/{name}.pem" for name in ("ca", "cert", "key")}
 
 HOT: dict[str, Hot] = {
-    "tls.cert": Hot("b.pem", inside("_certificates", "current", "cert_file"), "b.pem", OTHER_PAIR),
-    "tls.key": Hot("b.key", inside("_certificates", "current", "key_file"), "b.key", OTHER_PAIR),
+    "tls.cert": Hot("b.pem", inside("certificates", "current", "cert_file"), "b.pem", OTHER_PAIR),
+    "tls.key": Hot("b.key", inside("certificates", "current", "key_file"), "b.key", OTHER_PAIR),
     **{
         f"tls.internal.{name}": Hot(
             f"/{name}.pem",
