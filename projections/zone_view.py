@@ -279,8 +279,9 @@ class ZoneView:
         return self._noted_problems(key)
 
     def troubled(self) -> list[Key]:
-        """Record sets with endpoints that are not served."""
-        return sorted(key for key, found in self._problems.items() if any(found.values()))
+        """Record sets that are not served, or not all of them."""
+        noted = {key for key, found in self._problems.items() if any(found.values())}
+        return sorted(noted.union(*self._waiting.values()))
 
     def _noted_problems(self, key: Key) -> list[EndpointProblem]:
         found = self._problems.get(key, {})
