@@ -16,7 +16,7 @@ import msgspec
 
 from kudurru.adapters.settings_file import SettingsDraft
 from kudurru.domain import settings_changes
-from kudurru.domain.errors import Cause, Invalid, ManagedBy
+from kudurru.domain.errors import Invalid, ManagedBy
 from kudurru.domain.events import SETTINGS_CHANGED, Recorded, Who
 from kudurru.domain.ports import Clock, EventLog
 from kudurru.domain.settings import KEYS, Settings
@@ -273,9 +273,7 @@ class LiveSettings:
         others = [one for one in self._read.files if one.origin.layer != "settings file"]
         file = given_by_values(written, Origin("settings file", self.settings_file), ignored)
         found = msgspec.structs.replace(self._read, files=others + file)
-        resolved = found.resolve(Layer(layer, 0, self._layer.position), memory)
-        if resolved.warnings and resolved.warnings != self.resolved.warnings:
-            raise Invalid("settings", [Cause("", text) for text in resolved.warnings])
+        resolved = found.resolve(Layer(layer), memory, is_asked=True)
         for check in self._checks:
             check(resolved.settings)
 

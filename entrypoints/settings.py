@@ -51,24 +51,36 @@ class Read(msgspec.Struct):
     digest: bytes  # of the content of all files
 
     def resolve(
-        self, layer: Layer | None = None, memory: Mapping[str, Any] | None = None
+        self,
+        layer: Layer | None = None,
+        memory: Mapping[str, Any] | None = None,
+        *,
+        is_asked: bool = False,
     ) -> Resolved:
         """The settings, with those of the log and of memory. Raises Invalid with every fault of the
-        files and what is outside; what is wrong with the log is a warning."""
+        files and what is outside; what is wrong with the log is a warning, unless it `is_asked`
+        whether all of it fits."""
         layer, kept = layer or Layer(), memory or {}
         ignored: list[str] = []
         logged = given_by_values(layer.values, layer.origin, ignored)
         remembered = given_by_values(kept, Origin("memory", "until the next start"), ignored)
-        try:
-            found = resolve([*self.files, *logged, *remembered, *self.outside], self.faults)
-        except Invalid as error:
-            if not logged:
-                raise
-            found = resolve([*self.files, *remembered, *self.outside], self.faults)
-            ignored.append(
-                f"what was set in the log does not fit the rest and is not used: {error}"
-            )
-        return msgspec.structs.replace(found, warnings=tuple(ignored))
+        while True:
+            try:
+                found = resolve([*self.files, *logged, *remembered, *self.outside], self.faults)
+            except Invalid as error:
+                if is_asked or not logged or self.faults:
+                    raise
+                logged = _fitting(logged, error)
+                ignored.append(f"set in the log, and left out beside what the files say: {error}")
+            else:
+                return msgspec.structs.replace(found, warnings=tuple(ignored))
+
+
+def _fitting(logged: list[Given], error: Invalid) -> list[Given]:
+    """What the log says of other sections than those with faults; nothing where that is all."""
+    sections = {cause.field.rpartition(".")[0] for cause in error.causes}
+    others = [one for one in logged if one.key.path.rpartition(".")[0] not in sections]
+    return others if len(others) < len(logged) else []
 
 
 def load_settings(
