@@ -84,6 +84,7 @@ class ChangeHeader(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     imported_serials: dict[str, int]
     allow_mass_change: bool = False
+    is_versioned: bool = False
 
 
 # --- client -----------------------------------------------------------------------------------
@@ -129,6 +130,7 @@ class RemoteService:
             reason=request.reason,
             imported_serials=request.imported_serials,
             allow_mass_change=request.allow_mass_change,
+            is_versioned=request.is_versioned,
         )
         self._send(["change", msgspec.to_builtins(header)])
         for part in objects:
@@ -446,6 +448,7 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
         reason=header.reason,
         imported_serials=header.imported_serials,
         allow_mass_change=header.allow_mass_change,
+        is_versioned=header.is_versioned,
     )
 
 

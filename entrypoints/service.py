@@ -52,6 +52,8 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     imported_serials: dict[str, int] = {}
     allow_mass_change: bool = False
+    is_versioned: bool = False
+    """Objects are applied only onto the resourceVersion that they name."""
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,7 +228,12 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
         if manifest.kind.is_internal:
             raise Invalid(str(ref_of(manifest.key)), [Cause("kind", _MADE_OTHERWISE)])
     commands: list[Command] = [
-        Apply(manifest=manifest, manager=request.manager, force=request.force)
+        Apply(
+            manifest=manifest,
+            manager=request.manager,
+            force=request.force,
+            expected=manifest.meta.resource_version if request.is_versioned else None,
+        )
         # Zones first: record sets are held against them, wherever they stand in a file.
         for manifest in sorted(request.apply, key=lambda manifest: manifest.kind is not DNS_ZONE)
     ]

@@ -28,6 +28,7 @@ from kudurru.entrypoints.wiring import Node
 if TYPE_CHECKING:
     from kudurru.domain.documents import Document
 
+KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")]
 DataOption = Annotated[
     Path,
     typer.Option(

@@ -22,6 +22,7 @@ COMMANDS = {
     "apply": ("apply", "Create or change objects from files."),
     "get": ("get", "Show objects, now or as they were."),
     "describe": ("describe", "Show one object with its problems and history."),
+    "edit": ("edit", "Change one object in an editor."),
     "delete": ("delete", "Delete objects."),
     "diff": ("diff", "Show what applying files would change."),
     "history": ("history", "Show who changed what, when and why."),
@@ -42,6 +43,7 @@ COMMANDS = {
     "tsig": ("tsig", "Make, list and revoke TSIG keys."),
     "config": ("config", "Show and check settings."),
     "doctor": ("doctor", "Look a node over, and say what to do."),
+    "completion": ("completion", "Print what a shell needs to complete commands."),
     "version": ("version", "Show the version."),
 }
 
