@@ -94,6 +94,7 @@ METRICS: Final = {
     "upstream_mismatched_total": Declared(
         "counter", "Responses that answered nothing we asked", ("upstream",)
     ),
+    "upstream_cookies": Declared("gauge", "1 where answers have to show a cookie", ("upstream",)),
     "upstream_inflight": Declared("gauge", "Questions under way", ("upstream",)),
     "upstream_latency_seconds_total": Declared(
         "counter", "Time that answers took, to be divided by their number", ("upstream",)

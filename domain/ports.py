@@ -165,17 +165,19 @@ class EventLog(Protocol):
         ...
 
     def elector(self, name: str) -> "Elector":
-        """Of one leader among all who use this log."""
+        """Of one leader among all who use this log. Raises: Invalid, see `checked_role`."""
         ...
 
     def close(self) -> None: ...
 
 
 class Elector(Protocol):
-    """One leader per store and name: a term is from the end of `campaign` to the end of `lost`."""
+    """One leader per store and name. A term is from the end of `campaign` to the end of `lost`; who
+    led then ends its work and resigns, and may campaign again."""
 
     async def campaign(self) -> None:
-        """Wait until this process leads."""
+        """Wait until this process leads. A round that fails is followed by another. Raises:
+        KudurruError when it cannot run at all."""
         ...
 
     async def lost(self) -> None:

@@ -313,7 +313,7 @@ class CheckpointSettings(Section, frozen=True):
 
 
 class AuditSettings(Section, frozen=True):
-    retention: Annotated[timedelta, cluster("Age at which events may be pruned")] = timedelta(
+    retention: Annotated[timedelta, cluster("Age at which events go, daily; 0: never")] = timedelta(
         days=400
     )
     trusted_keys: Annotated[tuple[str, ...], cluster("Keys that may have signed the log")] = ()

@@ -19,6 +19,7 @@ from kudurru.domain.events import (
     KEY_ADOPTED,
     LOG_EPOCH,
     LOG_PRUNED,
+    OBJECT_TYPES,
     PAYLOAD_REDACTED,
     SIGNING_KEY,
 )
@@ -86,8 +87,9 @@ class TreeVerifier:
         """The next row, in which nothing was wrong."""
         if self._is_damaged:
             return
-        self._follow_keys(row.type, row.seq, row.body)
-        self._follow_upkeep(row)
+        if row.type not in OBJECT_TYPES:  # those say nothing of keys and rows
+            self._follow_keys(row.type, row.seq, row.body)
+            self._follow_upkeep(row)
         if row.type == CHECKPOINT_STATE and (self._next is None or self._next.size > row.seq):
             self._seek(row.seq - 1)
         stored = self._next

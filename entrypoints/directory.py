@@ -321,7 +321,7 @@ def replay(
     if follower is None:
         follower = node.views.follower if zones else node.views.objects_only
     events = node.log.read(follower.position, upto)
-    with nothing_collected():
+    with nothing_collected(), node.objects.rebuilding():
         count = follower.feed(events if seen is None else _telling(events, seen))
     if node.log.oldest() != oldest:
         # What went may have been needed to see what a change took away.

@@ -12,6 +12,7 @@ from kudurru.adapters.lists.files import ListFiles
 from kudurru.adapters.neighbours import NeighbourTable
 from kudurru.adapters.refresh_times import RefreshTimes
 from kudurru.adapters.secret_files import secret_in
+from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
 from kudurru.domain.errors import NotFound
@@ -27,6 +28,7 @@ from kudurru.entrypoints.list_service import status_of
 from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.query_logging import QueryLog
+from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshot_job import SnapshotJob
 from kudurru.entrypoints.wiring import Change, Node
@@ -52,6 +54,7 @@ class Parts:
     notifier: Notifier
     cookies: Cookies
     neighbours: NeighbourTable
+    old_rows: OldRows | None
 
 
 def open_parts(
@@ -85,7 +88,12 @@ def open_parts(
         notifier=Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit),
         cookies=Cookies(secret),
         neighbours=NeighbourTable(),
+        old_rows=None if node.why_not_writable is not None else _old_rows(settings, node, writer),
     )
+
+
+def _old_rows(settings: LiveSettings, node: Node, writer: Writer) -> OldRows:
+    return OldRows(node, writer, LoopTimers(), lambda: settings.current.audit.retention)
 
 
 def _checkpointer(options: ServeOptions, directory: DataDir, node: Node) -> Checkpointer | None:

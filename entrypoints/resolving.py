@@ -355,6 +355,7 @@ def _upstream_samples(upstream: Upstream) -> Iterator[Sample]:
     for reason, count in seen.failures.items():
         yield Sample("upstream_failures_total", (label, reason), count)
     yield Sample("upstream_mismatched_total", (label,), seen.mismatched)
+    yield Sample("upstream_cookies", (label,), seen.has_cookies)
     yield Sample("upstream_inflight", (label,), seen.in_flight)
     yield Sample("upstream_latency_seconds_total", (label,), seen.latency_us / 1_000_000)
     yield Sample("upstream_healthy", (label,), seen.is_healthy)

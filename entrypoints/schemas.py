@@ -9,7 +9,10 @@ from typing import Any
 
 import click
 import msgspec
+import yaml
 
+from kudurru.adapters.kubernetes.crds import crds
+from kudurru.adapters.kubernetes.rbac import FEATURES, manifests
 from kudurru.domain.kinds.meta import API_VERSION, ObjectMeta
 from kudurru.domain.kinds.registry import KINDS, Kind
 from kudurru.domain.settings_docs import settings_reference, settings_schema
@@ -32,6 +35,11 @@ def generated() -> dict[str, str]:
         if not kind.is_internal  # nobody writes those by hand
     }
     files["schemas/settings.json"] = _text(settings_schema())
+    for definition in crds():
+        files[f"schemas/crds/{definition['metadata']['name']}.yaml"] = _manifests(definition)
+    for feature in FEATURES:
+        text = _manifests(*manifests(feature))
+        files[f"schemas/rbac/{feature.name}.yaml"] = f"# {feature.about}\n{text}"
     files["docs/reference/settings.md"] = settings_reference()
     files["docs/reference/commands.md"] = commands_reference()
     return files
@@ -61,6 +69,15 @@ def kind_schema(kind: Kind) -> dict[str, Any]:
 
 def _text(schema: dict[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(schema, order="sorted")).decode() + "\n"
+
+
+def _manifests(*documents: dict[str, Any]) -> str:
+    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, width=100)
+
+
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # whatever it is
+        return True
 
 
 def commands_reference() -> str:

@@ -41,6 +41,7 @@ from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.parts import Parts, open_parts
 from kudurru.entrypoints.readiness import Readiness
+from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.rpc import RpcServer
 from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.serve_options import ServeOptions
@@ -134,6 +135,8 @@ class Server:
         runner.add("notifies", parts.notifier.run)
         runner.add("notifies: status", parts.notifier.run_reports, leader_only=True)
         parts.inbound.add_to(runner)
+        if parts.old_rows is not None:
+            runner.add("prune", partial(self._prune, parts.old_rows), leader_only=True)
         checkpointer = parts.checkpointer
         if checkpointer is not None and checkpointer.key is not None:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
@@ -168,6 +171,10 @@ class Server:
             log.warning("%s", problem)
         announce()
         await self._stopping.wait()
+
+    async def _prune(self, old_rows: OldRows) -> None:
+        await self._readiness.synced.wait()
+        await old_rows.run()
 
     @property
     def why_not_writable(self) -> KudurruError | None:
@@ -298,12 +305,15 @@ class Server:
         # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
         gc.disable()
         try:
-            for i, event in enumerate(node.log.read(node.position, self._undamaged())):
-                node.views.follower.apply(event)
-                if i % SLICE == 0:
-                    await asyncio.sleep(0)
-                    if self._stopping.is_set():
-                        return
+            with node.objects.rebuilding():
+                for i, event in enumerate(node.log.read(node.position, self._undamaged())):
+                    node.views.follower.apply(event)
+                    if i % SLICE == 0:
+                        await asyncio.sleep(0)
+                        if self._stopping.is_set():
+                            return
+            while node.objects.settle_some(SLICE):
+                await asyncio.sleep(0)
         finally:
             gc.enable()
         gc.collect()

@@ -182,12 +182,9 @@ class Writer:
         await self._sign_soon(make)
         return pruning
 
-    async def prune_old(self, retention: timedelta) -> Pruning | None:
+    async def prune_old(self, retention: timedelta, now_us: int) -> Pruning | None:
         """For a daily job: let go what is older than that. Raises as `prune` does."""
-        node = self._node
-        before = await asyncio.to_thread(
-            upkeep.older_than, retention, node.log, node.clock.now_us()
-        )
+        before = await asyncio.to_thread(upkeep.older_than, retention, self._node.log, now_us)
         reason = f"older than {duration_text(retention)}"
         who = Who(actor="system", source="retention", reason=reason)
         return await self.prune(PruneRequest(before=before), who)

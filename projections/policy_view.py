@@ -32,7 +32,7 @@ from kudurru.domain.object_store import decode_body
 from kudurru.domain.objects import Key, ObjectRef, key_of, ref_of
 from kudurru.domain.set_digest import SetDigest, number_of
 
-_KINDS = frozenset({POLICY.name, CLIENT_GROUP.name, BLOCK_LIST.name})
+_PREFIXES = tuple(f"{kind.name}/" for kind in (POLICY, CLIENT_GROUP, BLOCK_LIST))
 
 _decode_policy = msgspec.json.Decoder(PolicySpec)
 _decode_group = msgspec.json.Decoder(ClientGroupSpec)
@@ -79,7 +79,7 @@ class PolicyView:
         self.position = event.seq
         if event.type == BLOCKING_SET:
             self._set_blocking(event.key, event.body)
-        elif event.key.partition("/")[0] in _KINDS:
+        elif event.key.startswith(_PREFIXES):
             if event.type == OBJECT_APPLIED and event.body is not None:
                 self._apply_object(event.key, event.body)
             elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
@@ -143,6 +143,8 @@ class PolicyView:
         self._on_change()
 
     def advance(self, now_s: int) -> None:
+        if not self._pauses:
+            return
         over = [g for g, until in self._pauses.items() if until is not None and until <= now_s]
         for group in over:
             del self._pauses[group]  # in the digest it stays: views differ in when they notice
@@ -162,7 +164,7 @@ class PolicyView:
         position, count = msgspec.msgpack.decode(next(parts), type=tuple[Position, int])
         for _ in range(count):
             key, octets = msgspec.msgpack.decode(next(parts), type=tuple[Key, bytes])
-            if key.partition("/")[0] in _KINDS:
+            if key.startswith(_PREFIXES):
                 self._apply_object(key, octets)
             else:
                 self._set_blocking(key, octets)

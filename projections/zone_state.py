@@ -59,9 +59,10 @@ class ZoneState:
         without one."""
         return self.zone is not None and self.zone.stamped_soa is not None
 
-    def allows(self, namespace: str) -> bool:
+    def allows_set(self, key: Key) -> bool:
+        """Whether a record set is of a namespace that may have records here."""
         allowed = self.spec.allowed_namespaces
-        return allowed is None or namespace in allowed
+        return allowed is None or ref_of(key).namespace in allowed
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):

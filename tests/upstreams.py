@@ -191,6 +191,11 @@ def _raise(error: Exception) -> None:
     raise error
 
 
+def question_in(packet: bytes) -> bytes:
+    """The question of a query, as octets."""
+    return packet[12 : packet.index(0, 12) + 5]
+
+
 def response(
     query: dns.message.Message,
     answer: Sequence[str] = (),

@@ -38,7 +38,7 @@ def prune(
             from kudurru.entrypoints.settings import load_settings
 
             retention = load_settings(config, os.environ).settings.audit.retention
-            position = older_than(retention, node.log, now_us)
+            position = older_than(retention, node.log, now_us) if retention else 0
         else:
             position = position_before(before, node.log, now_us)
     with common.service(data, write=True) as service:

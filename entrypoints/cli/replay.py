@@ -30,6 +30,7 @@ from kudurru.entrypoints.cli.output import (
 )
 from kudurru.entrypoints.cli.progress import EVERY, progress
 from kudurru.entrypoints.state_export import FIRST, MANIFESTS, REFUSED, Exported, export_state
+from kudurru.entrypoints.verify_child import CHILD_MIN, verified_beside
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.follow import Follower
 
@@ -71,8 +72,10 @@ def replay(
         follower = _follower(node, projection, only)
         started = time.perf_counter()
         if check:
-            verify_rows(node.log)  # type: ignore[arg-type]  # as open_reader made it
-        stamps = replay_compared(node, upto) if check else _replay(node, follower, upto)
+            with _verified(data, node):
+                stamps = replay_compared(node, upto)
+        else:
+            stamps = _replay(node, follower, upto)
         took_s = time.perf_counter() - started
         digests = {p.name: p.digest() for p in follower.projections}
         compared = _compare_live(data, node, digests) if check and to is None else None
@@ -128,8 +131,19 @@ def _move(move: Callable[[int, int], None], total: int, position: int) -> None:
         move(position, total)
 
 
-def verify_rows(log: VerifiableLog) -> None:
-    """Raises LogDamaged at the first damage."""
+@contextmanager
+def _verified(data: Path, node: Node) -> Iterator[None]:
+    """Verify the log before the block, or in another process meanwhile when that is worth it.
+    Raises LogDamaged at the first damage."""
+    if node.log.head().seq < CHILD_MIN:
+        _verify_rows(node.log)  # type: ignore[arg-type]  # as open_reader made it
+        yield
+    else:
+        with verified_beside(data):
+            yield
+
+
+def _verify_rows(log: VerifiableLog) -> None:
     total = log.head().seq
     with progress("verifying") as move:
 
@@ -148,7 +162,11 @@ def replay_compared(node: Node, upto: Position | None) -> int:
     the first difference."""
     stamps = 0
     follower, oldest = node.views.follower, node.log.oldest()
-    with _moving("replaying", node, upto) as seen, directory.nothing_collected():
+    with (
+        _moving("replaying", node, upto) as seen,
+        directory.nothing_collected(),
+        node.objects.rebuilding(),
+    ):
         for event in node.log.read(0, upto):
             is_told = event.seq > oldest  # before that rows are missing, and no state is whole
             if event.type == CHECKPOINT_STATE and is_told:

@@ -16,7 +16,7 @@ class Course:
 
     __slots__ = (
         "asked", "client", "client_id", "decision", "is_noted", "is_repeatable", "limit",
-        "listener", "now_us", "proto", "query", "signer", "source", "started_us",
+        "listener", "now_s", "now_us", "proto", "query", "signer", "source", "started_us",
     )  # fmt: skip
 
     def __init__(
@@ -34,6 +34,7 @@ class Course:
         self.client_id = client_id
         self.listener = f"{proto}/{listener}" if listener else proto
         self.now_us = clock.now_us()
+        self.now_s = self.now_us // 1_000_000
         self.started_us = clock.monotonic_us()
         self.decision: Decision = PASS
         self.source = ""
@@ -45,10 +46,6 @@ class Course:
         self.is_noted = True
         self.is_repeatable = True
         """Whether the engine may repeat the answer without asking."""
-
-    @property
-    def now_s(self) -> int:
-        return self.now_us // 1_000_000
 
     @property
     def is_silent(self) -> bool:

@@ -357,7 +357,7 @@ class Pipeline:
         if resolver is not None and not resolver.admits(course.client):
             course.source = "refused"
             return NOT_FOR_YOU
-        if self._policy is None or query.qclass == CLASS_ANY:
+        if self._policy is None or self._policy.is_idle or query.qclass == CLASS_ANY:
             return self._resolved(course, query)
         caller = self._policy.caller(course.client, course.listener, course.client_id)
         course.is_repeatable = not self._policy.has_silent

@@ -22,7 +22,7 @@ from tests.blackbox.program import (
 )
 from tests.blackbox.test_transports import settings as listener_settings
 from tests.certificates import SERVER_NAME, write_pair
-from tests.real_servers import knot, unbound
+from tests.real_servers import knot, named, unbound
 
 TRANSPORTS = ("udp", "tcp", "tls")
 WWW = ["192.0.2.1"]
@@ -80,6 +80,28 @@ def test_knot_is_asked_for_its_domain_and_nothing_else(tmp_path: Path) -> None:
             assert server.texts("inside.up.example") == ["192.168.1.1"]  # its own network
             assert server.texts("www.other.example") == ["REFUSED"]
             assert server.ask("www.up.example").flags & dns.flags.RA
+
+
+@pytest.mark.parametrize("server", ["knot", "named"])
+def test_an_upstream_that_wants_cookies_is_shown_its_own(tmp_path: Path, server: str) -> None:
+    """Both answer BADCOOKIE to who shows none; so the second query of the first question has one,
+    and every other question has one at once."""
+    folder = tmp_path / server
+    folder.mkdir()
+    with knot(folder, wants_cookies=True) if server == "knot" else named(folder) as port:
+        upstream = f"127.0.0.1:{port}"
+        config = configured(tmp_path, conditional={"up.example": [upstream]})
+        with serving(tmp_path / "data", "--config", config) as program:
+            assert program.texts("www.up.example") == WWW
+            assert program.texts("www.up.example", "AAAA") == ["2001:db8::1"]
+            assert program.texts("nope.up.example") == ["NXDOMAIN"]
+            seen = metrics(program)
+            assert seen[f'kudurru_upstream_cookies{{upstream="{upstream}"}}'] == 1
+            requests = f'kudurru_upstream_requests_total{{proto="udp",upstream="{upstream}"}}'
+            assert seen[requests] == 4
+            assert (
+                f'kudurru_upstream_requests_total{{proto="tcp",upstream="{upstream}"}}' not in seen
+            )
 
 
 def test_a_forward_zone_sends_its_names_elsewhere_at_once(tmp_path: Path) -> None:

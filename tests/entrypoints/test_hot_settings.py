@@ -219,7 +219,9 @@ HOT: dict[str, Hot] = {
     "querylog.maxBytes": Hot(
         "2 MiB", inside("query_log", "process", "_settings", "retention", "bytes_max"), 2 << 20
     ),
-    "audit.retention": Hot("9d", current("audit", "retention"), timedelta(days=9)),
+    "audit.retention": Hot(
+        "9d", lambda node: inside("old_rows", "_retention")(node)(), timedelta(days=9)
+    ),
     "audit.trustedKeys": Hot(["a"], current("audit", "trusted_keys"), ("a",)),
     "audit.checkpoint.events": Hot(9, inside("checkpointer", "policy", "events"), 9),
     "audit.checkpoint.interval": Hot("9s", inside("checkpointer", "policy", "interval_s"), 9.0),
