@@ -140,6 +140,8 @@ def test_a_settings_file_is_written_and_watched_and_a_bad_one_is_left_alone(
         file.write_text("cache.maxEntries: 9\n")
         wait_until(lambda: metric(server, "kudurru_config_last_reload_successful") == 1)
         assert shown(data, "cache.maxEntries")["value"] == 9
+        # What kudurru wrote itself was news once, not twice.
+        assert server.stderr().count("setting cache.maxEntries is 6 now") == 1
 
 
 def test_a_mounted_config_map_is_swapped_by_its_link(tmp_path: Path) -> None:
