@@ -18,6 +18,7 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
+    SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
 
@@ -31,7 +32,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Declared(msgspec.Struct, frozen=True):
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Literal["counter", "gauge", "histogram", "summary"]
     help: str
     labels: tuple[str, ...] = ()
 
@@ -55,6 +56,7 @@ METRICS: Final = {
     "dns_connections_timed_out_total": Declared("counter", "Connections cut late", ("proto",)),
     "ratelimit_verdicts_total": Declared("counter", "Queries over the limit", ("action",)),
     "ratelimit_buckets": Declared("gauge", "Networks that the limiter remembers"),
+    "listener_answers": Declared("gauge", "0 when it does not answer this node", ("listener",)),
     "dns_handshakes_failed_total": Declared("counter", "TLS handshakes that failed", ("proto",)),
     "log_position": Declared("gauge", "Position of the newest event"),
     "log_append_duration_seconds": Declared("histogram", "Time until changes were durable"),
@@ -63,6 +65,8 @@ METRICS: Final = {
     "log_checkpoint_published_timestamp_seconds": Declared(
         "gauge", "When a file, folder or zone last got a checkpoint"
     ),
+    "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
+    "api_denied_total": Declared("counter", "Requests with a token or right that does not do"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
     "changes_refused_total": Declared("counter", "Changes refused because the queue was full"),
@@ -134,6 +138,20 @@ METRICS: Final = {
     "role_active": Declared("gauge", "1 while a part of the server runs here", ("role",)),
     "role_restarts_total": Declared("counter", "Times that a part began again", ("role",)),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
+    "controller_reconciles_total": Declared("counter", "Objects looked at", ("kind", "result")),
+    "controller_reconcile_duration_seconds": Declared("summary", "Time that it took", ("kind",)),
+    "controller_status_writes_total": Declared("counter", "Statuses written", ("kind",)),
+    "controller_resyncs_total": Declared("counter", "Times that all were looked at", ("kind",)),
+    "controller_waiting": Declared("gauge", "Objects to be looked at", ("kind",)),
+    "store_operations_total": Declared("counter", "Calls of the store", ("op", "result")),
+    "store_operation_duration_seconds": Declared("summary", "Time that they took", ("op",)),
+    "store_watchers": Declared("gauge", "Open watches"),
+    "store_watch_resyncs_total": Declared(
+        "counter", "Watches that began with all that is there", ("kind",)
+    ),
+    "store_watch_catchups_total": Declared(
+        "counter", "Times that a slow watch was caught up from the log", ("kind",)
+    ),
 }
 
 SERVER: Final = "server"
@@ -146,15 +164,19 @@ RCODES: Final = (
 """Label of an RCODE by number (RFC 6895 section 2.3); others are shown as RCODEn."""
 
 
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "histogram": ("_bucket", "_sum"),
+    "summary": ("_sum", "_count"),
+}
+"""Ends of the names of samples, for kinds that are made of several."""
+
 _SAMPLED: Final = [
-    name + end
-    for name, declared in METRICS.items()
-    for end in (("_bucket", "_sum") if declared.kind == "histogram" else ("",))
+    name + end for name, declared in METRICS.items() for end in PARTS.get(declared.kind, ("",))
 ]
 
 
 class Sample(NamedTuple):
-    name: str  # of METRICS; of a histogram with _bucket (and the label le) or _sum behind it
+    name: str  # of METRICS; with an end of PARTS behind it, and the label le after _bucket
     labels: tuple[str, ...]  # values, in the order declared there
     value: float
 
@@ -195,6 +217,10 @@ class Metrics(Collector):
             if isinstance(family, HistogramMetricFamily):
                 for labels, seconds in values[f"{name}_sum"].items():
                     family.add_metric(labels, _buckets(labels, values[f"{name}_bucket"]), seconds)
+            elif isinstance(family, SummaryMetricFamily):
+                for labels, seconds in values[f"{name}_sum"].items():
+                    count = values[f"{name}_count"].get(labels, 0)
+                    family.add_metric(labels, count_value=int(count), sum_value=seconds)
             else:
                 for labels, value in values[name].items():
                     family.add_metric(labels, value)
@@ -273,11 +299,12 @@ def engine_samples(
     return samples
 
 
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | SummaryMetricFamily
 _FAMILIES: Final[Mapping[str, type[Family]]] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
+    "summary": SummaryMetricFamily,
 }
 
 

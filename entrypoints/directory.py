@@ -43,19 +43,20 @@ from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.later import Later
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
+from kudurru.domain.settings import Settings
 from kudurru.domain.settings_changes import Layer, layer_of
 from kudurru.domain.signed_note import VerifierKey, parse_key
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket, restoring, upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy, Plan
+from kudurru.entrypoints.explaining import explain_unserved
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     BlockingState,
     ExplainRequest,
     checked_client,
     read_blocking,
-    read_explanation,
     to_blocking,
 )
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocation
@@ -78,6 +79,7 @@ from kudurru.entrypoints.service import (
     erased,
     export_zone,
     pruned,
+    read_conditions,
     read_info,
     read_list,
     read_object,
@@ -92,6 +94,7 @@ from kudurru.entrypoints.snapshots import (
     load_snapshot,
     try_to_save,
 )
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, Tokens, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
@@ -133,10 +136,11 @@ def open_service(
     on_damage: Callable[[LogDamaged], None],
     secrets_key: str = "",
     sources: Sources = NO_SOURCES,
+    settings: Settings | None = None,
 ) -> Iterator[Service]:
-    """The service of a directory. `secrets_key` is as the setting, and `sources` is where settings
-    come from; a server has its own. Where the log is damaged, what is before that can be read, and
-    `on_damage` is told.
+    """The service of a directory. `secrets_key` is as the setting, `sources` is where settings come
+    from, and `settings` are those that its server would have; one that runs has its own. Where the
+    log is damaged, what is before that can be read, and `on_damage` is told.
 
     Raises: Busy when another process holds it and does not answer; StorageFailed and LogNewer as
     opening does; LogDamaged to write.
@@ -152,7 +156,12 @@ def open_service(
                 replay_verified(node, on_damage=on_damage, snapshot_in=directory)
                 keyring = keyring_of(directory, node, secrets_key)
                 yield LocalService(
-                    node, who, keyring=keyring, lists=directory.lists, sources=sources
+                    node,
+                    who,
+                    keyring=keyring,
+                    lists=directory.lists,
+                    sources=sources,
+                    settings=settings,
                 )
             return
         lock_or_remote = _acquire(directory)
@@ -390,14 +399,20 @@ def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
     return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
 
 
-def explain_as_of(data: Path, node: Node, upto: Position, request: ExplainRequest) -> Explanation:
+def explain_as_of(
+    data: Path,
+    node: Node,
+    upto: Position,
+    request: ExplainRequest,
+    settings: Settings | None = None,
+) -> Explanation:
     """Why a client got what it got at a position, by lists as they are now. The node's views are
     empty."""
     replay(node, upto)
     take_up_lists(node, open_data_dir(data).lists)
     event = node.log.get(upto)
     now_us = event.ts if event is not None else 0
-    return read_explanation(node, request, NOBODY, now_us=now_us)
+    return explain_unserved(node, request, settings, now_us)
 
 
 def _reply(pipeline: Pipeline, packet: bytes, client: str = LOOPBACK) -> bytes:
@@ -438,6 +453,7 @@ class LocalService:
         query_log: Path | None = None,
         forget: Callable[[], None] = lambda: None,
         sources: Sources = NO_SOURCES,
+        settings: Settings | None = None,
     ) -> None:
         """`lists` is the folder of what a server fetched; without it only inline sources count.
         `forget` takes away what was derived from the log and may hold what was erased."""
@@ -449,6 +465,7 @@ class LocalService:
         self._keyring = keyring
         self._forget = forget
         self._sources = sources
+        self._settings = settings
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -462,13 +479,16 @@ class LocalService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return read_problems(self._node, key)
 
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        return read_conditions(self._node, key)
+
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         self._take_up_lists()
         return answer(self._node, packet, client)
 
     def explain(self, request: ExplainRequest) -> Explanation:
         self._take_up_lists()
-        return read_explanation(self._node, request, NOBODY)
+        return explain_unserved(self._node, request, self._settings)
 
     def _take_up_lists(self) -> None:
         """Filter by what the last server of this directory had fetched."""
@@ -546,17 +566,17 @@ class LocalService:
         return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
     def settings(self) -> list[dict[str, Any]]:
-        return self._settings().rows()
+        return self._live_settings().rows()
 
     def patch_settings(self, request: PatchRequest) -> PatchReply:
-        live = self._settings()
+        live = self._live_settings()
         planned = live.plan(request, self._who)
         if planned.change is None:
             return planned.reply
         with planned.draft or nullcontext():
             return live.finish(planned, self._node.commit(planned.change))
 
-    def _settings(self) -> LiveSettings:
+    def _live_settings(self) -> LiveSettings:
         """As a server would have them."""
         live = LiveSettings(self._sources, self._node.clock)
         live.take_up(self._node.log)
@@ -575,6 +595,19 @@ class LocalService:
     def _keys(self) -> Keyring:
         assert self._keyring is not None, "a node without a data directory has no keys"
         return self._keyring
+
+    def create_token(self, request: TokenRequest) -> NewToken:
+        who = because(self._who, request.reason)
+        change, new = Tokens(self._node).creation(request, who, SystemEntropy())
+        self._node.commit(change)
+        return new
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        who = because(self._who, reason)
+        return self._node.commit(Tokens(self._node).revocation(name, who))
+
+    def token_states(self) -> list[TokenState]:
+        return Tokens(self._node).states()
 
     def mark(self, request: MarkRequest) -> int:
         return self._node.commit(to_mark(request, self._who)).seq

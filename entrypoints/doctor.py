@@ -165,7 +165,9 @@ def config_check(live: LiveSettings) -> Check:
 
 def diagnoses_check(node: Node, key_problems: list[str]) -> Check:
     found = [f"{d.object}: {d.reason}: {d.message}" for d in node.views.policies.diagnoses()]
-    found += [f"{ref_of(key)} has records that are not served" for key in node.zones.troubled()]
+    found += [
+        f"{ref_of(key)} has records that are not served" for key in node.zones.unserved_sets()
+    ]
     found += key_problems
     if found:
         return Check("diagnoses", "warn", f"{_named(found)}; see `kudurru describe`")

@@ -9,10 +9,13 @@ from kudurru.domain.dns import names
 from kudurru.domain.errors import LogDamaged
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.reconcile.notifies import NotifyStatistics
+from kudurru.entrypoints.controllers import ControllerStatistics
 from kudurru.entrypoints.list_keeper import Statistics as ListStatistics
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.runner import RunnerStatus
+from kudurru.entrypoints.store_counts import StoreStatistics
+from kudurru.entrypoints.watches import WatchStatistics
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.pipeline import NO_REPLY, Pipeline
@@ -97,6 +100,37 @@ def settings_samples(live: LiveSettings) -> Iterable[Sample]:
     yield Sample("config_last_reload_successful", (), not live.problem)
     yield Sample("config_last_reload_timestamp_seconds", (), live.reloaded_us / 1_000_000)
     yield Sample("config_restart_pending", (), len(live.waiting))
+
+
+def controller_samples(seen: ControllerStatistics) -> Iterator[Sample]:
+    passes: Counter[str] = Counter()
+    for (kind, result), count in seen.reconciles.items():
+        yield Sample("controller_reconciles_total", (kind, result), count)
+        passes[kind] += count
+    for kind, seconds in seen.seconds.items():
+        yield Sample("controller_reconcile_duration_seconds_sum", (kind,), seconds)
+        yield Sample("controller_reconcile_duration_seconds_count", (kind,), passes[kind])
+    for kind, count in seen.status_writes.items():
+        yield Sample("controller_status_writes_total", (kind,), count)
+    for kind, count in seen.resyncs.items():
+        yield Sample("controller_resyncs_total", (kind,), count)
+    for kind, count in seen.waiting.items():
+        yield Sample("controller_waiting", (kind,), count)
+
+
+def store_samples(seen: StoreStatistics, watches: WatchStatistics) -> Iterator[Sample]:
+    calls: Counter[str] = Counter()
+    for (op, result), count in seen.operations.items():
+        yield Sample("store_operations_total", (op, result), count)
+        calls[op] += count
+    for op, seconds in seen.seconds.items():
+        yield Sample("store_operation_duration_seconds_sum", (op,), seconds)
+        yield Sample("store_operation_duration_seconds_count", (op,), calls[op])
+    yield Sample("store_watchers", (), watches.watchers)
+    for kind, count in seen.relists.items():
+        yield Sample("store_watch_resyncs_total", (kind,), count)
+    for kind, count in watches.catch_ups.items():
+        yield Sample("store_watch_catchups_total", (kind,), count)
 
 
 def list_samples(rows: Iterable[ListRow], seen: ListStatistics) -> Iterator[Sample]:

@@ -49,6 +49,7 @@ def follow_settings(
 
     def coalesce(settings: Settings) -> None:
         writer.coalesce_s = settings.zones.coalesce.total_seconds()
+        parts.controllers.coalesce_us = round(writer.coalesce_s * 1_000_000)
 
     policies = parts.node.views.policies
     live.check(lambda settings: check_upstreams(settings.upstreams))

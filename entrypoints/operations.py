@@ -46,6 +46,7 @@ from kudurru.entrypoints.service import (
     erased,
     export_zone,
     pruned,
+    read_conditions,
     read_info,
     read_list,
     read_object,
@@ -54,6 +55,7 @@ from kudurru.entrypoints.service import (
     to_mark,
 )
 from kudurru.entrypoints.snapshot_job import SnapshotJob
+from kudurru.entrypoints.tokens import TokenRequest, Tokens
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
@@ -70,6 +72,7 @@ class Operations:
     resolving: Resolving
     lists: ListKeeper
     keyring: Keyring
+    tokens: Tokens
     inbound: Inbound
     snapshots: SnapshotJob
     neighbours: Neighbours
@@ -101,6 +104,9 @@ class Operations:
 
     async def problems(self, argument: Any, _who: Who) -> Any:
         return read_problems(self.node, as_key(argument))
+
+    async def conditions(self, argument: Any, _who: Who) -> Any:
+        return read_conditions(self.node, as_key(argument))
 
     async def export(self, argument: Any, _who: Who) -> Any:
         return await asyncio.to_thread(list, export_zone(self.node, msgspec.convert(argument, str)))
@@ -213,6 +219,22 @@ class Operations:
     async def key_states(self, _argument: Any, _who: Who) -> Any:
         return msgspec.to_builtins(self.keyring.states())
 
+    # --- tokens -------------------------------------------------------------------------
+
+    async def create_token(self, argument: Any, who: Who) -> Any:
+        request = msgspec.convert(argument, TokenRequest)
+        change, new = self.tokens.creation(request, because(who, request.reason), SystemEntropy())
+        await self.writer.submit(change)
+        return msgspec.to_builtins(new)
+
+    async def revoke_token(self, argument: Any, who: Who) -> Any:
+        name, reason = msgspec.convert(argument, tuple[str, str])
+        gone = self.tokens.revocation(name, because(who, reason))
+        return msgspec.to_builtins(await self.writer.submit(gone))
+
+    async def token_states(self, _argument: Any, _who: Who) -> Any:
+        return msgspec.to_builtins(self.tokens.states())
+
     # --- helpers ------------------------------------------------------------------------
 
     async def _carry_out(self, prepare: Callable[[str, Who], Undertaking], who: Who) -> Carried:
@@ -240,6 +262,7 @@ METHODS: Mapping[str, Operation] = {
     "get": Operations.get,
     "list": Operations.list_objects,
     "problems": Operations.problems,
+    "conditions": Operations.conditions,
     "export": Operations.export,
     "refresh-zone": Operations.refresh_zone,
     "query": Operations.query,
@@ -265,5 +288,8 @@ METHODS: Mapping[str, Operation] = {
     "create-key": Operations.create_key,
     "revoke-key": Operations.revoke_key,
     "key-states": Operations.key_states,
+    "create-token": Operations.create_token,
+    "revoke-token": Operations.revoke_token,
+    "token-states": Operations.token_states,
 }
 """By the name that a way in has for it."""

@@ -8,6 +8,7 @@ import msgspec
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir
+from kudurru.adapters.event_sinks import LogSink
 from kudurru.adapters.lists.files import ListFiles
 from kudurru.adapters.neighbours import NeighbourTable
 from kudurru.adapters.refresh_times import RefreshTimes
@@ -20,6 +21,7 @@ from kudurru.domain.events import Who
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.objects import Key
 from kudurru.entrypoints.checkpoints import Checkpointer
+from kudurru.entrypoints.controllers import Controllers
 from kudurru.entrypoints.directory import keyring_of, open_checkpointer
 from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import Keyring
@@ -31,11 +33,17 @@ from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshot_job import SnapshotJob
+from kudurru.entrypoints.store import LogStore
+from kudurru.entrypoints.tokens import Tokens
+from kudurru.entrypoints.watches import Hub
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.signatures import Signatures
 
 log = logging.getLogger("kudurru")
+
+CONTROLLERS = "controllers"
+"""Source of what the node itself writes through its store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +57,15 @@ class Parts:
     query_log: QueryLog | None
     lists: ListKeeper
     keyring: Keyring
+    tokens: Tokens
     signatures: Signatures
     inbound: Inbound
     notifier: Notifier
     cookies: Cookies
     neighbours: NeighbourTable
+    hub: Hub
+    store: LogStore
+    controllers: Controllers
     old_rows: OldRows | None
 
 
@@ -73,6 +85,9 @@ def open_parts(
     keyring = keyring_of(directory, node, options.secrets_key, allow_old=options.tsig.allow_old)
     signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
     times = RefreshTimes(directory.refresh_times)
+    hub = Hub(node)
+    store = LogStore(_driver(node), node, writer, hub, Who(actor="system", source=CONTROLLERS))
+    stack.push_async_callback(store.close)
     return Parts(
         directory=directory,
         node=node,
@@ -83,13 +98,29 @@ def open_parts(
         query_log=query_log,
         lists=lists,
         keyring=keyring,
+        tokens=Tokens(node, max_lifetime=options.token_lifetime),
         signatures=signatures,
         inbound=Inbound(node, writer, keyring, signatures, times),
         notifier=Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit),
         cookies=Cookies(secret),
         neighbours=NeighbourTable(),
+        hub=hub,
+        store=store,
+        controllers=Controllers(
+            node,
+            writer,
+            store,
+            clock=SystemClock(),
+            timers=LoopTimers(),
+            sink=LogSink(log),
+            coalesce_us=round(options.coalesce_s * 1_000_000),
+        ),
         old_rows=None if node.why_not_writable is not None else _old_rows(settings, node, writer),
     )
+
+
+def _driver(node: Node) -> str:
+    return "postgres" if node.log.is_shared else "sqlite"
 
 
 def _old_rows(settings: LiveSettings, node: Node, writer: Writer) -> OldRows:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
-from kudurru.domain.errors import KudurruError
+from kudurru.domain.errors import KudurruError, NotFound
 from kudurru.domain.notation import duration_text
 from kudurru.domain.ports import Timers
 from kudurru.entrypoints.waiting import pause
@@ -51,6 +51,9 @@ class OldRows:
             return True
         try:
             pruning = await self._writer.prune_old(retention, self._now_us())
+        except NotFound as error:  # the key is on another node, or nowhere
+            log.warning("events older than %s stay: %s", duration_text(retention), error)
+            return True
         except KudurruError as error:
             log.warning("events older than %s stay: %s", duration_text(retention), error)
             return False

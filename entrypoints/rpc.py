@@ -56,6 +56,7 @@ from kudurru.entrypoints.service import (
     manifest_to_wire,
 )
 from kudurru.entrypoints.steps import PER_STEP, no_collections
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Result
 
@@ -146,6 +147,9 @@ class RemoteService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return self._call("problems", key)  # type: ignore[no-any-return]  # as the server sent it
 
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        return self._call("conditions", key)  # type: ignore[no-any-return]  # as the server sent it
+
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         return self._call("query", [packet, client])  # type: ignore[no-any-return]  # as the server sent it
 
@@ -213,6 +217,15 @@ class RemoteService:
 
     def key_states(self) -> list[KeyState]:
         return msgspec.convert(self._call("key-states", None), list[KeyState])
+
+    def create_token(self, request: TokenRequest) -> NewToken:
+        return msgspec.convert(self._call("create-token", msgspec.to_builtins(request)), NewToken)
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        return msgspec.convert(self._call("revoke-token", [name, reason]), Result)
+
+    def token_states(self) -> list[TokenState]:
+        return msgspec.convert(self._call("token-states", None), list[TokenState])
 
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)

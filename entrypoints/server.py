@@ -33,7 +33,7 @@ from kudurru.entrypoints.checkpoints import Checkpointer
 from kudurru.entrypoints.directory import UNREADABLE, trust_of
 from kudurru.entrypoints.doctor import Patient, examine
 from kudurru.entrypoints.front import Front
-from kudurru.entrypoints.health import runner_samples
+from kudurru.entrypoints.health import controller_samples, runner_samples, store_samples
 from kudurru.entrypoints.hot_settings import block_defaults, follow_settings
 from kudurru.entrypoints.listeners import certificates_of, keep_fresh
 from kudurru.entrypoints.live_settings import LiveSettings
@@ -42,7 +42,7 @@ from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.parts import Parts, open_parts
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.retention import OldRows
-from kudurru.entrypoints.rpc import RpcServer
+from kudurru.entrypoints.rpc import Handler, RpcServer
 from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.service import ChangeRequest, to_change
@@ -107,16 +107,15 @@ class Server:
                 return
             follow_settings(self._live, parts, front, self._certificates)
             parts.writer.follow()
-            rpc = RpcServer(
-                stack.enter_context(command_socket.placed(parts.directory)),
-                operations_of(parts, front, self._readiness).handle,
-            )
+            operate = operations_of(parts, front, self._readiness).handle
+            rpc = RpcServer(stack.enter_context(command_socket.placed(parts.directory)), operate)
             await rpc.start()
             runner = self._runner(parts, front)
             runner.add("commands", rpc.run)
             try:
                 await runner.run(
-                    lambda: self._serve(parts, lambda: announce(addresses), stack), self._lameduck
+                    lambda: self._serve(parts, operate, lambda: announce(addresses), stack),
+                    self._lameduck,
                 )
             finally:
                 self.left_behind = runner.left_behind
@@ -130,7 +129,12 @@ class Server:
         elector = node.log.elector(ROLE) if node.log.is_shared else None
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
+        front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
+        front.metrics.add(
+            lambda: store_samples(parts.store.counts.statistics(), parts.hub.statistics())
+        )
         runner.add("writer", writer.run, stop=lambda: self._end_writing(parts))
+        runner.add("api", front.api.run)
         runner.add("stamps", partial(keep_stamped, writer, node, self._options.coalesce_s))
         runner.add("notifies", parts.notifier.run)
         runner.add("notifies: status", parts.notifier.run_reports, leader_only=True)
@@ -142,8 +146,10 @@ class Server:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
         if parts.query_log is not None:
             runner.add("query log", parts.query_log.process.run)
+        runner.add("selfcheck", front.selfcheck.run)
         runner.add("lists", parts.lists.run)
         runner.add("lists: status", parts.lists.run_reports, leader_only=True)
+        runner.add("controllers", parts.controllers.run, leader_only=True)
         runner.add("neighbours", partial(keep_neighbours, parts.neighbours))
         runner.add("cache", front.cache_keeper.keep_dumped)
         runner.add("settings", self._live.watch)
@@ -152,7 +158,11 @@ class Server:
         return runner
 
     async def _serve(
-        self, parts: Parts, announce: Callable[[], None], stack: AsyncExitStack
+        self,
+        parts: Parts,
+        operate: Handler,
+        announce: Callable[[], None],
+        stack: AsyncExitStack,
     ) -> None:
         """From the end of the replay until somebody wants the server to stop."""
         parts.snapshots.start()
@@ -163,6 +173,8 @@ class Server:
         if is_writable:
             parts.writer.request_stamp()
         await self._unless_stopped(parts.lists.settle())
+        if self._front is not None:
+            await self._front.api.open(operate)
         self._readiness.synced.set()
         self._write_pid_file(stack)
         if parts.checkpointer is not None and parts.checkpointer.is_new_key:
@@ -377,6 +389,7 @@ def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operation
         resolving=front.resolving,
         lists=parts.lists,
         keyring=parts.keyring,
+        tokens=parts.tokens,
         inbound=parts.inbound,
         snapshots=parts.snapshots,
         neighbours=parts.neighbours,

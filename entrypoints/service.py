@@ -28,6 +28,7 @@ from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
 
@@ -120,6 +121,11 @@ class Service(Protocol):
         """What is wrong with the endpoints of a record set."""
         ...
 
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        """What is to be said of an object now, whether it stands in its status already or not.
+        Raises NotFound."""
+        ...
+
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         """Answer to a DNS query, as a client of that address gets it; a drop is answered SERVFAIL.
         The query log has nothing of it. Raises Invalid."""
@@ -205,6 +211,16 @@ class Service(Protocol):
 
     def key_states(self) -> list[KeyState]: ...
 
+    def create_token(self, request: TokenRequest) -> NewToken:
+        """Raises: Invalid; Conflict where the name is taken."""
+        ...
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        """Raises: NotFound."""
+        ...
+
+    def token_states(self) -> list[TokenState]: ...
+
     def mark(self, request: MarkRequest) -> int:
         """Position of the mark. Raises Conflict when the name is taken."""
         ...
@@ -226,7 +242,8 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
         raise Invalid("manager", causes)
     for manifest in request.apply:
         if manifest.kind.is_internal:
-            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", _MADE_OTHERWISE)])
+            fault = _MADE_OTHERWISE.format(manifest.kind.made_by)
+            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", fault)])
     commands: list[Command] = [
         Apply(
             manifest=manifest,
@@ -252,7 +269,7 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
     )
 
 
-_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `kudurru tsig create`"
+_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `{}`"
 
 
 def to_mark(request: MarkRequest, who: Who) -> Change:
@@ -328,6 +345,16 @@ def read_object(node: Node, key: Key) -> dict[str, Any]:
 
 def read_problems(node: Node, key: Key) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(problem) for problem in node.zones.problems(key)]
+
+
+def read_conditions(node: Node, key: Key) -> list[dict[str, Any]]:
+    stored = node.objects.find(key)
+    if stored is None:
+        raise NotFound(f"{ref_of(key)} does not exist")
+    now_s = node.clock.now_us() // 1_000_000
+    status = node.views.statuses.status_of(stored, stored.status, now_s, is_asked=True)
+    found: list[dict[str, Any]] = (status or {}).get("conditions", [])
+    return found
 
 
 def export_zone(node: Node, zone: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.checkpoint import SOURCE
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.errors import (
@@ -30,11 +31,12 @@ from kudurru.domain.errors import (
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
 from kudurru.domain.histogram import Histogram, Times
 from kudurru.domain.notation import duration_text
-from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
+from kudurru.domain.ports import StoredCheckpoint, Timers, VerifiableLog
 from kudurru.entrypoints import upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
 from kudurru.entrypoints.steps import no_collections, unhurried
 from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
+from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import (
     ATTEMPTS_MAX,
     BUSY,
@@ -503,28 +505,31 @@ def _in_doubt(error: BaseException) -> StorageBroken:
     )
 
 
-async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
+async def keep_stamped(
+    writer: Writer, node: Node, coalesce_s: float, timers: Timers | None = None
+) -> NoReturn:
     """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them, or
     what `writer.coalesce_s` is set to later. And let records go when their time is over, which is a
     change too."""
     writer.coalesce_s = coalesce_s
+    timers = timers or LoopTimers()
     while True:
-        await _changed_or_expired(writer, node)
+        await _changed_or_expired(writer, node, timers)
         await writer.let_time_pass()
         if node.zones.unstamped():
-            await asyncio.sleep(writer.coalesce_s)
+            await pause(timers, round(writer.coalesce_s * 1_000_000))
             writer.request_stamp()
 
 
-async def _changed_or_expired(writer: Writer, node: Node) -> None:
+async def _changed_or_expired(writer: Writer, node: Node, timers: Timers) -> None:
     expiry_s = node.zones.next_expiry_s()
-    patience = None
-    if expiry_s is not None:
-        patience = max(0.0, expiry_s - node.clock.now_us() / 1_000_000)
-    try:
-        # Not wait_for: in Python 3.11 that loses a cancellation that comes with the event.
-        async with asyncio.timeout(patience):
+    if expiry_s is None:
+        await writer.on_applied.wait()
+    else:
+        wait_us = max(0, expiry_s * 1_000_000 - node.clock.now_us())
+        timer = timers.call_later(wait_us, writer.on_applied.set)
+        try:
             await writer.on_applied.wait()
-    except TimeoutError:
-        return
+        finally:
+            timer.cancel()
     writer.on_applied.clear()

@@ -21,7 +21,6 @@ from kudurru.entrypoints.cli import (
     common,
 )
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.history import describe_event
 from kudurru.entrypoints.cli.output import (
     Output,
     echo,
@@ -31,6 +30,7 @@ from kudurru.entrypoints.cli.output import (
     print_jsonl,
 )
 from kudurru.entrypoints.cli.progress import EVERY, progress
+from kudurru.entrypoints.history import describe_event
 from kudurru.entrypoints.service import MarkRequest
 
 app = command_app(no_args_is_help=True)

@@ -1,13 +1,14 @@
 """kudurru serve."""
 
 import asyncio
+import logging
 import os
 import resource
 import sys
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -122,7 +123,12 @@ def run(live: LiveSettings, *, with_demo: bool, strict: bool, pid_file: Path | N
     options_of = partial(serve_options, with_demo=with_demo, strict=strict, pid_file=pid_file)
 
     async def serve_until_stopped() -> None:
-        await Server(live, options_of).run(_announce)
+        server = Server(live, options_of)
+        try:
+            await server.run(_announce)
+        finally:
+            if server.left_behind:
+                _leave()
 
     asyncio.run(serve_until_stopped())
 
@@ -141,6 +147,9 @@ def serve_options(
         listeners=settings.listeners.all,
         tls=settings.tls,
         http=str(settings.api.address),
+        api_names=settings.api.names,
+        api_body_bytes=settings.api.max_body_bytes,
+        token_lifetime=settings.auth.tokens.max_lifetime,
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
         sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
@@ -162,6 +171,12 @@ def serve_options(
         secrets_key=settings.node.secrets_key,
         tsig=settings.tsig,
     )
+
+
+def _leave() -> NoReturn:
+    """The loop would wait for what was left behind because it does not end."""
+    logging.shutdown()
+    os._exit(1)
 
 
 def _announce(line: str) -> None:

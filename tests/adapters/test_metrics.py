@@ -3,6 +3,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kudurru.adapters.metrics import (
     METRICS,
+    PARTS,
     Metrics,
     Sample,
     engine_samples,
@@ -32,13 +33,13 @@ def test_every_declared_metric_registers_once_and_renders_with_its_labels() -> N
             histogram.add(7_000_000)
             samples = list(times_samples(name, labels, histogram.times()))
         else:
-            samples = [Sample(name, labels, 7)]
+            samples = [Sample(name + end, labels, 7) for end in PARTS.get(declared.kind, ("",))]
         metrics.add(lambda samples=samples: samples)
     seen = scraped(metrics)
     for name, declared in METRICS.items():
         labels = tuple(sorted((label, f"{label}!") for label in declared.labels))
-        end = "_sum" if declared.kind == "histogram" else ""
-        assert seen[f"kudurru_{name}{end}", labels] == 7
+        for end in set(PARTS.get(declared.kind, ("",))) - {"_bucket"}:
+            assert seen[f"kudurru_{name}{end}", labels] == 7
 
 
 CONTRACT = {
@@ -67,6 +68,15 @@ CONTRACT = {
     "log_checkpoint_published_timestamp_seconds": (),
     "projection_position": ("projection",),
     "projection_lag_events": ("projection",),
+    "store_operations_total": ("op", "result"),
+    "store_operation_duration_seconds": ("op",),
+    "store_watchers": (),
+    "store_watch_resyncs_total": ("kind",),
+    "store_watch_catchups_total": ("kind",),
+    "controller_reconciles_total": ("kind", "result"),
+    "controller_reconcile_duration_seconds": ("kind",),
+    "controller_status_writes_total": ("kind",),
+    "controller_resyncs_total": ("kind",),
     "querylog_dropped_total": ("reason",),
     "config_last_reload_successful": (),
     "config_last_reload_timestamp_seconds": (),

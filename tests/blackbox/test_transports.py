@@ -81,7 +81,8 @@ def test_one_zone_is_answered_alike_over_every_transport(tmp_path: Path) -> None
         for proto, count in (("tls", 1), ("https", 2), ("h3", 1), ("quic", 1)):
             name, where = "kudurru_dns_requests_total", server.addresses[proto]
             labels = f'family="ipv4",listener="{where}",proto="{proto}",qtype="A"'
-            assert f"{name}{{{labels}}} {count}.0" in metrics
+            number = metrics.partition(f"{name}{{{labels}}} ")[2].partition("\n")[0]
+            assert float(number) >= count  # and those of the node itself
         assert "component=kudurru" in server.stderr()
         assert "component=quic" not in server.stderr(), "clients fill the log"
 
