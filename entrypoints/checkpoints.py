@@ -99,7 +99,7 @@ class Checkpointer:
         self._log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
         self._keys = keys
         self._copy = copy
-        self.policy = policy
+        self.policy = policy  # replaced when the settings change
         self.origin = origin_of(node.log.log_id, node.log.epoch)
         self.is_new_key = False
         self.why_not = ""  # why nothing can be signed
@@ -313,6 +313,10 @@ class Checkpointer:
         if target not in self._failed:
             self._failed.add(target)
             log.warning("no checkpoint for %s: %s", target, error)
+
+    def failing(self) -> list[str]:
+        """Where checkpoints did not go when it was tried last."""
+        return sorted(self._failed)
 
     def cleared(self, target: str) -> None:
         self._failed.discard(target)
