@@ -21,7 +21,7 @@ EVENTS_SHOWN = 10
 
 @app.command()
 def describe(
-    kind_word: Annotated[str, typer.Argument(metavar="KIND")],
+    kind_word: common.KindArgument,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",

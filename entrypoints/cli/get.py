@@ -29,7 +29,7 @@ app = command_app()
 
 @app.command()
 def get(
-    kind_word: Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")],
+    kind_word: common.KindArgument,
     name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",

@@ -22,6 +22,7 @@ COMMANDS = {
     "apply": ("apply", "Create or change objects from files."),
     "get": ("get", "Show objects, now or as they were."),
     "describe": ("describe", "Show one object with its problems and history."),
+    "edit": ("edit", "Change one object in an editor."),
     "delete": ("delete", "Delete objects."),
     "diff": ("diff", "Show what applying files would change."),
     "history": ("history", "Show who changed what, when and why."),
@@ -44,6 +45,8 @@ COMMANDS = {
     "lameduck": ("lameduck", "Have balancers send their clients elsewhere."),
     "healthcheck": ("healthcheck", "Ask whether the server here is ready, for containers."),
     "config": ("config", "Show and check settings."),
+    "doctor": ("doctor", "Look a node over, and say what to do."),
+    "completion": ("completion", "Print what a shell needs to complete commands."),
     "version": ("version", "Show the version."),
 }
 

@@ -126,10 +126,13 @@ def export(
 def refresh(
     zone: Annotated[str, typer.Argument(metavar="Z")],
     data: common.DataOption = common.DEFAULT_DATA,
+    output: common.OutputOption = Output.table,
 ) -> None:
     """Ask the primaries of a secondary zone now. What came of it is in the zone's status."""
     with common.service(data) as service:
-        note(f"{escape(service.refresh_zone(zone))}: its primaries are asked")
+        asked = service.refresh_zone(zone)
+    if not print_documents(output, [{"zone": asked}], single=True):
+        note(f"{escape(asked)}: its primaries are asked")
 
 
 @app.command()
