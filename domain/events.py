@@ -40,6 +40,9 @@ RESTORE_DONE = "restore.done.v1"
 BLOCKING_SET = "blocking.set.v1"
 """Pauses what policies deny, or ends the pause, see `domain.filtering.pauses`."""
 
+SETTINGS_CHANGED = "settings.changed.v1"
+"""Settings that were changed through kudurru, and the layer that the log is from there on, see
+`domain.settings_changes`."""
 AUTH_DENIED = "auth.denied.v1"
 """Somebody was not let in, or not let do something, see `domain.access`."""
 AUTH_LOGIN = "auth.login.v1"
@@ -61,6 +64,7 @@ KNOWN_TYPES = OBJECT_TYPES | {
     RESTORE_BEGUN,
     RESTORE_DONE,
     BLOCKING_SET,
+    SETTINGS_CHANGED,
     AUTH_DENIED,
     AUTH_LOGIN,
     AUTH_ACTED,

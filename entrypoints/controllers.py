@@ -139,7 +139,7 @@ class Controllers:
         self._clock = clock
         self._timers = timers
         self._sink = sink
-        self._coalesce_us = coalesce_us
+        self.coalesce_us = coalesce_us  # replaced when the settings change
         self._reconciles: Counter[tuple[str, str]] = Counter()
         self._took_us: Counter[str] = Counter()
         self._writes: Counter[str] = Counter()
@@ -188,7 +188,7 @@ class Controllers:
     def _enqueue(self, key: Key) -> None:
         kind = self._kinds.get(key.partition("/")[0])
         if kind is not None:
-            kind.add(key, self._coalesce_us if kind.name == DNS_ZONE.name else 0)
+            kind.add(key, self.coalesce_us if kind.name == DNS_ZONE.name else 0)
 
     def _heard(self, recorded: Sequence[Recorded]) -> None:
         """Events, once they are in the views."""

@@ -7,7 +7,7 @@ command takes the lock for itself, or only reads.
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.adapters.query_log.store import purge
 from kudurru.adapters.sealing import NodeKey
@@ -44,6 +45,7 @@ from kudurru.domain.later import Later
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
 from kudurru.domain.settings import Settings
+from kudurru.domain.settings_changes import Layer, layer_of
 from kudurru.domain.signed_note import VerifierKey, parse_key
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
@@ -60,7 +62,9 @@ from kudurru.entrypoints.filtering import (
 )
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocation
 from kudurru.entrypoints.list_service import ListRow, stored_rows, take_up_lists
+from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
@@ -85,6 +89,7 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.snapshots import (
     SHORT_REPLAY,
     forget_snapshot,
@@ -104,6 +109,8 @@ from kudurru.projections.zones_as_of import ZonesAsOf
 LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
+
+NO_SOURCES = Sources(None, {})
 
 NOBODY = FixedNeighbours()
 
@@ -130,11 +137,12 @@ def open_service(
     write: bool,
     on_damage: Callable[[LogDamaged], None],
     secrets_key: str = "",
+    sources: Sources = NO_SOURCES,
     settings: Settings | None = None,
 ) -> Iterator[Service]:
-    """The service of a directory. `secrets_key` is as the setting, and `settings` are those that
-    its server would have; one that runs has its own. Where the log is damaged, what is before that
-    can be read, and `on_damage` is told.
+    """The service of a directory. `secrets_key` is as the setting, `sources` is where settings come
+    from, and `settings` are those that its server would have; one that runs has its own. Where the
+    log is damaged, what is before that can be read, and `on_damage` is told.
 
     Raises: Busy when another process holds it and does not answer; StorageFailed and LogNewer as
     opening does; LogDamaged to write.
@@ -150,7 +158,12 @@ def open_service(
                 replay_verified(node, on_damage=on_damage, snapshot_in=directory)
                 keyring = keyring_of(directory, node, secrets_key)
                 yield LocalService(
-                    node, who, keyring=keyring, lists=directory.lists, settings=settings
+                    node,
+                    who,
+                    keyring=keyring,
+                    lists=directory.lists,
+                    sources=sources,
+                    settings=settings,
                 )
             return
         lock_or_remote = _acquire(directory)
@@ -172,10 +185,28 @@ def open_service(
             lists=directory.lists,
             query_log=directory.querylog,
             forget=partial(forget_snapshot, directory),
+            sources=sources,
         )
         checkpointer.take_if_active()
         if node.position - snapshot >= SHORT_REPLAY:
             try_to_save(directory, node)
+
+
+def running(data: Path) -> RemoteService | None:
+    """The server that holds a directory; None where none does, or there is no directory."""
+    try:
+        return connect(command_socket.find(open_data_dir(data)))
+    except NotFound:
+        return None
+
+
+def settings_layer(data: Path) -> Layer:
+    """What the log of a directory says of settings; nothing where there is no log yet."""
+    try:
+        with open_reader(data) as node:
+            return layer_of(node.log)
+    except NotFound:
+        return Layer()
 
 
 def keyring_of(
@@ -193,7 +224,8 @@ def open_checkpointer(
     """Of a directory whose lock the caller holds. Raises: StorageFailed."""
     origin = origin_of(node.log.log_id, node.log.epoch)
     keys = KeyFolder(directory.keys, origin, SystemEntropy())
-    return Checkpointer(node, keys, policy or CheckpointPolicy())
+    copy = None if isinstance(node.log, MemoryEventLog) else directory.checkpoint
+    return Checkpointer(node, keys, policy or CheckpointPolicy(), copy)
 
 
 def adopted_keys(data: Path, node: Node) -> list[VerifierKey]:
@@ -236,6 +268,8 @@ def open_log(directory: DataDir, *, create: bool) -> Iterator[VerifiableLog]:
         damages = verify(log, tail=TAIL_ROWS, trust=trust_of()).damages
         if damages:
             raise damages[0]
+        if (damage := first_difference(directory, log, (), SystemEntropy())) is not None:
+            raise damage
         yield log
     finally:
         log.close()
@@ -423,6 +457,7 @@ class LocalService:
         lists: Path | None = None,
         query_log: Path | None = None,
         forget: Callable[[], None] = lambda: None,
+        sources: Sources = NO_SOURCES,
         settings: Settings | None = None,
     ) -> None:
         """`lists` is the folder of what a server fetched; without it only inline sources count.
@@ -434,6 +469,7 @@ class LocalService:
         self._lists = lists
         self._keyring = keyring
         self._forget = forget
+        self._sources = sources
         self._settings = settings
 
     def change(self, request: ChangeRequest) -> Result:
@@ -533,6 +569,23 @@ class LocalService:
             except KudurruError as error:
                 raise restoring.cut_off(undertaking, len(seqs), error) from error
         return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
+
+    def settings(self) -> list[dict[str, Any]]:
+        return self._live_settings().rows()
+
+    def patch_settings(self, request: PatchRequest) -> PatchReply:
+        live = self._live_settings()
+        planned = live.plan(request, self._who)
+        if planned.change is None:
+            return planned.reply
+        with planned.draft or nullcontext():
+            return live.finish(planned, self._node.commit(planned.change))
+
+    def _live_settings(self) -> LiveSettings:
+        """As a server would have them."""
+        live = LiveSettings(self._sources, self._node.clock)
+        live.take_up(self._node.log)
+        return live
 
     def create_key(self, request: KeyRequest) -> Result:
         who = because(self._who, request.reason)

@@ -18,7 +18,13 @@ from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.early import EarlyHandler
-from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.health import (
+    list_samples,
+    metrics_of,
+    notify_samples,
+    settings_samples,
+    transfer_samples,
+)
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -59,7 +65,7 @@ class Front:
         self._options = options
         self._parts = parts
         self._readiness = readiness
-        self._certificates = certificates
+        self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
         self.bound = bind_listeners(pairs, options.sockets)
@@ -74,10 +80,10 @@ class Front:
         self.cache_keeper = self._cache_keeper()
         self._transfers = Transfers(parts.node.zones)
         self.pipeline = self._pipeline()
-        self._limiter = RateLimiter(options.ratelimit, SystemClock(), parts.cookies)
+        self.limiter = RateLimiter(options.ratelimit, SystemClock(), parts.cookies)
         self.early = EarlyHandler(self.pipeline)
         self.engines = engines_of(
-            options.listeners, self.bound, self.early, self._limiter, certificates
+            options.listeners, self.bound, self.early, self.limiter, certificates
         )
         id_ = int.from_bytes(SystemEntropy().token(2), "big")
         self.selfcheck = SelfCheck(probes_of(options.listeners, self.bound, id_), LoopTimers())
@@ -128,9 +134,10 @@ class Front:
     def _cache_keeper(self) -> CacheKeeper:
         settings, directory = self._options.cache, self._parts.directory
         keeper = CacheKeeper(self.resolving.cache, directory.cache_dump, self._parts.node.clock)
+        keeper.configure(settings.persist_interval.total_seconds())
         if settings.persist_interval:
             keeper.restore(settings.persist_max_age // MICROSECOND)
-            self._stack.push_async_callback(keeper.dump_last)
+        self._stack.push_async_callback(keeper.dump_last)
         return keeper
 
     def _pipeline(self) -> Pipeline:
@@ -155,7 +162,7 @@ class Front:
     def _metrics(self) -> Metrics:
         parts, is_synced = self._parts, self._readiness.synced.is_set
         metrics = metrics_of(
-            parts.node, self.pipeline, self._limiter, self.engines, parts.writer, is_synced
+            parts.node, self.pipeline, self.limiter, self.engines, parts.writer, is_synced
         )
         metrics.add(self.early.samples)
         metrics.add(self.selfcheck.samples)
@@ -168,7 +175,8 @@ class Front:
         metrics.add(parts.inbound.samples)
         metrics.add(self.api.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
-        certificates = self._certificates
+        metrics.add(lambda: settings_samples(parts.settings))
+        certificates = self.certificates
         if certificates is not None:
             metrics.add(lambda: certificate_samples(certificates))
         return metrics

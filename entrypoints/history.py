@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from kudurru.domain import targets
+from kudurru.domain import settings_changes, targets
 from kudurru.domain.differences import differences
 from kudurru.domain.errors import NotFound
 from kudurru.domain.events import (
@@ -22,6 +22,7 @@ from kudurru.domain.events import (
     OBJECT_STATUS,
     RESTORE_BEGUN,
     RESTORE_DONE,
+    SETTINGS_CHANGED,
     Recorded,
     Who,
 )
@@ -37,6 +38,7 @@ _VERBS = {
     OBJECT_MOVED: "moved",
     AUDIT_MARKED: "marked",
     RESTORE_DONE: "ended",
+    SETTINGS_CHANGED: "set",
     AUTH_DENIED: "denied",
     AUTH_LOGIN: "came in",
     AUTH_ACTED: "acted",
@@ -111,6 +113,8 @@ def describe_event(
         document["access"] = msgspec.json.decode(event.body)
     if event.body is None:
         document["redacted"] = True
+    elif with_changes and event.type == SETTINGS_CHANGED:
+        document["changes"] = _settings_changes(event, log)
     elif with_changes:
         before = _previous(event, log, sees)
         document["changes"] = list(differences(before, _content(event)))
@@ -142,6 +146,16 @@ def _content(event: Recorded) -> dict[str, Any]:
     body: dict[str, Any] = msgspec.json.decode(event.body)
     kept = ("spec", "labels", "annotations", "status")
     return {part: body[part] for part in kept if body.get(part)}
+
+
+def _settings_changes(event: Recorded, log: EventLog) -> list[dict[str, Any]]:
+    """Of settings, as the layer of the log had them before."""
+    changed = settings_changes.decode(event.body or b"").changed
+    earlier = _before(event, log)
+    values = settings_changes.decode(earlier.body).values if earlier and earlier.body else {}
+    before = {path: values[path] for path in changed if path in values}
+    after = {path: value for path, value in changed.items() if value is not None}
+    return list(differences(before, after))
 
 
 def _previous(event: Recorded, log: EventLog, sees: Sees) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from kudurru.domain.errors import Cause, Invalid, KudurruError, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.ports import Neighbours
 from kudurru.entrypoints import restoring
+from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     ExplainRequest,
@@ -31,6 +32,7 @@ from kudurru.entrypoints.filtering import (
 from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.list_keeper import ListKeeper
+from kudurru.entrypoints.live_settings import LiveSettings, PatchRequest
 from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
@@ -75,6 +77,8 @@ class Operations:
     snapshots: SnapshotJob
     neighbours: Neighbours
     query_log: QueryLog | None
+    settings: LiveSettings
+    examine: Callable[[str], Awaitable[Report]]
 
     async def handle(self, method: str, argument: Any, who: Who) -> Any:
         """Raises: Invalid for what is no method, and what the method does; msgspec.ValidationError
@@ -186,6 +190,20 @@ class Operations:
         pruning = await self.writer.prune(request, because(who, request.reason))
         return msgspec.to_builtins(pruned(pruning))
 
+    # --- the node itself ----------------------------------------------------------------
+
+    async def read_settings(self, _argument: Any, _who: Who) -> Any:
+        return self.settings.rows()
+
+    async def patch_settings(self, argument: Any, who: Who) -> Any:
+        request = msgspec.convert(argument, PatchRequest)
+        return msgspec.to_builtins(await self.settings.patch(request, who, self.writer.submit))
+
+    async def doctor(self, argument: Any, who: Who) -> Any:
+        """The argument says with which rights it is asked, for the report."""
+        rights = msgspec.convert(argument, str | None) or f"admin, through the {who.source}"
+        return msgspec.to_builtins(await self.examine(f"{who.actor}: {rights}"))
+
     # --- keys ---------------------------------------------------------------------------
 
     async def create_key(self, argument: Any, who: Who) -> Any:
@@ -264,6 +282,9 @@ METHODS: Mapping[str, Operation] = {
     "mark": Operations.mark,
     "redact": Operations.redact,
     "prune": Operations.prune,
+    "doctor": Operations.doctor,
+    "settings": Operations.read_settings,
+    "settings-patch": Operations.patch_settings,
     "create-key": Operations.create_key,
     "revoke-key": Operations.revoke_key,
     "key-states": Operations.key_states,

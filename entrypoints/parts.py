@@ -27,6 +27,7 @@ from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_service import status_of
+from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.notifier import Notifier
 from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.retention import OldRows
@@ -49,6 +50,7 @@ CONTROLLERS = "controllers"
 class Parts:
     directory: DataDir
     node: Node
+    settings: LiveSettings
     checkpointer: Checkpointer | None
     writer: Writer
     snapshots: SnapshotJob
@@ -68,7 +70,11 @@ class Parts:
 
 
 def open_parts(
-    options: ServeOptions, directory: DataDir, node: Node, stack: AsyncExitStack
+    options: ServeOptions,
+    directory: DataDir,
+    node: Node,
+    settings: LiveSettings,
+    stack: AsyncExitStack,
 ) -> Parts:
     """`stack` closes what has to be closed. Raises KudurruError when something cannot be used."""
     checkpointer = _checkpointer(options, directory, node)
@@ -85,6 +91,7 @@ def open_parts(
     return Parts(
         directory=directory,
         node=node,
+        settings=settings,
         checkpointer=checkpointer,
         writer=writer,
         snapshots=SnapshotJob(directory, node, options.snapshot_interval_s),
@@ -108,7 +115,7 @@ def open_parts(
             sink=LogSink(log),
             coalesce_us=round(options.coalesce_s * 1_000_000),
         ),
-        old_rows=None if node.why_not_writable is not None else _old_rows(options, node, writer),
+        old_rows=None if node.why_not_writable is not None else _old_rows(settings, node, writer),
     )
 
 
@@ -116,8 +123,8 @@ def _driver(node: Node) -> str:
     return "postgres" if node.log.is_shared else "sqlite"
 
 
-def _old_rows(options: ServeOptions, node: Node, writer: Writer) -> OldRows:
-    return OldRows(node, writer, LoopTimers(), lambda: options.retention)
+def _old_rows(settings: LiveSettings, node: Node, writer: Writer) -> OldRows:
+    return OldRows(node, writer, LoopTimers(), lambda: settings.current.audit.retention)
 
 
 def _checkpointer(options: ServeOptions, directory: DataDir, node: Node) -> Checkpointer | None:

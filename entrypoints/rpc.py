@@ -36,9 +36,11 @@ from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import service
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.list_service import ListRow
+from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     LOOPBACK,
@@ -83,6 +85,7 @@ class ChangeHeader(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     imported_serials: dict[str, int]
     allow_mass_change: bool = False
+    is_versioned: bool = False
 
 
 # --- client -----------------------------------------------------------------------------------
@@ -128,6 +131,7 @@ class RemoteService:
             reason=request.reason,
             imported_serials=request.imported_serials,
             allow_mass_change=request.allow_mass_change,
+            is_versioned=request.is_versioned,
         )
         self._send(["change", msgspec.to_builtins(header)])
         for part in objects:
@@ -194,6 +198,16 @@ class RemoteService:
 
     def cache_flush(self, name: str, *, subtree: bool = False) -> int:
         return msgspec.convert(self._call("cache-flush", FlushRequest(name, subtree)), int)
+
+    def doctor(self) -> Report:
+        return msgspec.convert(self._call("doctor", None), Report)
+
+    def settings(self) -> list[dict[str, Any]]:
+        return self._call("settings", None)  # type: ignore[no-any-return]  # as the server sent it
+
+    def patch_settings(self, request: PatchRequest) -> PatchReply:
+        found = self._call("settings-patch", msgspec.to_builtins(request))
+        return msgspec.convert(found, PatchReply)
 
     def create_key(self, request: KeyRequest) -> Result:
         return msgspec.convert(self._call("create-key", msgspec.to_builtins(request)), Result)
@@ -447,6 +461,7 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
         reason=header.reason,
         imported_serials=header.imported_serials,
         allow_mass_change=header.allow_mass_change,
+        is_versioned=header.is_versioned,
     )
 
 

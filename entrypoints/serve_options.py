@@ -35,7 +35,6 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str = "127.0.0.1:9153"
     sockets: int = 1
     coalesce_s: float = 0.25
-    lameduck_s: float = 5.0
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()
     querylog: QuerylogSettings = QuerylogSettings()
@@ -48,7 +47,6 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     pid_file: Path | None = None
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
-    retention: timedelta = timedelta(days=400)  # 0: nothing goes
     trusted_keys: tuple[str, ...] = ()
     snapshot_interval_s: float = 0.0  # 0: only when it stops
     secrets_key: str = ""

@@ -4,7 +4,7 @@ Requests and replies are plain values, so that both ways are the same: `LocalSer
 node, `entrypoints.rpc.RemoteService` sends the request to the server that holds the directory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -35,6 +35,7 @@ from kudurru.entrypoints.wiring import Change, Node, Result
 if TYPE_CHECKING:
     from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
     from kudurru.entrypoints.list_service import ListRow
+    from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
 
 PAGE_MAX = 500
 LOOPBACK = "127.0.0.1"
@@ -52,6 +53,8 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     imported_serials: dict[str, int] = {}
     allow_mass_change: bool = False
+    is_versioned: bool = False
+    """Objects are applied only onto the resourceVersion that they name."""
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +190,16 @@ class Service(Protocol):
         is no secondary, and without a running server."""
         ...
 
+    def settings(self) -> list[dict[str, Any]]:
+        """A row for each key: key, value, source, changes, scope; running, where a restart is
+        needed for what is configured."""
+        ...
+
+    def patch_settings(self, request: "PatchRequest") -> "PatchReply":
+        """Raises: Invalid with every fault; ManagedBy; Conflict when another node was faster;
+        StorageFailed where the settings file cannot be written."""
+        ...
+
     def create_key(self, request: KeyRequest) -> Result:
         """Make a TSIG key, or give its secret again. Raises: Invalid; Conflict when it is there
         and works."""
@@ -232,7 +245,12 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
             fault = _MADE_OTHERWISE.format(manifest.kind.made_by)
             raise Invalid(str(ref_of(manifest.key)), [Cause("kind", fault)])
     commands: list[Command] = [
-        Apply(manifest=manifest, manager=request.manager, force=request.force)
+        Apply(
+            manifest=manifest,
+            manager=request.manager,
+            force=request.force,
+            expected=manifest.meta.resource_version if request.is_versioned else None,
+        )
         # Zones first: record sets are held against them, wherever they stand in a file.
         for manifest in sorted(request.apply, key=lambda manifest: manifest.kind is not DNS_ZONE)
     ]
@@ -360,10 +378,16 @@ def read_info(node: Node, version: str, *, digests: bool) -> Info:
 
 def collect(service: Service, request: ListRequest) -> list[dict[str, Any]]:
     """All pages of a list."""
-    items: list[dict[str, Any]] = []
-    reply = service.list_objects(request)
-    items += reply.items
+    return collect_pages(service.list_objects, request)
+
+
+def collect_pages(
+    read: Callable[[ListRequest], ListReply], request: ListRequest
+) -> list[dict[str, Any]]:
+    """All pages of a list, however one is read."""
+    reply = read(request)
+    items = reply.items
     while reply.next_key is not None:
-        reply = service.list_objects(msgspec.structs.replace(request, start=reply.next_key))
-        items += reply.items
+        reply = read(msgspec.structs.replace(request, start=reply.next_key))
+        items = items + reply.items
     return items

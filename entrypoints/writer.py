@@ -29,6 +29,7 @@ from kudurru.domain.errors import (
     StorageFailed,
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
+from kudurru.domain.histogram import Histogram, Times
 from kudurru.domain.notation import duration_text
 from kudurru.domain.ports import StoredCheckpoint, Timers, VerifiableLog
 from kudurru.entrypoints import upkeep
@@ -76,6 +77,7 @@ class WriterStatistics(msgspec.Struct, frozen=True):
     stamps_refused: int
     catch_ups_failed: int  # the log of several nodes could not be read
     checkpoint_size: int | None  # events under the newest checkpoint, None before the first
+    append_times: Times  # until what was appended was durable
     published_us: int  # when one went out last, microseconds UTC, 0: never
 
 
@@ -95,6 +97,8 @@ class Writer:
         self._imported: dict[str, int] = {}  # serials that wait for the stamp of their zone
         self._retry: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
+        self._append_times = Histogram()
+        self.coalesce_s = 0.0  # of `keep_stamped`
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
         self._catch_ups_failed = 0
         self.applying = asyncio.Lock()
@@ -117,6 +121,7 @@ class Writer:
             checkpoint_size=self._checkpointer.size if self._checkpointer else None,
             published_us=self._checkpointer.published_us if self._checkpointer else 0,
             catch_ups_failed=self._catch_ups_failed,
+            append_times=self._append_times.times(),
         )
 
     async def submit(self, change: Change) -> Result:
@@ -392,7 +397,9 @@ class Writer:
         applies until this returns: there is one writer. Raises: Overtaken."""
         node = self._node
         at_us = node.time_for_events_us(now_us)
+        began_us = node.clock.monotonic_us()
         recorded = await asyncio.to_thread(node.append, sets, at_us, decided_at)
+        self._append_times.add(node.clock.monotonic_us() - began_us)
         if recorded and recorded[0].seq != node.position + 1:
             await self._catch_up()  # others were there before, and ours come with theirs
             return recorded
@@ -501,14 +508,16 @@ def _in_doubt(error: BaseException) -> StorageBroken:
 async def keep_stamped(
     writer: Writer, node: Node, coalesce_s: float, timers: Timers | None = None
 ) -> NoReturn:
-    """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them. And
-    let records go when their time is over, which is a change too."""
+    """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them, or
+    what `writer.coalesce_s` is set to later. And let records go when their time is over, which is a
+    change too."""
+    writer.coalesce_s = coalesce_s
     timers = timers or LoopTimers()
     while True:
         await _changed_or_expired(writer, node, timers)
         await writer.let_time_pass()
         if node.zones.unstamped():
-            await pause(timers, round(coalesce_s * 1_000_000))
+            await pause(timers, round(writer.coalesce_s * 1_000_000))
             writer.request_stamp()
 
 

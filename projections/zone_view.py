@@ -283,6 +283,11 @@ class ZoneView:
                 return [_not_selected(state)]
         return self._noted_problems(key)
 
+    def unserved_sets(self) -> list[Key]:
+        """Record sets that are not served, or not all of them."""
+        noted = {key for key, found in self._problems.items() if any(found.values())}
+        return sorted(noted.union(*self._waiting.values()))
+
     def _noted_problems(self, key: Key) -> list[EndpointProblem]:
         found = self._problems.get(key, {})
         return [problem for owner in sorted(found) for problem in found[owner]]

@@ -21,14 +21,17 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.cli import remote
 from kudurru.entrypoints.cli.output import Output
 from kudurru.entrypoints.service import Service
+from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.wiring import Node
 
 if TYPE_CHECKING:
     from kudurru.domain.documents import Document
     from kudurru.domain.settings import Settings
 
+KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")]
 DataOption = Annotated[
     Path,
     typer.Option(
@@ -94,15 +97,27 @@ def me(source: str = "cli") -> Who:
 
 @contextmanager
 def service(
-    data: Path, *, write: bool = False, secrets_key: str = "", settings: "Settings | None" = None
+    data: Path,
+    *,
+    write: bool = False,
+    secrets_key: str = "",
+    config: Path | None = None,
+    settings: "Settings | None" = None,
 ) -> Iterator[Service]:
-    """The node of a data directory: through the server that holds it, else directly."""
+    """The node of a data directory: through the server that holds it, else directly; or the one
+    behind the API that --server names."""
+    far = remote.service()
+    if far is not None:
+        with far:
+            yield far
+        return
     with directory.open_service(
         data,
         who=me(),
         write=write,
         on_damage=_warn_of_damage,
         secrets_key=secrets_key,
+        sources=Sources(config, os.environ),
         settings=settings,
     ) as found:
         yield found
