@@ -7,15 +7,24 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from kudurru import __version__
-from kudurru.adapters.clock import SystemClock
-from kudurru.adapters.http_ops import HttpServer, health_routes
+from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.http_api import ApiServer
+from kudurru.adapters.http_ops import HttpServer, health_routes, lameduck_actions, lameduck_routes
 from kudurru.adapters.metrics import Metrics, metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
+from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.ports import PacketEngine
+from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.early import EarlyHandler
-from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.health import (
+    list_samples,
+    metrics_of,
+    notify_samples,
+    settings_samples,
+    transfer_samples,
+)
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -26,6 +35,7 @@ from kudurru.entrypoints.listeners import (
 from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.resolving import Resolving
+from kudurru.entrypoints.selfcheck import SelfCheck, probes_of
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
@@ -55,41 +65,50 @@ class Front:
         self._options = options
         self._parts = parts
         self._readiness = readiness
-        self._certificates = certificates
+        self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
         self.bound = bind_listeners(pairs, options.sockets)
         for one in self.bound:
             stack.callback(close, one)
-        self._web = [self._bound(address) for address in (options.http, options.ops)]
+        self._health = health_routes(readiness.why_not, readiness.warnings)
+        self.api = Api(options, parts, self._health)
+        self._web = self._bound(options.http)
+        self._ops = self._bound(options.ops)
         self._scraped = self._bound(options.metrics)
         self.resolving = self._resolving()
         self.cache_keeper = self._cache_keeper()
         self._transfers = Transfers(parts.node.zones)
         self.pipeline = self._pipeline()
-        self._limiter = RateLimiter(options.ratelimit, SystemClock(), parts.cookies)
+        self.limiter = RateLimiter(options.ratelimit, SystemClock(), parts.cookies)
         self.early = EarlyHandler(self.pipeline)
         self.engines = engines_of(
-            options.listeners, self.bound, self.early, self._limiter, certificates
+            options.listeners, self.bound, self.early, self.limiter, certificates
         )
+        id_ = int.from_bytes(SystemEntropy().token(2), "big")
+        self.selfcheck = SelfCheck(probes_of(options.listeners, self.bound, id_), LoopTimers())
+        readiness.add_obstacles(self.selfcheck.problems)
         self.metrics = self._metrics()
 
     async def start(self) -> str:
         """Serve. Returns the ready line."""
-        readiness, options = self._readiness, self._options
-        health = health_routes(readiness.why_not, readiness.warnings)
+        readiness, options, health = self._readiness, self._options, self._health
+        shown = lameduck_routes(lambda: readiness.is_lameduck)
+        actions = lameduck_actions(lambda: readiness.is_lameduck, readiness.ask_lameduck)
         names = [options.node_name] if options.node_name else []
-        servers: list[HttpServer | PacketEngine] = [
-            *(HttpServer(health, one.sockets, names=names) for one in self._web),
+        servers: list[HttpServer | ApiServer | PacketEngine] = [
+            self.api.server(self._web.sockets),
+            HttpServer(health | shown, self._ops.sockets, actions=actions, names=names),
             HttpServer(metrics_routes(self.metrics), self._scraped.sockets, names=names),
             *(engine for _, engine in self.engines),
         ]
         self._stack.push_async_callback(stop_all, servers)
         for server in servers:
             await server.start()
-        http, ops = (one.address for one in self._web)
-        shown = _shown(self.bound) | {"http": http, "ops": ops, "metrics": self._scraped.address}
-        return "ready " + " ".join(f"{name}={address}" for name, address in shown.items())
+        addresses = _shown(self.bound)
+        for name, one in (("http", self._web), ("ops", self._ops), ("metrics", self._scraped)):
+            addresses[name] = one.address
+        return "ready " + " ".join(f"{name}={address}" for name, address in addresses.items())
 
     def invalidate(self) -> None:
         """Forget remembered answers."""
@@ -115,9 +134,10 @@ class Front:
     def _cache_keeper(self) -> CacheKeeper:
         settings, directory = self._options.cache, self._parts.directory
         keeper = CacheKeeper(self.resolving.cache, directory.cache_dump, self._parts.node.clock)
+        keeper.configure(settings.persist_interval.total_seconds())
         if settings.persist_interval:
             keeper.restore(settings.persist_max_age // MICROSECOND)
-            self._stack.push_async_callback(keeper.dump_last)
+        self._stack.push_async_callback(keeper.dump_last)
         return keeper
 
     def _pipeline(self) -> Pipeline:
@@ -142,9 +162,10 @@ class Front:
     def _metrics(self) -> Metrics:
         parts, is_synced = self._parts, self._readiness.synced.is_set
         metrics = metrics_of(
-            parts.node, self.pipeline, self._limiter, self.engines, parts.writer, is_synced
+            parts.node, self.pipeline, self.limiter, self.engines, parts.writer, is_synced
         )
         metrics.add(self.early.samples)
+        metrics.add(self.selfcheck.samples)
         metrics.add(parts.snapshots.samples)
         metrics.add(self.resolving.samples)
         metrics.add(lambda: list_samples(parts.lists.rows(), parts.lists.statistics()))
@@ -152,8 +173,10 @@ class Front:
             metrics.add(parts.query_log.samples)
         metrics.add(lambda: transfer_samples(self._transfers))
         metrics.add(parts.inbound.samples)
+        metrics.add(self.api.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
-        certificates = self._certificates
+        metrics.add(lambda: settings_samples(parts.settings))
+        certificates = self.certificates
         if certificates is not None:
             metrics.add(lambda: certificate_samples(certificates))
         return metrics

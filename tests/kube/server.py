@@ -35,6 +35,7 @@ class ApiServer(NamedTuple):
         *,
         user: str = "admin",
         form: str = "application/json",
+        accept: str = "application/json",
     ) -> tuple[int, Any]:
         """Status and decoded body of one request, whatever the status. `form` is what the body
         is sent as."""
@@ -42,6 +43,7 @@ class ApiServer(NamedTuple):
         request = urllib.request.Request(self.url + path, data, method=method)
         request.add_header("Authorization", f"Bearer {self.tokens[user]}")
         request.add_header("Content-Type", form)
+        request.add_header("Accept", accept)
         try:
             with urllib.request.urlopen(request, context=self._tls(), timeout=30) as answer:
                 return answer.status, _decoded(answer.read())

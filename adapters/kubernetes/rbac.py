@@ -1,0 +1,115 @@
+"""What the service account may do, as manifests: one per feature, each of which may be left out.
+
+Server-side apply needs `patch`, and `create` too where it makes an object; specs need no `update`.
+"""
+
+from typing import Any, NamedTuple
+
+from kudurru.domain.kinds.meta import GROUP
+from kudurru.domain.kinds.registry import KINDS
+
+ACCOUNT = "kudurru"
+NAMESPACE = "kudurru"
+"""Of the service account in the manifests, and of what is in the release's namespace."""
+
+Rule = dict[str, list[str]]
+
+
+class Feature(NamedTuple):
+    name: str
+    about: str
+    rules: list[Rule]
+    is_of_namespace: bool = False
+    """Whether the rules are for the release's namespace only."""
+
+
+def _rule(group: str, resources: list[str], verbs: str, names: list[str] | None = None) -> Rule:
+    rule = {"apiGroups": [group], "resources": resources, "verbs": verbs.split()}
+    return rule | {"resourceNames": names} if names else rule
+
+
+_PLURALS = [kind.plural for kind in KINDS.values() if not kind.is_internal]
+
+FEATURES = (
+    Feature(
+        "objects",
+        "Objects of kudurru, and their status.",
+        [
+            _rule(GROUP, _PLURALS, "get list watch create patch delete"),
+            _rule(GROUP, [f"{plural}/status" for plural in _PLURALS], "update patch"),
+        ],
+    ),
+    Feature(
+        "cluster-id",
+        "Tells one cluster from another, so that a log of another one is not served.",
+        [_rule("", ["namespaces"], "get", ["kube-system"])],
+    ),
+    Feature("events", "Events beside the objects.", [_rule("", ["events"], "create patch")]),
+    Feature(
+        "leader",
+        "One node of several does what is done once.",
+        [_rule("coordination.k8s.io", ["leases"], "get create update")],
+        is_of_namespace=True,
+    ),
+    Feature(
+        "leader-address",
+        "Nodes find the leader behind the service.",
+        [_rule("discovery.k8s.io", ["endpointslices"], "get list watch")],
+        is_of_namespace=True,
+    ),
+    Feature(
+        "internal",
+        "Keys and what nodes share among themselves.",
+        [
+            _rule("", ["secrets"], "get list watch create patch delete"),
+            _rule("", ["configmaps"], "get list watch create patch"),
+        ],
+        is_of_namespace=True,
+    ),
+    Feature(
+        "reviews",
+        "Asks whether a user of Kubernetes may write what he wants to write through the API.",
+        [_rule("authorization.k8s.io", ["subjectaccessreviews"], "create")],
+    ),
+    Feature(
+        "external-dns",
+        "Reads DNSEndpoints, and says in them what was seen.",
+        [
+            _rule("externaldns.k8s.io", ["dnsendpoints"], "get list watch"),
+            _rule("externaldns.k8s.io", ["dnsendpoints/status"], "patch"),
+        ],
+    ),
+)
+
+
+def manifests(
+    feature: Feature, *, account: str = ACCOUNT, namespace: str = NAMESPACE
+) -> list[dict[str, Any]]:
+    """A role with the rules of the feature, and its binding to the service account."""
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    return bound(feature, subject, namespace)
+
+
+def bound(feature: Feature, subject: dict[str, str], namespace: str) -> list[dict[str, Any]]:
+    """As `manifests`, for whoever `subject` is."""
+    scope = "" if feature.is_of_namespace else "Cluster"
+    metadata = {"name": f"kudurru-{feature.name}"}
+    if feature.is_of_namespace:
+        metadata["namespace"] = namespace
+    api = "rbac.authorization.k8s.io"
+    reference = {"apiGroup": api, "kind": f"{scope}Role", "name": metadata["name"]}
+    return [
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": f"{scope}Role",
+            "metadata": metadata,
+            "rules": feature.rules,
+        },
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": f"{scope}RoleBinding",
+            "metadata": metadata,
+            "roleRef": reference,
+            "subjects": [subject],
+        },
+    ]
