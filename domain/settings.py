@@ -144,6 +144,10 @@ class TlsSettings(Section, frozen=True):
 class ApiSettings(Section, frozen=True):
     address: Annotated[SocketAddress, node("Where the API listens")] = SocketAddress(LOOPBACK, 8080)
     max_body_bytes: Annotated[Bytes, node("Largest request body", low=KIB)] = Bytes(8 * MIB)
+    names: Annotated[
+        tuple[Domain, ...],
+        node("Host names by which the API may be asked, beside its addresses and node.name"),
+    ] = ()
 
 
 class OpsSettings(Section, frozen=True):

@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING
 
 from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.http_api import ApiServer
 from kudurru.adapters.http_ops import HttpServer, health_routes, lameduck_actions, lameduck_routes
 from kudurru.adapters.metrics import Metrics, metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.ports import PacketEngine
+from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.early import EarlyHandler
-from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
+from kudurru.entrypoints.health import (
+    list_samples,
+    metrics_of,
+    notify_samples,
+    settings_samples,
+    transfer_samples,
+)
 from kudurru.entrypoints.listeners import (
     bind_listeners,
     certificate_samples,
@@ -57,23 +65,25 @@ class Front:
         self._options = options
         self._parts = parts
         self._readiness = readiness
-        self._certificates = certificates
+        self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
         self.bound = bind_listeners(pairs, options.sockets)
         for one in self.bound:
             stack.callback(close, one)
-        self._api = self._bound(options.http)
+        self._health = health_routes(readiness.why_not, readiness.warnings)
+        self.api = Api(options, parts, self._health)
+        self._web = self._bound(options.http)
         self._ops = self._bound(options.ops)
         self._scraped = self._bound(options.metrics)
         self.resolving = self._resolving()
         self.cache_keeper = self._cache_keeper()
         self._transfers = Transfers(parts.node.zones)
         self.pipeline = self._pipeline()
-        self._limiter = RateLimiter(options.ratelimit, SystemClock(), parts.cookies)
+        self.limiter = RateLimiter(options.ratelimit, SystemClock(), parts.cookies)
         self.early = EarlyHandler(self.pipeline)
         self.engines = engines_of(
-            options.listeners, self.bound, self.early, self._limiter, certificates
+            options.listeners, self.bound, self.early, self.limiter, certificates
         )
         id_ = int.from_bytes(SystemEntropy().token(2), "big")
         self.selfcheck = SelfCheck(probes_of(options.listeners, self.bound, id_), LoopTimers())
@@ -82,13 +92,12 @@ class Front:
 
     async def start(self) -> str:
         """Serve. Returns the ready line."""
-        readiness, options = self._readiness, self._options
-        health = health_routes(readiness.why_not, readiness.warnings)
+        readiness, options, health = self._readiness, self._options, self._health
         shown = lameduck_routes(lambda: readiness.is_lameduck)
         actions = lameduck_actions(lambda: readiness.is_lameduck, readiness.ask_lameduck)
         names = [options.node_name] if options.node_name else []
-        servers: list[HttpServer | PacketEngine] = [
-            HttpServer(health, self._api.sockets, names=names),
+        servers: list[HttpServer | ApiServer | PacketEngine] = [
+            self.api.server(self._web.sockets),
             HttpServer(health | shown, self._ops.sockets, actions=actions, names=names),
             HttpServer(metrics_routes(self.metrics), self._scraped.sockets, names=names),
             *(engine for _, engine in self.engines),
@@ -97,7 +106,7 @@ class Front:
         for server in servers:
             await server.start()
         addresses = _shown(self.bound)
-        for name, one in (("http", self._api), ("ops", self._ops), ("metrics", self._scraped)):
+        for name, one in (("http", self._web), ("ops", self._ops), ("metrics", self._scraped)):
             addresses[name] = one.address
         return "ready " + " ".join(f"{name}={address}" for name, address in addresses.items())
 
@@ -125,9 +134,10 @@ class Front:
     def _cache_keeper(self) -> CacheKeeper:
         settings, directory = self._options.cache, self._parts.directory
         keeper = CacheKeeper(self.resolving.cache, directory.cache_dump, self._parts.node.clock)
+        keeper.configure(settings.persist_interval.total_seconds())
         if settings.persist_interval:
             keeper.restore(settings.persist_max_age // MICROSECOND)
-            self._stack.push_async_callback(keeper.dump_last)
+        self._stack.push_async_callback(keeper.dump_last)
         return keeper
 
     def _pipeline(self) -> Pipeline:
@@ -152,7 +162,7 @@ class Front:
     def _metrics(self) -> Metrics:
         parts, is_synced = self._parts, self._readiness.synced.is_set
         metrics = metrics_of(
-            parts.node, self.pipeline, self._limiter, self.engines, parts.writer, is_synced
+            parts.node, self.pipeline, self.limiter, self.engines, parts.writer, is_synced
         )
         metrics.add(self.early.samples)
         metrics.add(self.selfcheck.samples)
@@ -163,8 +173,10 @@ class Front:
             metrics.add(parts.query_log.samples)
         metrics.add(lambda: transfer_samples(self._transfers))
         metrics.add(parts.inbound.samples)
+        metrics.add(self.api.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
-        certificates = self._certificates
+        metrics.add(lambda: settings_samples(parts.settings))
+        certificates = self.certificates
         if certificates is not None:
             metrics.add(lambda: certificate_samples(certificates))
         return metrics

@@ -102,6 +102,7 @@ class ListKeeper:
         self._write_status = write_status
         self._options = options or ListOptions()
         self._run_job = run_job
+        self._room = asyncio.Semaphore(self._options.concurrency)
         self._states: States = {}
         self._table: Table | None = None
         self._forced: set[str] = set()
@@ -163,6 +164,13 @@ class ListKeeper:
         finally:
             self._view.on_lists = lambda: None
 
+    def configure(self, options: ListOptions) -> None:
+        """Take other settings. Fetches that are under way end as they began."""
+        if options.concurrency != self._options.concurrency:
+            self._room = asyncio.Semaphore(options.concurrency)
+        self._options = options
+        self._wake()
+
     def _wake(self) -> None:
         """Lists changed: something may be due, or wanted no more."""
         self._due.set()
@@ -192,7 +200,6 @@ class ListKeeper:
         ]
 
     async def _fetch_loop(self, tasks: asyncio.TaskGroup) -> NoReturn:
-        room = asyncio.Semaphore(self._options.concurrency)
         while True:
             self._due.clear()
             now_us = self._clock.now_us()
@@ -200,7 +207,7 @@ class ListKeeper:
             for want in todo.fetch:
                 self._busy.add(want.id)
                 self._forced.discard(want.id)
-                tasks.create_task(self._fetch(want, room), name=f"lists: {want.id}")
+                tasks.create_task(self._fetch(want), name=f"lists: {want.id}")
             if not self._busy:
                 self._unbuilt.set()  # where nothing has to be fetched, that may still be due
             await self._write_statuses()
@@ -212,10 +219,10 @@ class ListKeeper:
                 async with asyncio.timeout(wait_s):
                     await self._due.wait()
 
-    async def _fetch(self, want: Want, room: asyncio.Semaphore) -> None:
+    async def _fetch(self, want: Want) -> None:
         spool = self._files.new_path()
         try:
-            async with room:
+            async with self._room:
                 result = await self._attempt(want, spool)
             async with self._bodies:
                 outcome = await self._take_in(want, result, spool)

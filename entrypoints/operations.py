@@ -20,6 +20,7 @@ from kudurru.domain.errors import Cause, Invalid, KudurruError, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.ports import Neighbours
 from kudurru.entrypoints import restoring
+from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     ExplainRequest,
@@ -31,6 +32,7 @@ from kudurru.entrypoints.filtering import (
 from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.list_keeper import ListKeeper
+from kudurru.entrypoints.live_settings import LiveSettings, PatchRequest
 from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
@@ -44,6 +46,7 @@ from kudurru.entrypoints.service import (
     erased,
     export_zone,
     pruned,
+    read_conditions,
     read_info,
     read_list,
     read_object,
@@ -52,6 +55,7 @@ from kudurru.entrypoints.service import (
     to_mark,
 )
 from kudurru.entrypoints.snapshot_job import SnapshotJob
+from kudurru.entrypoints.tokens import TokenRequest, Tokens
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
@@ -68,10 +72,13 @@ class Operations:
     resolving: Resolving
     lists: ListKeeper
     keyring: Keyring
+    tokens: Tokens
     inbound: Inbound
     snapshots: SnapshotJob
     neighbours: Neighbours
     query_log: QueryLog | None
+    settings: LiveSettings
+    examine: Callable[[str], Awaitable[Report]]
 
     async def handle(self, method: str, argument: Any, who: Who) -> Any:
         """Raises: Invalid for what is no method, and what the method does; msgspec.ValidationError
@@ -97,6 +104,9 @@ class Operations:
 
     async def problems(self, argument: Any, _who: Who) -> Any:
         return read_problems(self.node, as_key(argument))
+
+    async def conditions(self, argument: Any, _who: Who) -> Any:
+        return read_conditions(self.node, as_key(argument))
 
     async def export(self, argument: Any, _who: Who) -> Any:
         return await asyncio.to_thread(list, export_zone(self.node, msgspec.convert(argument, str)))
@@ -180,6 +190,20 @@ class Operations:
         pruning = await self.writer.prune(request, because(who, request.reason))
         return msgspec.to_builtins(pruned(pruning))
 
+    # --- the node itself ----------------------------------------------------------------
+
+    async def read_settings(self, _argument: Any, _who: Who) -> Any:
+        return self.settings.rows()
+
+    async def patch_settings(self, argument: Any, who: Who) -> Any:
+        request = msgspec.convert(argument, PatchRequest)
+        return msgspec.to_builtins(await self.settings.patch(request, who, self.writer.submit))
+
+    async def doctor(self, argument: Any, who: Who) -> Any:
+        """The argument says with which rights it is asked, for the report."""
+        rights = msgspec.convert(argument, str | None) or f"admin, through the {who.source}"
+        return msgspec.to_builtins(await self.examine(f"{who.actor}: {rights}"))
+
     # --- keys ---------------------------------------------------------------------------
 
     async def create_key(self, argument: Any, who: Who) -> Any:
@@ -194,6 +218,22 @@ class Operations:
 
     async def key_states(self, _argument: Any, _who: Who) -> Any:
         return msgspec.to_builtins(self.keyring.states())
+
+    # --- tokens -------------------------------------------------------------------------
+
+    async def create_token(self, argument: Any, who: Who) -> Any:
+        request = msgspec.convert(argument, TokenRequest)
+        change, new = self.tokens.creation(request, because(who, request.reason), SystemEntropy())
+        await self.writer.submit(change)
+        return msgspec.to_builtins(new)
+
+    async def revoke_token(self, argument: Any, who: Who) -> Any:
+        name, reason = msgspec.convert(argument, tuple[str, str])
+        gone = self.tokens.revocation(name, because(who, reason))
+        return msgspec.to_builtins(await self.writer.submit(gone))
+
+    async def token_states(self, _argument: Any, _who: Who) -> Any:
+        return msgspec.to_builtins(self.tokens.states())
 
     # --- helpers ------------------------------------------------------------------------
 
@@ -222,6 +262,7 @@ METHODS: Mapping[str, Operation] = {
     "get": Operations.get,
     "list": Operations.list_objects,
     "problems": Operations.problems,
+    "conditions": Operations.conditions,
     "export": Operations.export,
     "refresh-zone": Operations.refresh_zone,
     "query": Operations.query,
@@ -241,8 +282,14 @@ METHODS: Mapping[str, Operation] = {
     "mark": Operations.mark,
     "redact": Operations.redact,
     "prune": Operations.prune,
+    "doctor": Operations.doctor,
+    "settings": Operations.read_settings,
+    "settings-patch": Operations.patch_settings,
     "create-key": Operations.create_key,
     "revoke-key": Operations.revoke_key,
     "key-states": Operations.key_states,
+    "create-token": Operations.create_token,
+    "revoke-token": Operations.revoke_token,
+    "token-states": Operations.token_states,
 }
 """By the name that a way in has for it."""

@@ -28,11 +28,13 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     store: str = ""  # as the setting: where the log is
     http: str = "127.0.0.1:8080"
+    api_names: tuple[str, ...] = ()
+    api_body_bytes: int = 8 << 20
+    token_lifetime: timedelta = timedelta(days=365)  # the longest
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
     sockets: int = 1
     coalesce_s: float = 0.25
-    lameduck_s: float = 5.0
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()
     querylog: QuerylogSettings = QuerylogSettings()
@@ -45,7 +47,6 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     pid_file: Path | None = None
     strict: bool = False
     checkpoints: CheckpointPolicy = CheckpointPolicy()
-    retention: timedelta = timedelta(days=400)  # 0: nothing goes
     trusted_keys: tuple[str, ...] = ()
     snapshot_interval_s: float = 0.0  # 0: only when it stops
     secrets_key: str = ""

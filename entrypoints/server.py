@@ -24,21 +24,26 @@ from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
-from kudurru.domain.filtering.policies import BlockDefaults
+from kudurru.domain.ports import EventLog
+from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket, demo
+from kudurru.entrypoints import command_socket, demo, logs
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer
 from kudurru.entrypoints.directory import UNREADABLE, trust_of
+from kudurru.entrypoints.doctor import Patient, examine
 from kudurru.entrypoints.front import Front
-from kudurru.entrypoints.health import runner_samples
+from kudurru.entrypoints.health import controller_samples, runner_samples, store_samples
+from kudurru.entrypoints.hot_settings import block_defaults, follow_settings
 from kudurru.entrypoints.listeners import certificates_of, keep_fresh
+from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.parts import Parts, open_parts
+from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.retention import OldRows
-from kudurru.entrypoints.rpc import RpcServer
+from kudurru.entrypoints.rpc import Handler, RpcServer
 from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.service import ChangeRequest, to_change
@@ -67,8 +72,10 @@ SLICE = 500
 class Server:
     """One run of a node. `run` returns when a signal or `stop` ended it."""
 
-    def __init__(self, options: ServeOptions) -> None:
-        self._options = options
+    def __init__(self, live: LiveSettings, options_of: Callable[[Settings], ServeOptions]) -> None:
+        self._live = live
+        self._options_of = options_of
+        self._options = options = options_of(live.current)
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._readiness = Readiness(self.invalidate)
@@ -99,17 +106,17 @@ class Server:
                 await self._replay(parts.node, parts.checkpointer)
             if self._stopping.is_set():
                 return
+            follow_settings(self._live, parts, front, self._certificates)
             parts.writer.follow()
-            rpc = RpcServer(
-                stack.enter_context(command_socket.placed(parts.directory)),
-                operations_of(parts, front).handle,
-            )
+            operate = operations_of(parts, front, self._readiness).handle
+            rpc = RpcServer(stack.enter_context(command_socket.placed(parts.directory)), operate)
             await rpc.start()
             runner = self._runner(parts, front)
             runner.add("commands", rpc.run)
             try:
                 await runner.run(
-                    lambda: self._serve(parts, lambda: announce(addresses), stack), self._lameduck
+                    lambda: self._serve(parts, operate, lambda: announce(addresses), stack),
+                    self._lameduck,
                 )
             finally:
                 self.left_behind = runner.left_behind
@@ -123,7 +130,12 @@ class Server:
         elector = node.log.elector(ROLE) if node.log.is_shared else None
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
+        front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
+        front.metrics.add(
+            lambda: store_samples(parts.store.counts.statistics(), parts.hub.statistics())
+        )
         runner.add("writer", writer.run, stop=lambda: self._end_writing(parts))
+        runner.add("api", front.api.run)
         runner.add("stamps", partial(keep_stamped, writer, node, self._options.coalesce_s))
         runner.add("notifies", parts.notifier.run)
         runner.add("notifies: status", parts.notifier.run_reports, leader_only=True)
@@ -138,16 +150,20 @@ class Server:
         runner.add("selfcheck", front.selfcheck.run)
         runner.add("lists", parts.lists.run)
         runner.add("lists: status", parts.lists.run_reports, leader_only=True)
+        runner.add("controllers", parts.controllers.run, leader_only=True)
         runner.add("neighbours", partial(keep_neighbours, parts.neighbours))
-        if self._options.cache.persist_interval:
-            interval_s = self._options.cache.persist_interval.total_seconds()
-            runner.add("cache", partial(front.cache_keeper.keep_dumped, interval_s))
+        runner.add("cache", front.cache_keeper.keep_dumped)
+        runner.add("settings", self._live.watch)
         if self._certificates is not None:
             runner.add("certificates", partial(keep_fresh, self._certificates))
         return runner
 
     async def _serve(
-        self, parts: Parts, announce: Callable[[], None], stack: AsyncExitStack
+        self,
+        parts: Parts,
+        operate: Handler,
+        announce: Callable[[], None],
+        stack: AsyncExitStack,
     ) -> None:
         """From the end of the replay until somebody wants the server to stop."""
         parts.snapshots.start()
@@ -158,6 +174,8 @@ class Server:
         if is_writable:
             parts.writer.request_stamp()
         await self._unless_stopped(parts.lists.settle())
+        if self._front is not None:
+            await self._front.api.open(operate)
         self._readiness.synced.set()
         self._write_pid_file(stack)
         if parts.checkpointer is not None and parts.checkpointer.is_new_key:
@@ -200,7 +218,7 @@ class Server:
         directory = open_data_dir(self._options.data, create=True)
         stack.enter_context(DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us()))
         node = self._open_node(directory, stack)
-        parts = self._parts = open_parts(self._options, directory, node, stack)
+        parts = self._parts = open_parts(self._options, directory, node, self._live, stack)
         return parts
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
@@ -208,15 +226,25 @@ class Server:
         stack.callback(event_log.close)
         stack.callback(lambda: self._save_last())
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
-        blocking = self._options.blocking
-        ttl_s = int(blocking.ttl.total_seconds())
-        node.views.policies.configure(BlockDefaults(blocking.mode, ttl_s))
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
-        if damages:
-            self._stop_writing(node, damages[0])
+        damage = damages[0] if damages else None
+        if damage is None:
+            self._take_up_settings(event_log)
+            targets = self._options.checkpoints.publish
+            damage = first_difference(directory, event_log, targets, SystemEntropy())
+        if damage is not None:
+            self._stop_writing(node, damage)
+        node.views.policies.configure(block_defaults(self._live.current))
         return node
+
+    def _take_up_settings(self, event_log: EventLog) -> None:
+        before = self._live.current.log
+        self._live.take_up(event_log)
+        self._options = self._options_of(self._live.current)
+        if self._live.current.log != before:
+            logs.start(self._live.current.log.level, self._live.current.log.format)
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
         """Wait for something, or until a signal asks to stop."""
@@ -242,6 +270,8 @@ class Server:
 
     def _troubles(self) -> list[str]:
         found = []
+        if self._live.problem:
+            found.append(f"Settings: {self._live.problem}")
         if self._certificates is not None and self._certificates.problem:
             found.append(f"Certificate: {self._certificates.problem}")
         if self._parts is not None and self._readiness.is_synced:
@@ -336,10 +366,11 @@ class Server:
     async def _lameduck(self) -> None:
         """Answer on while balancers learn that we go."""
         self._readiness.stop()
-        if self._readiness.is_synced and self._options.lameduck_s:
+        lameduck_s = self._live.current.health.lameduck.total_seconds()
+        if self._readiness.is_synced and lameduck_s:
             # Not wait_for: in Python 3.11 that loses a cancellation that comes with the event.
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._options.lameduck_s):
+                async with asyncio.timeout(lameduck_s):
                     await self._hurry.wait()
 
     async def _end_writing(self, parts: Parts) -> None:
@@ -353,7 +384,8 @@ class Server:
         parts.writer.stop()
 
 
-def operations_of(parts: Parts, front: Front) -> Operations:
+def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operations:
+    patient = Patient(parts=parts, front=front, readiness=readiness)
     return Operations(
         node=parts.node,
         writer=parts.writer,
@@ -361,10 +393,13 @@ def operations_of(parts: Parts, front: Front) -> Operations:
         resolving=front.resolving,
         lists=parts.lists,
         keyring=parts.keyring,
+        tokens=parts.tokens,
         inbound=parts.inbound,
         snapshots=parts.snapshots,
         neighbours=parts.neighbours,
         query_log=parts.query_log,
+        settings=parts.settings,
+        examine=partial(examine, patient),
     )
 
 

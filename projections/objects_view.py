@@ -309,6 +309,10 @@ class ObjectsView:
             status=decode_status(status.body) if status and status.body else None,
         )
 
+    def all_keys(self) -> list[Key]:
+        """Of every kind, in no order that means anything."""
+        return list(self._entries)
+
     def keys(self, kind: str, namespace: str | None = None) -> list[Key]:
         """Keys of a kind, in their order as texts. Do not change the list."""
         found = self._sorted.get(kind)

@@ -30,6 +30,7 @@ from kudurru.domain.kinds.registry import BLOCK_LIST, CLIENT_GROUP, POLICY
 from kudurru.domain.lists.matcher import Matcher
 from kudurru.domain.object_store import decode_body
 from kudurru.domain.objects import Key, ObjectRef, key_of, ref_of
+from kudurru.domain.reconcile.judging import NO_INTEGRATION
 from kudurru.domain.set_digest import SetDigest, number_of
 
 _PREFIXES = tuple(f"{kind.name}/" for kind in (POLICY, CLIENT_GROUP, BLOCK_LIST))
@@ -207,21 +208,35 @@ class PolicyView:
     def diagnoses(self) -> Iterator[Diagnosis]:
         """Everything that is not as it seems, by object."""
         for policy in self._policies.values():
-            ref = ObjectRef(POLICY.name, *policy.name.split("/", 1))
-            for group in sorted(policy.groups or ()):
-                yield from self._reference(ref, CLIENT_GROUP.name, group, group in self._groups)
-            for key in policy.lists:
-                name = key.partition("/")[2]
-                yield from self._reference(ref, BLOCK_LIST.name, name, key in self._lists)
-            if policy.hours is not None and not policy.hours.is_known:
-                zone = policy.hours.time_zone
-                message = f"this host does not know the time zone {zone!r}; its hours count as UTC"
-                yield Diagnosis(ref, "Invalid", message)
-            for rule in (*policy.allow.unusable, *policy.deny.unusable):
-                yield Diagnosis(ref, "Invalid", f"the rule {rule!r} cannot be matched")
+            yield from self._of_policy(policy)
         for name in sorted(self._unsupported):
             ref = ObjectRef(CLIENT_GROUP.name, *name.split("/", 1))
-            yield Diagnosis(ref, "Unsupported", "sources.integrationRef brings no clients")
+            yield Diagnosis(ref, "Unsupported", NO_INTEGRATION)
+
+    def policy_diagnoses(self, name: str) -> list[Diagnosis]:
+        """Of the policy `namespace/name`."""
+        policy = self._policies.get(name)
+        return list(self._of_policy(policy)) if policy is not None else []
+
+    def reaches_nobody(self, name: str) -> bool:
+        """Whether a policy is for groups of which none counts."""
+        policy = self._policies.get(name)
+        groups = policy.groups if policy is not None else None
+        return groups is not None and not any(group in self._groups for group in groups)
+
+    def _of_policy(self, policy: CompiledPolicy) -> Iterator[Diagnosis]:
+        ref = ObjectRef(POLICY.name, *policy.name.split("/", 1))
+        for group in sorted(policy.groups or ()):
+            yield from self._reference(ref, CLIENT_GROUP.name, group, group in self._groups)
+        for key in policy.lists:
+            name = key.partition("/")[2]
+            yield from self._reference(ref, BLOCK_LIST.name, name, key in self._lists)
+        if policy.hours is not None and not policy.hours.is_known:
+            zone = policy.hours.time_zone
+            message = f"this host does not know the time zone {zone!r}; its hours count as UTC"
+            yield Diagnosis(ref, "Invalid", message)
+        for rule in (*policy.allow.unusable, *policy.deny.unusable):
+            yield Diagnosis(ref, "Invalid", f"the rule {rule!r} cannot be matched")
 
     def _reference(
         self, of: ObjectRef, kind: str, name: str, is_there: bool

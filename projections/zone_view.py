@@ -29,6 +29,7 @@ from kudurru.domain.events import (
     Position,
     Recorded,
 )
+from kudurru.domain.kinds.meta import Reason
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
 from kudurru.domain.kinds.stored import read_record_set_body, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
@@ -71,6 +72,9 @@ class ZoneView:
         self._read_event = read_event
         self._on_change = on_change
         self.served = ZoneSet()
+        self.on_judged: Callable[[Key], None] | None = None
+        """Called with zones and record sets of which something else is to be said now, in the
+        middle of an event."""
         self.reset()
 
     def reset(self) -> None:
@@ -279,9 +283,30 @@ class ZoneView:
                 return [_not_selected(state)]
         return self._noted_problems(key)
 
+    def unserved_sets(self) -> list[Key]:
+        """Record sets that are not served, or not all of them."""
+        noted = {key for key, found in self._problems.items() if any(found.values())}
+        return sorted(noted.union(*self._waiting.values()))
+
     def _noted_problems(self, key: Key) -> list[EndpointProblem]:
         found = self._problems.get(key, {})
         return [problem for owner in sorted(found) for problem in found[owner]]
+
+    def holder(self, apex: Name) -> ZoneState | None:
+        """The earliest DNSZone of a name, by its key: the one that has it, whatever its type."""
+        states = self._by_apex.get(apex, ())
+        return min(states, key=_precedence, default=None)
+
+    def reason(self, key: Key) -> Reason:
+        """Why a record set that has problems is not served as it says: the first of them."""
+        by_owner = self._problems[key]
+        return by_owner[min(by_owner)][0].reason
+
+    def with_problems(self) -> list[Key]:
+        """Record sets that have problems."""
+        unserved: list[Iterable[Key]] = [*self._waiting.values()]
+        unserved += [state.unselected for state in self._states.values()]
+        return [*self._problems, *(key for keys in unserved for key in keys)]
 
     def unstamped(self) -> list[ZoneState]:
         """Primary zones whose newest content is not what their serial says. The serial of a
@@ -334,7 +359,7 @@ class ZoneView:
     def _note_forward(self, apex: Name) -> None:
         """Whether a name is sent elsewhere: by the zone that has it."""
         states = self._by_apex.get(apex, ())
-        first = min(states, key=lambda s: (s.created, s.name), default=None)
+        first = min(states, key=_precedence, default=None)
         forward = first.spec.forward if first is not None else None
         upstreams = tuple(forward.upstreams) if forward is not None else None
         if upstreams != self.forwards.get(apex):
@@ -374,15 +399,18 @@ class ZoneView:
         """The earliest of the DNSZones with this name has it. A primary is served at once, a
         secondary as it was transferred."""
         states = self._by_apex[apex]
-        first = min(states, key=lambda s: (s.created, s.name))
+        first = min(states, key=_precedence)
         for state in states:
             if state is not first and state.zone is not None:
                 self._withdraw(state)
+            self._tell([state.key])
         if first.spec.type != "Forward" and first.zone is None:
             zone = Zone(names.from_text(first.spec.zone_name), zone_model.soa_of(first.spec))
             first.zone = zone
             self._touched.add(first.name)
-            self._populate(first, zone, self._waiting.pop(first.name, set()))
+            waiting = self._waiting.pop(first.name, set())
+            self._tell(waiting)
+            self._populate(first, zone, waiting)
             if first.spec.type == "Secondary":
                 stored = self._objects.find(first.key)
                 self._take_version(zone, stored.status if stored else None)
@@ -408,12 +436,14 @@ class ZoneView:
         """Stop serving; its record sets wait for a zone of that name. A zone that is served again
         has no serial at first, so its versions until now lead nowhere."""
         keys = self._keys_of(state)
+        self._tell([state.key, *keys])
         if keys:
             self._waiting[state.name] = keys
         for key in keys:
             self._problems.pop(key, None)
         state.sources.clear()
         state.unselected.clear()
+        state.troubled.clear()
         state.zone = None
         self.history.forget(state.apex)
 
@@ -421,6 +451,7 @@ class ZoneView:
         return state.unselected | state.record_sets()
 
     def _clear_sources(self, state: ZoneState, zone: Zone) -> None:
+        self._tell(state.unselected)
         for key in self._keys_of(state):
             self._problems.pop(key, None)
         for owner in list(state.sources):
@@ -428,6 +459,9 @@ class ZoneView:
                 zone.replace(owner, ())
         state.sources.clear()
         state.unselected.clear()
+        if state.troubled:
+            self._tell([state.key, *state.troubled])
+            state.troubled.clear()
 
     def _populate(self, state: ZoneState, zone: Zone, keys: Iterable[Key]) -> None:
         zone.replace(state.apex, zone_model.apex_rrsets(state.spec))
@@ -503,6 +537,7 @@ class ZoneView:
         state = self._states.get(spec.zone_ref.name)
         if state is None or state.zone is None:
             self._waiting.setdefault(spec.zone_ref.name, set()).add(key)
+            self._tell([key])
             return
         self._include(state, state.zone, key, created, endpoints)
         self._changed()
@@ -518,7 +553,7 @@ class ZoneView:
         found = state.sources.get(owner)
         if found != key and (not isinstance(found, tuple) or key not in found):
             return False
-        self._problems.pop(key, None)
+        self._forget_problems(key, state)
         self._rebuild(state, state.zone, owner, Contribution(created, key, parsed))
         self._changed()
         return True
@@ -541,6 +576,7 @@ class ZoneView:
         """Let a record set take part in its zone."""
         if not state.allows_set(key):
             state.unselected.add(key)
+            self._tell([key])
             return
         if len(endpoints) > 1:
             self._several.add(key)
@@ -560,7 +596,7 @@ class ZoneView:
         stays in that `zone`: including it anew does so in one step, and the next query never sees
         the name without it."""
         name = spec.zone_ref.name
-        self._problems.pop(key, None)
+        self._forget_problems(key, self._states.get(name))
         self._several.discard(key)
         waiting = self._waiting.get(name)
         if waiting is not None:
@@ -601,7 +637,7 @@ class ZoneView:
             takes_apex_ns=state.spec.type == "Secondary",
         )
         if resolved.problems or self._problems:
-            self._note_problems(owner, contributions, resolved.problems)
+            self._note_problems(state, owner, contributions, resolved.problems)
         if resolved.next_expiry_s is not None:
             self._schedule((resolved.next_expiry_s, state.name, owner))
         if owner == state.apex:
@@ -625,19 +661,39 @@ class ZoneView:
 
     def _note_problems(
         self,
+        state: ZoneState,
         owner: Name,
         contributions: Iterable[Contribution],
         problems: dict[Key, list[EndpointProblem]],
     ) -> None:
         for contribution in contributions:
-            found = problems.get(contribution.key)
+            key, found = contribution.key, problems.get(contribution.key)
+            there = self._problems.get(key, {})
+            if there.get(owner) == found:
+                continue
+            self._tell([key, state.key])
             if found:
-                self._problems.setdefault(contribution.key, {})[owner] = found
-            elif contribution.key in self._problems:
-                left = self._problems[contribution.key]
-                left.pop(owner, None)
-                if not left:
-                    del self._problems[contribution.key]
+                self._problems.setdefault(key, {})[owner] = found
+                state.troubled.add(key)
+            else:
+                del there[owner]
+                if not there:
+                    del self._problems[key]
+                    state.troubled.discard(key)
+
+    def _forget_problems(self, key: Key, state: ZoneState | None) -> None:
+        if self._problems.pop(key, None) is not None and state is not None:
+            state.troubled.discard(key)
+            self._tell([key, state.key])
+
+    def _tell(self, keys: Iterable[Key]) -> None:
+        if self.on_judged is not None:
+            for key in keys:
+                self.on_judged(key)
+
+
+def _precedence(state: ZoneState) -> tuple[str, str]:
+    return state.created, state.name
 
 
 def _zone_not_found(name: str, state: ZoneState | None) -> EndpointProblem:

@@ -10,6 +10,10 @@ from kudurru.adapters.memory.clock import ManualClock
 
 T = TypeVar("T")
 
+TURNS_MAX = 1_000_000
+"""Of the loop in one test: some ten seconds, and more than any should need. A test that never ends
+would otherwise go through years in no time, and a time limit cannot break into a callback."""
+
 
 class ManualLoop(asyncio.SelectorEventLoop):
     """Runs on a `ManualClock`: when there is nothing to do, the clock goes on to what is due next,
@@ -28,8 +32,12 @@ class _Hasty(selectors.DefaultSelector):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__()
         self._clock = clock
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._turns += 1
+        if self._turns > TURNS_MAX:
+            raise RuntimeError("this goes on for ever")
         if ready := super().select(0):
             return ready
         if timeout is None:

@@ -63,6 +63,10 @@ def _json_escape(match: re.Match[str]) -> str:
 
 def print_yaml(*documents: Any) -> None:
     """YAML that `apply` reads back as it was."""
+    sys.stdout.write(yaml_text(*documents))
+
+
+def yaml_text(*documents: Any) -> str:
     import yaml
 
     from kudurru.domain.documents import needs_quotes
@@ -85,7 +89,7 @@ def print_yaml(*documents: Any) -> None:
         )
         for document in documents
     ]
-    sys.stdout.write("---\n".join(texts))
+    return "---\n".join(texts)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

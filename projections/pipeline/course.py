@@ -32,7 +32,7 @@ class Course:
         self.client = client
         self.proto = proto
         self.client_id = client_id
-        self.listener = f"{proto}/{listener}" if listener else proto
+        self.listener = where_of(proto, listener)
         self.now_us = clock.now_us()
         self.now_s = self.now_us // 1_000_000
         self.started_us = clock.monotonic_us()
@@ -53,7 +53,7 @@ class Course:
         policy = self.decision.policy
         return policy is not None and policy.query_log is False
 
-    def fact(self, rcode: int, upstream: str, clock: Clock, *, is_repeatable: bool) -> Fact:
+    def fact(self, rcode: int, upstream: str, elapsed_us: int, *, is_repeatable: bool) -> Fact:
         query, decision = self.query, self.decision
         return Fact(
             self.now_us,
@@ -68,9 +68,14 @@ class Course:
             decision.list,
             _rule(decision),
             upstream,
-            clock.monotonic_us() - self.started_us,
+            elapsed_us,
             query.qname.lower() + query.question[-4:] if is_repeatable else b"",
         )
+
+
+def where_of(proto: str, listener: str) -> str:
+    """The listener that a query came to; without an address, from inside of this process."""
+    return f"{proto}/{listener}" if listener else proto
 
 
 def _rule(decision: Decision) -> str:

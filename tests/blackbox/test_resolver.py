@@ -188,6 +188,41 @@ def test_the_cache_is_shown_and_flushed(tmp_path: Path) -> None:
     assert command("cache", "stats", "--data", data).code == 1  # nobody has one
 
 
+def test_without_a_server_explain_says_where_a_question_would_go(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    lab = {
+        "apiVersion": "kudurru.io/v1alpha1", "kind": "DNSZone",
+        "metadata": {"name": "lab.example"},
+        "spec": {
+            "zoneName": "lab.example", "type": "Forward", "forward": {"upstreams": ["10.0.0.53"]},
+        },
+    }  # fmt: skip
+    command("apply", "--data", data, "-f", write_json(tmp_path / "lab.json", lab))
+    config = configured(
+        tmp_path, groups={"default": ["192.0.2.1"], "office": ["10.0.0.1", "10.0.1.1"]},
+        conditional={"corp.example": ["office"]},
+    )  # fmt: skip
+
+    def explained(name: str, *options: str) -> Any:
+        shown = command("explain", "--data", data, name, "-o", "json", *options).out
+        found = json.loads(shown)
+        return found["answeredBy"], found.get("upstreams", [])
+
+    assert explained("www.example") == ("resolver", [])
+    shown = command("explain", "--data", data, "www.example").out
+    assert "which upstreams is a setting of the server: give its --config" in shown
+    assert explained("host.lab.example") == ("resolver", ["10.0.0.53"])
+    assert explained("printer.local") == ("special", [])
+    settings = ("--config", config)
+    assert explained("www.example", *settings) == ("resolver", ["192.0.2.1"])
+    assert explained("www.corp.example", *settings) == ("resolver", ["10.0.0.1", "10.0.1.1"])
+    assert explained("host.lab.example", *settings) == ("resolver", ["10.0.0.53"])
+    assert explained("www.example", "--client", "203.0.113.9", *settings) == ("nobody", [])
+    newest = json.loads(command("history", "--data", data, "dnszone/lab.example", "-o", "json").out)
+    at = str(newest[-1]["seq"])
+    assert explained("host.lab.example", "--at", at, *settings) == ("resolver", ["10.0.0.53"])
+
+
 def test_an_upstream_by_name_alone_is_refused_with_what_to_do(tmp_path: Path) -> None:
     config = configured(tmp_path, groups={"default": ["tls://dns.example"]})
     done = command("serve", "--data", tmp_path / "data", "--config", config)

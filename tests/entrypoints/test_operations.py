@@ -23,7 +23,8 @@ def operations(node: Node) -> Operations:
     absent: Any = None
     return Operations(
         node=node, writer=Writer(node), pipeline=absent, resolving=absent, lists=absent,
-        keyring=absent, inbound=absent, snapshots=absent, neighbours=absent, query_log=None,
+        keyring=absent, tokens=absent, inbound=absent, snapshots=absent, neighbours=absent,
+        query_log=None,
     )  # fmt: skip
 
 

@@ -170,12 +170,12 @@ class FakeApi:
         self._compacted = self._version
         self._changes.clear()
         self._pages.clear()
-        self._changed.set()
+        self._wake()
 
     def end_watches(self) -> None:
         """As a server does that is asked for a while at most, or is about to restart."""
         self._watching += 1
-        self._changed.set()
+        self._wake()
 
     def objects(self, plural: str) -> dict[str, Object]:
         """By name, or namespace and name."""
@@ -426,6 +426,9 @@ class FakeApi:
 
     def _announce(self, type_: str, resource: Resource, found: Object) -> None:
         self._changes.append(_Change(self._version, type_, resource, copy.deepcopy(found)))
+        self._wake()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -492,7 +495,9 @@ class FakeApi:
                 async with asyncio.timeout(min(left, BOOKMARK_S)):
                     await wake.wait()
             except TimeoutError:
-                if call.query.get("allowWatchBookmarks") == "true" and left > BOOKMARK_S:
+                wanted = call.query.get("allowWatchBookmarks") == "true"
+                # A watch from a version that is still to come brings nothing until it has come.
+                if wanted and left > BOOKMARK_S and seen == self._version:
                     metadata = {"resourceVersion": str(seen)}
                     yield _line("BOOKMARK", {"kind": call.resource.kind, "metadata": metadata})
 

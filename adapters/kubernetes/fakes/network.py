@@ -43,14 +43,15 @@ class MemoryServer:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Connection] = {}
         self.is_down = False
         self.requests: list[tuple[str, str]] = []
         """Method and target of each that was read whole."""
 
     def down(self) -> None:
         self.is_down = True
-        for task in self._tasks:
+        for task, connection in self._tasks.items():
+            connection.close()
             task.cancel()
 
     def up(self) -> None:
@@ -66,10 +67,11 @@ class MemoryServer:
         if self.is_down:
             raise ConnectionRefusedError("connection refused")
         ours, theirs = asyncio.StreamReader(), asyncio.StreamReader()
-        task = asyncio.ensure_future(self._serve(_Connection(ours, theirs)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return MemoryStream(theirs, ours, task)
+        connection = _Connection(ours, theirs)
+        task = asyncio.ensure_future(self._serve(connection))
+        self._tasks[task] = connection
+        task.add_done_callback(self._tasks.pop)
+        return MemoryStream(theirs, ours, connection, task)
 
     async def _serve(self, connection: "_Connection") -> None:
         try:
@@ -122,11 +124,13 @@ class MemoryStream(httpcore.AsyncNetworkStream):
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamReader,
-        server: "asyncio.Task[None]",
+        connection: "_Connection",
+        task: "asyncio.Task[None]",
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._server = server
+        self._connection = connection
+        self._task = task
         self.is_cut = False
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -144,13 +148,14 @@ class MemoryStream(httpcore.AsyncNetworkStream):
         buffer: bytes,
         timeout: float | None = None,  # noqa: ARG002  # it never waits
     ) -> None:
-        if self._server.done():
+        if self._connection.is_closed:
             raise httpcore.WriteError("connection reset")
         if not self.is_cut:
             self._writer.feed_data(buffer)
 
     async def aclose(self) -> None:
-        self._server.cancel()
+        self._connection.close()
+        self._task.cancel()
 
     async def start_tls(
         self,
@@ -162,7 +167,7 @@ class MemoryStream(httpcore.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         # A pooled connection is asked whether its other end has hung up.
-        return self._server.done() if info == "is_readable" else None
+        return self._connection.is_closed if info == "is_readable" else None
 
 
 class _Connection:
@@ -172,6 +177,7 @@ class _Connection:
         self._reader = reader
         self._peer = peer
         self._http = h11.Connection(h11.SERVER)
+        self.is_closed = False
 
     async def request(self) -> Request | None:
         """The next request, whole; None when the peer is gone."""
@@ -212,10 +218,13 @@ class _Connection:
         return True
 
     def close(self) -> None:
-        self._peer.feed_eof()
+        if not self.is_closed:
+            self.is_closed = True
+            self._peer.feed_eof()
 
     def _send(self, event: Any) -> None:
-        self._peer.feed_data(self._http.send(event) or b"")
+        if not self.is_closed:
+            self._peer.feed_data(self._http.send(event) or b"")
 
 
 def client_of(server: MemoryServer | Link, clock: Clock, token: str = "") -> Client:
