@@ -24,9 +24,7 @@ from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context, Operations
 from kudurru.entrypoints.serve_options import ServeOptions
-from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import BOOTSTRAP
-from kudurru.entrypoints.watches import Hub
 
 log = logging.getLogger("kudurru")
 
@@ -67,13 +65,12 @@ class Api:
                 await self.tidy(at_start=True)
             except KudurruError as error:
                 log.warning("the first token cannot be made: %s", error)
-        store = LogStore("log", parts.node, parts.writer, Hub(parts.node), _SERVER)
         query_log = parts.directory.querylog if parts.query_log is not None else None
         self._app.open(
             Context(
                 node=parts.node,
                 writer=parts.writer,
-                store=store,
+                store=parts.store,
                 operate=operate,
                 tokens=self._tokens,
                 access=self._access,
@@ -141,8 +138,11 @@ class Api:
             await asyncio.to_thread(write_private, path, f"{new.token}\n".encode())
         except OSError as error:
             raise StorageFailed(f"{path}: {error.strerror}; mend its rights or its disk") from None
-        with suppress(Conflict):
+        try:
             await self._parts.writer.submit(change)
+        except Conflict:  # another node of this log was faster, and has the file
+            path.unlink(missing_ok=True)
+            return
         log.info("%s makes the first token for the API, until %s", path, new.expires_at)
 
     @staticmethod

@@ -18,6 +18,7 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.adapters.query_log.store import purge
 from kudurru.adapters.sealing import NodeKey
@@ -63,6 +64,7 @@ from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocatio
 from kudurru.entrypoints.list_service import ListRow, stored_rows, take_up_lists
 from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
@@ -222,7 +224,8 @@ def open_checkpointer(
     """Of a directory whose lock the caller holds. Raises: StorageFailed."""
     origin = origin_of(node.log.log_id, node.log.epoch)
     keys = KeyFolder(directory.keys, origin, SystemEntropy())
-    return Checkpointer(node, keys, policy or CheckpointPolicy())
+    copy = None if isinstance(node.log, MemoryEventLog) else directory.checkpoint
+    return Checkpointer(node, keys, policy or CheckpointPolicy(), copy)
 
 
 def adopted_keys(data: Path, node: Node) -> list[VerifierKey]:
@@ -265,6 +268,8 @@ def open_log(directory: DataDir, *, create: bool) -> Iterator[VerifiableLog]:
         damages = verify(log, tail=TAIL_ROWS, trust=trust_of()).damages
         if damages:
             raise damages[0]
+        if (damage := first_difference(directory, log, (), SystemEntropy())) is not None:
+            raise damage
         yield log
     finally:
         log.close()

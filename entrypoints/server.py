@@ -40,6 +40,7 @@ from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.parts import Parts, open_parts
+from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.rpc import Handler, RpcServer
@@ -228,10 +229,13 @@ class Server:
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
-        if damages:
-            self._stop_writing(node, damages[0])
-        else:
+        damage = damages[0] if damages else None
+        if damage is None:
             self._take_up_settings(event_log)
+            targets = self._options.checkpoints.publish
+            damage = first_difference(directory, event_log, targets, SystemEntropy())
+        if damage is not None:
+            self._stop_writing(node, damage)
         node.views.policies.configure(block_defaults(self._live.current))
         return node
 

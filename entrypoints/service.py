@@ -4,7 +4,7 @@ Requests and replies are plain values, so that both ways are the same: `LocalSer
 node, `entrypoints.rpc.RemoteService` sends the request to the server that holds the directory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -378,10 +378,16 @@ def read_info(node: Node, version: str, *, digests: bool) -> Info:
 
 def collect(service: Service, request: ListRequest) -> list[dict[str, Any]]:
     """All pages of a list."""
-    items: list[dict[str, Any]] = []
-    reply = service.list_objects(request)
-    items += reply.items
+    return collect_pages(service.list_objects, request)
+
+
+def collect_pages(
+    read: Callable[[ListRequest], ListReply], request: ListRequest
+) -> list[dict[str, Any]]:
+    """All pages of a list, however one is read."""
+    reply = read(request)
+    items = reply.items
     while reply.next_key is not None:
-        reply = service.list_objects(msgspec.structs.replace(request, start=reply.next_key))
-        items += reply.items
+        reply = read(msgspec.structs.replace(request, start=reply.next_key))
+        items = items + reply.items
     return items

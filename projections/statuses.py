@@ -6,6 +6,7 @@ everything twice.
 """
 
 from collections.abc import Iterable
+from heapq import nsmallest
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from kudurru.domain.kinds.stored import read_record_set, reader_of
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.reconcile import judging
-from kudurru.domain.reconcile.conditions import SWITCHED_OFF, Fault, Said, status_with
+from kudurru.domain.reconcile.conditions import FAULTS_SHOWN, SWITCHED_OFF, Fault, Said, status_with
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.policy_view import PolicyView
 from kudurru.projections.zone_state import ZoneState
@@ -99,11 +100,13 @@ class Statuses:
     def zone_said(self, state: ZoneState, status: dict[str, Any] | None) -> tuple[Said, ...]:
         """Of a DNSZone with this status."""
         holder = self._zones.holder(state.apex)
+        shown = nsmallest(FAULTS_SHOWN, state.troubled)
         return judging.zone_said(
             status,
             is_secondary=state.spec.type == "Secondary",
             holder=holder.name if holder is not None and holder is not state else "",
-            troubled=self._zones.troubled(state.name),
+            troubled=[(key, self._zones.reason(key)) for key in shown],
+            others=len(state.troubled) - len(shown),
         )
 
     def _said(self, stored: StoredObject, before: dict[str, Any] | None) -> tuple[Said, ...] | None:

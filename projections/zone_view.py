@@ -297,17 +297,10 @@ class ZoneView:
         states = self._by_apex.get(apex, ())
         return min(states, key=_precedence, default=None)
 
-    def troubled(self, name: str) -> list[tuple[Key, Reason]]:
-        """Record sets that take part in a zone and are not served as they say, with a reason. Costs
-        what there are of them in all zones."""
-        state = self._states.get(name)
-        if state is None:
-            return []
-        return [
-            (key, next(iter(by_owner.values()))[0].reason)
-            for key, by_owner in sorted(self._problems.items())
-            if any(key in state.sources_of(owner) for owner in by_owner)
-        ]
+    def reason(self, key: Key) -> Reason:
+        """Why a record set that has problems is not served as it says: the first of them."""
+        by_owner = self._problems[key]
+        return by_owner[min(by_owner)][0].reason
 
     def with_problems(self) -> list[Key]:
         """Record sets that have problems."""
@@ -450,6 +443,7 @@ class ZoneView:
             self._problems.pop(key, None)
         state.sources.clear()
         state.unselected.clear()
+        state.troubled.clear()
         state.zone = None
         self.history.forget(state.apex)
 
@@ -465,6 +459,9 @@ class ZoneView:
                 zone.replace(owner, ())
         state.sources.clear()
         state.unselected.clear()
+        if state.troubled:
+            self._tell([state.key, *state.troubled])
+            state.troubled.clear()
 
     def _populate(self, state: ZoneState, zone: Zone, keys: Iterable[Key]) -> None:
         zone.replace(state.apex, zone_model.apex_rrsets(state.spec))
@@ -677,13 +674,16 @@ class ZoneView:
             self._tell([key, state.key])
             if found:
                 self._problems.setdefault(key, {})[owner] = found
+                state.troubled.add(key)
             else:
                 del there[owner]
                 if not there:
                     del self._problems[key]
+                    state.troubled.discard(key)
 
     def _forget_problems(self, key: Key, state: ZoneState | None) -> None:
         if self._problems.pop(key, None) is not None and state is not None:
+            state.troubled.discard(key)
             self._tell([key, state.key])
 
     def _tell(self, keys: Iterable[Key]) -> None:

@@ -28,7 +28,7 @@ PATIENCE_S = 600.0
 
 
 class Scene:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, store: type[LogStore] = LogStore) -> None:
         clock = node.clock
         assert isinstance(clock, ManualClock)
         self.node = node
@@ -36,7 +36,7 @@ class Scene:
         self.timers = ManualTimers(clock)
         self.writer = Writer(node)
         self.sink = MemorySink()
-        self.store = LogStore("memory", node, self.writer, Hub(node), SYSTEM)
+        self.store = store("memory", node, self.writer, Hub(node), SYSTEM)
         self.controllers = Controllers(
             node,
             self.writer,
@@ -103,11 +103,15 @@ class Scene:
         return [(notice.reason, notice.key) for notice in self.sink.notices]
 
 
-def play(act: Callable[[Scene], Awaitable[None]], node: Node | None = None) -> Node:
+def play(
+    act: Callable[[Scene], Awaitable[None]],
+    node: Node | None = None,
+    store: type[LogStore] = LogStore,
+) -> Node:
     node = node or memory_node()
 
     async def whole() -> None:
-        async with Scene(node).running() as scene:
+        async with Scene(node, store).running() as scene:
             await asyncio.wait_for(act(scene), PATIENCE_S)
 
     asyncio.run(whole())

@@ -5,6 +5,7 @@ more than some hundred queries, and it is the turning of the listener that is as
 """
 
 import asyncio
+import errno
 import os
 import ssl
 from functools import cache
@@ -18,6 +19,11 @@ ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is bound,
 LOCAL = SIGNATURE + b"\x20\0\0\0"
 """The PROXY header of a balancer that speaks for itself."""
 
+NO_WAY = frozenset(
+    {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EPERM}
+)
+"""A machine without IPv6 on its loopback, or a firewall in front of it: no fault of a listener."""
+
 _QUIC_PACKET = b"\xc0" + b"\x1a\x2a\x3a\x4a" + b"\x08kudurru." + b"\x08kudurru?"
 """A long header of a version that is reserved to be unknown (RFC 9000 section 15)."""
 _QUIC_SIZE = 1200
@@ -25,8 +31,9 @@ _REPLY_MAX = 65_535
 
 
 async def probe(proto: str, address: str, query: bytes, *, is_proxied: bool = False) -> None:
-    """Returns when the listener answered. `address` is as it was bound; `is_proxied`: a PROXY
-    header is due from loopback. Waits as long as it takes. Raises: Unreachable."""
+    """Returns when the listener answered, or cannot be asked from here. `address` is as it was
+    bound; `is_proxied`: a PROXY header is due from loopback. Waits as long as it takes. Raises:
+    Unreachable."""
     target = target_of(address)
     before = LOCAL if is_proxied else b""
     try:
@@ -39,6 +46,8 @@ async def probe(proto: str, address: str, query: bytes, *, is_proxied: bool = Fa
         else:
             is_right = await _over_stream(proto, target, before, query)
     except (OSError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno in NO_WAY:
+            return
         raise Unreachable(_why(error)) from None
     if not is_right:
         raise Unreachable("it answers something else")

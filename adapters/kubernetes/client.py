@@ -97,7 +97,7 @@ class Transport:
             max_connections=CONNECTIONS_MAX,
             keepalive_expiry=IDLE_S,
             retries=0,  # a retry of its own would pass the write guard by
-            network_backend=backend,
+            network_backend=backend or Network(),
             socket_options=_KEEPALIVE,
         )
 
@@ -140,6 +140,43 @@ class Transport:
         if authorization := await self.access.credentials():
             headers["Authorization"] = authorization
         return headers
+
+
+class Network(httpcore.AsyncNetworkBackend):
+    """Connections over TCP, which are closed also when a request is given up in the middle of
+    their TLS handshake: httpcore leaves those to the garbage collector."""
+
+    def __init__(self) -> None:
+        self._backend = httpcore.AnyIOBackend()
+
+    async def connect_tcp(self, *args: Any, **named: Any) -> httpcore.AsyncNetworkStream:
+        return _Plain(await self._backend.connect_tcp(*args, **named))
+
+
+class _Plain(httpcore.AsyncNetworkStream):
+    """A connection without TLS, yet."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def start_tls(self, *args: Any, **named: Any) -> httpcore.AsyncNetworkStream:
+        try:
+            return await self._stream.start_tls(*args, **named)
+        except BaseException:
+            await self._stream.aclose()
+            raise
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
 
 
 class Answer:

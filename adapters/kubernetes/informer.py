@@ -85,8 +85,12 @@ class Handler(Generic[T]):
     def put(self, key: str, new: T, old: T | None) -> None:
         """It is there, or has another version."""
 
-    def gone(self, key: str, last: T | None) -> None:
-        """It is not there any more. `last` is the last copy, None when there was none."""
+    def gone(self, key: str, last: T | None, version: str) -> None:
+        """It is not there any more. `last` is the last copy, None when there was none; `version`
+        is of its deletion, or of the list that it was missed in."""
+
+    def read(self, version: str) -> None:
+        """Said once: what was there at first has been told, of this version."""
 
     def broken(self, key: str, why: str) -> None:
         """It is there and cannot be read; its last copy stays."""
@@ -221,7 +225,7 @@ class Informer(Generic[T]):
             log.info("%s is not installed: nothing is read there (%s)", self._source.path, error)
         self.is_absent = True
         self._version = ""
-        self._replace({}, {})
+        self._replace({}, {}, "")
         self._first_read()
         self._set_synced(True)
         return ABSENT_S
@@ -257,9 +261,9 @@ class Informer(Generic[T]):
         if number < self._newest:
             self._handler.rolled_back(str(self._newest), version)
             self._gone.clear()
-            self._replace(found, {})
+            self._replace(found, {}, version)
         else:
-            self._replace(found, self.versions)
+            self._replace(found, self.versions, version)
         self._version, self._newest = version, number
         self._gone.clear()
         self._first_read()
@@ -277,10 +281,10 @@ class Informer(Generic[T]):
             if not token:
                 return found, page.metadata.resource_version
 
-    def _replace(self, found: dict[str, msgspec.Raw], known: dict[str, str]) -> None:
+    def _replace(self, found: dict[str, msgspec.Raw], known: dict[str, str], version: str) -> None:
         """The collection is this. What has the version that is known is as it was."""
         for key in [key for key in self.versions if key not in found]:
-            self._drop(key)
+            self._drop(key, version)
         for key, raw in found.items():
             meta = msgspec.json.decode(raw, type=_Headed).metadata
             if known.get(key) != meta.resource_version:
@@ -290,6 +294,7 @@ class Informer(Generic[T]):
     def _first_read(self) -> None:
         if not self._has_read:
             self._has_read = True
+            self._handler.read(self._version)
             if self._source.name and not self.versions:
                 self._handler.absent()
 
@@ -337,7 +342,7 @@ class Informer(Generic[T]):
             self._gone[key] = number
             while len(self._gone) > TOMBSTONES_MAX:
                 del self._gone[next(iter(self._gone))]
-            self._drop(key)
+            self._drop(key, meta.resource_version)
         else:
             self._take(key, meta.resource_version, event.object)
 
@@ -353,9 +358,9 @@ class Informer(Generic[T]):
         old, self.copy[key] = self.copy.get(key), new
         self._handler.put(key, new, old)
 
-    def _drop(self, key: str) -> None:
+    def _drop(self, key: str, version: str) -> None:
         if self.versions.pop(key, None) is not None:
-            self._handler.gone(key, self.copy.pop(key, None))
+            self._handler.gone(key, self.copy.pop(key, None), version)
 
     def _set_synced(self, value: bool) -> None:
         self.is_synced = value

@@ -39,30 +39,31 @@ SWITCHED_OFF = (
 )
 
 
-def judged(faults: Sequence[Fault], *, works: bool = True, note: str = "") -> tuple[Said, ...]:
-    """What faults come to. `works`: whether something is done in spite of them; `note` is what a
-    reader should know though it is no fault."""
+def judged(
+    faults: Sequence[Fault], *, works: bool = True, note: str = "", others: int = 0
+) -> tuple[Said, ...]:
+    """What faults come to, and so many `others`. `works`: whether something is done in spite of
+    them; `note` is what a reader should know though it is no fault."""
     if not faults:
         return Said(READY, "True", "AsExpected", note), Said(DEGRADED, "False", "AsExpected")
-    reason, message = faults[0].reason, _summary(faults)
+    reason, message = faults[0].reason, _summary(faults, others)
     ready = Said(READY, "True", "AsExpected", note)
     if not works:
         ready = Said(READY, "False", reason, message)
     return ready, Said(DEGRADED, "True", reason, message)
 
 
-def _summary(faults: Sequence[Fault]) -> str:
-    more = len(faults) - FAULTS_SHOWN
+def _summary(faults: Sequence[Fault], others: int) -> str:
+    more = max(0, len(faults) - FAULTS_SHOWN) + others
     shown = "; ".join(fault.message for fault in faults[:FAULTS_SHOWN])[:MESSAGE_MAX]
-    return f"{shown}; and {more} more" if more > 0 else shown
+    return f"{shown}; and {more} more" if more else shown
 
 
 def status_with(
     status: dict[str, Any] | None, said: Sequence[Said], *, generation: int, now_s: int
 ) -> dict[str, Any]:
     """The status with these conditions for a spec of this generation."""
-    there = status.get("conditions") if status else None
-    before = {c.get("type"): c for c in there or () if isinstance(c, dict)}
+    before = {c["type"]: c for c in parts(status, "conditions") if isinstance(c.get("type"), str)}
     after = {kind: condition for kind, condition in before.items() if kind not in _OURS}
     for one in said:
         old = before.get(one.type, {})
@@ -75,14 +76,19 @@ def status_with(
             "observedGeneration": generation,
             "lastTransitionTime": (is_same and old.get("lastTransitionTime")) or rfc3339(now_s),
         }
-    conditions = [after[kind] for kind in sorted(after, key=str)]
+    conditions = [after[kind] for kind in sorted(after)]
     return {**(status or {}), "observedGeneration": generation, "conditions": conditions}
 
 
 def condition(status: dict[str, Any] | None, kind: str) -> dict[str, Any] | None:
     """The condition of a type, where there is one."""
-    there = (status or {}).get("conditions") or ()
-    return next((c for c in there if isinstance(c, dict) and c.get("type") == kind), None)
+    return next((c for c in parts(status, "conditions") if c.get("type") == kind), None)
+
+
+def parts(status: dict[str, Any] | None, field: str) -> list[dict[str, Any]]:
+    """The objects in a list of a status. What another version or writer made of it is left out."""
+    there = (status or {}).get(field)
+    return [part for part in there if isinstance(part, dict)] if isinstance(there, list) else []
 
 
 def rfc3339(now_s: int) -> str:

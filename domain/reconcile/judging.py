@@ -21,6 +21,7 @@ from kudurru.domain.reconcile.conditions import (
     Said,
     condition,
     judged,
+    parts,
     status_with,
 )
 from kudurru.domain.reconcile.secondaries import (
@@ -40,9 +41,11 @@ def zone_said(
     is_secondary: bool,
     holder: str,
     troubled: Sequence[tuple[Key, Reason]],
+    others: int = 0,
 ) -> tuple[Said, ...]:
     """Of a DNSZone. `holder` is the DNSZone that came first with its name, "" when that is itself;
-    `troubled` are the record sets in it that are not served as they say, and why."""
+    `troubled` are the first record sets in it that are not served as they say, and why; there are
+    so many `others`."""
     if holder:
         fault = Fault("Duplicated", f"DNSZone {holder} came first with this zoneName")
         return judged([fault], works=False)
@@ -51,7 +54,8 @@ def zone_said(
     if is_secondary and is_expired(status):
         return judged([Fault("Expired", NOT_CONFIRMED)], works=False)
     return judged(
-        [Fault(reason, f"{ref_of(key)} is not served as it says") for key, reason in troubled]
+        [Fault(reason, f"{ref_of(key)} is not served as it says") for key, reason in troubled],
+        others=others,
     )
 
 
@@ -84,14 +88,14 @@ def new_problems(
     before: dict[str, Any] | None, after: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Problems that the status before did not have, whatever their messages."""
-    there = {_identity(problem) for problem in (before or {}).get(_PROBLEMS, ())}
-    found = (after or {}).get(_PROBLEMS, ())
+    there = {_identity(problem) for problem in parts(before, _PROBLEMS)}
+    found = parts(after, _PROBLEMS)
     return [problem for problem in found if _identity(problem) not in there]
 
 
 def _identity(problem: dict[str, Any]) -> tuple[Any, ...]:
     fields = ("dnsName", "recordType", "setIdentifier", "reason")
-    return tuple(problem.get(field, "") for field in fields)
+    return tuple(str(problem.get(field, "")) for field in fields)
 
 
 def policy_said(

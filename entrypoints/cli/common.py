@@ -21,6 +21,7 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.cli import remote
 from kudurru.entrypoints.cli.output import Output
 from kudurru.entrypoints.service import Service
 from kudurru.entrypoints.settings import Sources
@@ -103,7 +104,13 @@ def service(
     config: Path | None = None,
     settings: "Settings | None" = None,
 ) -> Iterator[Service]:
-    """The node of a data directory: through the server that holds it, else directly."""
+    """The node of a data directory: through the server that holds it, else directly; or the one
+    behind the API that --server names."""
+    far = remote.service()
+    if far is not None:
+        with far:
+            yield far
+        return
     with directory.open_service(
         data,
         who=me(),

@@ -7,9 +7,9 @@ import typer
 
 from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.registry import DNS_RECORD_SET
-from kudurru.domain.objects import Key
+from kudurru.domain.objects import Key, ref_of
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, age, echo, escape, print_documents
 from kudurru.entrypoints.history import describe_event
@@ -62,6 +62,12 @@ def describe(
 
 
 def _events(data: Any, key: Key) -> list[dict[str, Any]]:
+    far = remote.service()
+    if far is not None:
+        ref = ref_of(key)
+        which = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
+        with far:
+            return far.events({k: v for k, v in which.items() if v}, EVENTS_SHOWN)
     with directory.open_reader(data) as node:
         found = []
         for event in node.log.read(key=key, newest_first=True):

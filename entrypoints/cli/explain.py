@@ -7,9 +7,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
 from kudurru.entrypoints.filtering import ExplainRequest
@@ -69,6 +70,8 @@ def explain(
     request = ExplainRequest(
         name=name, type=rtype, client=client, mac=mac, client_id=client_id, listener=listener
     )
+    if at is not None and remote.service() is not None:
+        raise Invalid("--at", [Cause("", "explains by the log of a data directory: give --data")])
     if at is not None:
         with directory.open_reader(data) as node:
             upto = common.resolve(at, node.log)

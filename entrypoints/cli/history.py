@@ -6,8 +6,9 @@ import msgspec
 import typer
 
 from kudurru.domain import targets
+from kudurru.domain.objects import Key, ref_of
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents, print_table
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
@@ -31,6 +32,13 @@ def history(
 ) -> None:
     """Show changes, newest first; field by field with -o wide."""
     key = common.split_reference(reference, namespace)[1] if reference else None
+    far = remote.service()
+    if far is not None:
+        with far:
+            asked = {"zone": zone, "actor": actor, "since": since, "until": until}
+            documents = far.events(_params(key, asked, changes=output is not Output.table), limit)
+        _show(documents, output)
+        return
     with directory.open_reader(data) as node:
         log = node.log
         now_us = node.clock.now_us()
@@ -45,6 +53,22 @@ def history(
             documents.append(describe_event(event, log, with_changes=with_changes))
             if len(documents) == limit:
                 break
+    _show(documents, output)
+
+
+def _params(
+    key: Key | None, asked: dict[str, str | None], *, changes: bool
+) -> dict[str, str | int | bool]:
+    """What the API is asked."""
+    found: dict[str, str | int | bool] = {name: text for name, text in asked.items() if text}
+    if key is not None:
+        ref = ref_of(key)
+        which = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
+        found |= {name: text for name, text in which.items() if text}
+    return found | ({"changes": True} if changes else {})
+
+
+def _show(documents: list[dict[str, Any]], output: Output) -> None:
     if print_documents(output, documents):
         return
     if not documents:

@@ -51,6 +51,18 @@ COMMANDS = {
 }
 
 
+def command_of(name: str) -> Any:
+    """The command of a name, with the options that all have."""
+    from typer.main import get_command
+
+    from kudurru.entrypoints.cli.remote import with_server
+
+    module = importlib.import_module(f"kudurru.entrypoints.cli.{COMMANDS[name][0]}")
+    command: Any = with_server(get_command(module.app), name)
+    command.name = name
+    return command
+
+
 class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported when needed."""
 
@@ -64,12 +76,7 @@ class LazyGroup(click.Group):
     ) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        from typer.main import get_command
-
-        module = importlib.import_module(f"kudurru.entrypoints.cli.{COMMANDS[name][0]}")
-        command: Any = get_command(module.app)
-        command.name = name
-        return command  # type: ignore[no-any-return]  # typer's own click types
+        return command_of(name)  # type: ignore[no-any-return]  # typer's own click types
 
     def format_commands(
         self,
@@ -113,6 +120,9 @@ def main(args: list[str]) -> int:
     if args[:1] != ["serve"]:
         # A command makes much and drops little: looking for garbage would take a fifth of it.
         gc.set_threshold(100_000, 50, 100)
+    remote = sys.modules.get("kudurru.entrypoints.cli.remote")
+    if remote is not None:  # a command ran before in this process
+        remote.forget()
     try:
         code = cli.main(args, prog_name="kudurru", standalone_mode=False)
         sys.stdout.flush()

@@ -6,7 +6,7 @@ import typer
 
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.asking import answer_document, query_packet
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
 from kudurru.entrypoints.service import LOOPBACK
@@ -28,7 +28,11 @@ def query(
 ) -> None:
     """Ask what a name answers, now or as of a moment. Prints as dig does."""
     packet = query_packet(name, rtype, dnssec=dnssec)
-    if at is not None:
+    far = remote.service() if at is not None else None
+    if far is not None:
+        with far:
+            wire = far.query(packet, client, at=at or "")
+    elif at is not None:
         with directory.open_reader(data) as node:
             wire = directory.answer_as_of(node.log, common.resolve(at, node.log), packet)
     else:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from kudurru import __version__
+from kudurru.adapters.http_api import Reply
 from kudurru.adapters.http_ops import Response
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
@@ -115,7 +116,7 @@ async def revoke_token(call: Call) -> Status:
     who = because(call.who, call.text("reason"))
     result = await context.writer.submit(context.tokens.revocation(name, who))
     context.on_token()
-    return success(f"token {name} is revoked, at position {result.seq}")
+    return success(f"token {name} is revoked", position=result.seq)
 
 
 async def list_keys(call: Call) -> Any:
@@ -136,14 +137,16 @@ async def create_key(call: Call) -> Response:
         replace=wanted.replace,
         reason=wanted.reason,
     )
-    await call.context.operate("create-key", msgspec.to_builtins(request), call.who)
+    done = await call.context.operate("create-key", msgspec.to_builtins(request), call.who)
     states = await call.context.operate("key-states", None, call.who)
     name = wanted.name.lower().removesuffix(".")
-    return Response(201, encoded(next(one for one in states if one["name"] == name)))
+    state = next(one for one in states if one["name"] == name)
+    at = (("X-Kudurru-Position", str(done["seq"])),)
+    return Reply(code=201, body=encoded(state), headers=at)
 
 
 async def revoke_key(call: Call) -> Status:
     name = call.names["name"]
     argument = [name, call.text("reason")]
     done = await call.context.operate("revoke-key", argument, call.who)
-    return success(f"key {name} is revoked, at position {done['seq']}")
+    return success(f"key {name} is revoked", position=done["seq"])

@@ -31,6 +31,7 @@ from kudurru.entrypoints.service import LOOPBACK
 QUERIES_MAX = 1_000
 """Queries of one page."""
 
+DNS_MESSAGE = "application/dns-message"  # RFC 8484 section 6
 _NAME = Param("name", "text", "The name that is asked for.", is_needed=True)
 _TYPE = Param("type", "text", "The type; A when left out.")
 _CLIENT = Param("client", "text", "Address of who asks; 127.0.0.1 when left out.")
@@ -73,6 +74,12 @@ def routes() -> Iterator[Route]:
         about="What a client gets for a name, now or back then. It is not logged as a query.",
         params=(_NAME, _TYPE, _CLIENT, Param("dnssec", "switch", "Set the DO bit."), AT),
         reply=dict[str, Any],
+    )  # fmt: skip
+    yield Route(
+        method="POST", path="/query", right="query", handler=query_wire, tag="answers",
+        about="The same, with question and answer as DNS messages.",
+        params=(_CLIENT, AT), body={"type": "string"}, body_types=(DNS_MESSAGE,),
+        reply={"type": "string"}, reply_types=(DNS_MESSAGE,),
     )  # fmt: skip
     yield Route(
         method="GET", path="/explain", right="explain", handler=explain, tag="answers",
@@ -157,6 +164,18 @@ async def query(call: Call) -> Any:
 def _answer_then(call: Call, packet: bytes) -> bytes:
     log, now_us = call.context.node.log, call.context.node.clock.now_us()
     return directory.answer_as_of(log, targets.resolve(call.text("at"), log, now_us), packet)
+
+
+async def query_wire(call: Call) -> Response:
+    packet = call.request.body
+    if "at" in call.params:
+        if len(packet) < directory.MESSAGE_MIN:
+            raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
+        wire = await call.context.aside(partial(_answer_then, call, packet))
+    else:
+        argument = [packet, call.text("client", LOOPBACK)]
+        wire = await call.context.operate("query", argument, call.who)
+    return Response(200, wire, DNS_MESSAGE)
 
 
 async def explain(call: Call) -> Any:

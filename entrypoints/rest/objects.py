@@ -21,6 +21,7 @@ from kudurru.domain.kinds.meta import (
     DEFAULT_NAMESPACE,
     MANAGED_BY,
     PEOPLES_ANNOTATIONS,
+    Condition,
     ObjectMeta,
     metadata_faults,
 )
@@ -38,6 +39,7 @@ from kudurru.domain.object_store import (
 )
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.restore import Scope
+from kudurru.entrypoints import directory
 from kudurru.entrypoints.rest import watching
 from kudurru.entrypoints.rest.calls import MERGE_PATCH, Answer, Call, Param
 from kudurru.entrypoints.rest.routes import Route
@@ -49,7 +51,13 @@ from kudurru.entrypoints.rest.status import (
     encoded,
     success,
 )
-from kudurru.entrypoints.service import PAGE_MAX, because, export_zone, read_problems
+from kudurru.entrypoints.service import (
+    PAGE_MAX,
+    because,
+    export_zone,
+    read_conditions,
+    read_problems,
+)
 from kudurru.entrypoints.wiring import Change, Result
 from kudurru.projections import as_of
 
@@ -120,7 +128,8 @@ def routes() -> Iterator[Route]:
     )  # fmt: skip
     yield Route(
         method="GET", path=f"/{DNS_ZONE.plural}/{{name}}/export", right="zones.export",
-        handler=export, about="The zone as a master file.", tag="objects",
+        handler=export, about="The zone, by object name or DNS name, as a master file.",
+        tag="objects", params=(AT,),
         reply={"type": "string"}, reply_types=("text/dns",),
     )  # fmt: skip
     yield Route(
@@ -148,6 +157,12 @@ def _kind_routes(kind: Kind) -> Iterator[Route]:
     yield Route(
         method="GET", path=one, right="objects.read", handler=partial(get, kind),
         about=f"One {kind.name}.", tag=kind.plural, params=(AT,), reply=single,
+    )  # fmt: skip
+    yield Route(
+        method="GET", path=f"{one}/conditions", right="objects.read",
+        handler=partial(conditions, kind), tag=kind.plural,
+        about="What is to be said of it now, whether its status says so already or not.",
+        reply=list[Condition],
     )  # fmt: skip
     yield Route(
         method="PUT", path=one, right="objects.write", handler=partial(put, kind),
@@ -241,14 +256,26 @@ def _list_document(kind: Kind, items: list[Any], version: str, more: str) -> dic
 
 
 async def export(call: Call) -> Response:
-    key = key_in(DNS_ZONE, call)
     await _settled(call)
-    node = call.context.node
-    stored = node.objects.find(key)
-    if stored is None or not may_see(call, stored):
-        raise NotFound(f"{ref_of(key)} does not exist")
-    lines = await call.context.aside(lambda: list(export_zone(node, ref_of(key).name)))
+    lines = await call.context.aside(partial(_exported, call))
     return Response(200, "".join(lines).encode(), "text/dns")
+
+
+def _exported(call: Call) -> list[str]:
+    """By object name or DNS name. Raises: NotFound."""
+    node, name = call.context.node, call.names["name"]
+    if "at" not in call.params:
+        state = node.zones.find(name)
+        if state is not None and call.principal.rights.may_see(state.key, f"/{state.name}"):
+            return list(export_zone(node, name))
+        raise NotFound(f"there is no zone {name!r} here")
+    now_us = node.clock.now_us()
+    upto = targets.resolve(call.text("at"), node.log, now_us)
+    meant = as_of.zone_named(node.log, name, upto)
+    key = key_of(DNS_ZONE.name, "", meant)
+    if not call.principal.rights.may_see(key, f"/{meant}"):
+        raise NotFound(f"there was no zone {name!r} here")
+    return directory.export_as_of(node.log, upto, meant)
 
 
 async def problems(call: Call) -> Any:
@@ -258,6 +285,15 @@ async def problems(call: Call) -> Any:
     if stored is None or not may_see(call, stored):
         raise NotFound(f"{ref_of(key)} does not exist")
     return read_problems(call.context.node, key)
+
+
+async def conditions(kind: Kind, call: Call) -> Any:
+    key = key_in(kind, call)
+    await _settled(call)
+    stored = call.context.node.objects.find(key)
+    if stored is None or not may_see(call, stored):
+        raise NotFound(f"{ref_of(key)} does not exist")
+    return read_conditions(call.context.node, key)
 
 
 def may_see(call: Call, stored: StoredObject) -> bool:
@@ -350,7 +386,7 @@ async def delete(kind: Kind, call: Call) -> Status:
     expected = _precondition(call, key)
     command = _delete_command(call, key, _manager(call), expected, force=call.has("force"))
     result = await _submit(call, [command])
-    return success(f"{ref_of(key)} deleted, at position {result.seq}")
+    return success(f"{ref_of(key)} deleted", position=result.seq)
 
 
 def _delete_command(

@@ -45,6 +45,7 @@ class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     changed: int | None = None
     total: int | None = None
     oldest: int | None = None  # Pruned: the first position that can be told
+    position: int | None = None  # of what was recorded, where that is all there is to say
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -115,8 +116,9 @@ _CODES: tuple[tuple[type[KudurruError], int, str], ...] = (
 """The first that fits counts."""
 
 
-def success(message: str, code: int = 200) -> Status:
-    return Status(status="Success", code=code, message=message)
+def success(message: str, code: int = 200, *, position: int | None = None) -> Status:
+    details = StatusDetails(position=position)
+    return Status(status="Success", code=code, message=message, details=details)
 
 
 def reply_to(error: KudurruError) -> Reply:

@@ -26,6 +26,7 @@ from kudurru.domain.dns.lookup import (
 )
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
+    RD,
     TCP_MAX,
     Query,
     Unanswerable,
@@ -70,6 +71,8 @@ NO_REPLY = "none"
 
 NOT_FOR_YOU = msgspec.structs.replace(NOT_OURS, is_lasting=False)
 """Refused because of who asks, so it is no answer for anybody else."""
+_NO_RECURSION = Answer(REFUSED, is_lasting=False, extended_error=PROHIBITED)
+"""The same where it asked for recursion, which others get (RFC 8914 section 4.19)."""
 
 Found = Answer | Resolved | Later[Resolved] | Later[Answer | Resolved]
 """An answer, or one to come."""
@@ -373,7 +376,7 @@ class Pipeline:
         query, resolver = course.query, self._resolver
         if resolver is not None and not resolver.admits(course.client):
             course.source = "refused"
-            return NOT_FOR_YOU
+            return _NO_RECURSION if resolver.is_on and query.flags & RD else NOT_FOR_YOU
         if self._policy is None or self._policy.is_idle or query.qclass == CLASS_ANY:
             return self._resolved(course, query)
         caller = self._policy.caller(course.client, course.listener, course.client_id)

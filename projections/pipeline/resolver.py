@@ -259,8 +259,11 @@ class CachingResolver:
             if isinstance(started, Resolved):
                 return started
             flight = started
-        if flight.stale is not None and flight.is_late:
-            return self._stale(key, flight.stale)
+        if flight.stale is not None:
+            if not self._rules.client_timeout_us:
+                flight.is_late = True
+            if flight.is_late:
+                return self._stale(key, flight.stale)
         if self._waiting >= self._waiting_max:
             self._refused_full += 1
             return _FULL

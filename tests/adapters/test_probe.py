@@ -1,6 +1,7 @@
 """Asking a listener of one's own, over every transport."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,6 +120,16 @@ def test_what_answers_something_else_is_not_this_listener(proto: str) -> None:
         transport.close()
 
     asyncio.run(main())
+
+
+def test_a_machine_that_cannot_ask_itself_says_nothing_of_the_listener(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuses(*_: object) -> None:
+        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+
+    monkeypatch.setattr(asyncio, "open_connection", refuses)
+    asyncio.run(probe("tcp", "[::]:53", PACKET))
 
 
 def test_what_is_bound_everywhere_is_asked_over_loopback() -> None:

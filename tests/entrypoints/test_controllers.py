@@ -1,13 +1,21 @@
 """Controllers on a node: statuses that say what is so, written when they differ and not else."""
 
+import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from kudurru.domain.errors import Busy, Conflict, Invalid, StorageFailed
+from kudurru.domain.object_store import CONTROLLER, Outcome
 from kudurru.domain.objects import Key, key_of
+from kudurru.domain.ports import Document
 from kudurru.domain.reconcile.conditions import condition
+from kudurru.entrypoints import controllers
+from kudurru.entrypoints.controllers import RESYNC_US
+from kudurru.entrypoints.store import LogStore
 from tests.controllers import SECOND, Scene, play
+from tests.nodes import a_change, memory_node
 from tests.objects import (
     WWW_KEY,
     ZONE_KEY,
@@ -405,3 +413,110 @@ def test_an_expired_record_frees_its_name_for_the_other_and_moves_the_serial() -
         assert (scene.status(ZONE_KEY) or {})["serial"] > serial
 
     play(act)
+
+
+class LateStore(LogStore):
+    """One whose writes are shown by the views only when a test lets them."""
+
+    late: ClassVar[list[dict[str, Any]]]
+
+    async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002  # as the port has it
+        self.late.append(dict(object))
+        return Outcome("configured", Key("DNSRecordSet/default/b"), "later")
+
+    async def echo(self) -> None:
+        while self.late:
+            await super().update_status(self.late.pop(0), CONTROLLER)
+
+
+def test_what_was_written_and_is_not_seen_yet_is_not_written_again() -> None:
+    async def act(scene: Scene) -> None:
+        store = scene.store
+        assert isinstance(store, LateStore)
+        LateStore.late = []
+        await scene.do(policy(clientGroupRefs=["kids"]))
+        await scene.until(lambda: len(store.late) == 1)
+        scene.timers.advance(RESYNC_US)
+        await scene.until(lambda: scene.controllers.statistics().reconciles["Policy", "done"] == 2)
+        assert len(store.late) == 1
+        await scene.do(group("kids"))  # which gets a status too, and makes another of the policy's
+        await scene.until(lambda: scene.controllers.statistics().reconciles["Policy", "after"] > 0)
+        assert [one["kind"] for one in store.late] == ["Policy", "ClientGroup"]
+        while scene.says(POLICY) != ("True", "AsExpected"):
+            await store.echo()
+            scene.timers.advance(SECOND)
+            await asyncio.sleep(0)
+        await scene.settle()
+        assert scene.says(POLICY) == ("True", "AsExpected")
+        assert scene.status_events() == 3  # and no needless one
+
+    play(act, store=LateStore)
+
+
+class FlakyStore(LogStore):
+    """One that refuses some writes."""
+
+    refusals: ClassVar[list[Exception]]
+
+    async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002  # as the port has it
+        if self.refusals:
+            raise self.refusals.pop()
+        return await super().update_status(object, manager)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "result"),
+    [
+        ([Conflict("it moved")] * 5, "conflict"),
+        ([Busy("many wait")] * 3, "error"),
+        ([StorageFailed("the disk is full")] * 3, "error"),
+        ([RuntimeError("a fault of ours")] * 2, "error"),
+    ],
+)
+def test_what_is_refused_is_tried_again_and_ends_as_it_would_have(
+    refusals: list[Exception], result: str
+) -> None:
+    async def act(scene: Scene) -> None:
+        FlakyStore.refusals = list(refusals)
+        await scene.do(policy(clientGroupRefs=["kids"]))
+        await scene.settle()
+        assert scene.says(POLICY) == ("False", "MissingReference")
+        seen = scene.controllers.statistics()
+        assert seen.reconciles["Policy", result] == len(refusals)
+        assert seen.status_writes == {"Policy": 1}
+
+    play(act, store=FlakyStore)
+
+
+def test_what_can_never_be_written_is_left_until_the_object_changes() -> None:
+    async def act(scene: Scene) -> None:
+        FlakyStore.refusals = [Invalid("status", [])]
+        await scene.do(policy(clientGroupRefs=["kids"]))
+        await scene.settle()
+        assert scene.status(POLICY) is None
+        assert scene.controllers.statistics().reconciles == {("Policy", "error"): 1}
+        await scene.do(policy(clientGroupRefs=["kids"], priority=1))
+        await scene.settle()
+        assert scene.says(POLICY) == ("False", "MissingReference")
+
+    play(act, store=FlakyStore)
+
+
+def test_nobody_works_before_everything_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "SLICE", 1)
+    node = memory_node()
+    node.commit(a_change(*(group(f"g{i}") for i in range(8))))
+
+    async def whole() -> None:
+        scene = Scene(node)
+        term = asyncio.create_task(scene.controllers.run())
+        seen = scene.controllers.statistics
+        while sum(seen().waiting.values()) < 8:
+            assert not seen().reconciles
+            await asyncio.sleep(0)
+        while seen().reconciles != {("ClientGroup", "done"): 8}:
+            await asyncio.sleep(0)
+        term.cancel()
+        await asyncio.gather(term, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(whole(), 60))

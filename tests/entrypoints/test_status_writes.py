@@ -69,6 +69,7 @@ def test_changes_write_exactly_what_differs(node: Node) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_thousand_changes_write_exactly_what_differs(node: Node) -> None:
     changes_write_what_differs(node, 2_000)
 
@@ -89,6 +90,7 @@ def test_changes_of_what_is_as_it_should_be_write_serials_only(node: Node) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_ten_resyncs_of_ten_thousand_objects_write_nothing() -> None:
     async def act(scene: Scene) -> None:
         await scene.do(put(zone()), *(host(f"a{i}", f"h{i}", i) for i in range(5_000)))

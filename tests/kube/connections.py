@@ -3,12 +3,13 @@
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpcore
 
 from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.kubernetes.access import Access
-from kudurru.adapters.kubernetes.client import Client, Transport
+from kudurru.adapters.kubernetes.client import Client, Network, Transport
 from tests.kube.server import ApiServer
 
 
@@ -28,3 +29,25 @@ async def connected(
         yield Client(transport=transport)
     finally:
         await transport.close()
+
+
+class Cuttable(httpcore.AsyncNetworkBackend):
+    """The way to a real server, that can be cut: connections break, and no new ones are made."""
+
+    def __init__(self) -> None:
+        self._backend = Network()
+        self._streams: list[httpcore.AsyncNetworkStream] = []
+        self.is_cut = False
+
+    async def cut(self) -> None:
+        self.is_cut = True
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            await stream.aclose()
+
+    async def connect_tcp(self, *args: Any, **named: Any) -> httpcore.AsyncNetworkStream:
+        if self.is_cut:
+            raise httpcore.ConnectError("cut")
+        stream = await self._backend.connect_tcp(*args, **named)
+        self._streams.append(stream)
+        return stream

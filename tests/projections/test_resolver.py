@@ -173,6 +173,24 @@ def test_a_stale_answer_is_given_at_once_where_upstreams_say_they_cannot() -> No
     assert len(rig.asked) == 1  # a failure is remembered, too
 
 
+def test_without_patience_the_stale_answer_comes_at_once_and_a_fresh_one_behind_it() -> None:
+    rig = stale_rig(rules=Rules(client_timeout_us=0))
+    asked = rig.ask("st.example")
+    assert asked.is_answered  # before anybody could have been asked
+    assert asked.texts == ["st.example. 30 A 192.0.2.9"]
+    assert rig.asked_names() == ["st.example."]
+
+
+@pytest.mark.parametrize("answer", ["st.example. 0 IN A 192.0.2.10", ""])
+def test_a_fresh_answer_that_must_not_be_kept_ends_the_stale_one(answer: str) -> None:
+    rig = stale_rig()
+    rig.scripts[ONE] = always(*filter(None, [answer]))
+    expected = [answer.replace(" IN", "")] if answer else []
+    assert rig.ask("st.example").texts == expected
+    rig.scripts[ONE] = silent
+    assert rig.ask("st.example").rcode == "SERVFAIL"
+
+
 @pytest.mark.parametrize(
     ("settings", "age_s"),
     [
@@ -432,6 +450,15 @@ def test_only_private_clients_may_recurse_unless_said_otherwise() -> None:
             is_allowed = client in allowed
             assert asked.rcode == ("NOERROR" if is_allowed else "REFUSED")
             assert bool(asked.answer.flags & dns.flags.RA) == is_allowed
+
+
+def test_who_may_not_recurse_is_told_that_it_is_prohibited() -> None:
+    rig = rig_of()
+    asked = rig.ask("www.example", client="203.0.113.9", use_edns=0)
+    assert asked.rcode == "REFUSED"
+    assert asked.answer.options[0].code == 18  # prohibited (RFC 8914 section 4.19)
+    asked = rig.ask("www.example", client="203.0.113.9", use_edns=0, flags=0)
+    assert asked.answer.options[0].code == 20  # it asked an authority, which we are none of
 
 
 def test_without_rd_nothing_is_asked_for() -> None:

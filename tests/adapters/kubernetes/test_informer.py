@@ -24,7 +24,7 @@ class Seen(Handler[str]):
     def put(self, key: str, new: str, old: str | None) -> None:
         self.told.append(f"{key}: {old} -> {new}")
 
-    def gone(self, key: str, last: str | None) -> None:
+    def gone(self, key: str, last: str | None, version: str) -> None:
         self.told.append(f"{key}: {last} gone")
 
     def broken(self, key: str, why: str) -> None:
@@ -398,7 +398,7 @@ class Mirror(Handler[str]):
         assert self.objects.get(key) == old
         self.objects[key] = new
 
-    def gone(self, key: str, last: str | None) -> None:
+    def gone(self, key: str, last: str | None, version: str) -> None:
         assert self.objects.pop(key) == last
 
 

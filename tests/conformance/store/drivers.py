@@ -68,6 +68,7 @@ def on_every_store(case: Case) -> Callable[..., None]:
         asyncio.run(asyncio.wait_for(run(driver, tmp_path), PATIENCE_S))
 
     # Not functools.wraps: pytest would take the case's argument for a fixture.
+    test.__dict__["case"] = case  # for drivers that want more than a folder
     test.__name__ = case.__name__
     test.__doc__ = case.__doc__
     return test

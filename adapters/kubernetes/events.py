@@ -1,0 +1,208 @@
+"""Events beside the objects of a cluster: what `kubectl describe` shows a person.
+
+core/v1 Events without `eventTime`, with which the server would hold them to stricter rules. One
+writer takes them from a queue; whoever posts one never waits and never fails. The same event within
+ten minutes is counted on the one before. The server forgets an Event after an hour.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from typing import Any, Literal
+
+import msgspec
+
+from kudurru.adapters.kubernetes.answers import Absent, cut
+from kudurru.adapters.kubernetes.client import MERGE_PATCH, Client
+from kudurru.adapters.kubernetes.times import seconds_text
+from kudurru.domain.errors import KudurruError
+from kudurru.domain.ports import Clock
+
+QUEUE_MAX = 256
+TRIES = 3
+RETRY_S = 10.0
+"""A server that restarts refuses for some seconds."""
+SERIES_US = 600 * 1_000_000
+SERIES_MAX = 4096
+REASON_MAX, MESSAGE_MAX = 128, 1024
+CLOSE_S = 5.0
+COMPONENT = "kudurru"
+
+log = logging.getLogger(__name__)
+
+
+class About(msgspec.Struct, frozen=True):
+    """The object that an event is about."""
+
+    api_version: str
+    kind: str
+    namespace: str  # "" when it is of the cluster
+    name: str
+    uid: str
+
+
+class _Series(msgspec.Struct, frozen=True):
+    about: About
+    type: str
+    reason: str
+    message: str
+
+
+class _Posted(msgspec.Struct, frozen=True):
+    series: _Series
+    at_us: int
+
+
+class _Written(msgspec.Struct):
+    """The Event that counts a series."""
+
+    name: str
+    count: int
+    last_us: int
+
+
+class EventRecorder:
+    """`run` it in a task; `close` before the Lease is given back."""
+
+    def __init__(self, client: Client, clock: Clock, instance: str) -> None:
+        self.written = 0
+        self.dropped = 0
+        """Not written: there was no room, or the server took none of them, or it was too late."""
+        self._client = client
+        self._clock = clock
+        self._instance = instance
+        self._queue: deque[_Posted] = deque()
+        self._posted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_closing = asyncio.Event()
+        self._series: OrderedDict[_Series, _Written] = OrderedDict()
+        self._has_said_full = False
+
+    def post(
+        self, about: About, type_: Literal["Normal", "Warning"], reason: str, message: str
+    ) -> None:
+        """Never waits. Times are those of the call."""
+        if self._is_closing.is_set():
+            self._drop("the process is ending")
+            return
+        if len(self._queue) >= QUEUE_MAX:
+            if not self._has_said_full:
+                self._has_said_full = True
+                log.warning("%d events wait to be written; those that come are dropped", QUEUE_MAX)
+            self.dropped += 1
+            return
+        series = _Series(about, type_, cut(reason, REASON_MAX), cut(message, MESSAGE_MAX))
+        self._queue.append(_Posted(series, self._clock.now_us()))
+        self._idle.clear()
+        self._posted.set()
+
+    async def run(self) -> None:
+        """Write what is posted, until it is cancelled."""
+        while True:
+            await self._posted.wait()
+            self._posted.clear()
+            while self._queue:
+                await self._patiently(self._queue.popleft())
+            self._idle.set()
+
+    async def close(self, within_s: float = CLOSE_S) -> bool:
+        """Send each that is queued once, and no more. True: nothing is queued and no request is
+        under way, so that the Lease may be given back."""
+        self._is_closing.set()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
+        except TimeoutError:
+            left = len(self._queue) + 1
+            self._queue.clear()
+            self.dropped += left
+            log.warning("%d events were not written before the process ended", left)
+            return False
+        return True
+
+    async def _patiently(self, posted: _Posted) -> None:
+        for left in reversed(range(TRIES)):
+            try:
+                await self._write(posted)
+            except (KudurruError, OSError) as error:
+                if not left or self._is_closing.is_set() or not await self._waited():
+                    self._drop(str(error))
+                    return
+            else:
+                self.written += 1
+                return
+
+    async def _waited(self) -> bool:
+        """False when the process began to end."""
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await self._is_closing.wait()
+        except TimeoutError:
+            return True
+        return False
+
+    async def _write(self, posted: _Posted) -> None:
+        """Raises: Refused, Unanswered, and what the client's guard does."""
+        before = self._series.get(posted.series)
+        if before and posted.at_us - before.last_us <= SERIES_US:
+            try:
+                await self._count(before, posted)
+            except Absent:
+                del self._series[posted.series]  # its hour was over
+            else:
+                self._series.move_to_end(posted.series)
+                return
+        await self._begin(posted)
+
+    async def _count(self, before: _Written, posted: _Posted) -> None:
+        last = seconds_text(posted.at_us)
+        patch = {"count": before.count + 1, "lastTimestamp": last}
+        path = f"{_collection(posted.series.about)}/{before.name}"
+        await self._client.request("PATCH", path, patch, content_type=MERGE_PATCH)
+        before.count, before.last_us = before.count + 1, posted.at_us
+
+    async def _begin(self, posted: _Posted) -> None:
+        event = _event(posted, self._instance)
+        made: dict[str, Any] = await self._client.request(
+            "POST", _collection(posted.series.about), event
+        )
+        self._series[posted.series] = _Written(made["metadata"]["name"], 1, posted.at_us)
+        self._series.move_to_end(posted.series)
+        while len(self._series) > SERIES_MAX:
+            self._series.popitem(last=False)
+
+    def _drop(self, why: str) -> None:
+        self.dropped += 1
+        log.warning("an event was not written: %s", why)
+
+
+def _collection(about: About) -> str:
+    # The server takes those about objects of the cluster nowhere else.
+    return f"/api/v1/namespaces/{about.namespace or 'default'}/events"
+
+
+def _event(posted: _Posted, instance: str) -> dict[str, Any]:
+    series, at = posted.series, seconds_text(posted.at_us)
+    about = series.about
+    involved = {
+        "apiVersion": about.api_version,
+        "kind": about.kind,
+        "name": about.name,
+        "uid": about.uid,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{about.name}.", "namespace": about.namespace or "default"},
+        "involvedObject": involved | ({"namespace": about.namespace} if about.namespace else {}),
+        "type": series.type,
+        "reason": series.reason,
+        "message": series.message,
+        "count": 1,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "source": {"component": COMPONENT, "host": instance},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": instance,
+    }

@@ -1,0 +1,615 @@
+"""The Store that an API server keeps: its objects are the cluster's.
+
+Reads are consistent reads of the server. A write is server-side apply under the manager's name,
+held to the uid and the version that were read before it, so that check and write are one step. The
+annotation `kudurru.io/managed-by` names the owner; it is a field of the object like others, so that
+of several managers that make one object the server lets one win.
+
+Internal kinds hold secrets and are no objects here. See docs/decisions/0032.
+"""
+
+import asyncio
+import builtins
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+
+from kudurru.adapters.kubernetes.answers import (
+    Absent,
+    Collided,
+    Expired,
+    Forbidden,
+    Refused,
+    Throttled,
+    Unanswered,
+)
+from kudurru.adapters.kubernetes.client import APPLY_PATCH, MERGE_PATCH, Client
+from kudurru.adapters.kubernetes.election import LeaseElector, Timings
+from kudurru.adapters.kubernetes.managers import (
+    field_manager,
+    other_manager,
+    taken_over,
+)
+from kudurru.adapters.kubernetes.watches import ObjectWatch
+from kudurru.domain import codec
+from kudurru.domain.errors import (
+    Cause,
+    Closed,
+    Conflict,
+    Invalid,
+    KudurruError,
+    ManagedBy,
+    NotFound,
+    PartiallyApplied,
+    StorageFailed,
+)
+from kudurru.domain.kinds.meta import (
+    API_VERSION,
+    DEFAULT_NAMESPACE,
+    GROUP,
+    LAST_APPLIED,
+    MANAGED_BY,
+    VERSION,
+)
+from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, Kind
+from kudurru.domain.kinds.validation import Manifest, parse_manifest
+from kudurru.domain.object_store import (
+    DEFAULT_MANAGER,
+    Outcome,
+    annotations_after,
+    manager_faults,
+)
+from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.ports import Document, Entropy, ListPage, Snapshot, StoreInfo
+
+PREFIX = f"/apis/{GROUP}/{VERSION}"
+ROUNDS = 5
+"""How often a write is tried on an object that others write at the same time."""
+PAGE = 500
+TRIED_AT_ONCE = 16
+
+Object = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """Where this process runs, for elections."""
+
+    namespace: str
+    pod: str
+
+
+class KubernetesStore:
+    """Implements `Store`. The caller closes the client's transport."""
+
+    def __init__(
+        self,
+        client: Client,
+        place: Place,
+        *,
+        entropy: Entropy,
+        chance: random.Random,
+        timings: Timings | None = None,
+    ) -> None:
+        self._client = client
+        self._place = place
+        self._entropy = entropy
+        self._chance = chance
+        self._timings = timings
+        self._cluster_id = ""
+        self._watches: set[ObjectWatch] = set()
+        self._is_closed = False
+
+    # --- writing ------------------------------------------------------------------------
+
+    async def apply(
+        self,
+        object: Document,  # noqa: A002  # as the port names it
+        manager: str,
+        *,
+        force: bool = False,
+        expected_resource_version: str | None = None,
+        dry_run: bool = False,
+        reason: str = "",  # noqa: ARG002  # objects of a cluster have no place for it
+    ) -> Outcome:
+        self._check_open()
+        manifest = _manifest(object)
+        _check_manager(manager)
+        return await self._apply(
+            manifest, manager, force=force, expected=expected_resource_version, dry_run=dry_run
+        )
+
+    async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002
+        self._check_open()
+        manifest = _manifest(object)
+        _check_manager(manager)
+        version, key = manifest.meta.resource_version, manifest.key
+        if not version:
+            fault = "missing: a status is of the version that it was computed from"
+            raise Invalid("status", [Cause("metadata.resourceVersion", fault)])
+        metadata = {"name": manifest.meta.name, "resourceVersion": version}
+        if manifest.meta.uid:
+            metadata["uid"] = manifest.meta.uid
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": manifest.kind.name,
+            "metadata": metadata,
+            "spec": _built(manifest),
+            "status": _status(manifest.kind, object.get("status") or {}),
+        }
+        path = f"{_path(key)}/status?{urlencode({'fieldManager': field_manager(manager)})}"
+        with _translated(key):
+            found: Object = await self._client.request("PUT", path, body)
+        after = _version(found)
+        return Outcome("unchanged" if after == version else "configured", key, after)
+
+    async def delete(
+        self,
+        ref: Key,
+        *,
+        expected_resource_version: str | None = None,
+        manager: str | None = None,
+        force: bool = False,
+        reason: str = "",  # noqa: ARG002
+    ) -> None:
+        self._check_open()
+        for _ in range(ROUNDS):
+            held = await self._deletable(ref, expected_resource_version, manager, force=force)
+            metadata = held["metadata"]
+            exact = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+            try:
+                with _translated(ref):
+                    await self._client.request("DELETE", _path(ref), {"preconditions": exact})
+            except Conflict:
+                continue
+            return
+        raise Conflict(f"{ref_of(ref)} is changed faster than it can be deleted: try again")
+
+    async def apply_many(
+        self,
+        objects: Sequence[Document],
+        manager: str,
+        *,
+        delete: Sequence[Key] = (),
+        force: bool = False,
+        dry_run: bool = False,
+        reason: str = "",  # noqa: ARG002
+    ) -> builtins.list[Outcome]:
+        self._check_open()
+        _check_manager(manager)
+        writes = [_Write(_manifest(one), manager, force) for one in objects]
+        deletions = [_Deletion(key, manager, force) for key in delete]
+        # Zones first: record sets are held against them, wherever they stand in the batch.
+        order = sorted(range(len(writes)), key=lambda i: writes[i].manifest.kind is not DNS_ZONE)
+        outcomes = await self._all([*(writes[i] for i in order), *deletions], dry_run=dry_run)
+        place = {index: at for at, index in enumerate(order)}
+        applied = [outcomes[place[index]] for index in range(len(order))]
+        return [*applied, *outcomes[len(order) :]]
+
+    async def _all(
+        self, steps: Sequence["_Write | _Deletion"], *, dry_run: bool
+    ) -> builtins.list[Outcome]:
+        """All of them are tried first, so that what can be seen to be refused writes nothing."""
+        tried: builtins.list[Outcome] = []
+        for start in range(0, len(steps), TRIED_AT_ONCE):
+            several = steps[start : start + TRIED_AT_ONCE]
+            steps_tried = (self._step(one, dry_run=True) for one in several)
+            for outcome in await asyncio.gather(*steps_tried, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome  # the first in order, when none is under way any more
+                tried.append(outcome)
+        if dry_run:
+            return tried
+        outcomes: builtins.list[Outcome] = []
+        for at, one in enumerate(steps):
+            try:
+                outcomes.append(await self._step(one, dry_run=False))
+            except KudurruError as error:
+                done, left = (
+                    [str(other.key) for other in part] for part in (steps[:at], steps[at + 1 :])
+                )
+                raise PartiallyApplied(done, str(one.key), left, str(error)) from error
+        return outcomes
+
+    async def _step(self, one: "_Write | _Deletion", *, dry_run: bool) -> Outcome:
+        if isinstance(one, _Write):
+            return await self._apply(one.manifest, one.manager, force=one.force, dry_run=dry_run)
+        if dry_run:
+            await self._deletable(one.key, None, one.manager, force=one.force)
+        else:
+            await self.delete(one.key, manager=one.manager, force=one.force)
+        return Outcome("deleted", one.key)
+
+    async def _apply(
+        self,
+        manifest: Manifest,
+        manager: str,
+        *,
+        force: bool,
+        dry_run: bool,
+        expected: str | None = None,
+    ) -> Outcome:
+        key = manifest.key
+        for _ in range(ROUNDS):
+            held = await self._held(key)
+            _check_owner(key, held, manager, force=force)
+            _check_expected(key, held, expected)
+            wanted = _Content.wanted(manifest, held, manager)
+            if held is not None and _Content.of(manifest.kind, held) == wanted:
+                return Outcome("unchanged", key, _version(held))
+            try:
+                if force and held is not None and not dry_run:
+                    held = await self._take_over(key, held, manager)
+                with _translated(key):
+                    found = await self._send(
+                        key, _body(manifest, wanted, held), manager, force=force, dry_run=dry_run
+                    )
+            except Collided as error:
+                if error.causes and (other := other_manager(error)):
+                    now = await self._held(key)
+                    owner = _owner(now) if now else ""
+                    raise ManagedBy(
+                        str(ref_of(key)), owner if owner not in ("", manager) else other
+                    ) from error
+                continue  # it moved since it was read
+            return Outcome("created" if held is None else "configured", key, _version(found))
+        raise Conflict(f"{ref_of(key)} is changed faster than it can be written: try again")
+
+    async def _send(
+        self, key: Key, body: Object, manager: str, *, force: bool, dry_run: bool
+    ) -> Object:
+        query = {"fieldManager": field_manager(manager), "force": str(force).lower()}
+        if dry_run:
+            query["dryRun"] = "All"
+        return await self._client.request(
+            "PATCH", f"{_path(key)}?{urlencode(query)}", body, content_type=APPLY_PATCH
+        )
+
+    async def _take_over(self, key: Key, held: Object, manager: str) -> Object:
+        """Make all fields but those of the status the manager's: applying then takes away what it
+        leaves out, whoever had set it. Raises: Collided when the object moved."""
+        managed = held["metadata"].get("managedFields") or []
+        mine = taken_over(managed, field_manager(manager))
+        if mine == managed:
+            return held
+        metadata = {
+            "uid": held["metadata"]["uid"],
+            "resourceVersion": _version(held),
+            "managedFields": mine,
+        }
+        query = urlencode({"fieldManager": field_manager(manager)})
+        with _translated(key):
+            return await self._client.request(
+                "PATCH",
+                f"{_path(key)}?{query}",
+                {"metadata": metadata},
+                content_type=MERGE_PATCH,
+            )
+
+    async def _deletable(
+        self, key: Key, expected: str | None, manager: str | None, *, force: bool
+    ) -> Object:
+        """The object, when it may be deleted."""
+        held = await self._held(key)
+        if held is None:
+            raise NotFound(f"{ref_of(key)} does not exist")
+        if manager is not None:
+            _check_owner(key, held, manager, force=force)
+        _check_expected(key, held, expected)
+        return held
+
+    async def _held(self, key: Key) -> Object | None:
+        """The object as the server has it, managedFields and all."""
+        try:
+            with _translated(key):
+                return await self._client.get(_path(key), dict)
+        except NotFound:
+            return None
+
+    # --- reading ------------------------------------------------------------------------
+
+    async def get(self, ref: Key) -> Object:
+        self._check_open()
+        _check_kind(ref_of(ref).kind)
+        held = await self._held(ref)
+        if held is None:
+            raise NotFound(f"{ref_of(ref)} does not exist")
+        return shown(ref_of(ref).kind, held)
+
+    async def list(
+        self,
+        kind: str,
+        namespace: str | None = None,
+        label_selector: str = "",
+        *,
+        limit: int | None = None,
+        continue_: str = "",
+    ) -> ListPage:
+        self._check_open()
+        query = {"limit": str(min(limit or PAGE, PAGE))}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        if continue_:
+            query["continue"] = continue_
+        path = f"{_collection(_check_kind(kind), namespace)}?{urlencode(query)}"
+        with _translated(None):
+            page: Object = await self._client.request("GET", path)
+        metadata = page["metadata"]
+        return ListPage(
+            items=[shown(kind, item) for item in page.get("items") or ()],
+            resource_version=metadata["resourceVersion"],
+            continue_=metadata.get("continue", ""),
+        )
+
+    async def watch(
+        self,
+        kind: str,
+        namespace: str | None = None,
+        resource_version: str = "",  # noqa: ARG002  # a hint: it begins with what is there
+    ) -> ObjectWatch:
+        self._check_open()
+        path = _collection(_check_kind(kind), namespace)
+        watch = ObjectWatch(
+            self._client,
+            path,
+            lambda found: shown(kind, found),
+            chance=self._chance,
+            ended=self._watches.discard,
+        )
+        self._watches.add(watch)
+        return watch
+
+    async def snapshot(self, *, safe: bool = False) -> Snapshot:  # noqa: ARG002  # no secrets here
+        self._check_open()
+        objects: builtins.list[Object] = []
+        newest = 0
+        for kind in _KINDS:
+            page = await self.list(kind.name)
+            newest = max(newest, int(page.resource_version))
+            objects += page.items
+            while page.continue_:
+                page = await self.list(kind.name, continue_=page.continue_)
+                objects += page.items
+        return Snapshot(
+            cluster_id=await self.cluster_id(), resource_version=str(newest), objects=objects
+        )
+
+    async def restore(
+        self,
+        snapshot: Snapshot,
+        *,
+        dry_run: bool = False,
+        reason: str = "",  # noqa: ARG002
+    ) -> builtins.list[Outcome]:
+        self._check_open()
+        writes = [_Write(_manifest(one), _owner(one) or DEFAULT_MANAGER, True)
+                  for one in snapshot.objects]  # fmt: skip
+        writes.sort(key=lambda one: one.manifest.kind is not DNS_ZONE)
+        wanted = {one.key for one in writes}
+        there = [_key(one) for one in (await self.snapshot()).objects]
+        deletions = [_Deletion(key, None, True) for key in there if key not in wanted]
+        outcomes = await self._all([*writes, *deletions], dry_run=dry_run)
+        return [outcome for outcome in outcomes if outcome.verb != "unchanged"]
+
+    # --- the store itself ---------------------------------------------------------------
+
+    def elector(self, name: str) -> LeaseElector:
+        self._check_open()
+        return LeaseElector(
+            self._client,
+            name,
+            namespace=self._place.namespace,
+            pod=self._place.pod,
+            clock=self._client.transport.clock,
+            entropy=self._entropy,
+            chance=self._chance,
+            timings=self._timings,
+        )
+
+    async def info(self) -> StoreInfo:
+        self._check_open()
+        newest = await self.list(DNS_ZONE.name, limit=1)
+        return StoreInfo(
+            driver="kubernetes",
+            atomic_batches=False,
+            cluster_id=await self.cluster_id(),
+            resource_version=newest.resource_version,
+            last_contact=self._client.transport.last_contact_us,
+        )
+
+    async def cluster_id(self) -> str:
+        """The uid of the namespace kube-system: what tells one cluster from another."""
+        if not self._cluster_id:
+            with _translated(None):
+                found: Object = await self._client.get("/api/v1/namespaces/kube-system", dict)
+            self._cluster_id = str(found["metadata"]["uid"])
+        return self._cluster_id
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for watch in list(self._watches):
+            await watch.stop()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the store was closed")
+
+
+class _Write(NamedTuple):
+    manifest: Manifest
+    manager: str
+    force: bool
+
+    @property
+    def key(self) -> Key:
+        return self.manifest.key
+
+
+class _Deletion(NamedTuple):
+    key: Key
+    manager: str | None
+    force: bool
+
+
+class _Content(msgspec.Struct, frozen=True):
+    """What an Apply writes."""
+
+    spec: bytes  # canonical JSON; empty: it is none that is known here
+    labels: dict[str, str]
+    annotations: dict[str, str]
+
+    @classmethod
+    def wanted(cls, manifest: Manifest, held: Object | None, manager: str) -> "_Content":
+        before = _annotations(held) if held else {}
+        annotations = annotations_after(manifest.meta.annotations, before)
+        return cls(
+            codec.canonical(manifest.spec),
+            manifest.meta.labels,
+            annotations | {MANAGED_BY: manager},
+        )
+
+    @classmethod
+    def of(cls, kind: Kind, held: Object) -> "_Content":
+        try:
+            spec = codec.canonical(msgspec.convert(held.get("spec") or {}, kind.spec))
+        except msgspec.ValidationError:
+            spec = b""
+        annotations = {k: v for k, v in _annotations(held).items() if k != LAST_APPLIED}
+        return cls(spec, held["metadata"].get("labels") or {}, annotations)
+
+
+_KINDS = [kind for kind in KINDS.values() if not kind.is_internal]
+
+
+def shown(kind: str, held: Object) -> Object:
+    """An object as people see it, whatever else the server keeps in it."""
+    metadata = {name: held["metadata"][name] for name in _SHOWN if held["metadata"].get(name)}
+    found = {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": metadata,
+        "spec": held.get("spec") or {},
+    }
+    return found | ({"status": held["status"]} if "status" in held else {})
+
+
+_SHOWN = (
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
+    "labels", "annotations",
+)  # fmt: skip
+
+
+def _body(manifest: Manifest, wanted: _Content, held: Object | None) -> Object:
+    """What is sent to be applied: of the very object that was read."""
+    metadata: Object = {"name": manifest.meta.name, "annotations": wanted.annotations}
+    if wanted.labels:
+        metadata["labels"] = wanted.labels
+    if held is not None:
+        metadata["uid"] = held["metadata"]["uid"]
+        metadata["resourceVersion"] = _version(held)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": manifest.kind.name,
+        "metadata": metadata,
+        "spec": msgspec.Raw(wanted.spec),
+    }
+
+
+@contextmanager
+def _translated(key: Key | None) -> Iterator[None]:
+    """Answers of the API server as errors of the store. Collided stays: it is a Conflict."""
+    what = str(ref_of(key)) if key else "the request"
+    try:
+        yield
+    except Absent as error:
+        raise NotFound(f"{what} does not exist") from error
+    except Expired as error:
+        raise Conflict("the list began too long ago: begin again") from error
+    except (Collided, Throttled):
+        raise
+    except (Forbidden, Unanswered) as error:
+        raise StorageFailed(str(error)) from error
+    except Refused as error:
+        if error.code in (400, 422):
+            causes = [Cause(one.field, one.message) for one in error.causes]
+            raise Invalid(what, causes or [Cause("", error.text)]) from error
+        raise StorageFailed(str(error)) from error
+
+
+def _manifest(document: Document) -> Manifest:
+    manifest = parse_manifest(dict(document), what="object", default_namespace=DEFAULT_NAMESPACE)
+    _check_kind(manifest.kind.name)
+    return manifest
+
+
+def _check_kind(name: str) -> Kind:
+    kind = KINDS.get(name)
+    if kind is None or kind.is_internal:
+        known = ", ".join(one.name for one in _KINDS)
+        raise Invalid("kind", [Cause("", f"{name!r} is not kept in Kubernetes; there are {known}")])
+    return kind
+
+
+def _check_manager(manager: str) -> None:
+    causes = list(manager_faults(manager, from_outside=False))
+    if causes:
+        raise Invalid("manager", causes)
+
+
+def _check_owner(key: Key, held: Object | None, manager: str, *, force: bool) -> None:
+    owner = _owner(held) if held else ""
+    if owner and owner != manager and not force:
+        raise ManagedBy(str(ref_of(key)), owner)
+
+
+def _check_expected(key: Key, held: Object | None, expected: str | None) -> None:
+    if expected is None:
+        return
+    if held is None:
+        raise Conflict(f"{ref_of(key)} does not exist, and was expected at version {expected}")
+    if _version(held) != expected:
+        raise Conflict(f"{ref_of(key)} is at version {_version(held)} and not at {expected}")
+
+
+def _status(kind: Kind, status: Any) -> Object:
+    try:
+        msgspec.convert(status, kind.status, strict=True)
+    except msgspec.ValidationError as error:
+        raise Invalid("status", [Cause("status", str(error))]) from None
+    return dict(status)
+
+
+def _built(manifest: Manifest) -> msgspec.Raw:
+    return msgspec.Raw(codec.canonical(manifest.spec))
+
+
+def _collection(kind: Kind, namespace: str | None) -> str:
+    within = f"/namespaces/{namespace}" if kind.namespaced and namespace else ""
+    return f"{PREFIX}{within}/{kind.plural}"
+
+
+def _path(key: Key) -> str:
+    kind, namespace, name = key.split("/", 2)
+    return f"{_collection(_check_kind(kind), namespace)}/{name}"
+
+
+def _key(document: Document) -> Key:
+    metadata = document["metadata"]
+    return key_of(document["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def _annotations(held: Document) -> dict[str, str]:
+    return held["metadata"].get("annotations") or {}
+
+
+def _owner(held: Document) -> str:
+    """Its manager; "" when it was made by somebody who has none, with kubectl perhaps."""
+    return str(_annotations(held).get(MANAGED_BY, ""))
+
+
+def _version(held: Document) -> str:
+    """ "" of what was made only to see whether it could be."""
+    return str(held["metadata"].get("resourceVersion", ""))
