@@ -90,6 +90,13 @@ class Certificates:
         self._contexts[alpn] = _context_of(self.current, alpn)
         return lambda: self._contexts[alpn]
 
+    def use(self, cert_file: str, key_file: str) -> None:
+        """Serve the pair in other files, if it can be; else the one before stays."""
+        if (cert_file, key_file) != self._files:
+            self._files = (cert_file, key_file)
+            self._stamp = ()
+            self.check()
+
     def check(self) -> bool:
         """Take over what has changed. True when there is a new certificate."""
         stamp = self._look()

@@ -8,6 +8,7 @@ them. That is cheaper than a timer per connection, and a test needs no waiting: 
 
 import asyncio
 import ipaddress
+import logging
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,9 @@ import msgspec
 from kudurru.adapters.accepting import Acceptor
 from kudurru.adapters.sockets import address_of
 
+log = logging.getLogger("kudurru")
+
+CUT_SHOWN = 10  # clients whose connections were cut, by address
 SWEEP_S = 1.0  # how late a deadline may be noticed
 
 
@@ -137,9 +141,18 @@ class Connections(Generic[AConnection]):
         for connection in list(self._open):
             connection.close()
         if not await self._are_gone(drain_s):
+            self._tell_cut()
             for connection in list(self._open):
                 connection.abort()
             await self._are_gone(drain_s)
+
+    def _tell_cut(self) -> None:
+        clients = sorted({connection.network or "a proxy" for connection in self._open})
+        shown = ", ".join(clients[:CUT_SHOWN]) + (" ..." if len(clients) > CUT_SHOWN else "")
+        log.warning(
+            "%d connections are cut, as they did not end in %g s: of %s",
+            *(len(self._open), self._limits.drain_s, shown),
+        )
 
     async def _are_gone(self, within_s: float) -> bool:
         self._gone.clear()

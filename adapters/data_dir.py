@@ -5,6 +5,8 @@ store         where the log is when it is not here
 views.db      a snapshot of the views
 querylog.db   queries, which are no part of the log
 secondaries.json  when secondary zones were last known to be right
+checkpoint    the newest checkpoint again, which shows a log that was set back
+tokens.json   when tokens of the API were last used
 cache.dump    answers of upstreams, for the next start
 lists/        block lists as fetched, and the table made of them (`adapters.lists.files`)
 keys/         signing keys and other secrets of the node, mode 0700
@@ -49,6 +51,10 @@ class DataDir(msgspec.Struct, frozen=True):
         return self.path / "secondaries.json"
 
     @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
     def cache_dump(self) -> Path:
         return self.path / "cache.dump"
 
@@ -83,6 +89,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def socket_place(self) -> Path:
         return self.path / "socket"
+
+    @property
+    def token_times(self) -> Path:
+        return self.path / "tokens.json"
 
     @property
     def admin_token(self) -> Path:

@@ -11,9 +11,11 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
+from ipaddress import ip_address
 from itertools import chain
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 import h11
@@ -26,15 +28,27 @@ HEADERS_MAX = 32 << 10  # octets of request line and headers
 READ_MAX = 64 << 10
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 JSON = "application/json"
+LAMEDUCK = "/lameduck"
 
 
 class Response(msgspec.Struct, frozen=True):
     code: int
     body: bytes
     content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()  # beside those that every response has
+
+
+class Asked(NamedTuple):
+    """Of a request that changes something."""
+
+    peer: str  # address without port
+    headers: Mapping[bytes, bytes]  # names in lower case
 
 
 Route = Callable[[], Response]
+Action = Callable[[Asked], Response]
+Actions = Mapping[tuple[str, str], Action]
+"""By method and path, where they are neither GET nor HEAD."""
 
 
 class HttpLimits(ConnectionLimits, frozen=True, kw_only=True):
@@ -87,6 +101,39 @@ def health_routes(
     }
 
 
+def lameduck_routes(is_lameduck: Callable[[], bool]) -> dict[str, Route]:
+    return {LAMEDUCK: lambda: _lameduck(is_lameduck())}
+
+
+def lameduck_actions(
+    is_lameduck: Callable[[], bool], ask_lameduck: Callable[[bool], None]
+) -> Actions:
+    """POST begins, DELETE ends it. This listener knows no passwords, so both are for processes on
+    this machine, and no browser: a page cannot send the header without being asked first."""
+
+    def act(is_wanted: bool, asked: Asked) -> Response:
+        if not _is_loopback(asked.peer):
+            return failure(403, "only a process on this machine may ask for that, over loopback")
+        if asked.headers.get(b"x-kudurru") != b"1":
+            return failure(403, "the header X-Kudurru: 1 is missing")
+        ask_lameduck(is_wanted)
+        return _lameduck(is_lameduck())
+
+    return {
+        ("POST", LAMEDUCK): partial(act, True),
+        ("DELETE", LAMEDUCK): partial(act, False),
+    }
+
+
+def _lameduck(is_lameduck: bool) -> Response:
+    return Response(200, msgspec.json.encode({"lameduck": is_lameduck}))
+
+
+def _is_loopback(peer: str) -> bool:
+    address = ip_address(peer.partition("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
 class HttpServer(ConnectionServer["_Connection"]):
     """Serves routes on sockets that listen already."""
 
@@ -95,6 +142,7 @@ class HttpServer(ConnectionServer["_Connection"]):
         routes: Mapping[str, Route],
         sockets: Sequence[socket.socket],
         *,
+        actions: Actions | None = None,
         names: Iterable[str] = (),
         limits: HttpLimits | None = None,
     ) -> None:
@@ -102,6 +150,7 @@ class HttpServer(ConnectionServer["_Connection"]):
         self.limits = limits or HttpLimits()
         super().__init__(sockets, self.limits)
         self._routes = dict(routes)
+        self._actions = dict(actions or {})
         self._names = LOOPBACK | {name.lower() for name in names}
         self._exceptions = 0
 
@@ -111,8 +160,8 @@ class HttpServer(ConnectionServer["_Connection"]):
     def statistics(self) -> HttpStatistics:
         return HttpStatistics(unhandled_exceptions=self._exceptions, **self.connections.counts())
 
-    def respond(self, request: h11.Request, local_address: str) -> Response:
-        """Answer one request that came to `local_address` (without port)."""
+    def respond(self, request: h11.Request, local_address: str, peer: str) -> Response:
+        """Answer one request that came to `local_address` from `peer` (without ports)."""
         headers = dict(request.headers)
         ours = self._names | {local_address}
         # Without Host it is HTTP/1.0 (h11 refuses others), which no browser speaks.
@@ -121,12 +170,10 @@ class HttpServer(ConnectionServer["_Connection"]):
         if b"origin" in headers and _host_of(headers[b"origin"]) not in ours:
             return failure(403, "Origin is no name or address of this listener")
         path = request.target.decode("ascii", "replace").partition("?")[0]
-        route = self._routes.get(path)
-        if route is None:
-            known = ", ".join(self._routes)
-            return failure(404, f"nothing is served at this path; there are {known}")
-        if request.method not in (b"GET", b"HEAD"):
-            return failure(405, "GET and HEAD only")
+        method = request.method.decode("ascii", "replace")
+        route = self._route(method, path, Asked(peer, headers))
+        if isinstance(route, Response):
+            return route
         try:
             return route()
         except Exception as fault:
@@ -135,6 +182,22 @@ class HttpServer(ConnectionServer["_Connection"]):
                 {"message": f"the route {path} failed", "exception": fault}
             )
             return failure(500, "a fault of this server; its log has more")
+
+    def _route(self, method: str, path: str, asked: Asked) -> Route | Response:
+        """What answers, or why nothing does."""
+        action = self._actions.get((method, path))
+        if action is not None:
+            return partial(action, asked)
+        route = self._routes.get(path)
+        if route is None:
+            known = ", ".join(self._routes)
+            return failure(404, f"nothing is served at this path; there are {known}")
+        if method not in ("GET", "HEAD"):
+            others = [one for one, at in self._actions if at == path]
+            allowed = ", ".join(["GET", "HEAD", *others])
+            refused = failure(405, f"{allowed} only")
+            return msgspec.structs.replace(refused, headers=(("Allow", allowed),))
+        return route
 
 
 def _host_of(url: bytes) -> str | None:
@@ -153,14 +216,15 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADERS_MAX)
         self._transport: asyncio.Transport
-        self._local_address = self.network = ""
+        self._local_address = self._peer = self.network = ""
         self._is_waiting_for_client = False
         self.deadline_s = self._loop.time() + server.limits.request_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")  # None: it is gone already
-        self.network = self._server.network_of(peer[0]) if peer else ""
+        self._peer = peer[0] if peer else ""
+        self.network = self._server.network_of(self._peer) if peer else ""
         if not peer or not self._server.connections.add(self):
             self._transport.abort()
             return
@@ -213,7 +277,7 @@ class _Connection(asyncio.Protocol):
         if refused is not None:
             self._send(refused, is_last=True)
             return
-        response = self._server.respond(request, self._local_address)
+        response = self._server.respond(request, self._local_address, self._peer)
         self._send(response, is_head=request.method == b"HEAD")
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
@@ -227,11 +291,10 @@ class _Connection(asyncio.Protocol):
             ("Content-Length", str(len(response.body))),
             ("Cache-Control", "no-store"),
             ("X-Content-Type-Options", "nosniff"),
+            *response.headers,
         ]
         if is_last:
             headers.append(("Connection", "close"))
-        if response.code == 405:
-            headers.append(("Allow", "GET, HEAD"))
         reason = HTTPStatus(response.code).phrase
         events: list[h11.Event] = [
             h11.Response(status_code=response.code, reason=reason.encode(), headers=headers)

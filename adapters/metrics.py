@@ -6,15 +6,25 @@ Samples of one name and one set of labels from several parts are added up.
 """
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from kudurru.adapters.http_ops import Response, Route
+from kudurru.domain.dns.record_types import type_label
+from kudurru.domain.histogram import BOUNDS_US, Times
 from kudurru.domain.ports import EngineStatistics
 
 PREFIX: Final = "kudurru_"
@@ -22,15 +32,22 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Declared(msgspec.Struct, frozen=True):
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram", "summary"]
     help: str
     labels: tuple[str, ...] = ()
 
 
 METRICS: Final = {
     "build_info": Declared("gauge", "1, with what runs", ("version", "revision", "python")),
-    "dns_requests_total": Declared("counter", "Queries received", ("proto",)),
-    "dns_responses_total": Declared("counter", 'Answers, "none" for drops', ("rcode",)),
+    "dns_requests_total": Declared(
+        "counter", "Queries received", ("listener", "proto", "family", "qtype")
+    ),
+    "dns_responses_total": Declared(
+        "counter", 'Answers, rcode "none" for drops', ("listener", "rcode", "source")
+    ),
+    "dns_request_duration_seconds": Declared(
+        "histogram", "Time that answers took, but for those from the memo", ("source",)
+    ),
     "dns_dropped_total": Declared("counter", "Queries left without an answer", ("reason",)),
     "dns_memo_hits_total": Declared("counter", "Answers given from the memo", ("proto",)),
     "dns_send_errors_total": Declared("counter", "Answers the system refused to send", ("proto",)),
@@ -39,12 +56,17 @@ METRICS: Final = {
     "dns_connections_timed_out_total": Declared("counter", "Connections cut late", ("proto",)),
     "ratelimit_verdicts_total": Declared("counter", "Queries over the limit", ("action",)),
     "ratelimit_buckets": Declared("gauge", "Networks that the limiter remembers"),
+    "listener_answers": Declared("gauge", "0 when it does not answer this node", ("listener",)),
     "dns_handshakes_failed_total": Declared("counter", "TLS handshakes that failed", ("proto",)),
-    "event_log_sequence": Declared("gauge", "Position of the newest event"),
+    "log_position": Declared("gauge", "Position of the newest event"),
+    "log_append_duration_seconds": Declared("histogram", "Time until changes were durable"),
+    "log_verify_failures_total": Declared("counter", "Times that the log did not verify"),
     "log_checkpoint_size": Declared("gauge", "Events under the newest signed checkpoint"),
     "log_checkpoint_published_timestamp_seconds": Declared(
         "gauge", "When a file, folder or zone last got a checkpoint"
     ),
+    "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
+    "api_denied_total": Declared("counter", "Requests with a token or right that does not do"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
     "changes_refused_total": Declared("counter", "Changes refused because the queue was full"),
@@ -53,6 +75,9 @@ METRICS: Final = {
         "counter", "Times that the log which nodes share could not be read"
     ),
     "log_writable": Declared("gauge", "0 when nothing is written until a person acts"),
+    "projection_position": Declared(
+        "gauge", "Position of the newest event in a view", ("projection",)
+    ),
     "projection_lag_events": Declared("gauge", "Events a view has not taken in", ("projection",)),
     "views_snapshot_sequence": Declared("gauge", "Position of the newest snapshot of the views"),
     "zone_records": Declared("gauge", "Records and names served", ("zone", "kind")),
@@ -94,6 +119,7 @@ METRICS: Final = {
     "upstream_mismatched_total": Declared(
         "counter", "Responses that answered nothing we asked", ("upstream",)
     ),
+    "upstream_cookies": Declared("gauge", "1 where answers have to show a cookie", ("upstream",)),
     "upstream_inflight": Declared("gauge", "Questions under way", ("upstream",)),
     "upstream_latency_seconds_total": Declared(
         "counter", "Time that answers took, to be divided by their number", ("upstream",)
@@ -105,8 +131,31 @@ METRICS: Final = {
     "querylog_written_total": Declared("counter", "Queries logged"),
     "querylog_waiting": Declared("gauge", "Queries noted and not handed over yet"),
     "querylog_restarts_total": Declared("counter", "Times that its process ended by itself"),
+    "config_last_reload_successful": Declared("gauge", "0 while changed settings are not used"),
+    "config_last_reload_timestamp_seconds": Declared("gauge", "When settings were taken last"),
+    "config_restart_pending": Declared("gauge", "Changed settings that wait for a restart"),
+    "leader": Declared("gauge", "1 on the node that does what one of them does", ("role",)),
+    "role_active": Declared("gauge", "1 while a part of the server runs here", ("role",)),
+    "role_restarts_total": Declared("counter", "Times that a part began again", ("role",)),
     "unhandled_exceptions_total": Declared("counter", "Faults of this program"),
+    "controller_reconciles_total": Declared("counter", "Objects looked at", ("kind", "result")),
+    "controller_reconcile_duration_seconds": Declared("summary", "Time that it took", ("kind",)),
+    "controller_status_writes_total": Declared("counter", "Statuses written", ("kind",)),
+    "controller_resyncs_total": Declared("counter", "Times that all were looked at", ("kind",)),
+    "controller_waiting": Declared("gauge", "Objects to be looked at", ("kind",)),
+    "store_operations_total": Declared("counter", "Calls of the store", ("op", "result")),
+    "store_operation_duration_seconds": Declared("summary", "Time that they took", ("op",)),
+    "store_watchers": Declared("gauge", "Open watches"),
+    "store_watch_resyncs_total": Declared(
+        "counter", "Watches that began with all that is there", ("kind",)
+    ),
+    "store_watch_catchups_total": Declared(
+        "counter", "Times that a slow watch was caught up from the log", ("kind",)
+    ),
 }
+
+SERVER: Final = "server"
+"""Source of answers that no stage gave."""
 
 RCODES: Final = (
     *("NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED"),
@@ -115,8 +164,19 @@ RCODES: Final = (
 """Label of an RCODE by number (RFC 6895 section 2.3); others are shown as RCODEn."""
 
 
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "histogram": ("_bucket", "_sum"),
+    "summary": ("_sum", "_count"),
+}
+"""Ends of the names of samples, for kinds that are made of several."""
+
+_SAMPLED: Final = [
+    name + end for name, declared in METRICS.items() for end in PARTS.get(declared.kind, ("",))
+]
+
+
 class Sample(NamedTuple):
-    name: str  # of METRICS
+    name: str  # of METRICS; with an end of PARTS behind it, and the label le after _bucket
     labels: tuple[str, ...]  # values, in the order declared there
     value: float
 
@@ -147,16 +207,24 @@ class Metrics(Collector):
         return (_family(name, declared) for name, declared in METRICS.items())
 
     def collect(self) -> Iterator[Metric]:
-        values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in METRICS}
+        values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _SAMPLED}
         for source in self._sources:
             for name, labels, value in source():
                 of_name = values[name]
                 of_name[labels] = of_name.get(labels, 0) + value
         for name, declared in METRICS.items():
             family = _family(name, declared)
-            for labels, value in values[name].items():
-                family.add_metric(labels, value)
-            if values[name]:
+            if isinstance(family, HistogramMetricFamily):
+                for labels, seconds in values[f"{name}_sum"].items():
+                    family.add_metric(labels, _buckets(labels, values[f"{name}_bucket"]), seconds)
+            elif isinstance(family, SummaryMetricFamily):
+                for labels, seconds in values[f"{name}_sum"].items():
+                    count = values[f"{name}_count"].get(labels, 0)
+                    family.add_metric(labels, count_value=int(count), sum_value=seconds)
+            else:
+                for labels, value in values[name].items():
+                    family.add_metric(labels, value)
+            if family.samples:
                 yield family
 
 
@@ -164,29 +232,62 @@ def metrics_routes(metrics: Metrics) -> dict[str, Route]:
     return {"/metrics": lambda: Response(200, metrics.render(), CONTENT_TYPE)}
 
 
+def times_samples(name: str, labels: tuple[str, ...], seen: Times) -> Iterator[Sample]:
+    """Samples of a histogram."""
+    total = 0
+    for bound_us, count in zip((*BOUNDS_US, None), seen.counts, strict=True):
+        total += count
+        le = "+Inf" if bound_us is None else f"{bound_us / 1_000_000:g}"
+        yield Sample(f"{name}_bucket", (*labels, le), total)
+    yield Sample(f"{name}_sum", labels, seen.sum_us / 1_000_000)
+
+
+def _buckets(
+    labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
+) -> list[tuple[str, float]]:
+    """Those of one set of labels, as they were told: by rising bound."""
+    return [(found[-1], count) for found, count in values.items() if found[:-1] == labels]
+
+
 def rcode_label(rcode: int) -> str:
     return RCODES[rcode] if rcode < len(RCODES) else f"RCODE{rcode}"
 
 
-def engine_samples(proto: str, seen: EngineStatistics) -> list[Sample]:
+def engine_samples(
+    proto: str,
+    listener: str,
+    seen: EngineStatistics,
+    asked: Mapping[str, int] = MappingProxyType({}),
+) -> list[Sample]:
     """What a packet engine shows. The handler counts its own answers by RCODE and its own drops by
-    reason; answers from the memo and drops before the handler are counted here only."""
+    reason; answers from the memo and drops before the handler are counted here only. `asked` are
+    the questions by type that the handler had of this listener: what is left had none that could be
+    read, or none that was looked at."""
+    family = "ipv6" if listener.startswith("[") else "ipv4"
+    types = Counter(asked)
+    for (rtype, _), hits in seen.memo_hits.items():
+        types[type_label(rtype)] += hits
+    types["none"] = max(0, seen.received - types.total())
     malformed, full = seen.dropped_malformed, seen.dropped_full
     unheard = malformed + seen.dropped_proxyproto
     samples = [
-        Sample("dns_requests_total", (proto,), seen.received),
-        Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits)),
+        Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits.values())),
         Sample("dns_dropped_total", ("malformed",), malformed),
         Sample("dns_dropped_total", ("full",), full),
         Sample("dns_dropped_total", ("proxyproto",), seen.dropped_proxyproto),
-        Sample("dns_responses_total", ("none",), unheard + seen.unhandled_exceptions),
+        Sample(
+            "dns_responses_total", (listener, "none", SERVER), unheard + seen.unhandled_exceptions
+        ),
         Sample("dns_send_errors_total", (proto,), seen.send_errors),
         Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions),
     ]
     samples += [
-        Sample("dns_responses_total", (rcode_label(rcode),), hits)
-        for rcode, hits in enumerate(seen.memo_hits)
-        if hits
+        Sample("dns_requests_total", (listener, proto, family, qtype), count)
+        for qtype, count in types.items()
+    ]
+    samples += [
+        Sample("dns_responses_total", (listener, rcode_label(rcode), "memo"), hits)
+        for (_, rcode), hits in seen.memo_hits.items()
     ]
     if seen.connections_accepted or seen.connections_refused:
         samples += [
@@ -198,6 +299,14 @@ def engine_samples(proto: str, seen: EngineStatistics) -> list[Sample]:
     return samples
 
 
-def _family(name: str, declared: Declared) -> CounterMetricFamily | GaugeMetricFamily:
-    family = CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily
-    return family(PREFIX + name, declared.help, labels=declared.labels)
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | SummaryMetricFamily
+_FAMILIES: Final[Mapping[str, type[Family]]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+    "summary": SummaryMetricFamily,
+}
+
+
+def _family(name: str, declared: Declared) -> Family:
+    return _FAMILIES[declared.kind](PREFIX + name, declared.help, labels=declared.labels)

@@ -2,7 +2,8 @@
 not reach them: another machine's mount, a folder that is backed up or synced.
 
 A file has the newest checkpoint. A folder gets one file a log and day, with the newest of that day,
-so that it keeps a trace of years and stays small.
+so that it keeps a trace of years and stays small. Each start reads back what it published: see
+`domain.published`.
 """
 
 import os
@@ -29,6 +30,38 @@ def publish(target: str, note: str, origin: str, now_us: int) -> Path:
             "its rights, or take it out of audit.checkpoint.publish"
         ) from error
     return path
+
+
+TEXT_MAX = 65_536
+"""Octets of a checkpoint that are read: one has some hundred."""
+
+
+def published_in(target: str, log_id: str) -> list[tuple[Path, str]]:
+    """The newest checkpoint that `publish` left at a target, and where it is; none where nothing
+    was published. In a folder, which logs may share, that of the log with this id. Raises:
+    StorageFailed."""
+    path = Path(target)
+    try:
+        if path.is_dir():
+            # The day comes first in a name, and the highest epoch has the last word on a day.
+            found = [p for p in path.glob("*.checkpoint") if f".{log_id}." in p.name]
+            if not found:
+                return []
+            path = max(found, key=_day_and_epoch)
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return [(path, file.read(TEXT_MAX))]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageFailed(
+            f"{path} cannot be read: {error.strerror} - check its rights, or whether what it lies "
+            "on is mounted"
+        ) from error
+
+
+def _day_and_epoch(path: Path) -> tuple[str, int]:
+    day, *_, epoch, _ = path.name.split(".")
+    return day, int(epoch) if epoch.isascii() and epoch.isdigit() else 0
 
 
 def _replace(path: Path, content: bytes) -> None:

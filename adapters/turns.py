@@ -17,7 +17,8 @@ TURN_S = 0.002  # as long as a batch of datagrams may take
 class Turns:
     """Belongs to one loop. A piece of work should take less than a millisecond: it is not cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = perf_counter) -> None:
+        self._now_s = now_s
         self._line: deque[Callable[[], None]] = deque()
         self._spent_s = 0.0  # of this turn of the loop
         self._is_begun = False
@@ -36,11 +37,11 @@ class Turns:
 
     def _do(self, work: Callable[[], None]) -> None:
         self._begin()
-        started_s = perf_counter()
+        started_s = self._now_s()
         try:
             work()
         finally:
-            self._spent_s += perf_counter() - started_s
+            self._spent_s += self._now_s() - started_s
 
     def _begin(self) -> None:
         if not self._is_begun:

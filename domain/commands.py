@@ -7,6 +7,9 @@ import msgspec
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
 
+ABSENT = ""
+"""As `expected` of an Apply: the object is not there."""
+
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
     """Create the object, or replace its spec, labels and annotations."""
@@ -14,7 +17,7 @@ class Apply(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
     manager: str
     force: bool = False  # take the whole object over from another manager
-    expected: str | None = None  # resourceVersion the caller read
+    expected: str | None = None  # resourceVersion the caller read, or ABSENT
 
 
 class UpdateStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,16 @@ RESTORE_DONE = "restore.done.v1"
 BLOCKING_SET = "blocking.set.v1"
 """Pauses what policies deny, or ends the pause, see `domain.filtering.pauses`."""
 
+SETTINGS_CHANGED = "settings.changed.v1"
+"""Settings that were changed through kudurru, and the layer that the log is from there on, see
+`domain.settings_changes`."""
+AUTH_DENIED = "auth.denied.v1"
+"""Somebody was not let in, or not let do something, see `domain.access`."""
+AUTH_LOGIN = "auth.login.v1"
+"""A token was used from an address that it had not come from."""
+AUTH_ACTED = "auth.acted.v1"
+"""Somebody did what leaves no other event."""
+
 OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
 CONTENT_TYPES = OBJECT_TYPES - {OBJECT_STATUS}
 """Types that change what people wrote, or where it stands."""
@@ -54,6 +64,10 @@ KNOWN_TYPES = OBJECT_TYPES | {
     RESTORE_BEGUN,
     RESTORE_DONE,
     BLOCKING_SET,
+    SETTINGS_CHANGED,
+    AUTH_DENIED,
+    AUTH_LOGIN,
+    AUTH_ACTED,
 }
 
 SYSTEM_KEY = Key("System//log")
@@ -62,6 +76,7 @@ CHECKPOINT_KEY = Key("System//checkpoint")
 SIGNING_KEY = Key("System//key")
 REDACTION_KEY = Key("System//redaction")
 PRUNING_KEY = Key("System//pruning")
+ACCESS_KEY = Key("System//access")
 EPOCH_KEY = Key("System//epoch")
 
 

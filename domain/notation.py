@@ -4,7 +4,7 @@ Every parser raises ValueError with a message that shows the right form.
 """
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 import msgspec
@@ -108,3 +108,9 @@ def parse_network(text: str) -> Network:
             meant = ip_network(text, strict=False)
             raise ValueError(f"{text!r} has bits beyond its prefix; write {meant}") from None
         raise ValueError(f"{text!r} is no network; write 192.0.2.0/24 or 2001:db8::/32") from None
+
+
+def time_text(ts_us: int) -> str:
+    """RFC 3339, UTC, whole seconds, of microseconds since 1970."""
+    moment = datetime.fromtimestamp(ts_us / 1_000_000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -13,6 +13,7 @@ import msgspec
 
 from kudurru.domain import codec
 from kudurru.domain.commands import (
+    ABSENT,
     Apply,
     Command,
     Delete,
@@ -440,7 +441,11 @@ def _check_expected(key: Key, expected: str | None, stored: StoredObject | None)
     if expected is None:
         return
     if stored is None:
+        if expected == ABSENT:
+            return
         raise Conflict(f"{ref_of(key)} does not exist, resourceVersion {expected} was expected")
+    if expected == ABSENT:
+        raise Conflict(f"{ref_of(key)} exists, and was expected not to")
     if stored.resource_version != expected:
         raise Conflict(
             f"{ref_of(key)} is at resourceVersion {stored.resource_version}, "
@@ -540,7 +545,7 @@ def evolve(stored: StoredObject | None, event: Any, version: str) -> StoredObjec
 
 
 def to_document(stored: StoredObject) -> dict[str, Any]:
-    """The object as people see it: builtins in the shape of Kubernetes."""
+    """The object as people see it: builtins in the shape of Kubernetes, and the caller's own."""
     ref = ref_of(stored.key)
     meta: dict[str, Any] = {"name": ref.name}
     if ref.namespace:
@@ -550,7 +555,7 @@ def to_document(stored: StoredObject) -> dict[str, Any]:
     meta["generation"] = stored.body.generation
     meta["creationTimestamp"] = stored.body.creation_timestamp
     if stored.body.labels:
-        meta["labels"] = stored.body.labels
+        meta["labels"] = dict(stored.body.labels)
     meta["annotations"] = {MANAGED_BY: stored.manager, **stored.body.annotations}
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
@@ -559,5 +564,5 @@ def to_document(stored: StoredObject) -> dict[str, Any]:
         "spec": msgspec.json.decode(stored.body.spec),
     }
     if stored.status is not None:
-        document["status"] = stored.status
+        document["status"] = msgspec.json.decode(msgspec.json.encode(stored.status))
     return document

@@ -165,17 +165,19 @@ class EventLog(Protocol):
         ...
 
     def elector(self, name: str) -> "Elector":
-        """Of one leader among all who use this log."""
+        """Of one leader among all who use this log. Raises: Invalid, see `checked_role`."""
         ...
 
     def close(self) -> None: ...
 
 
 class Elector(Protocol):
-    """One leader per store and name: a term is from the end of `campaign` to the end of `lost`."""
+    """One leader per store and name. A term is from the end of `campaign` to the end of `lost`; who
+    led then ends its work and resigns, and may campaign again."""
 
     async def campaign(self) -> None:
-        """Wait until this process leads."""
+        """Wait until this process leads. A round that fails is followed by another. Raises:
+        KudurruError when it cannot run at all."""
         ...
 
     async def lost(self) -> None:
@@ -367,11 +369,13 @@ class Store(Protocol):
         expected_resource_version: str | None = None,
         dry_run: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> Outcome:
         """Create the object, or replace its spec, labels and annotations; its status stays.
 
         Raises: Invalid with a cause per fault; ManagedBy unless `force`, which takes over the
-        object whole; Conflict when it is not at the expected version, or absent.
+        object whole; Conflict when it is not at the expected version, or absent; MassChange when
+        much of a zone would be lost, unless `allow_mass_change`.
         """
         ...
 
@@ -388,9 +392,10 @@ class Store(Protocol):
         manager: str | None = None,
         force: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> None:
-        """Raises: NotFound; Conflict; ManagedBy when `manager` is given and another, unless
-        `force`."""
+        """Raises: NotFound; Conflict; MassChange; ManagedBy when `manager` is given and another,
+        unless `force`."""
         ...
 
     async def apply_many(
@@ -402,6 +407,7 @@ class Store(Protocol):
         force: bool = False,
         dry_run: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> list[Outcome]:
         """One change set: all or nothing where `info().atomic_batches`. Outcomes in the order
         given, applied first. Raises what `apply` and `delete` do; PartiallyApplied when some of
@@ -451,6 +457,24 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """End every watch. Idempotent."""
+        ...
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about an object that a person may want to hear of when it happens."""
+
+    key: Key
+    uid: str
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+class EventSink(Protocol):
+    """Where notices go. What it cannot take it drops, and counts."""
+
+    def post(self, notice: Notice) -> None:
+        """Never waits and never raises."""
         ...
 
 
@@ -568,7 +592,8 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     received: int = 0
     answered: int = 0  # answers that the system took
-    memo_hits: tuple[int, ...] = (0,) * 16  # answers from the memo, by RCODE
+    memo_hits: Mapping[tuple[int, int], int] = {}
+    """Answers from the memo, by type (as `record_types.counted_as` has it) and RCODE."""
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer

@@ -76,7 +76,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def moved_by(self, event: Event | Recorded) -> bool:
         """Whether an event changes what a plan for this scope was made of."""
-        return event.type in CONTENT_TYPES and self.covers(event.key, event.scope)
+        return (
+            event.type in CONTENT_TYPES
+            and self.covers(event.key, event.scope)
+            and _is_restored(event.key)
+        )
 
     def __str__(self) -> str:
         parts = [
@@ -172,6 +176,8 @@ def plan_restore(
     cannot be told, with the reason."""
     steps, skipped = [], []
     for key in sorted(then.keys() | now.keys() | unknown.keys()):
+        if not _is_restored(key):
+            continue
         was, is_ = then.get(key), now.get(key)
         reason = unknown.get(key) or _why_not(was, is_, force=force)
         if reason:
@@ -206,7 +212,9 @@ def plan_undo(*, what: str, base: int, done: Iterable[Done]) -> Plan:
         if _is_same(one.now, one.before, with_owner=True):
             continue
         reason = one.unknown
-        if not _is_same(one.now, one.after, with_owner=True):
+        if not _is_restored(one.key):
+            reason = "rights are given and taken, not undone"
+        elif not _is_same(one.now, one.after, with_owner=True):
             at = f", last at position {one.changed_at}" if one.changed_at else ""
             reason = f"changed since{at}"
         elif not reason and one.before is not None:
@@ -223,6 +231,10 @@ def plan_undo(*, what: str, base: int, done: Iterable[Done]) -> Plan:
         steps=tuple(steps),
         skipped=tuple(skipped),
     )
+
+
+def _is_restored(key: Key) -> bool:
+    return KINDS[ref_of(key).kind].is_restored
 
 
 def _why_not(then: StoredObject | None, now: StoredObject | None, *, force: bool) -> str:

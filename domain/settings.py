@@ -144,6 +144,10 @@ class TlsSettings(Section, frozen=True):
 class ApiSettings(Section, frozen=True):
     address: Annotated[SocketAddress, node("Where the API listens")] = SocketAddress(LOOPBACK, 8080)
     max_body_bytes: Annotated[Bytes, node("Largest request body", low=KIB)] = Bytes(8 * MIB)
+    names: Annotated[
+        tuple[Domain, ...],
+        node("Host names by which the API may be asked, beside its addresses and node.name"),
+    ] = ()
 
 
 class OpsSettings(Section, frozen=True):
@@ -313,7 +317,7 @@ class CheckpointSettings(Section, frozen=True):
 
 
 class AuditSettings(Section, frozen=True):
-    retention: Annotated[timedelta, cluster("Age at which events may be pruned")] = timedelta(
+    retention: Annotated[timedelta, cluster("Age at which events go, daily; 0: never")] = timedelta(
         days=400
     )
     trusted_keys: Annotated[tuple[str, ...], cluster("Keys that may have signed the log")] = ()

@@ -1,4 +1,4 @@
-"""Settings out of layers: files, environment, flags, laid over the defaults.
+"""Settings out of layers: files, the log, environment, flags, laid over the defaults.
 
 A file may nest keys or write them flat, which is how `listeners` (the list) and
 `listeners.sockets` stand beside each other. Maps are merged entry by entry, everything else is
@@ -34,6 +34,8 @@ class Resolved(msgspec.Struct, frozen=True):
     settings: Settings
     values: Mapping[str, Any]
     origins: Mapping[str, tuple[Origin, ...]]
+    warnings: tuple[str, ...] = ()
+    """What the log says and could not be taken, a sentence each."""
 
     def shown(self, path: str) -> Any:
         """A value as builtins, as a file would give it."""
@@ -64,11 +66,16 @@ def resolve(given: Iterable[Given], faults: Sequence[Cause] = ()) -> Resolved:
             origins[path] = (one.origin,)
     if found:
         raise Invalid("settings", found)
-    settings = _assembled(Settings, values)
+    settings = assembled(values)
     broken = [_placed(paths, message, origins) for paths, message in _broken_rules(settings)]
     if broken:
         raise Invalid("settings", broken)
     return Resolved(settings, values, origins)
+
+
+def assembled(values: Mapping[str, Any]) -> Settings:
+    """Settings of values by key. Rules between keys are not asked."""
+    return _assembled(Settings, values)
 
 
 def _assembled(section: type[_S], values: Mapping[str, Any], prefix: str = "") -> _S:
@@ -194,6 +201,24 @@ RESERVED = {"KUDURRU_DATA": "node.dataDir", "KUDURRU_SETTINGS_FILE": "settingsFi
 judge: Kubernetes injects KUDURRU_SERVICE_HOST and the like for a Service of our name."""
 
 
+def given_by_values(values: Mapping[str, Any], origin: Origin, ignored: list[str]) -> list[Given]:
+    """Values of the log or of memory, each by its key. What this version cannot read is left out
+    and told in `ignored`: nobody can edit the log, and DNS must come up."""
+    given: list[Given] = []
+    for path, raw in values.items():
+        if path not in KEYS:
+            ignored.append(f"{path}, set in the log, is no key of this version: `config unset` it")
+            continue
+        one = Given(KEYS[path], raw, origin)
+        faults: list[Cause] = []
+        read_value(one, faults)
+        if faults:
+            ignored.append(f"{path}, set in the log, cannot be read: {faults[0].message}")
+        else:
+            given.append(one)
+    return given
+
+
 def given_by_environment(environ: Mapping[str, str], faults: list[Cause]) -> list[Given]:
     """Values of `KUDURRU__SECTION__KEY` in any case. Faults are added."""
     given: dict[str, Given] = {}
@@ -230,6 +255,21 @@ def given_by_flags(flags: Mapping[str, tuple[str, Any]], faults: list[Cause]) ->
         )
         for path, (flag, raw) in flags.items()
     ]
+
+
+def value_of_text(key: Key, entry: str, text: str, faults: list[Cause]) -> Any:
+    """What a text on a command line means as the value of a key, or of an entry of its map, as in
+    the environment. Faults are added."""
+    value = _raw(key, text, "VALUE", entry, faults)
+    return value[entry] if entry else value
+
+
+def key_at(path: str) -> tuple[Key, str] | None:
+    """The key at a path, and the entry of its map where the path goes on; None: there is none."""
+    if path in KEYS:
+        return KEYS[path], ""
+    owner = _map_of(path)
+    return None if owner is None else (owner, path[len(owner.path) + 1 :])
 
 
 def dns_listeners(addresses: Iterable[str]) -> list[dict[str, str]]:

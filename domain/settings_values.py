@@ -24,7 +24,10 @@ from kudurru.domain.notation import (
 )
 from kudurru.domain.settings import Bytes, Domain, Key, SecretFile, Upstream
 
-LayerName = Literal["default", "node file", "settings file", "environment", "command line"]
+LayerName = Literal[
+    "default", "node file", "settings file", "log", "memory", "environment", "command line"
+]
+"""In order: a later one wins."""
 
 
 class Origin(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from kudurru.domain.events import (
     KEY_ADOPTED,
     LOG_EPOCH,
     LOG_PRUNED,
+    OBJECT_TYPES,
     PAYLOAD_REDACTED,
     SIGNING_KEY,
 )
@@ -45,6 +46,10 @@ class Signed(msgspec.Struct, frozen=True):
     size: int = 0  # events under the newest checkpoint that is right; 0: none is
     key: str = ""  # that signed it
     is_trusted: bool = False  # it is one of the auditor's, or follows from one
+    open_redaction: int = 0
+    """Position of the newest redaction that no checkpoint covers yet, which only a log that nodes
+    share may have for a moment; 0: there is none. Until one does, nobody with a key says that what
+    it names was erased by one of the nodes."""
 
 
 class TreeVerifier:
@@ -67,6 +72,7 @@ class TreeVerifier:
         self._keys = KeyChain(self._origins[0][1], trust.check, trust.keys)
         self._taken_at = 0  # position of the newest event that took rows or payloads away
         self._taken = ""  # which that was
+        self._redacted_at = 0  # position of the newest redaction in a log that nodes share
         self._edge = Edge.read(first, log.hashes)
         self._leaves: list[bytes] = []
         self._stored: Iterator[StoredCheckpoint]
@@ -86,8 +92,9 @@ class TreeVerifier:
         """The next row, in which nothing was wrong."""
         if self._is_damaged:
             return
-        self._follow_keys(row.type, row.seq, row.body)
-        self._follow_upkeep(row)
+        if row.type not in OBJECT_TYPES:  # those say nothing of keys and rows
+            self._follow_keys(row.type, row.seq, row.body)
+            self._follow_upkeep(row)
         if row.type == CHECKPOINT_STATE and (self._next is None or self._next.size > row.seq):
             self._seek(row.seq - 1)
         stored = self._next
@@ -146,6 +153,8 @@ class TreeVerifier:
                 f"{self._taken} is under no checkpoint, and it always is: what it names may have "
                 "been taken away by somebody who has no key",
             )
+        if self._redacted_at > self.signed.size:
+            self.signed = msgspec.structs.replace(self.signed, open_redaction=self._redacted_at)
         is_missed = newest and self._keys.is_checked and not self.signed.is_trusted
         if is_missed and not self._is_damaged:
             signer = self.signed.key or "no key"
@@ -163,7 +172,9 @@ class TreeVerifier:
         erased is signed a moment later."""
         if row.type == LOG_PRUNED:
             self._taken_at, self._taken = row.seq, "a pruning"
-        elif row.type == PAYLOAD_REDACTED and self._keys.has_begun and not self._log.is_shared:
+        elif row.type == PAYLOAD_REDACTED and self._log.is_shared:
+            self._redacted_at = row.seq
+        elif row.type == PAYLOAD_REDACTED and self._keys.has_begun:
             self._taken_at, self._taken = row.seq, "a redaction"
 
     def _since_epoch(self) -> str:

@@ -58,21 +58,21 @@ def parse_endpoints(spec: DNSRecordSetSpec) -> dict[Name, tuple[Parsed, ...]]:
         try:
             owner = names.from_text(endpoint.dns_name)
             rtype = record_types.type_from_text(endpoint.record_type)
-            rdatas = tuple(records.target_from_text(rtype, text) for text in endpoint.targets)
+            rdatas = [records.target_from_text(rtype, text) for text in endpoint.targets]
             expires = expiry_s(endpoint.expires_at) if endpoint.expires_at else None
         except ValueError:
             continue
         parsed = Parsed(
             owner,
             rtype,
-            rdatas,
+            tuple(rdatas),
             endpoint.record_ttl,
             endpoint.set_identifier,
             endpoint.disabled,
             expires,
         )
         key = names.key(owner)
-        found[key] = (*found.get(key, ()), parsed)
+        found[key] = (*found[key], parsed) if key in found else (parsed,)
     return found
 
 
@@ -88,7 +88,12 @@ def resolve_owner(
     """Which RRsets one owner serves at a moment, out of what all record sets want there: none
     outside the zone. `takes_apex_ns`: the zone's name servers are in a record set, as they are
     where it was transferred, and not in the DNSZone."""
-    if len(contributions) > 1:
+    if len(contributions) == 1 and len(contributions[0].endpoints) == 1:
+        parsed = contributions[0].endpoints[0]
+        if _is_plain(parsed, owner_key, apex_key):
+            ttl = default_ttl if parsed.ttl is None else parsed.ttl
+            return Resolved(parsed.owner, [RRset(parsed.rtype, ttl, parsed.rdatas)], {}, None)
+    elif len(contributions) > 1:
         contributions = sorted(contributions, key=lambda c: (c.created, c.key))
     owner: Name | None = None
     holders: dict[tuple[int, str], Key] = {}
@@ -116,6 +121,16 @@ def resolve_owner(
                 ttl = default_ttl if parsed.ttl is None else parsed.ttl
                 rrsets.append(RRset(parsed.rtype, ttl, parsed.rdatas, expires))
     return Resolved(owner, rrsets, problems, min(expiries, default=None))
+
+
+def _is_plain(alone: Parsed, owner_key: Name, apex_key: Name) -> bool:
+    """Whether an endpoint that has its owner to itself is served as it stands. Nearly all are."""
+    return (
+        not alone.disabled
+        and alone.expires_at_s is None
+        and owner_key != apex_key
+        and names.is_within(owner_key, apex_key)
+    )
 
 
 def _problem(parsed: Parsed, reason: Reason, message: str) -> EndpointProblem:

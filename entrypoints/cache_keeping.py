@@ -8,6 +8,7 @@ outside the interpreter.
 
 import asyncio
 import logging
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,14 @@ class CacheKeeper:
         self._path = path
         self._clock = clock
         self._is_writing = asyncio.Lock()
+        self._interval_s = 0.0
+        self._is_other = asyncio.Event()
+
+    def configure(self, interval_s: float) -> None:
+        """Time between dumps from now on; 0: there are none, also at the end."""
+        if interval_s != self._interval_s:
+            self._interval_s = interval_s
+            self._is_other.set()
 
     def restore(self, max_age_us: int) -> int:
         """Fill the cache from disk; how many answers there were. Whatever is wrong with the dump
@@ -62,14 +71,20 @@ class CacheKeeper:
                 log.warning("the cache could not be written down: %s", fault)
 
     async def dump_last(self) -> None:
+        if not self._interval_s:
+            return
         try:
             async with asyncio.timeout(LAST_DUMP_S):
                 await self.dump()
         except TimeoutError:
             log.warning("writing the cache down took more than %d s and was given up", LAST_DUMP_S)
 
-    async def keep_dumped(self, interval_s: float) -> NoReturn:
+    async def keep_dumped(self) -> NoReturn:
         """Write it down now and then, until cancelled."""
         while True:
-            await asyncio.sleep(interval_s)
+            self._is_other.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s or None):
+                    await self._is_other.wait()
+                continue
             await self.dump()

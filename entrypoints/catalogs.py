@@ -19,7 +19,6 @@ from kudurru.domain.reconcile import catalogs as rules
 from kudurru.domain.reconcile.catalogs import BrokenCatalog, Listed, Member, Present, manager_of
 from kudurru.domain.reconcile.secondaries import with_condition
 from kudurru.domain.selectors import parse_selector
-from kudurru.entrypoints.leading import lead
 from kudurru.entrypoints.steps import unhurried
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -42,24 +41,13 @@ class Catalogs:
         self._node = node
         self._writer = writer
         self._wake = asyncio.Event()
-        self._wake.set()
         self._known = frozenset[str]()  # names of the catalogs at the last look
         self._may_be_left = True  # members whose catalog went
 
     async def run(self) -> NoReturn:
         """Until it is cancelled. On a log that several nodes share, only the leader works."""
-        await lead(self._node.log.elector("catalogs"), self._keep)
-
-    def heard(self, recorded: Iterable[Recorded]) -> None:
-        """Events were taken in: zones came, went, changed their labels or were transferred."""
-        for event in recorded:
-            ref = ref_of(event.key)
-            is_new = event.type in CONTENT_TYPES or ref.name in self._known
-            if ref.kind == DNS_ZONE.name and is_new:
-                self._wake.set()
-                return
-
-    async def _keep(self) -> NoReturn:
+        self._may_be_left = True
+        self._wake.set()  # others led meanwhile
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -79,6 +67,15 @@ class Catalogs:
                 # A fault of ours must not end the server.
                 log.exception("catalogs could not be followed; please report it")
                 await asyncio.sleep(RETRY_S)
+
+    def heard(self, recorded: Iterable[Recorded]) -> None:
+        """Events were taken in: zones came, went, changed their labels or were transferred."""
+        for event in recorded:
+            ref = ref_of(event.key)
+            is_new = event.type in CONTENT_TYPES or ref.name in self._known
+            if ref.kind == DNS_ZONE.name and is_new:
+                self._wake.set()
+                return
 
     # --- deciding -----------------------------------------------------------------------
 

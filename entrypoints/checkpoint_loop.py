@@ -14,15 +14,18 @@ from kudurru.entrypoints.writer import Writer
 async def keep_checkpoints(writer: Writer, checkpointer: Checkpointer, clock: Clock) -> NoReturn:
     """Sign what happens: after so many events, or so long after the first of them. Then let it go
     out to zones, as often as those may get one."""
-    loop, policy = asyncio.get_running_loop(), checkpointer.policy
-    due: float | None = None  # when what happened is to be signed
+    loop = asyncio.get_running_loop()
+    since: float | None = None  # when the first of what is not signed happened, or was tried last
     zones_due = loop.time()
     while True:
-        if checkpointer.activity and due is None:
-            due = loop.time() + policy.interval_s
+        policy = checkpointer.policy
+        if checkpointer.activity and since is None:
+            since = loop.time()
+        due = None if since is None else since + policy.interval_s
         if due is not None and (loop.time() >= due or checkpointer.activity >= policy.events):
             is_signed = await _attempt(checkpointer, "the log", writer.checkpoint())
-            due = None if is_signed else loop.time() + policy.interval_s
+            since = None if is_signed else loop.time()
+            due = None if since is None else since + policy.interval_s
             zones_due = loop.time()
         if loop.time() >= zones_due:
             wait_us = await _publish_in_zones(writer, checkpointer, clock.now_us())

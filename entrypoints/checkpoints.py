@@ -9,10 +9,12 @@ between: signing refuses when the tree is not exactly the one that was decided o
 
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
 from kudurru.adapters.publishing import publish
+from kudurru.adapters.secret_files import write_private
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.domain.chain import origin_of
 from kudurru.domain.checkpoint import (
@@ -88,12 +90,16 @@ class Plan(msgspec.Struct, frozen=True):
 class Checkpointer:
     """The checkpoints of one node. One thread at a time, the node's."""
 
-    def __init__(self, node: Node, keys: KeyFolder, policy: CheckpointPolicy) -> None:
-        """Raises: StorageFailed when the key cannot be read or made."""
+    def __init__(
+        self, node: Node, keys: KeyFolder, policy: CheckpointPolicy, copy: Path | None = None
+    ) -> None:
+        """`copy` is the file that has the newest checkpoint beside the log. Raises: StorageFailed
+        when the key cannot be read or made."""
         self._node = node
         self._log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
         self._keys = keys
-        self.policy = policy
+        self._copy = copy
+        self.policy = policy  # replaced when the settings change
         self.origin = origin_of(node.log.log_id, node.log.epoch)
         self.is_new_key = False
         self.why_not = ""  # why nothing can be signed
@@ -259,6 +265,7 @@ class Checkpointer:
         if newest is None:  # something was done for which there was no key
             return StoredCheckpoint(0, "", b"")
         self.size = newest.size
+        self._write_copy(newest)
         self._publish_to_files(newest)
         return newest
 
@@ -274,6 +281,18 @@ class Checkpointer:
         return newest if newest and newest.size == self._log.head().seq else None
 
     # --- publishing ---------------------------------------------------------------------
+
+    def _write_copy(self, checkpoint: StoredCheckpoint) -> None:
+        """After the log has it: a copy that is older than the log says nothing against it."""
+        if self._copy is None:
+            return
+        try:
+            write_private(self._copy, checkpoint.note.encode())
+        except OSError as error:
+            message = f"{self._copy} cannot be written: {error.strerror}"
+            self.complain(str(self._copy), StorageFailed(message))
+        else:
+            self.cleared(str(self._copy))
 
     def _publish_to_files(self, checkpoint: StoredCheckpoint) -> None:
         now_us = self._node.clock.now_us()
@@ -294,6 +313,10 @@ class Checkpointer:
         if target not in self._failed:
             self._failed.add(target)
             log.warning("no checkpoint for %s: %s", target, error)
+
+    def failing(self) -> list[str]:
+        """Where checkpoints did not go when it was tried last."""
+        return sorted(self._failed)
 
     def cleared(self, target: str) -> None:
         self._failed.discard(target)

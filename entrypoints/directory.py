@@ -7,7 +7,7 @@ command takes the lock for itself, or only reads.
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.adapters.query_log.store import purge
 from kudurru.adapters.sealing import NodeKey
@@ -43,23 +44,27 @@ from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.later import Later
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, EventLog, VerifiableLog
+from kudurru.domain.settings import Settings
+from kudurru.domain.settings_changes import Layer, layer_of
 from kudurru.domain.signed_note import VerifierKey, parse_key
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket, restoring, upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy, Plan
+from kudurru.entrypoints.explaining import explain_unserved
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     BlockingState,
     ExplainRequest,
     checked_client,
     read_blocking,
-    read_explanation,
     to_blocking,
 )
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocation
 from kudurru.entrypoints.list_service import ListRow, stored_rows, take_up_lists
+from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
 from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.rpc import RemoteService, connect
 from kudurru.entrypoints.service import (
@@ -76,6 +81,7 @@ from kudurru.entrypoints.service import (
     erased,
     export_zone,
     pruned,
+    read_conditions,
     read_info,
     read_list,
     read_object,
@@ -83,12 +89,14 @@ from kudurru.entrypoints.service import (
     to_change,
     to_mark,
 )
+from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.snapshots import (
     SHORT_REPLAY,
     forget_snapshot,
     load_snapshot,
     try_to_save,
 )
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, Tokens, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
@@ -101,6 +109,8 @@ from kudurru.projections.zones_as_of import ZonesAsOf
 LOCK_PATIENCE_S = 10.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
+
+NO_SOURCES = Sources(None, {})
 
 NOBODY = FixedNeighbours()
 
@@ -127,8 +137,11 @@ def open_service(
     write: bool,
     on_damage: Callable[[LogDamaged], None],
     secrets_key: str = "",
+    sources: Sources = NO_SOURCES,
+    settings: Settings | None = None,
 ) -> Iterator[Service]:
-    """The service of a directory. `secrets_key` is as the setting; a server has its own. Where the
+    """The service of a directory. `secrets_key` is as the setting, `sources` is where settings come
+    from, and `settings` are those that its server would have; one that runs has its own. Where the
     log is damaged, what is before that can be read, and `on_damage` is told.
 
     Raises: Busy when another process holds it and does not answer; StorageFailed and LogNewer as
@@ -144,7 +157,14 @@ def open_service(
             with open_reader(data) as node:
                 replay_verified(node, on_damage=on_damage, snapshot_in=directory)
                 keyring = keyring_of(directory, node, secrets_key)
-                yield LocalService(node, who, keyring=keyring, lists=directory.lists)
+                yield LocalService(
+                    node,
+                    who,
+                    keyring=keyring,
+                    lists=directory.lists,
+                    sources=sources,
+                    settings=settings,
+                )
             return
         lock_or_remote = _acquire(directory)
         if isinstance(lock_or_remote, RemoteService):
@@ -165,10 +185,28 @@ def open_service(
             lists=directory.lists,
             query_log=directory.querylog,
             forget=partial(forget_snapshot, directory),
+            sources=sources,
         )
         checkpointer.take_if_active()
         if node.position - snapshot >= SHORT_REPLAY:
             try_to_save(directory, node)
+
+
+def running(data: Path) -> RemoteService | None:
+    """The server that holds a directory; None where none does, or there is no directory."""
+    try:
+        return connect(command_socket.find(open_data_dir(data)))
+    except NotFound:
+        return None
+
+
+def settings_layer(data: Path) -> Layer:
+    """What the log of a directory says of settings; nothing where there is no log yet."""
+    try:
+        with open_reader(data) as node:
+            return layer_of(node.log)
+    except NotFound:
+        return Layer()
 
 
 def keyring_of(
@@ -186,7 +224,8 @@ def open_checkpointer(
     """Of a directory whose lock the caller holds. Raises: StorageFailed."""
     origin = origin_of(node.log.log_id, node.log.epoch)
     keys = KeyFolder(directory.keys, origin, SystemEntropy())
-    return Checkpointer(node, keys, policy or CheckpointPolicy())
+    copy = None if isinstance(node.log, MemoryEventLog) else directory.checkpoint
+    return Checkpointer(node, keys, policy or CheckpointPolicy(), copy)
 
 
 def adopted_keys(data: Path, node: Node) -> list[VerifierKey]:
@@ -229,6 +268,8 @@ def open_log(directory: DataDir, *, create: bool) -> Iterator[VerifiableLog]:
         damages = verify(log, tail=TAIL_ROWS, trust=trust_of()).damages
         if damages:
             raise damages[0]
+        if (damage := first_difference(directory, log, (), SystemEntropy())) is not None:
+            raise damage
         yield log
     finally:
         log.close()
@@ -294,7 +335,7 @@ def replay(
     if follower is None:
         follower = node.views.follower if zones else node.views.objects_only
     events = node.log.read(follower.position, upto)
-    with nothing_collected():
+    with nothing_collected(), node.objects.rebuilding():
         count = follower.feed(events if seen is None else _telling(events, seen))
     if node.log.oldest() != oldest:
         # What went may have been needed to see what a change took away.
@@ -363,14 +404,20 @@ def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
     return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
 
 
-def explain_as_of(data: Path, node: Node, upto: Position, request: ExplainRequest) -> Explanation:
+def explain_as_of(
+    data: Path,
+    node: Node,
+    upto: Position,
+    request: ExplainRequest,
+    settings: Settings | None = None,
+) -> Explanation:
     """Why a client got what it got at a position, by lists as they are now. The node's views are
     empty."""
     replay(node, upto)
     take_up_lists(node, open_data_dir(data).lists)
     event = node.log.get(upto)
     now_us = event.ts if event is not None else 0
-    return read_explanation(node, request, NOBODY, now_us=now_us)
+    return explain_unserved(node, request, settings, now_us)
 
 
 def _reply(pipeline: Pipeline, packet: bytes, client: str = LOOPBACK) -> bytes:
@@ -410,6 +457,8 @@ class LocalService:
         lists: Path | None = None,
         query_log: Path | None = None,
         forget: Callable[[], None] = lambda: None,
+        sources: Sources = NO_SOURCES,
+        settings: Settings | None = None,
     ) -> None:
         """`lists` is the folder of what a server fetched; without it only inline sources count.
         `forget` takes away what was derived from the log and may hold what was erased."""
@@ -420,6 +469,8 @@ class LocalService:
         self._lists = lists
         self._keyring = keyring
         self._forget = forget
+        self._sources = sources
+        self._settings = settings
 
     def change(self, request: ChangeRequest) -> Result:
         return self._node.commit(to_change(request, self._who))
@@ -433,13 +484,16 @@ class LocalService:
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return read_problems(self._node, key)
 
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        return read_conditions(self._node, key)
+
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         self._take_up_lists()
         return answer(self._node, packet, client)
 
     def explain(self, request: ExplainRequest) -> Explanation:
         self._take_up_lists()
-        return read_explanation(self._node, request, NOBODY)
+        return explain_unserved(self._node, request, self._settings)
 
     def _take_up_lists(self) -> None:
         """Filter by what the last server of this directory had fetched."""
@@ -516,6 +570,23 @@ class LocalService:
                 raise restoring.cut_off(undertaking, len(seqs), error) from error
         return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
 
+    def settings(self) -> list[dict[str, Any]]:
+        return self._live_settings().rows()
+
+    def patch_settings(self, request: PatchRequest) -> PatchReply:
+        live = self._live_settings()
+        planned = live.plan(request, self._who)
+        if planned.change is None:
+            return planned.reply
+        with planned.draft or nullcontext():
+            return live.finish(planned, self._node.commit(planned.change))
+
+    def _live_settings(self) -> LiveSettings:
+        """As a server would have them."""
+        live = LiveSettings(self._sources, self._node.clock)
+        live.take_up(self._node.log)
+        return live
+
     def create_key(self, request: KeyRequest) -> Result:
         who = because(self._who, request.reason)
         return self._node.commit(self._keys().creation(request, who, SystemEntropy()))
@@ -529,6 +600,19 @@ class LocalService:
     def _keys(self) -> Keyring:
         assert self._keyring is not None, "a node without a data directory has no keys"
         return self._keyring
+
+    def create_token(self, request: TokenRequest) -> NewToken:
+        who = because(self._who, request.reason)
+        change, new = Tokens(self._node).creation(request, who, SystemEntropy())
+        self._node.commit(change)
+        return new
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        who = because(self._who, reason)
+        return self._node.commit(Tokens(self._node).revocation(name, who))
+
+    def token_states(self) -> list[TokenState]:
+        return Tokens(self._node).states()
 
     def mark(self, request: MarkRequest) -> int:
         return self._node.commit(to_mark(request, self._who)).seq

@@ -71,4 +71,4 @@ class EarlyHandler:
     def samples(self) -> Iterator[Sample]:
         """What was answered so, for the metrics."""
         for rcode, count in self._answered.items():
-            yield Sample("dns_responses_total", (RCODE_NAMES[rcode],), count)
+            yield Sample("dns_responses_total", ("none", RCODE_NAMES[rcode], "early"), count)

@@ -39,25 +39,6 @@ class Onward(Protocol):
         ...
 
 
-class NoServer:
-    """Implements `Onward` where no server runs: whoever starts one knows its settings."""
-
-    def is_forwarded(self, key: names.Name, zone: names.Name | None) -> bool:
-        del key, zone
-        return False
-
-    def admits(self, client: str) -> bool:
-        del client
-        return True
-
-    def way_of(
-        self, key: names.Name, rtype: int, client: str, upstreams: Sequence[str]
-    ) -> tuple[Way, Sequence[str]]:
-        del key, rtype, client
-        return "forward", upstreams
-
-
-_NO_SERVER = NoServer()
 _BY: dict[Way, By] = {
     "forward": "resolver", "special": "special", "nobody": "nobody", "not-allowed": "nobody",
 }  # fmt: skip
@@ -100,7 +81,7 @@ def read_explanation(
     node: Node,
     request: ExplainRequest,
     neighbours: Neighbours,
-    onward: Onward = _NO_SERVER,
+    onward: Onward,
     *,
     now_us: int | None = None,
 ) -> Explanation:

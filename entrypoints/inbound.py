@@ -3,14 +3,14 @@ one, because they share the node, its writer and its keys."""
 
 import random
 import secrets
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from kudurru.adapters.dns.transfer_client import AsyncTransferClient
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.refresh_times import RefreshTimes
 from kudurru.entrypoints.catalogs import Catalogs
 from kudurru.entrypoints.keyring import Keyring
+from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.secondaries import Secondaries
 from kudurru.entrypoints.updates import Updates
 from kudurru.entrypoints.wiring import Node
@@ -20,7 +20,7 @@ from kudurru.projections.pipeline.signatures import Signatures
 
 
 class Inbound:
-    """`control` answers messages; what `runnables` gives runs until the server stops."""
+    """`control` answers messages; `add_to` adds what has to run beside that."""
 
     def __init__(
         self,
@@ -51,13 +51,12 @@ class Inbound:
             now_s=lambda: node.clock.now_us() // 1_000_000,
         )
 
-    def runnables(self) -> dict[str, Coroutine[Any, Any, Any]]:
-        """By name. Without a log to write to, updates are still answered: refused."""
-        found: dict[str, Coroutine[Any, Any, Any]] = {"updates": self._updates.run()}
+    def add_to(self, runner: Runner) -> None:
+        """Without a log to write to, updates are still answered: refused."""
+        runner.add("updates", self._updates.run)
         if self._node.why_not_writable is None:
-            found["secondaries"] = self._secondaries.run()
-            found["catalogs"] = self._catalogs.run()
-        return found
+            runner.add("secondaries", self._secondaries.run, leader_only=True)
+            runner.add("catalogs", self._catalogs.run, leader_only=True)
 
     def refresh(self, zone: str) -> str:
         """Ask the primaries of a secondary zone now, by object name or DNS name. Raises:

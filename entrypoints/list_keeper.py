@@ -36,7 +36,7 @@ from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.lists.matcher import Matcher, Union
 from kudurru.domain.lists.table import Table, Unusable
 from kudurru.domain.objects import Key, ref_of
-from kudurru.domain.ports import Clock, Elector, Entropy
+from kudurru.domain.ports import Clock, Entropy
 from kudurru.domain.reconcile.blocklists import (
     NEVER_FETCHED,
     Arrived,
@@ -102,6 +102,7 @@ class ListKeeper:
         self._write_status = write_status
         self._options = options or ListOptions()
         self._run_job = run_job
+        self._room = asyncio.Semaphore(self._options.concurrency)
         self._states: States = {}
         self._table: Table | None = None
         self._forced: set[str] = set()
@@ -112,8 +113,7 @@ class ListKeeper:
         self._settled = asyncio.Event()
         self._fetches: Counter[str] = Counter()
         self._builds: Counter[str] = Counter()
-        self.is_leader = True
-        """Every node fetches for itself; one writes what became of it into statuses."""
+        self._is_leader = False  # each node fetches for itself; one writes statuses
 
     # --- starting -----------------------------------------------------------------------
 
@@ -164,6 +164,13 @@ class ListKeeper:
         finally:
             self._view.on_lists = lambda: None
 
+    def configure(self, options: ListOptions) -> None:
+        """Take other settings. Fetches that are under way end as they began."""
+        if options.concurrency != self._options.concurrency:
+            self._room = asyncio.Semaphore(options.concurrency)
+        self._options = options
+        self._wake()
+
     def _wake(self) -> None:
         """Lists changed: something may be due, or wanted no more."""
         self._due.set()
@@ -193,7 +200,6 @@ class ListKeeper:
         ]
 
     async def _fetch_loop(self, tasks: asyncio.TaskGroup) -> NoReturn:
-        room = asyncio.Semaphore(self._options.concurrency)
         while True:
             self._due.clear()
             now_us = self._clock.now_us()
@@ -201,7 +207,7 @@ class ListKeeper:
             for want in todo.fetch:
                 self._busy.add(want.id)
                 self._forced.discard(want.id)
-                tasks.create_task(self._fetch(want, room), name=f"lists: {want.id}")
+                tasks.create_task(self._fetch(want), name=f"lists: {want.id}")
             if not self._busy:
                 self._unbuilt.set()  # where nothing has to be fetched, that may still be due
             await self._write_statuses()
@@ -213,10 +219,10 @@ class ListKeeper:
                 async with asyncio.timeout(wait_s):
                     await self._due.wait()
 
-    async def _fetch(self, want: Want, room: asyncio.Semaphore) -> None:
+    async def _fetch(self, want: Want) -> None:
         spool = self._files.new_path()
         try:
-            async with room:
+            async with self._room:
                 result = await self._attempt(want, spool)
             async with self._bodies:
                 outcome = await self._take_in(want, result, spool)
@@ -275,18 +281,14 @@ class ListKeeper:
         except OSError as error:
             log.warning("the states of lists are not saved: %s", error.strerror)
 
-    async def lead(self, elector: Elector) -> NoReturn:
-        """Write statuses only while this node is the one that does, among those on one log."""
-        self.is_leader = False
+    async def run_reports(self) -> None:
+        """Write into statuses what became of fetches, until it is cancelled."""
+        self._is_leader = True
+        self._due.set()
         try:
-            while True:
-                await elector.campaign()
-                self.is_leader = True
-                self._due.set()
-                await elector.lost()
-                self.is_leader = False
+            await asyncio.Event().wait()
         finally:
-            await elector.resign()
+            self._is_leader = False
 
     # --- building -----------------------------------------------------------------------
 
@@ -361,7 +363,7 @@ class ListKeeper:
     # --- telling ------------------------------------------------------------------------
 
     async def _write_statuses(self) -> None:
-        if not self.is_leader:
+        if not self._is_leader:
             return
         for key, state in list(self._view.lists.items()):
             sources = sources_status(state.spec, self._states, state.inline)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from kudurru.entrypoints.escaping import escape
+from kudurru.entrypoints.escaping import escape, plain_json
 
 
 class TextFormatter(logging.Formatter):
@@ -17,7 +17,7 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return msgspec.json.encode(_fields(record)).decode()
+        return plain_json(msgspec.json.encode(_fields(record)).decode())
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:
@@ -56,9 +56,13 @@ def start(level: str, form: str) -> None:
     """`level` and `form` as the settings log.level and log.format have them."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    logging.basicConfig(
-        level={"warn": "WARNING"}.get(level, level.upper()), handlers=[handler], force=True
-    )
+    logging.basicConfig(handlers=[handler], force=True)
+    set_level(level)
     logging.getLogger("apscheduler").setLevel("ERROR")  # not of every job that ran
+
+
+def set_level(level: str) -> None:
+    """As the setting log.level has it."""
+    logging.getLogger().setLevel(level.upper())
     # aioquic tells of every connection and of every fault of a client: anybody could fill the log.
     logging.getLogger("quic").setLevel(logging.DEBUG if level == "debug" else logging.CRITICAL)

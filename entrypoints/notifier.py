@@ -34,7 +34,6 @@ from kudurru.domain.reconcile.notifies import (
     status_with,
 )
 from kudurru.entrypoints.keyring import Keyring
-from kudurru.entrypoints.leading import lead
 from kudurru.entrypoints.wiring import Change, Node
 
 log = logging.getLogger("kudurru")
@@ -101,10 +100,7 @@ class Notifier:
             self._socket.close()
 
     async def run_reports(self) -> NoReturn:
-        """Keep what the status of zones says of their secondaries, where this node leads."""
-        await lead(self._node.log.elector("notifies"), self._keep_reported)
-
-    async def _keep_reported(self) -> NoReturn:
+        """Keep what the status of zones says of their secondaries, while this node leads."""
         while True:
             await self._report()
             await self._has_news.wait()

@@ -71,7 +71,7 @@ class Resolving:
         acl: AclSettings,
     ) -> None:
         """Take settings. Upstreams that are still named keep their connections and health."""
-        _check(upstreams)
+        check_upstreams(upstreams)
         self._groups = upstreams.groups
         self._policy_routes: dict[tuple[str, ...], Route | None] = {}
         self._carriers.ca = upstreams.ca
@@ -140,6 +140,10 @@ class Resolving:
         yield Sample("resolver_rebind_blocked_total", (), seen.rebound)
         for upstream in self._upstreams.values():
             yield from _upstream_samples(upstream)
+
+    def unhealthy(self) -> list[str]:
+        """Upstreams that do not answer just now."""
+        return [text for text, one in self._upstreams.items() if not one.statistics().is_healthy]
 
     def flush(self, name: str, *, subtree: bool = False) -> int:
         """How many answers were forgotten; an empty name is all. Raises Invalid."""
@@ -276,7 +280,7 @@ def _addresses(texts: Iterable[str]) -> list[UpstreamAddress]:
     return [entry.address for entry in entries]
 
 
-def _check(upstreams: UpstreamSettings) -> None:
+def check_upstreams(upstreams: UpstreamSettings) -> None:
     """Raises Invalid for upstreams that could never be asked."""
     lists = [*upstreams.groups.values(), upstreams.fallback, *upstreams.conditional.values()]
     texts = [text for texts in lists for text in texts if text not in upstreams.groups]
@@ -351,6 +355,7 @@ def _upstream_samples(upstream: Upstream) -> Iterator[Sample]:
     for reason, count in seen.failures.items():
         yield Sample("upstream_failures_total", (label, reason), count)
     yield Sample("upstream_mismatched_total", (label,), seen.mismatched)
+    yield Sample("upstream_cookies", (label,), seen.has_cookies)
     yield Sample("upstream_inflight", (label,), seen.in_flight)
     yield Sample("upstream_latency_seconds_total", (label,), seen.latency_us / 1_000_000)
     yield Sample("upstream_healthy", (label,), seen.is_healthy)

@@ -32,14 +32,15 @@ from kudurru.domain.errors import (
 from kudurru.domain.events import Who
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.kinds.meta import NOT_UNICODE
-from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.objects import Key
 from kudurru.entrypoints import service
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.list_service import ListRow
+from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     LOOPBACK,
@@ -50,10 +51,12 @@ from kudurru.entrypoints.service import (
     ListReply,
     ListRequest,
     MarkRequest,
+    as_key,
     manifest_from_wire,
     manifest_to_wire,
 )
 from kudurru.entrypoints.steps import PER_STEP, no_collections
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Result
 
@@ -82,6 +85,7 @@ class ChangeHeader(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     imported_serials: dict[str, int]
     allow_mass_change: bool = False
+    is_versioned: bool = False
 
 
 # --- client -----------------------------------------------------------------------------------
@@ -127,6 +131,7 @@ class RemoteService:
             reason=request.reason,
             imported_serials=request.imported_serials,
             allow_mass_change=request.allow_mass_change,
+            is_versioned=request.is_versioned,
         )
         self._send(["change", msgspec.to_builtins(header)])
         for part in objects:
@@ -141,6 +146,9 @@ class RemoteService:
 
     def problems(self, key: Key) -> list[dict[str, Any]]:
         return self._call("problems", key)  # type: ignore[no-any-return]  # as the server sent it
+
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        return self._call("conditions", key)  # type: ignore[no-any-return]  # as the server sent it
 
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         return self._call("query", [packet, client])  # type: ignore[no-any-return]  # as the server sent it
@@ -191,6 +199,16 @@ class RemoteService:
     def cache_flush(self, name: str, *, subtree: bool = False) -> int:
         return msgspec.convert(self._call("cache-flush", FlushRequest(name, subtree)), int)
 
+    def doctor(self) -> Report:
+        return msgspec.convert(self._call("doctor", None), Report)
+
+    def settings(self) -> list[dict[str, Any]]:
+        return self._call("settings", None)  # type: ignore[no-any-return]  # as the server sent it
+
+    def patch_settings(self, request: PatchRequest) -> PatchReply:
+        found = self._call("settings-patch", msgspec.to_builtins(request))
+        return msgspec.convert(found, PatchReply)
+
     def create_key(self, request: KeyRequest) -> Result:
         return msgspec.convert(self._call("create-key", msgspec.to_builtins(request)), Result)
 
@@ -199,6 +217,15 @@ class RemoteService:
 
     def key_states(self) -> list[KeyState]:
         return msgspec.convert(self._call("key-states", None), list[KeyState])
+
+    def create_token(self, request: TokenRequest) -> NewToken:
+        return msgspec.convert(self._call("create-token", msgspec.to_builtins(request)), NewToken)
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        return msgspec.convert(self._call("revoke-token", [name, reason]), Result)
+
+    def token_states(self) -> list[TokenState]:
+        return msgspec.convert(self._call("token-states", None), list[TokenState])
 
     def mark(self, request: MarkRequest) -> int:
         return msgspec.convert(self._call("mark", msgspec.to_builtins(request)), int)
@@ -317,6 +344,13 @@ class RpcServer:
         finally:
             os.umask(before)
 
+    async def run(self) -> None:
+        """Once it has started, until it is cancelled."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.stop()
+
     async def stop(self) -> None:
         """Commands that are under way get DRAIN_S for their answers."""
         self._is_stopping = True
@@ -388,13 +422,6 @@ def _as_call(value: Any) -> tuple[str, Any]:
             raise Invalid("request", [Cause("", "not [method, argument]")])
 
 
-def as_key(value: Any) -> Key:
-    """A key that a client sent. Raises: Invalid."""
-    if isinstance(value, str) and value.count("/") == 2 and value.partition("/")[0] in KINDS:
-        return Key(value)
-    raise Invalid("request", [Cause("", f"{value!r} is no key of an object")])
-
-
 async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> ChangeRequest:
     """The change and its frames of objects. Every frame is read even after a fault, so that the
     connection stays in step and the client gets the answer."""
@@ -434,6 +461,7 @@ async def _receive_change(reader: asyncio.StreamReader, argument: Any) -> Change
         reason=header.reason,
         imported_serials=header.imported_serials,
         allow_mass_change=header.allow_mass_change,
+        is_versioned=header.is_versioned,
     )
 
 

@@ -1,7 +1,6 @@
 """Generated files: schemas and reference pages. `python -m kudurru.entrypoints.schemas` writes them
 into the tree, and a test compares what is committed with what the code means."""
 
-import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,9 @@ from kudurru.adapters.kubernetes.rbac import FEATURES, manifests
 from kudurru.domain.kinds.meta import API_VERSION, ObjectMeta
 from kudurru.domain.kinds.registry import KINDS, Kind
 from kudurru.domain.settings_docs import settings_reference, settings_schema
-from kudurru.entrypoints.cli.main import COMMANDS
+from kudurru.entrypoints.cli.main import COMMANDS, command_of
+from kudurru.entrypoints.rest import openapi
+from kudurru.entrypoints.rest.app import all_routes
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _COMMANDS_HEAD = """# Commands
@@ -40,6 +41,7 @@ def generated() -> dict[str, str]:
     for feature in FEATURES:
         text = _manifests(*manifests(feature))
         files[f"schemas/rbac/{feature.name}.yaml"] = f"# {feature.about}\n{text}"
+    files["schemas/openapi.json"] = _text(openapi.document(all_routes()))
     files["docs/reference/settings.md"] = settings_reference()
     files["docs/reference/commands.md"] = commands_reference()
     return files
@@ -83,11 +85,8 @@ class _Plain(yaml.SafeDumper):
 def commands_reference() -> str:
     """A page of every command, its arguments and options."""
     parts = [_COMMANDS_HEAD]
-    for name, (module, about) in COMMANDS.items():
-        from typer.main import get_command
-
-        app = importlib.import_module(f"kudurru.entrypoints.cli.{module}").app
-        parts += _command_pages(f"kudurru {name}", get_command(app), about)
+    for name, (_, about) in COMMANDS.items():
+        parts += _command_pages(f"kudurru {name}", command_of(name), about)
     return "\n".join(parts)
 
 

@@ -47,7 +47,6 @@ from kudurru.domain.reconcile.secondaries import (
     Settled,
     manager_of,
 )
-from kudurru.entrypoints.leading import lead
 from kudurru.entrypoints.steps import no_collections, unhurried
 from kudurru.entrypoints.wiring import STEPPED_MIN, Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -154,28 +153,7 @@ class Secondaries:
     # --- running ------------------------------------------------------------------------
 
     async def run(self) -> NoReturn:
-        """Until it is cancelled."""
-        await lead(self._node.log.elector("secondaries"), self._keep)
-
-    def wake(self) -> None:
-        """Look again: zones changed, or time passed."""
-        self._wake.set()
-
-    def heard(self, recorded: Iterable[Recorded]) -> None:
-        """Events were taken in: zones may have come or gone, or a secondary zone's records were
-        changed by a restore or an undo."""
-        for event in recorded:
-            kind = event.key.partition("/")[0]
-            if kind == DNS_ZONE.name and event.type != OBJECT_STATUS:
-                self._may_have_orphans |= event.type == OBJECT_DELETED
-                self.wake()
-            elif kind == DNS_RECORD_SET.name:
-                zone = event.scope.partition("/")[2]
-                if zone in self._tracked:
-                    self._suspect.add(zone)
-                    self.wake()
-
-    async def _keep(self) -> NoReturn:
+        """Until it is cancelled; again, when this node leads again."""
         self._times = await asyncio.to_thread(self._file.load)
         try:
             async with asyncio.TaskGroup() as group:
@@ -196,6 +174,24 @@ class Secondaries:
             self._tracked.clear()
             if self._are_times_new:
                 self._file.save(self._times)
+
+    def wake(self) -> None:
+        """Look again: zones changed, or time passed."""
+        self._wake.set()
+
+    def heard(self, recorded: Iterable[Recorded]) -> None:
+        """Events were taken in: zones may have come or gone, or a secondary zone's records were
+        changed by a restore or an undo."""
+        for event in recorded:
+            kind = event.key.partition("/")[0]
+            if kind == DNS_ZONE.name and event.type != OBJECT_STATUS:
+                self._may_have_orphans |= event.type == OBJECT_DELETED
+                self.wake()
+            elif kind == DNS_RECORD_SET.name:
+                zone = event.scope.partition("/")[2]
+                if zone in self._tracked:
+                    self._suspect.add(zone)
+                    self.wake()
 
     def _reconcile(self) -> None:
         """Know the secondary zones that there are now."""

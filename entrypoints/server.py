@@ -1,9 +1,8 @@
 """`kudurru serve`: a node with its listeners, one process, one event loop.
 
-Started in order: lock, sockets, listeners (SERVFAIL until there is data), snapshot and replay, the
-writer, the command socket; then the ready line. Stopped in reverse. A task that ends by itself is a
-fault: the server stops in order and exits with 1, because a half-working name server is worse than
-none.
+Started in order: lock, sockets, listeners (SERVFAIL until there is data), snapshot and replay, what
+`entrypoints.runner` runs; then the ready line. Stopped in reverse, so that queries are answered
+until nothing else is left to do.
 """
 
 import asyncio
@@ -12,121 +11,53 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
-
-from kudurru import __version__
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
-from kudurru.adapters.http_ops import HttpServer, health_routes
-from kudurru.adapters.lists.files import ListFiles
-from kudurru.adapters.metrics import metrics_routes
 from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
-from kudurru.adapters.refresh_times import RefreshTimes
-from kudurru.adapters.secret_files import secret_in
-from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.sqlite.lock import DirectoryLock
-from kudurru.domain.commands import UpdateStatus
-from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged, NotFound
+from kudurru.adapters.timers import LoopTimers
+from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
-from kudurru.domain.filtering.policies import BlockDefaults
-from kudurru.domain.kinds.blocklist import BlockListStatus
-from kudurru.domain.objects import Key
-from kudurru.domain.ports import PacketEngine
-from kudurru.domain.settings import (
-    AclSettings,
-    BlockingSettings,
-    CacheSettings,
-    QuerylogSettings,
-    RatelimitSettings,
-    ResolverSettings,
-    TlsSettings,
-    TsigSettings,
-    UpstreamSettings,
-)
-from kudurru.domain.settings import Listener as Configured
+from kudurru.domain.ports import EventLog
+from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
-from kudurru.entrypoints import command_socket, demo, restoring
-from kudurru.entrypoints.cache_keeping import CacheKeeper
+from kudurru.entrypoints import command_socket, demo, logs
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
-from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
-from kudurru.entrypoints.directory import (
-    UNREADABLE,
-    keyring_of,
-    open_checkpointer,
-    pipeline_of,
-    trust_of,
-)
-from kudurru.entrypoints.early import EarlyHandler
-from kudurru.entrypoints.filtering import (
-    BlockingRequest,
-    ExplainRequest,
-    checked_client,
-    read_blocking,
-    read_explanation,
-    to_blocking,
-)
-from kudurru.entrypoints.health import list_samples, metrics_of, notify_samples, transfer_samples
-from kudurru.entrypoints.inbound import Inbound
-from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
-from kudurru.entrypoints.list_keeper import ListKeeper
-from kudurru.entrypoints.list_options import ListOptions
-from kudurru.entrypoints.list_service import status_of
-from kudurru.entrypoints.listeners import (
-    bind_listeners,
-    certificate_samples,
-    certificates_of,
-    close,
-    engines_of,
-    keep_fresh,
-    stop_all,
-)
+from kudurru.entrypoints.checkpoints import Checkpointer
+from kudurru.entrypoints.directory import UNREADABLE, trust_of
+from kudurru.entrypoints.doctor import Patient, examine
+from kudurru.entrypoints.front import Front
+from kudurru.entrypoints.health import controller_samples, runner_samples, store_samples
+from kudurru.entrypoints.hot_settings import block_defaults, follow_settings
+from kudurru.entrypoints.listeners import certificates_of, keep_fresh
+from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.log_place import open_event_log
-from kudurru.entrypoints.notifier import Notifier
-from kudurru.entrypoints.query_logging import QueryLog
-from kudurru.entrypoints.resolving import Resolving, resolved
-from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
-from kudurru.entrypoints.rpc import RpcServer, as_key
-from kudurru.entrypoints.service import (
-    ChangeRequest,
-    FlushRequest,
-    ListRequest,
-    MarkRequest,
-    because,
-    erased,
-    export_zone,
-    pruned,
-    read_info,
-    read_list,
-    read_object,
-    read_problems,
-    to_change,
-    to_mark,
-)
-from kudurru.entrypoints.snapshot_job import SnapshotJob
-from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
-from kudurru.entrypoints.wiring import Change, Node
+from kudurru.entrypoints.operations import Operations
+from kudurru.entrypoints.parts import Parts, open_parts
+from kudurru.entrypoints.published import first_difference
+from kudurru.entrypoints.readiness import Readiness
+from kudurru.entrypoints.retention import OldRows
+from kudurru.entrypoints.rpc import Handler, RpcServer
+from kudurru.entrypoints.runner import Runner
+from kudurru.entrypoints.serve_options import ServeOptions
+from kudurru.entrypoints.service import ChangeRequest, to_change
+from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
-from kudurru.projections.pipeline.ingress import Identity
-from kudurru.projections.pipeline.pipeline import Pipeline
-from kudurru.projections.pipeline.ratelimit import RateLimiter
-from kudurru.projections.pipeline.signatures import Signatures
-from kudurru.projections.pipeline.transfers import Transfers
 
 log = logging.getLogger("kudurru")
+
+ROLE = "controller"
+"""What nodes on one log campaign for: the leader-only part of them all."""
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a busy thread may hold the interpreter while a query waits. At Python's 5 ms the latency
 beside one is ten times this; the cost per query is the same (measured: docs/decisions)."""
-
-PORT_TRIES = 20
 
 EARLY_MIN = 10_000
 """Events to replay that take long enough, a third of a second, to answer meanwhile."""
@@ -134,173 +65,129 @@ COLLECT_AFTER = 50_000
 """Objects more than before, until Python looks for cycles among them. What a query leaves behind is
 freed by counting; at Python's 700 looking costs a forwarded query as much as all else together."""
 
-MICROSECOND = timedelta(microseconds=1)
-
 SLICE = 500
 """Events replayed before the loop may answer a query."""
-
-
-class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `serve` needs of the settings."""
-
-    data: Path
-    node_name: str = ""  # what hostname.bind answers; empty: nothing
-    listeners: tuple[Configured, ...]
-    tls: TlsSettings = TlsSettings()
-    store: str = ""  # as the setting: where the log is
-    http: str = "127.0.0.1:8080"
-    ops: str = "127.0.0.1:8081"
-    metrics: str = "127.0.0.1:9153"
-    sockets: int = 1
-    coalesce_s: float = 0.25
-    lameduck_s: float = 5.0
-    ratelimit: RatelimitSettings = RatelimitSettings()
-    blocking: BlockingSettings = BlockingSettings()
-    querylog: QuerylogSettings = QuerylogSettings()
-    acl: AclSettings = AclSettings()
-    upstreams: UpstreamSettings = UpstreamSettings()
-    resolver: ResolverSettings = ResolverSettings()
-    cache: CacheSettings = CacheSettings()
-    lists: ListOptions = ListOptions()
-    with_demo: bool = False
-    pid_file: Path | None = None
-    strict: bool = False
-    checkpoints: CheckpointPolicy = CheckpointPolicy()
-    trusted_keys: tuple[str, ...] = ()
-    snapshot_interval_s: float = 0.0  # 0: only when it stops
-    secrets_key: str = ""
-    tsig: TsigSettings = TsigSettings()
 
 
 class Server:
     """One run of a node. `run` returns when a signal or `stop` ended it."""
 
-    def __init__(self, options: ServeOptions) -> None:
-        self._options = options
+    def __init__(self, live: LiveSettings, options_of: Callable[[Settings], ServeOptions]) -> None:
+        self._live = live
+        self._options_of = options_of
+        self._options = options = options_of(live.current)
         self._stopping = asyncio.Event()
-        self._is_hurried = False
-        self.is_synced = False
-        self.is_lameduck = False
-        self._node: Node | None = None
-        self._keyring: Keyring | None = None
-        self._notifier: Notifier | None = None
+        self._hurry = asyncio.Event()
+        self._readiness = Readiness(self.invalidate)
+        self._readiness.add_obstacles(self._why_not_whole)
+        self._readiness.add_warnings(self._troubles)
         self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
-        self._engines: list[tuple[str, PacketEngine]] = []  # by protocol
-        self._early: EarlyHandler | None = None
+        self._node: Node | None = None
+        self._parts: Parts | None = None
+        self._front: Front | None = None
         self._save_last: Callable[[], None] = lambda: None
-        self._neighbours = NeighbourTable()
-        self._pipeline: Pipeline
-        self._resolving: Resolving | None = None
-        self._keeper: CacheKeeper
+        self.left_behind: list[str] = []
+        """What did not end in time, and may still hold a thread."""
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
         a part that must not end did."""
-        options = self._options
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.set_threshold(COLLECT_AFTER)
         self._catch_signals()
         async with AsyncExitStack() as stack:
-            directory = open_data_dir(options.data, create=True)
-            stack.enter_context(
-                DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us())
+            parts = self._open(stack)
+            front = self._front = Front(
+                self._options, parts, self._readiness, self._certificates, stack
             )
-            node = self._open_node(directory, stack)
-            snapshots = SnapshotJob(directory, node, options.snapshot_interval_s)
-            checkpointer = self._open_checkpointer(directory, node)
-            writer = Writer(node, checkpointer)
-            query_log = self._query_log(directory, stack)
-            keeper = self._open_lists(directory, node, writer)
-            secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
-            keyring = keyring_of(
-                directory, node, options.secrets_key, allow_old=options.tsig.allow_old
-            )
-            self._keyring = keyring
-            signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
-            times = RefreshTimes(directory.refresh_times)
-            inbound = Inbound(node, writer, keyring, signatures, times)
-            notifier = Notifier(node, keyring, SystemClock(), SystemEntropy(), writer.submit)
-            self._notifier = notifier
-            cookies = Cookies(secret)
-            addresses = await self._listen(
-                node,
-                writer,
-                keeper,
-                signatures,
-                inbound,
-                cookies,
-                directory.cache_dump,
-                query_log,
-                snapshots,
-                stack,
-            )
-            snapshots.load(self._undamaged())
-            async with self._early_answers(node, cookies):
-                await self._replay(node, checkpointer)
+            addresses = await front.start()
+            parts.snapshots.load(self._undamaged())
+            async with self._early_answers(parts.node, parts.cookies):
+                await self._replay(parts.node, parts.checkpointer)
             if self._stopping.is_set():
                 return
-            writer.follow()
-            path = stack.enter_context(command_socket.placed(directory))
-            handler = self._handler(node, writer, keeper, keyring, query_log, snapshots, inbound)
-            rpc = RpcServer(path, handler)
+            follow_settings(self._live, parts, front, self._certificates)
+            parts.writer.follow()
+            operate = operations_of(parts, front, self._readiness).handle
+            rpc = RpcServer(stack.enter_context(command_socket.placed(parts.directory)), operate)
+            await rpc.start()
+            runner = self._runner(parts, front)
+            runner.add("commands", rpc.run)
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(writer.run(), name="writer")
-                    running = [
-                        tasks.create_task(
-                            keep_stamped(writer, node, options.coalesce_s), name="stamps"
-                        ),
-                        tasks.create_task(notifier.run(), name="notifies"),
-                        tasks.create_task(notifier.run_reports(), name="notifies: status"),
-                    ]
-                    for name, runnable in inbound.runnables().items():
-                        running.append(tasks.create_task(runnable, name=name))
-                    if checkpointer is not None and checkpointer.key is not None:
-                        keeping = keep_checkpoints(writer, checkpointer, node.clock)
-                        running.append(tasks.create_task(keeping, name="checkpoints"))
-                    if query_log is not None:
-                        writing = query_log.process.run()
-                        running.append(tasks.create_task(writing, name="query log"))
-                    running.append(tasks.create_task(keeper.run(), name="lists"))
-                    if node.log.is_shared:
-                        leading = keeper.lead(node.log.elector("lists"))
-                        running.append(tasks.create_task(leading, name="lists: leader"))
-                    looking = keep_neighbours(self._neighbours)
-                    running.append(tasks.create_task(looking, name="neighbours"))
-                    if options.cache.persist_interval:
-                        interval_s = options.cache.persist_interval.total_seconds()
-                        dumping = self._keeper.keep_dumped(interval_s)
-                        running.append(tasks.create_task(dumping, name="cache"))
-                    if self._certificates is not None:
-                        watch = keep_fresh(self._certificates)
-                        running.append(tasks.create_task(watch, name="certificates"))
-                    await rpc.start()
-                    stack.push_async_callback(rpc.stop)
-                    snapshots.start()
-                    stack.push_async_callback(snapshots.stop)
-                    if options.with_demo and self.why_not_writable is None:
-                        await self._add_demo(node, writer)
-                    if self.why_not_writable is None:
-                        writer.request_stamp()
-                    await self._unless_stopped(keeper.settle())
-                    self.is_synced = True
-                    self._write_pid_file(stack)
-                    if checkpointer is not None and checkpointer.is_new_key:
-                        _tell_key(checkpointer)
-                    for problem in keyring.problems():
-                        log.warning("%s", problem)
-                    announce(addresses)
-                    await self._stopping.wait()
-                    await self._lameduck()
-                    await self._sign_last(writer, checkpointer)
-                    writer.stop()
-                    for task in running:
-                        task.cancel()
-            except ExceptionGroup as group:
-                raise _first_of(group) from group
-            await snapshots.stop()
+                await runner.run(
+                    lambda: self._serve(parts, operate, lambda: announce(addresses), stack),
+                    self._lameduck,
+                )
+            finally:
+                self.left_behind = runner.left_behind
+            await parts.snapshots.stop()
             # Below the listeners in the stack: nobody waits for an answer while it is written.
-            self._save_last = snapshots.save_last
+            self._save_last = parts.snapshots.save_last
+
+    def _runner(self, parts: Parts, front: Front) -> Runner:
+        """What runs while the server does. Ended in reverse, so the writer is there for all."""
+        node, writer = parts.node, parts.writer
+        elector = node.log.elector(ROLE) if node.log.is_shared else None
+        runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
+        front.metrics.add(lambda: runner_samples(runner.status()))
+        front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
+        front.metrics.add(
+            lambda: store_samples(parts.store.counts.statistics(), parts.hub.statistics())
+        )
+        runner.add("writer", writer.run, stop=lambda: self._end_writing(parts))
+        runner.add("api", front.api.run)
+        runner.add("stamps", partial(keep_stamped, writer, node, self._options.coalesce_s))
+        runner.add("notifies", parts.notifier.run)
+        runner.add("notifies: status", parts.notifier.run_reports, leader_only=True)
+        parts.inbound.add_to(runner)
+        if parts.old_rows is not None:
+            runner.add("prune", partial(self._prune, parts.old_rows), leader_only=True)
+        checkpointer = parts.checkpointer
+        if checkpointer is not None and checkpointer.key is not None:
+            runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
+        if parts.query_log is not None:
+            runner.add("query log", parts.query_log.process.run)
+        runner.add("selfcheck", front.selfcheck.run)
+        runner.add("lists", parts.lists.run)
+        runner.add("lists: status", parts.lists.run_reports, leader_only=True)
+        runner.add("controllers", parts.controllers.run, leader_only=True)
+        runner.add("neighbours", partial(keep_neighbours, parts.neighbours))
+        runner.add("cache", front.cache_keeper.keep_dumped)
+        runner.add("settings", self._live.watch)
+        if self._certificates is not None:
+            runner.add("certificates", partial(keep_fresh, self._certificates))
+        return runner
+
+    async def _serve(
+        self,
+        parts: Parts,
+        operate: Handler,
+        announce: Callable[[], None],
+        stack: AsyncExitStack,
+    ) -> None:
+        """From the end of the replay until somebody wants the server to stop."""
+        parts.snapshots.start()
+        stack.push_async_callback(parts.snapshots.stop)
+        is_writable = self.why_not_writable is None
+        if self._options.with_demo and is_writable:
+            await self._add_demo(parts.node, parts.writer)
+        if is_writable:
+            parts.writer.request_stamp()
+        await self._unless_stopped(parts.lists.settle())
+        if self._front is not None:
+            await self._front.api.open(operate)
+        self._readiness.synced.set()
+        self._write_pid_file(stack)
+        if parts.checkpointer is not None and parts.checkpointer.is_new_key:
+            _tell_key(parts.checkpointer)
+        for problem in parts.keyring.problems():
+            log.warning("%s", problem)
+        announce()
+        await self._stopping.wait()
+
+    async def _prune(self, old_rows: OldRows) -> None:
+        await self._readiness.synced.wait()
+        await old_rows.run()
 
     @property
     def why_not_writable(self) -> KudurruError | None:
@@ -308,80 +195,56 @@ class Server:
 
     def stop(self) -> None:
         """Stop in order; asked twice, without waiting for balancers to notice."""
-        self._is_hurried = self._stopping.is_set()
+        if self._stopping.is_set():
+            self._hurry.set()
         self._stopping.set()
 
     def invalidate(self) -> None:
-        if self.is_synced:  # nothing is remembered before, and a replay changes zones often
-            for _, engine in self._engines:
-                engine.invalidate()
-        if self._notifier is not None:
-            self._notifier.wake()
+        # Nothing is remembered before it is synced, and a replay changes zones often.
+        if self._readiness.is_synced and self._front is not None:
+            self._front.invalidate()
+        if self._parts is not None:
+            self._parts.notifier.wake()
 
     def _changed(self) -> None:
         """Served data is another now."""
         self.invalidate()
-        if self._resolving is not None and self._node is not None:
-            self._resolving.take_zones(self._node.zones.forwards)
+        if self._front is not None and self._node is not None:
+            self._front.resolving.take_zones(self._node.zones.forwards)
 
     # --- starting -----------------------------------------------------------------------
+
+    def _open(self, stack: AsyncExitStack) -> Parts:
+        directory = open_data_dir(self._options.data, create=True)
+        stack.enter_context(DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us()))
+        node = self._open_node(directory, stack)
+        parts = self._parts = open_parts(self._options, directory, node, self._live, stack)
+        return parts
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
         event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
         stack.callback(lambda: self._save_last())
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
-        blocking = self._options.blocking
-        ttl_s = int(blocking.ttl.total_seconds())
-        node.views.policies.configure(BlockDefaults(blocking.mode, ttl_s))
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
-        if damages:
-            self._stop_writing(node, damages[0])
+        damage = damages[0] if damages else None
+        if damage is None:
+            self._take_up_settings(event_log)
+            targets = self._options.checkpoints.publish
+            damage = first_difference(directory, event_log, targets, SystemEntropy())
+        if damage is not None:
+            self._stop_writing(node, damage)
+        node.views.policies.configure(block_defaults(self._live.current))
         return node
 
-    def _query_log(self, directory: DataDir, stack: AsyncExitStack) -> QueryLog | None:
-        """What is noted until the listeners are closed is written, so it is closed after them."""
-        settings = self._options.querylog
-        if not settings.enabled:
-            return None
-        query_log = QueryLog(directory.querylog, settings, SystemClock())
-        stack.push_async_callback(query_log.process.close)
-        return query_log
-
-    def _open_checkpointer(self, directory: DataDir, node: Node) -> Checkpointer | None:
-        """None for a damaged log: nobody signs that."""
-        if self.why_not_writable is not None:
-            return None
-        checkpointer = open_checkpointer(directory, node, self._options.checkpoints)
-        if checkpointer.why_not:
-            level = logging.INFO if node.log.is_shared else logging.ERROR
-            log.log(level, "checkpoints are not signed: %s", checkpointer.why_not)
-        return checkpointer
-
-    def _open_lists(self, directory: DataDir, node: Node, writer: Writer) -> ListKeeper:
-        async def write_status(key: Key, status: BlockListStatus) -> None:
-            stored = node.objects.find(key)
-            if stored is None:
-                raise NotFound(f"{key} is gone")
-            document = {**(stored.status or {}), **msgspec.to_builtins(status)}
-            command = UpdateStatus(key=key, status=document, expected=stored.resource_version)
-            who = Who(actor="system", source="lists", reason="sources were fetched")
-            await writer.submit(Change(commands=(command,), who=who))
-
-        keeper = ListKeeper(
-            node.views.lists,
-            ListFiles(directory.lists),
-            node.clock,
-            SystemEntropy(),
-            on_matcher=node.views.policies.subscribe,
-            read_status=lambda key: status_of(node.objects.find(key)),
-            write_status=write_status,
-            options=self._options.lists,
-        )
-        keeper.open()
-        return keeper
+    def _take_up_settings(self, event_log: EventLog) -> None:
+        before = self._live.current.log
+        self._live.take_up(event_log)
+        self._options = self._options_of(self._live.current)
+        if self._live.current.log != before:
+            logs.start(self._live.current.log.level, self._live.current.log.format)
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
         """Wait for something, or until a signal asks to stop."""
@@ -401,112 +264,24 @@ class Server:
         log.error("the log is damaged; serving what is before it, read-only: %s", damage)
         node.why_not_writable = damage
 
-    async def _listen(
-        self,
-        node: Node,
-        writer: Writer,
-        keeper: ListKeeper,
-        signatures: Signatures,
-        inbound: Inbound,
-        cookies: Cookies,
-        cache_dump: Path,
-        query_log: QueryLog | None,
-        snapshots: SnapshotJob,
-        stack: AsyncExitStack,
-    ) -> str:
-        """Bind every socket of every listener, or none; then serve. The ready line."""
-        options = self._options
-        pairs = [(one.proto, str(one.address)) for one in options.listeners]
-        bound = bind_listeners(pairs, options.sockets)
-        for one in bound:
-            stack.callback(close, one)
-        web = [bind_all([Listener("tcp", a)])[0] for a in (options.http, options.ops)]
-        scraped = bind_all([Listener("tcp", options.metrics)])[0]
-        for one in [*web, scraped]:
-            stack.callback(close, one)
-        resolving = self._resolving = Resolving(
-            options.upstreams, options.resolver, options.cache, options.acl, node.clock
-        )
-        resolving.take_zones(node.zones.forwards)
-        stack.push_async_callback(resolving.close)
-        self._keeper = CacheKeeper(resolving.cache, cache_dump, node.clock)
-        if options.cache.persist_interval:
-            max_age_us = options.cache.persist_max_age // MICROSECOND
-            self._keeper.restore(max_age_us)
-            stack.push_async_callback(self._keeper.dump_last)
-        transfers = Transfers(node.zones)
-        pipeline = self._pipeline = pipeline_of(
-            node,
-            resolver=resolving.resolver,
-            route_of=resolving.route_of,
-            notes=query_log.notes if query_log is not None else None,
-            is_synced=lambda: self.is_synced,
-            is_lameduck=lambda: self.is_lameduck,
-            identity=Identity(version=f"kudurru {__version__}", hostname=options.node_name),
-            on_exception=lambda error: log.error("a query failed", exc_info=error),
-            cookies=cookies,
-            neighbours=self._neighbours,
-            signatures=signatures,
-            transfers=transfers,
-            control=inbound.control,
-        )
-        limiter = RateLimiter(options.ratelimit, SystemClock(), cookies)
-        self._early = early = EarlyHandler(pipeline)
-        self._engines = engines_of(options.listeners, bound, early, limiter, self._certificates)
-        metrics = metrics_of(node, pipeline, limiter, self._engines, writer, lambda: self.is_synced)
-        metrics.add(early.samples)
-        metrics.add(snapshots.samples)
-        metrics.add(resolving.samples)
-        metrics.add(lambda: list_samples(keeper.rows(), keeper.statistics()))
-        if query_log is not None:
-            metrics.add(query_log.samples)
-        metrics.add(lambda: transfer_samples(transfers))
-        metrics.add(inbound.samples)
-        if self._notifier is not None:
-            notifier = self._notifier
-            metrics.add(lambda: notify_samples(notifier.statistics()))
-        if self._certificates is not None:
-            certificates = self._certificates
-            metrics.add(lambda: certificate_samples(certificates))
-        health = health_routes(self.why_not_ready, self.warnings)
-        names = [options.node_name] if options.node_name else []
-        parts: list[HttpServer | PacketEngine] = [
-            *(HttpServer(health, one.sockets, names=names) for one in web),
-            HttpServer(metrics_routes(metrics), scraped.sockets, names=names),
-            *(engine for _, engine in self._engines),
-        ]
-        stack.push_async_callback(stop_all, parts)
-        for part in parts:
-            await part.start()
-        http, ops = (one.address for one in web)
-        shown = _shown(bound) | {"http": http, "ops": ops, "metrics": scraped.address}
-        return "ready " + " ".join(f"{name}={address}" for name, address in shown.items())
+    def _why_not_whole(self) -> list[str]:
+        error = self.why_not_writable
+        return [f"{type(error).__name__}: {error}"] if error is not None else []
 
-    def why_not_ready(self) -> list[str]:
-        """Reasons not to send queries here; none when it is ready."""
-        reasons = []
-        if not self.is_synced:
-            reasons.append("NotSynced: the log is being replayed")
-        if self.is_lameduck:
-            reasons.append("Lameduck: the server is stopping")
-        if self.why_not_writable is not None:
-            kind = type(self.why_not_writable).__name__
-            reasons.append(f"{kind}: {self.why_not_writable}")
-        return reasons
-
-    def warnings(self) -> list[str]:
-        """What an operator should see to, though queries are answered."""
+    def _troubles(self) -> list[str]:
         found = []
+        if self._live.problem:
+            found.append(f"Settings: {self._live.problem}")
         if self._certificates is not None and self._certificates.problem:
             found.append(f"Certificate: {self._certificates.problem}")
-        if self._keyring is not None and self.is_synced:
-            found += [f"Key: {problem}" for problem in self._keyring.problems()]
+        if self._parts is not None and self._readiness.is_synced:
+            found += [f"Key: {problem}" for problem in self._parts.keyring.problems()]
         return found
 
     @asynccontextmanager
     async def _early_answers(self, node: Node, cookies: Cookies) -> AsyncIterator[None]:
         """Answer from the log, zone by zone, while all of it is replayed, when that is long."""
-        event_log, early = node.log, self._early
+        event_log, early = node.log, self._front.early if self._front is not None else None
         upto = self._undamaged() or event_log.head().seq
         is_worth_it = upto - node.position >= EARLY_MIN and not event_log.is_shared
         if early is not None and is_worth_it:
@@ -546,12 +321,15 @@ class Server:
         # Nothing that a replay makes becomes garbage, and looking for it takes half the time.
         gc.disable()
         try:
-            for i, event in enumerate(node.log.read(node.position, self._undamaged())):
-                node.views.follower.apply(event)
-                if i % SLICE == 0:
-                    await asyncio.sleep(0)
-                    if self._stopping.is_set():
-                        return
+            with node.objects.rebuilding():
+                for i, event in enumerate(node.log.read(node.position, self._undamaged())):
+                    node.views.follower.apply(event)
+                    if i % SLICE == 0:
+                        await asyncio.sleep(0)
+                        if self._stopping.is_set():
+                            return
+            while node.objects.settle_some(SLICE):
+                await asyncio.sleep(0)
         finally:
             gc.enable()
         gc.collect()
@@ -582,128 +360,47 @@ class Server:
 
     def _interrupt(self) -> None:
         """Control-C: a person waits."""
-        self._is_hurried = True
+        self._hurry.set()
         self._stopping.set()
 
     async def _lameduck(self) -> None:
         """Answer on while balancers learn that we go."""
-        self.is_lameduck = True
-        self.invalidate()
-        deadline = asyncio.get_running_loop().time() + self._options.lameduck_s
-        while not self._is_hurried and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.05)
+        self._readiness.stop()
+        lameduck_s = self._live.current.health.lameduck.total_seconds()
+        if self._readiness.is_synced and lameduck_s:
+            # Not wait_for: in Python 3.11 that loses a cancellation that comes with the event.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(lameduck_s):
+                    await self._hurry.wait()
 
-    async def _sign_last(self, writer: Writer, checkpointer: Checkpointer | None) -> None:
+    async def _end_writing(self, parts: Parts) -> None:
         """Nothing of this run stays unsigned, if it can be helped."""
-        if checkpointer is None or checkpointer.key is None or not checkpointer.activity:
-            return
-        try:
-            await writer.checkpoint()
-        except KudurruError as error:
-            log.warning("the newest changes are not signed: %s", error)
+        checkpointer = parts.checkpointer
+        if checkpointer is not None and checkpointer.key is not None and checkpointer.activity:
+            try:
+                await parts.writer.checkpoint()
+            except KudurruError as error:
+                log.warning("the newest changes are not signed: %s", error)
+        parts.writer.stop()
 
-    def _handler(
-        self,
-        node: Node,
-        writer: Writer,
-        keeper: ListKeeper,
-        keyring: Keyring,
-        query_log: QueryLog | None,
-        snapshots: SnapshotJob,
-        inbound: Inbound,
-    ) -> Any:
-        resolving = self._resolving
-        assert resolving is not None, "listeners come before commands"
 
-        async def handle(method: str, argument: Any, who: Who) -> Any:
-            async with writer.applying:
-                pass  # what is read next is no part of a change
-            match method:
-                case "change":
-                    change: Change = to_change(argument, who)
-                    return msgspec.to_builtins(await writer.submit(change))
-                case "get":
-                    return read_object(node, as_key(argument))
-                case "list":
-                    request = msgspec.convert(argument, ListRequest)
-                    return msgspec.to_builtins(read_list(node, request))
-                case "problems":
-                    return read_problems(node, as_key(argument))
-                case "query":
-                    packet, client = msgspec.convert(argument, tuple[bytes, str])
-                    return await resolved(self._pipeline, packet, checked_client(client))
-                case "cache-stats":
-                    return msgspec.to_builtins(resolving.cache.statistics())
-                case "cache-flush":
-                    flush = msgspec.convert(argument, FlushRequest)
-                    return resolving.flush(flush.name, subtree=flush.subtree)
-                case "refresh-zone":
-                    return inbound.refresh(msgspec.convert(argument, str))
-                case "explain":
-                    question = msgspec.convert(argument, ExplainRequest)
-                    found = read_explanation(node, question, self._neighbours, resolving)
-                    return msgspec.to_builtins(found)
-                case "blocking":
-                    return msgspec.to_builtins(read_blocking(node))
-                case "set-blocking":
-                    blocking = msgspec.convert(argument, BlockingRequest)
-                    await writer.submit(to_blocking(node, blocking, who))
-                    return msgspec.to_builtins(read_blocking(node))
-                case "purge-queries":
-                    if query_log is None:
-                        raise NotFound("this server keeps no query log")
-                    return await query_log.process.purge(msgspec.convert(argument, int | None))
-                case "lists":
-                    return msgspec.to_builtins(keeper.rows())
-                case "refresh-lists":
-                    return keeper.refresh([as_key(key) for key in argument])
-                case "export":
-                    return await asyncio.to_thread(list, export_zone(node, argument))
-                case "info":
-                    info = read_info(node, __version__, digests=bool(argument))
-                    return msgspec.to_builtins(info)
-                case "checkpoint":
-                    return (await writer.checkpoint()).note
-                case "rotate-key":
-                    who = because(who, msgspec.convert(argument, str))
-                    return (await writer.rotate_key(who)).note
-                case "restore":
-                    asked = msgspec.convert(argument, RestoreRequest)
-                    prepare = partial(restoring.prepare_restore, node.log, asked)
-                    carried = await _carry_out(node, writer, prepare, because(who, asked.reason))
-                    await _sign(writer, carried)
-                    return msgspec.to_builtins(carried)
-                case "undo":
-                    unwanted = msgspec.convert(argument, UndoRequest)
-                    prepare = partial(restoring.prepare_undo, node.log, unwanted)
-                    carried = await _carry_out(node, writer, prepare, because(who, unwanted.reason))
-                    return msgspec.to_builtins(carried)
-                case "create-key":
-                    wanted = msgspec.convert(argument, KeyRequest)
-                    made = keyring.creation(wanted, because(who, wanted.reason), SystemEntropy())
-                    return msgspec.to_builtins(await writer.submit(made))
-                case "revoke-key":
-                    name, reason = msgspec.convert(argument, tuple[str, str])
-                    gone = revocation(node, name, because(who, reason))
-                    return msgspec.to_builtins(await writer.submit(gone))
-                case "key-states":
-                    return msgspec.to_builtins(keyring.states())
-                case "mark":
-                    mark = to_mark(msgspec.convert(argument, MarkRequest), who)
-                    return (await writer.submit(mark)).seq
-                case "redact":
-                    secret = msgspec.convert(argument, RedactRequest)
-                    redaction = await writer.redact(secret, because(who, secret.reason))
-                    await snapshots.forget()
-                    return msgspec.to_builtins(erased(redaction))
-                case "prune":
-                    old = msgspec.convert(argument, PruneRequest)
-                    pruning = await writer.prune(old, because(who, old.reason))
-                    return msgspec.to_builtins(pruned(pruning))
-                case _:
-                    raise Invalid("request", [Cause("", f"unknown method {method!r}")])
-
-        return handle
+def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operations:
+    patient = Patient(parts=parts, front=front, readiness=readiness)
+    return Operations(
+        node=parts.node,
+        writer=parts.writer,
+        pipeline=front.pipeline,
+        resolving=front.resolving,
+        lists=parts.lists,
+        keyring=parts.keyring,
+        tokens=parts.tokens,
+        inbound=parts.inbound,
+        snapshots=parts.snapshots,
+        neighbours=parts.neighbours,
+        query_log=parts.query_log,
+        settings=parts.settings,
+        examine=partial(examine, patient),
+    )
 
 
 async def keep_neighbours(table: NeighbourTable) -> NoReturn:
@@ -713,50 +410,9 @@ async def keep_neighbours(table: NeighbourTable) -> NoReturn:
         await asyncio.sleep(REFRESH_S)
 
 
-async def _carry_out(
-    node: Node, writer: Writer, prepare: Callable[[str, Who], Undertaking], who: Who
-) -> Carried:
-    """Plan in a thread, as that reads much of the log, and let the writer decide."""
-    undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
-    now_s = node.clock.now_us() // 1_000_000
-    document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
-    seqs: list[int] = []
-    for change in undertaking.changes:
-        try:
-            seqs.append((await writer.submit(change)).seq)
-        except KudurruError as error:
-            raise restoring.cut_off(undertaking, len(seqs), error) from error
-    if seqs:
-        with suppress(KudurruError):  # without a key; or it is made with the next change
-            await writer.checkpoint()
-    return Carried(id=undertaking.id, seq=seqs[-1] if seqs else 0, plan=document)
-
-
-async def _sign(writer: Writer, carried: Carried) -> None:
-    """A restore asks for a checkpoint; it is done all the same where none can be made."""
-    if carried.seq:
-        with suppress(KudurruError):
-            await writer.checkpoint()
-
-
 def _tell_key(checkpointer: Checkpointer) -> None:
     log.info(
         "the checkpoints of this log are signed by %s: keep this key where nobody on this machine "
         "can change it, and give it to `kudurru audit verify --key`",
         checkpointer.key,
     )
-
-
-def _shown(bound: Sequence[Bound]) -> dict[str, str]:
-    """Addresses for the ready line: "dns" for UDP and TCP, else by protocol."""
-    shown: dict[str, dict[str, None]] = {}
-    for one in bound:
-        name = "dns" if one.listener.proto in ("udp", "tcp") else one.listener.proto
-        shown.setdefault(name, {})[one.address] = None
-    return {name: ",".join(addresses) for name, addresses in shown.items()}
-
-
-def _first_of(group: ExceptionGroup[Exception]) -> Exception:
-    """The fault that ended the server."""
-    first = group.exceptions[0]
-    return _first_of(first) if isinstance(first, ExceptionGroup) else first

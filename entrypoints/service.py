@@ -4,7 +4,7 @@ Requests and replies are plain values, so that both ways are the same: `LocalSer
 node, `entrypoints.rpc.RemoteService` sends the request to the server that holds the directory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -28,12 +28,14 @@ from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, TokenState
 from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
 from kudurru.entrypoints.wiring import Change, Node, Result
 
 if TYPE_CHECKING:
     from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
     from kudurru.entrypoints.list_service import ListRow
+    from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
 
 PAGE_MAX = 500
 LOOPBACK = "127.0.0.1"
@@ -51,6 +53,8 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     imported_serials: dict[str, int] = {}
     allow_mass_change: bool = False
+    is_versioned: bool = False
+    """Objects are applied only onto the resourceVersion that they name."""
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +121,11 @@ class Service(Protocol):
         """What is wrong with the endpoints of a record set."""
         ...
 
+    def conditions(self, key: Key) -> list[dict[str, Any]]:
+        """What is to be said of an object now, whether it stands in its status already or not.
+        Raises NotFound."""
+        ...
+
     def query(self, packet: bytes, client: str = LOOPBACK) -> bytes:
         """Answer to a DNS query, as a client of that address gets it; a drop is answered SERVFAIL.
         The query log has nothing of it. Raises Invalid."""
@@ -181,6 +190,16 @@ class Service(Protocol):
         is no secondary, and without a running server."""
         ...
 
+    def settings(self) -> list[dict[str, Any]]:
+        """A row for each key: key, value, source, changes, scope; running, where a restart is
+        needed for what is configured."""
+        ...
+
+    def patch_settings(self, request: "PatchRequest") -> "PatchReply":
+        """Raises: Invalid with every fault; ManagedBy; Conflict when another node was faster;
+        StorageFailed where the settings file cannot be written."""
+        ...
+
     def create_key(self, request: KeyRequest) -> Result:
         """Make a TSIG key, or give its secret again. Raises: Invalid; Conflict when it is there
         and works."""
@@ -191,6 +210,16 @@ class Service(Protocol):
         ...
 
     def key_states(self) -> list[KeyState]: ...
+
+    def create_token(self, request: TokenRequest) -> NewToken:
+        """Raises: Invalid; Conflict where the name is taken."""
+        ...
+
+    def revoke_token(self, name: str, reason: str) -> Result:
+        """Raises: NotFound."""
+        ...
+
+    def token_states(self) -> list[TokenState]: ...
 
     def mark(self, request: MarkRequest) -> int:
         """Position of the mark. Raises Conflict when the name is taken."""
@@ -213,9 +242,15 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
         raise Invalid("manager", causes)
     for manifest in request.apply:
         if manifest.kind.is_internal:
-            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", _MADE_OTHERWISE)])
+            fault = _MADE_OTHERWISE.format(manifest.kind.made_by)
+            raise Invalid(str(ref_of(manifest.key)), [Cause("kind", fault)])
     commands: list[Command] = [
-        Apply(manifest=manifest, manager=request.manager, force=request.force)
+        Apply(
+            manifest=manifest,
+            manager=request.manager,
+            force=request.force,
+            expected=manifest.meta.resource_version if request.is_versioned else None,
+        )
         # Zones first: record sets are held against them, wherever they stand in a file.
         for manifest in sorted(request.apply, key=lambda manifest: manifest.kind is not DNS_ZONE)
     ]
@@ -234,7 +269,7 @@ def to_change(request: ChangeRequest, who: Who) -> Change:
     )
 
 
-_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `kudurru tsig create`"
+_MADE_OTHERWISE = "it has a secret, which no file should hold: make it with `{}`"
 
 
 def to_mark(request: MarkRequest, who: Who) -> Change:
@@ -263,6 +298,13 @@ def because(who: Who, reason: str) -> Who:
         fault = f"{len(reason)} characters; at most {REASON_MAX}"
         raise Invalid("request", [Cause("reason", fault)])
     return msgspec.structs.replace(who, reason=reason)
+
+
+def as_key(value: Any) -> Key:
+    """A key that a client sent. Raises: Invalid."""
+    if isinstance(value, str) and value.count("/") == 2 and value.partition("/")[0] in KINDS:
+        return Key(value)
+    raise Invalid("request", [Cause("", f"{value!r} is no key of an object")])
 
 
 def manifest_to_wire(manifest: Manifest) -> dict[str, Any]:
@@ -305,6 +347,16 @@ def read_problems(node: Node, key: Key) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(problem) for problem in node.zones.problems(key)]
 
 
+def read_conditions(node: Node, key: Key) -> list[dict[str, Any]]:
+    stored = node.objects.find(key)
+    if stored is None:
+        raise NotFound(f"{ref_of(key)} does not exist")
+    now_s = node.clock.now_us() // 1_000_000
+    status = node.views.statuses.status_of(stored, stored.status, now_s, is_asked=True)
+    found: list[dict[str, Any]] = (status or {}).get("conditions", [])
+    return found
+
+
 def export_zone(node: Node, zone: str) -> Iterator[str]:
     """Lines that are made when they are asked for, of the zone as it is now. Raises NotFound for a
     zone that is not served."""
@@ -326,10 +378,16 @@ def read_info(node: Node, version: str, *, digests: bool) -> Info:
 
 def collect(service: Service, request: ListRequest) -> list[dict[str, Any]]:
     """All pages of a list."""
-    items: list[dict[str, Any]] = []
-    reply = service.list_objects(request)
-    items += reply.items
+    return collect_pages(service.list_objects, request)
+
+
+def collect_pages(
+    read: Callable[[ListRequest], ListReply], request: ListRequest
+) -> list[dict[str, Any]]:
+    """All pages of a list, however one is read."""
+    reply = read(request)
+    items = reply.items
     while reply.next_key is not None:
-        reply = service.list_objects(msgspec.structs.replace(request, start=reply.next_key))
-        items += reply.items
+        reply = read(msgspec.structs.replace(request, start=reply.next_key))
+        items = items + reply.items
     return items

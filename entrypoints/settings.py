@@ -1,49 +1,140 @@
 """Settings of this process: the files, variables and flags that are there, read and laid over each
 other (domain/settings_layers.py says how). Nothing else reads settings."""
 
+import hashlib
+import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from kudurru.domain.documents import SIZE_MAX, Document, read_documents
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.settings import KEYS
+from kudurru.domain.settings_changes import Layer
 from kudurru.domain.settings_layers import (
     Resolved,
     given_by_document,
     given_by_environment,
     given_by_flags,
+    given_by_values,
     resolve,
 )
 from kudurru.domain.settings_values import Given, Origin
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json", ".toml"})
 
+Flags = Mapping[str, tuple[str, Any]]
+"""Explicit command-line flags: key → flag, value."""
+
+Stamp = tuple[tuple[str, int, int, int, int], ...]
+"""Name, inode, size and times of each file that settings come from."""
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """Where the settings of a process come from, but for the log."""
+
+    config: Path | None  # the node file, or a folder of them
+    environ: Mapping[str, str]
+    flags: Flags = {}
+
+
+class Read(msgspec.Struct):
+    """What the sources say, read once."""
+
+    files: list[Given]
+    outside: list[Given]  # environment and flags
+    faults: list[Cause]
+    settings_file: Path | None
+    digest: bytes  # of the content of all files
+
+    def resolve(
+        self,
+        layer: Layer | None = None,
+        memory: Mapping[str, Any] | None = None,
+        *,
+        is_asked: bool = False,
+    ) -> Resolved:
+        """The settings, with those of the log and of memory. Raises Invalid with every fault of the
+        files and what is outside; what is wrong with the log is a warning, unless it `is_asked`
+        whether all of it fits."""
+        layer, kept = layer or Layer(), memory or {}
+        ignored: list[str] = []
+        logged = given_by_values(layer.values, layer.origin, ignored)
+        remembered = given_by_values(kept, Origin("memory", "until the next start"), ignored)
+        while True:
+            try:
+                found = resolve([*self.files, *logged, *remembered, *self.outside], self.faults)
+            except Invalid as error:
+                if is_asked or not logged or self.faults:
+                    raise
+                logged = _fitting(logged, error)
+                ignored.append(f"set in the log, and left out beside what the files say: {error}")
+            else:
+                return msgspec.structs.replace(found, warnings=tuple(ignored))
+
+
+def _fitting(logged: list[Given], error: Invalid) -> list[Given]:
+    """What the log says of other sections than those with faults; nothing where that is all."""
+    sections = {cause.field.rpartition(".")[0] for cause in error.causes}
+    others = [one for one in logged if one.key.path.rpartition(".")[0] not in sections]
+    return others if len(others) < len(logged) else []
+
 
 def load_settings(
     config: Path | None,
     environ: Mapping[str, str],
-    flags: Mapping[str, tuple[str, Any]] | None = None,
+    flags: Flags | None = None,
+    *,
+    layer: Layer | None = None,
 ) -> Resolved:
-    """Settings of the defaults, the node file or folder, the settings file, the environment and
-    explicit flags (key → flag, value); later wins.
+    """Settings of the defaults, the node file or folder, the settings file, the log, the
+    environment and explicit flags; later wins.
 
     A folder's .yaml, .yml, .json and .toml files are read in order of their names, hidden ones
     left out (a mounted ConfigMap has some). A settings file that does not exist is an empty layer.
-    Raises Invalid with every fault of every layer.
+    Raises Invalid with every fault of every layer but the log.
     """
+    return read_sources(Sources(config, environ, flags or {})).resolve(layer)
+
+
+def read_sources(sources: Sources, before: Read | None = None) -> Read:
+    """Never raises: faults are told by `Read.resolve`. The settings file is where it was `before`:
+    which one it is is read at the start."""
     faults: list[Cause] = []
-    given = [Given(KEYS["node.name"], socket.gethostname(), Origin("default", "host name"))]
-    for path in _node_files(config, faults):
-        for document in _read(path, faults):
-            given += given_by_document(document, "node file", faults)
-    outside = given_by_environment(environ, faults) + given_by_flags(flags or {}, faults)
-    settings_file = _settings_file(given + outside)
+    digest = hashlib.sha256()
+    files = [Given(KEYS["node.name"], socket.gethostname(), Origin("default", "host name"))]
+    for path in _node_files(sources.config, faults):
+        for document in _read(path, faults, digest):
+            files += given_by_document(document, "node file", faults)
+    outside = given_by_environment(sources.environ, faults)
+    outside += given_by_flags(sources.flags, faults)
+    settings_file = before.settings_file if before else _settings_file(files + outside)
     if settings_file and settings_file.exists():
-        for document in _read(settings_file, faults):
-            given += given_by_document(document, "settings file", faults, only_cluster=True)
-    return resolve(given + outside, faults)
+        for document in _read(settings_file, faults, digest):
+            files += given_by_document(document, "settings file", faults, only_cluster=True)
+    return Read(files, outside, faults, settings_file, digest.digest())
+
+
+def stamp_of(sources: Sources, settings_file: Path | None) -> Stamp:
+    """What tells, without reading them, that files may have changed. Links are followed: a mounted
+    ConfigMap swaps one, and editors put a new file in the place of the old."""
+    faults: list[Cause] = []
+    paths = [*_node_files(sources.config, faults), *([settings_file] if settings_file else [])]
+    return tuple(_stamps(paths))
+
+
+def _stamps(paths: list[Path]) -> Iterator[tuple[str, int, int, int, int]]:
+    for path in paths:
+        try:
+            found = os.stat(path)  # noqa: PTH116  # one call, and a tuple of what it says
+        except OSError:
+            yield str(path), 0, 0, 0, 0
+        else:
+            times = found.st_mtime_ns, found.st_ctime_ns
+            yield str(path), found.st_ino, found.st_size, *times
 
 
 def _node_files(config: Path | None, faults: list[Cause]) -> list[Path]:
@@ -68,11 +159,12 @@ def _settings_file(given: list[Given]) -> Path | None:
     return Path(named[-1]) if named and named[-1] and isinstance(named[-1], str) else None
 
 
-def _read(path: Path, faults: list[Cause]) -> list[Document]:
+def _read(path: Path, faults: list[Cause], digest: Any) -> list[Document]:
     """The one document of a file, or none."""
     try:
         with path.open("rb") as file:
             data = file.read(SIZE_MAX + 1)
+        digest.update(b"%d %s\n" % (len(data), os.fsencode(path)) + data)
         documents = read_documents(data, what=str(path))
     except OSError as error:
         faults.append(_unreadable(path, error))

@@ -31,7 +31,8 @@ def main(data: Path) -> None:
         oldest = event_log.oldest()
         snapshots.load_snapshot(directory, node)
         # Time is left to the log: what expired since is for whoever loads this.
-        node.views.follower.catch_up(event_log)
+        with node.objects.rebuilding():
+            node.views.follower.catch_up(event_log)
         if event_log.oldest() != oldest:
             raise Conflict("the log was pruned meanwhile; the next one is soon due")
         snapshots.save_snapshot(directory, node)

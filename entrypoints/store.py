@@ -6,7 +6,7 @@ the later ones show the moment of the first: objects that changed since are read
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -40,6 +40,7 @@ from kudurru.domain.ports import (
 )
 from kudurru.domain.selectors import parse_selector
 from kudurru.entrypoints.service import PAGE_MAX, because, read_object
+from kudurru.entrypoints.store_counts import StoreCounts, counted
 from kudurru.entrypoints.watches import Hub, LogWatch, resumable
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -55,8 +56,17 @@ LOOKS_MAX = 16
 class LogStore:
     """Implements `Store` over a node and its writer."""
 
-    def __init__(self, driver: str, node: Node, writer: Writer, hub: Hub, who: Who) -> None:
+    def __init__(
+        self,
+        driver: str,
+        node: Node,
+        writer: Writer,
+        hub: Hub,
+        who: Who,
+        counts: StoreCounts | None = None,
+    ) -> None:
         self._driver = driver
+        self.counts = counts or StoreCounts(node.clock)
         self._node = node
         self._writer = writer
         self._hub = hub
@@ -65,10 +75,11 @@ class LogStore:
 
     def acting_for(self, who: Who) -> Self:
         """The same store, its changes recorded as somebody else's."""
-        return type(self)(self._driver, self._node, self._writer, self._hub, who)
+        return type(self)(self._driver, self._node, self._writer, self._hub, who, self.counts)
 
     # --- writing ------------------------------------------------------------------------
 
+    @counted("apply")
     async def apply(
         self,
         object: Document,  # noqa: A002  # as the port names it
@@ -78,6 +89,7 @@ class LogStore:
         expected_resource_version: str | None = None,
         dry_run: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> Outcome:
         command = Apply(
             manifest=_manifest(object),
@@ -85,8 +97,13 @@ class LogStore:
             force=force,
             expected=expected_resource_version,
         )
-        return (await self._change([command], dry_run=dry_run, reason=reason))[0]
+        return (
+            await self._change(
+                [command], dry_run=dry_run, reason=reason, allow_mass_change=allow_mass_change
+            )
+        )[0]
 
+    @counted("update_status")
     async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002
         manifest = _manifest(object)
         version = manifest.meta.resource_version
@@ -97,6 +114,7 @@ class LogStore:
         command = UpdateStatus(key=manifest.key, status=status, expected=version)
         return (await self._change([command], reason=f"status by {_checked(manager)}"))[0]
 
+    @counted("delete")
     async def delete(
         self,
         ref: Key,
@@ -105,10 +123,12 @@ class LogStore:
         manager: str | None = None,
         force: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> None:
         command = Delete(key=ref, manager=manager, force=force, expected=expected_resource_version)
-        await self._change([command], reason=reason)
+        await self._change([command], reason=reason, allow_mass_change=allow_mass_change)
 
+    @counted("apply")
     async def apply_many(
         self,
         objects: Sequence[Document],
@@ -118,6 +138,7 @@ class LogStore:
         force: bool = False,
         dry_run: bool = False,
         reason: str = "",
+        allow_mass_change: bool = False,
     ) -> builtins.list[Outcome]:
         _checked(manager)
         manifests = [_manifest(one) for one in objects]
@@ -127,27 +148,41 @@ class LogStore:
             Apply(manifest=manifests[i], manager=manager, force=force) for i in order
         ]
         commands += [Delete(key=key, manager=manager, force=force) for key in delete]
-        outcomes = await self._change(commands, dry_run=dry_run, reason=reason)
+        outcomes = await self._change(
+            commands, dry_run=dry_run, reason=reason, allow_mass_change=allow_mass_change
+        )
         place = {index: at for at, index in enumerate(order)}
         applied = [outcomes[place[index]] for index in range(len(order))]
         return [*applied, *outcomes[len(order) :]]
 
     async def _change(
-        self, commands: Sequence[Command], *, dry_run: bool = False, reason: str = ""
+        self,
+        commands: Sequence[Command],
+        *,
+        dry_run: bool = False,
+        reason: str = "",
+        allow_mass_change: bool = False,
     ) -> builtins.list[Outcome]:
         self._check_open()
         if not commands:
             return []
         who = because(self._who, reason)
-        change = Change(commands=tuple(commands), who=who, dry_run=dry_run)
+        change = Change(
+            commands=tuple(commands),
+            who=who,
+            dry_run=dry_run,
+            allow_mass_change=allow_mass_change,
+        )
         return (await self._writer.submit(change)).outcomes
 
     # --- reading ------------------------------------------------------------------------
 
+    @counted("get")
     async def get(self, ref: Key) -> dict[str, Any]:
         self._check_open()
         return read_object(self._node, ref)
 
+    @counted("list")
     async def list(
         self,
         kind: str,
@@ -156,7 +191,9 @@ class LogStore:
         *,
         limit: int | None = None,
         continue_: str = "",
+        may_see: Callable[[StoredObject], bool] = lambda stored: True,  # noqa: ARG005  # all
     ) -> ListPage:
+        """As the port has it; what may not be seen is left out, of `continue_` too."""
         self._check_open()
         _check_kind(kind)
         selects = parse_selector(label_selector)
@@ -167,11 +204,12 @@ class LogStore:
         size = min(limit or PAGE_MAX, PAGE_MAX)
         version = resource_version(self._node.log.epoch, at)
         for key in objects.keys(kind, namespace, start):
+            stored = objects.find(key)
+            if stored is None or not selects(stored.body.labels) or not may_see(stored):
+                continue
             if len(items) == size:
                 return ListPage(items=items, resource_version=version, continue_=f"{version} {key}")
-            stored = objects.find(key)
-            if stored is not None and selects(stored.body.labels):
-                items.append(to_document(stored))
+            items.append(to_document(stored))
         return ListPage(items=items, resource_version=version)
 
     def _place(self, continue_: str) -> tuple[Position, str]:
@@ -200,6 +238,7 @@ class LogStore:
             before, known_to = {**changed, **before}, upto
         raise Busy("the store changes faster than a list of it can be read; try again")
 
+    @counted("watch")
     async def watch(
         self, kind: str, namespace: str | None = None, resource_version: str = ""
     ) -> LogWatch:
@@ -209,9 +248,12 @@ class LogStore:
         if resource_version:
             position = node.objects.position
             after = await asyncio.to_thread(resumable, node.log, resource_version, position)
+        if after is None:
+            self.counts.relists[kind] += 1
         async with self._writer.applying:
             return self._hub.open(kind, namespace, after)
 
+    @counted("snapshot")
     async def snapshot(self, *, safe: bool = False) -> Snapshot:
         self._check_open()
         async with self._writer.applying:
@@ -236,6 +278,7 @@ class LogStore:
             objects=found,
         )
 
+    @counted("restore")
     async def restore(
         self, snapshot: Snapshot, *, dry_run: bool = False, reason: str = ""
     ) -> builtins.list[Outcome]:
@@ -250,7 +293,9 @@ class LogStore:
             present = self._node.objects.keys(kind.name)
             if not kind.is_internal:
                 commands += [Delete(key=key) for key in present if key not in keys]
-        outcomes = await self._change(commands, dry_run=dry_run, reason=reason)
+        outcomes = await self._change(
+            commands, dry_run=dry_run, reason=reason, allow_mass_change=True
+        )
         return [outcome for outcome in outcomes if outcome.verb != "unchanged"]
 
     # --- the store itself ---------------------------------------------------------------

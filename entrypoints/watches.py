@@ -115,6 +115,13 @@ class LogWatch:
         version = resource_version(self._node.log.epoch, self._node.objects.position)
         self._bookmark: WatchEvent | None = WatchEvent("Bookmark", version)
 
+    def bookmark(self) -> WatchEvent | None:
+        """Where a later watch may resume, when all up to there was delivered; else None."""
+        if self._keys or self._bookmark or self._live or self._missed_after is not None:
+            return None
+        version = resource_version(self._node.log.epoch, self._node.objects.position)
+        return WatchEvent("Bookmark", version)
+
     def __aiter__(self) -> "LogWatch":
         return self
 

@@ -7,7 +7,7 @@ memory log, and the server drives it from its one writer.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 import msgspec
@@ -36,6 +36,7 @@ from kudurru.domain.object_store import (
 )
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Entropy, EventLog
+from kudurru.domain.reconcile.conditions import status_with
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints.steps import PER_STEP, Steps, finish
@@ -46,10 +47,13 @@ from kudurru.projections.follow import Follower
 from kudurru.projections.lists_view import ListsView
 from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.policy_view import PolicyView
+from kudurru.projections.statuses import Statuses
 from kudurru.projections.zone_state import ZoneState
 from kudurru.projections.zone_view import ZoneView
 
 log = logging.getLogger("kudurru")
+
+_ZONES = "DNSZone/"
 
 STEPPED_MIN = 500
 """Events that are not taken in without a break. Before a break what is served is copied, and a
@@ -132,6 +136,7 @@ class Views:
         self.lists = ListsView(on_change)
         self.policies = PolicyView(find_time_zone, on_change)
         self.policies.subscribe(self.lists.inline)
+        self.statuses = Statuses(self.objects, self.zones, self.policies)
         self.bodies = Bodies(self.objects) if hold_bodies else None
         first = [self.bodies] if self.bodies is not None else []
         # The zone view reads objects as they were before the event at hand: it comes first.
@@ -372,18 +377,47 @@ class Node:
         if steps := self.clock_steps(now_us):
             self.take_in(self.append(steps, at_us, self.position))
         decided_at = self.position
-        with self._ahead_of_log(at_us) as record:
+        with self._ahead_of_log(at_us) as record, self.judged() as judged:
             record(decided.events)
-            for command in self.stamps(change.imported_serials):
-                stamp, _ = self._batch(now_us).decide(command)
-                record(stamp)
-                decided.events += stamp
+            judged.update(self.concerned(decided.events))
+            # Statuses before stamps, as a server has them.
+            for command in chain(self.judgements(judged), self.stamps(change.imported_serials)):
+                led_to, _ = self._batch(now_us).decide(command)
+                record(led_to)
+                decided.events += led_to
             who = msgspec.structs.replace(change.who, wall=now_us)
             change_set = ChangeSet(tuple(decided.events), who, change.secrets)
             recorded = self.append([change_set], at_us, decided_at)
         result = self.results([decided], recorded)[0]
         assert isinstance(result, Result)
         return result
+
+    @contextmanager
+    def judged(self) -> Iterator[dict[Key, None]]:
+        """Objects that the zone view tells of, as it takes in what happens inside, in order."""
+        found: dict[Key, None] = {}
+        self.zones.on_judged = lambda key: found.setdefault(key)
+        try:
+            yield found
+        finally:
+            self.zones.on_judged = None
+
+    def concerned(self, events: Iterable[Event]) -> dict[Key, None]:
+        """Objects that these events concern, once they are in the views, in order."""
+        concerned = self.views.statuses.concerned
+        return {key: None for event in events for key in concerned(event)}
+
+    def judgements(self, keys: Iterable[Key]) -> Iterator[UpdateStatus]:
+        """Status writes that are due for these objects, zones last: what is to be said of a record
+        set reaches its zone. Each is worked out when it is asked for."""
+        statuses, now_s = self.views.statuses, self.clock.now_us() // 1_000_000
+        for key in sorted(keys, key=lambda key: key.startswith(_ZONES)):
+            stored = self.objects.find(key)
+            if stored is None or statuses.awaits_stamp(key):
+                continue
+            after = statuses.status_of(stored, stored.status, now_s)
+            if after is not None and after != stored.status:
+                yield UpdateStatus(key=key, status=after, expected=stored.resource_version)
 
     def append(
         self, sets: Sequence[ChangeSet], at_us: int, decided_at: Position | None = None
@@ -541,11 +575,15 @@ class Node:
             now_s=now_s,
             is_clock_trusted=self.views.clock.is_trusted,
         )
+        generation = stored.body.generation
         status = stamped_status(
             stored.status,
             serial=serial,
             content_hash=zone.digest(),
             record_count=zone.record_count + 1,  # and the SOA, as a zone file has it
-            generation=stored.body.generation,
+            generation=generation,
         )
+        # What else is to be said of it, in the same event.
+        said = self.views.statuses.zone_said(state, status)
+        status = status_with(status, said, generation=generation, now_s=now_s)
         return UpdateStatus(key=state.key, status=status, expected=stored.resource_version)

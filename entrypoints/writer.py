@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
+from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.checkpoint import SOURCE
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.errors import (
@@ -28,12 +29,14 @@ from kudurru.domain.errors import (
     StorageFailed,
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded, Who
+from kudurru.domain.histogram import Histogram, Times
 from kudurru.domain.notation import duration_text
-from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
+from kudurru.domain.ports import StoredCheckpoint, Timers, VerifiableLog
 from kudurru.entrypoints import upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, Plan
 from kudurru.entrypoints.steps import no_collections, unhurried
 from kudurru.entrypoints.upkeep import PruneRequest, Pruning, Redaction, RedactRequest
+from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import (
     ATTEMPTS_MAX,
     BUSY,
@@ -57,6 +60,8 @@ STAMP_RETRY_S = 5.0
 """After a stamp that could not be written: a full disk stays full for a while."""
 
 
+STOPPING = "the server is stopping: nothing was changed; try again when it is back"
+
 SIGNINGS_MAX = 64
 """Checkpoints that are waited for: more than there are connections to ask for one."""
 
@@ -72,6 +77,7 @@ class WriterStatistics(msgspec.Struct, frozen=True):
     stamps_refused: int
     catch_ups_failed: int  # the log of several nodes could not be read
     checkpoint_size: int | None  # events under the newest checkpoint, None before the first
+    append_times: Times  # until what was appended was durable
     published_us: int  # when one went out last, microseconds UTC, 0: never
 
 
@@ -91,6 +97,8 @@ class Writer:
         self._imported: dict[str, int] = {}  # serials that wait for the stamp of their zone
         self._retry: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
+        self._append_times = Histogram()
+        self.coalesce_s = 0.0  # of `keep_stamped`
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
         self._catch_ups_failed = 0
         self.applying = asyncio.Lock()
@@ -113,6 +121,7 @@ class Writer:
             checkpoint_size=self._checkpointer.size if self._checkpointer else None,
             published_us=self._checkpointer.published_us if self._checkpointer else 0,
             catch_ups_failed=self._catch_ups_failed,
+            append_times=self._append_times.times(),
         )
 
     async def submit(self, change: Change) -> Result:
@@ -179,12 +188,9 @@ class Writer:
         await self._sign_soon(make)
         return pruning
 
-    async def prune_old(self, retention: timedelta) -> Pruning | None:
+    async def prune_old(self, retention: timedelta, now_us: int) -> Pruning | None:
         """For a daily job: let go what is older than that. Raises as `prune` does."""
-        node = self._node
-        before = await asyncio.to_thread(
-            upkeep.older_than, retention, node.log, node.clock.now_us()
-        )
+        before = await asyncio.to_thread(upkeep.older_than, retention, self._node.log, now_us)
         reason = f"older than {duration_text(retention)}"
         who = Who(actor="system", source="retention", reason=reason)
         return await self.prune(PruneRequest(before=before), who)
@@ -232,10 +238,20 @@ class Writer:
 
     def _check_not_stopping(self) -> None:
         if self._is_stopping:
-            raise Busy("the server is stopping: nothing was changed; try again when it is back")
+            raise Busy(STOPPING)
 
     async def run(self) -> None:
-        """Write until `stop`."""
+        """Write until `stop`. Where a fault ends it, nobody waits for what is not written."""
+        try:
+            await self._write_until_stopped()
+        finally:
+            self._is_stopping = True
+            waiting: list[asyncio.Future[Any]] = [future for _, future in self._queue]
+            for future in waiting + [future for _, future in self._signings]:
+                if not future.done():
+                    future.set_exception(Busy(STOPPING))
+
+    async def _write_until_stopped(self) -> None:
         while self._queue or self._signings or not self._is_stopping:
             await self._wake.wait()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
@@ -381,7 +397,9 @@ class Writer:
         applies until this returns: there is one writer. Raises: Overtaken."""
         node = self._node
         at_us = node.time_for_events_us(now_us)
+        began_us = node.clock.monotonic_us()
         recorded = await asyncio.to_thread(node.append, sets, at_us, decided_at)
+        self._append_times.add(node.clock.monotonic_us() - began_us)
         if recorded and recorded[0].seq != node.position + 1:
             await self._catch_up()  # others were there before, and ours come with theirs
             return recorded
@@ -487,26 +505,31 @@ def _in_doubt(error: BaseException) -> StorageBroken:
     )
 
 
-async def keep_stamped(writer: Writer, node: Node, coalesce_s: float) -> NoReturn:
-    """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them. And
-    let records go when their time is over, which is a change too."""
+async def keep_stamped(
+    writer: Writer, node: Node, coalesce_s: float, timers: Timers | None = None
+) -> NoReturn:
+    """Let a burst of changes pass as one version: stamp `coalesce_s` after the first of them, or
+    what `writer.coalesce_s` is set to later. And let records go when their time is over, which is a
+    change too."""
+    writer.coalesce_s = coalesce_s
+    timers = timers or LoopTimers()
     while True:
-        await _changed_or_expired(writer, node)
+        await _changed_or_expired(writer, node, timers)
         await writer.let_time_pass()
         if node.zones.unstamped():
-            await asyncio.sleep(coalesce_s)
+            await pause(timers, round(writer.coalesce_s * 1_000_000))
             writer.request_stamp()
 
 
-async def _changed_or_expired(writer: Writer, node: Node) -> None:
+async def _changed_or_expired(writer: Writer, node: Node, timers: Timers) -> None:
     expiry_s = node.zones.next_expiry_s()
-    patience = None
-    if expiry_s is not None:
-        patience = max(0.0, expiry_s - node.clock.now_us() / 1_000_000)
-    try:
-        # Not wait_for: in Python 3.11 that loses a cancellation that comes with the event.
-        async with asyncio.timeout(patience):
+    if expiry_s is None:
+        await writer.on_applied.wait()
+    else:
+        wait_us = max(0, expiry_s * 1_000_000 - node.clock.now_us())
+        timer = timers.call_later(wait_us, writer.on_applied.set)
+        try:
             await writer.on_applied.wait()
-    except TimeoutError:
-        return
+        finally:
+            timer.cancel()
     writer.on_applied.clear()

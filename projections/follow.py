@@ -67,8 +67,10 @@ class Follower:
     ) -> None:
         """Up to the `oldest` position of a pruned log events are left out."""
         self.projections = tuple(projections)
+        self._applies = tuple(projection.apply for projection in projections)
         self._oldest = oldest
         self._pruned_upto = Position(0)  # as far as was asked for
+        self._in_step = -1  # position that all were at when an event had reached the last
         self.stopped_at: Recorded | None = None
 
     @property
@@ -82,6 +84,17 @@ class Follower:
             self.stopped_at = event
             return
         seq = event.seq
+        if seq == self._in_step + 1 and self.projections[-1].position == self._in_step:
+            # As nearly always: nobody is behind, and a million events need not be asked for it.
+            self._in_step = -1  # until all have it: one may raise
+            for apply in self._applies:
+                apply(event)
+            self._in_step = seq
+            return
+        self._apply_where_new(event)
+
+    def _apply_where_new(self, event: Recorded) -> None:
+        seq = event.seq
         for projection in self.projections:
             position = projection.position
             if seq > position:
@@ -89,6 +102,8 @@ class Follower:
                     message = f"row {position + 1} is missing from the log; {ADVICE}"
                     raise LogDamaged("gap", position + 1, message)
                 projection.apply(event)
+        if all(projection.position == seq for projection in self.projections):
+            self._in_step = seq
 
     def _is_pruned(self, seq: int) -> bool:
         if seq > self._pruned_upto:
@@ -114,6 +129,6 @@ class Follower:
             projection.advance(now_s)
 
     def reset(self) -> None:
-        self.stopped_at = None
+        self.stopped_at, self._in_step = None, -1
         for projection in self.projections:
             projection.reset()

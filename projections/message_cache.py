@@ -177,9 +177,14 @@ class MessageCache:
         return msgspec.structs.replace(changed, ttl_s=min(max(ttl_s, self._low_s), high_s))
 
     def store(self, key: bytes, message: Message, now_us: int, upstream: str) -> None:
-        """Keep a message, bounded before, if it may be kept."""
+        """Keep a message, bounded before, if it may be kept; what was kept before is not true any
+        more, in either case."""
         if not message.ttl_s:
-            return  # RFC 1035 section 3.2.1: of no use but for the question at hand
+            # RFC 1035 section 3.2.1: of no use but for the question at hand.
+            shard = self._shard(key)
+            if key in shard.entries:
+                shard.remove(key)
+            return
         self.put(key, message, now_us, message.ttl_s * _SECOND_US, upstream)
 
     def put(self, key: bytes, message: Message, stored_us: int, ttl_us: int, upstream: str) -> None:

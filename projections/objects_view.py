@@ -4,9 +4,12 @@ Per object only an index entry is held; bodies stay in the log and are read when
 million objects cost a few hundred megabytes less and a cold start decodes none of them.
 """
 
+import sys
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -17,7 +20,6 @@ from kudurru.domain.errors import LogDamaged, Redacted
 from kudurru.domain.events import (
     CHECKPOINT_STATE,
     OBJECT_APPLIED,
-    OBJECT_DELETED,
     OBJECT_MOVED,
     OBJECT_STATUS,
     OBJECT_TYPES,
@@ -46,6 +48,9 @@ UNSETTLED_MAX = 4_000
 """Objects whose change is not in the digests yet: what changes again and again is counted once, and
 to catch up takes some milliseconds."""
 
+GROUPS_MAX = 4_096
+"""Names of groups that are remembered: there is one a zone."""
+
 
 class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Where the log has an object. `gc=False`: it holds integers only, and a million of them
@@ -62,6 +67,9 @@ class _Unsettled(NamedTuple):
 
     group: str
     entry: Entry | None
+
+
+_NOT_COUNTED = _Unsettled("", None)
 
 
 class _Dump(msgspec.Struct, frozen=True, array_like=True):
@@ -108,6 +116,7 @@ class ObjectsView:
         self._groups: dict[str, SetDigest] = {}  # parts of it, see `_group`
         self._changed: set[str] = set()  # groups, since the last checkpoint
         self._unsettled: dict[Key, _Unsettled] = {}
+        self._unsettled_max = UNSETTLED_MAX
         self._group_now: dict[Key, str] = {}  # of those
         self._moving: dict[Key, str] = {}  # scope that an object leaves in this change set
         self._counts = dict.fromkeys(KINDS, 0)
@@ -119,23 +128,20 @@ class ObjectsView:
                 self._changed.clear()
             self.facts[event.key] = event.ver
             return
-        key = event.key
+        key, type_ = event.key, event.type
         before = self._entries.get(key)
         scope = event.scope
         if before is not None:
             scope = self._moving.pop(key, scope) if self._moving else scope
             self._cache.pop(key, None)
         entry: Entry | None = None
-        match event.type:
-            case t if t == OBJECT_APPLIED:
-                entry = Entry(event.ver, event.seq, event.seq, before.status if before else 0)
-            case t if t == OBJECT_STATUS and before is not None:
-                entry = Entry(event.ver, event.seq, before.applied, event.seq)
-            case t if t == OBJECT_MOVED and before is not None:
-                self._moving[key] = event.scope
-                entry = Entry(event.ver, event.seq, before.applied, before.status)
-            case t if t == OBJECT_DELETED:
-                pass
+        if type_ == OBJECT_APPLIED:
+            entry = Entry(event.ver, event.seq, event.seq, before.status if before else 0)
+        elif type_ == OBJECT_STATUS and before is not None:
+            entry = Entry(event.ver, event.seq, before.applied, event.seq)
+        elif type_ == OBJECT_MOVED and before is not None:
+            self._moving[key] = event.scope
+            entry = Entry(event.ver, event.seq, before.applied, before.status)
         if (before is None) != (entry is None):
             kind = key.partition("/")[0]
             self._sorted.pop(kind, None)
@@ -147,17 +153,35 @@ class ObjectsView:
             self._entries[key] = entry
             self._gone.pop(key, None)
         if before is not None or entry is not None:
-            self._count_later(key, before, _group(scope, key), _group(event.scope, key))
+            group = _group(event.scope, key)
+            self._count_later(key, before, _group(scope, key), group)
 
     def _count_later(self, key: Key, before: Entry | None, left: str, group: str) -> None:
         """Note that an object was in the group `left` and is in `group` now."""
-        self._changed.add(left)
         self._changed.add(group)
+        if left is not group:
+            self._changed.add(left)
         self._group_now[key] = group
         if key not in self._unsettled:
-            self._unsettled[key] = _Unsettled(left, before)
-            if len(self._unsettled) > UNSETTLED_MAX:
+            self._unsettled[key] = _Unsettled(left, before) if before else _NOT_COUNTED
+            if len(self._unsettled) > self._unsettled_max:
                 self._settle_one()
+
+    @contextmanager
+    def rebuilding(self) -> Iterator[None]:
+        """Inside, the digests wait: however often an object changes, it is counted once, when they
+        are asked for or by `settle_some`."""
+        self._unsettled_max = sys.maxsize
+        try:
+            yield
+        finally:
+            self._unsettled_max = UNSETTLED_MAX
+
+    def settle_some(self, count: int) -> bool:
+        """Bring the digests up to the entries by some objects; whether there are more."""
+        for _ in range(min(count, len(self._unsettled))):
+            self._settle_one()
+        return bool(self._unsettled)
 
     def _settle_one(self) -> None:
         key, (left, before) = self._unsettled.popitem()
@@ -285,6 +309,10 @@ class ObjectsView:
             status=decode_status(status.body) if status and status.body else None,
         )
 
+    def all_keys(self) -> list[Key]:
+        """Of every kind, in no order that means anything."""
+        return list(self._entries)
+
     def keys(self, kind: str, namespace: str | None = None) -> list[Key]:
         """Keys of a kind, in their order as texts. Do not change the list."""
         found = self._sorted.get(kind)
@@ -320,8 +348,13 @@ class ObjectsView:
 
 def _group(scope: str, key: Key) -> str:
     """Where an object counts in a checkpoint: with its zone, else with its kind."""
+    return _zone_group(scope) or f"kind/{key.partition('/')[0]}"
+
+
+@lru_cache(GROUPS_MAX)
+def _zone_group(scope: str) -> str:
     zone = scope.partition("/")[2]
-    return f"zone/{zone}" if zone else f"kind/{key.partition('/')[0]}"
+    return f"zone/{zone}" if zone else ""
 
 
 def _element(key: Key, entry: Entry) -> bytes:

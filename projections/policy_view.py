@@ -30,9 +30,10 @@ from kudurru.domain.kinds.registry import BLOCK_LIST, CLIENT_GROUP, POLICY
 from kudurru.domain.lists.matcher import Matcher
 from kudurru.domain.object_store import decode_body
 from kudurru.domain.objects import Key, ObjectRef, key_of, ref_of
+from kudurru.domain.reconcile.judging import NO_INTEGRATION
 from kudurru.domain.set_digest import SetDigest, number_of
 
-_KINDS = frozenset({POLICY.name, CLIENT_GROUP.name, BLOCK_LIST.name})
+_PREFIXES = tuple(f"{kind.name}/" for kind in (POLICY, CLIENT_GROUP, BLOCK_LIST))
 
 _decode_policy = msgspec.json.Decoder(PolicySpec)
 _decode_group = msgspec.json.Decoder(ClientGroupSpec)
@@ -79,7 +80,7 @@ class PolicyView:
         self.position = event.seq
         if event.type == BLOCKING_SET:
             self._set_blocking(event.key, event.body)
-        elif event.key.partition("/")[0] in _KINDS:
+        elif event.key.startswith(_PREFIXES):
             if event.type == OBJECT_APPLIED and event.body is not None:
                 self._apply_object(event.key, event.body)
             elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
@@ -143,6 +144,8 @@ class PolicyView:
         self._on_change()
 
     def advance(self, now_s: int) -> None:
+        if not self._pauses:
+            return
         over = [g for g, until in self._pauses.items() if until is not None and until <= now_s]
         for group in over:
             del self._pauses[group]  # in the digest it stays: views differ in when they notice
@@ -162,7 +165,7 @@ class PolicyView:
         position, count = msgspec.msgpack.decode(next(parts), type=tuple[Position, int])
         for _ in range(count):
             key, octets = msgspec.msgpack.decode(next(parts), type=tuple[Key, bytes])
-            if key.partition("/")[0] in _KINDS:
+            if key.startswith(_PREFIXES):
                 self._apply_object(key, octets)
             else:
                 self._set_blocking(key, octets)
@@ -205,21 +208,35 @@ class PolicyView:
     def diagnoses(self) -> Iterator[Diagnosis]:
         """Everything that is not as it seems, by object."""
         for policy in self._policies.values():
-            ref = ObjectRef(POLICY.name, *policy.name.split("/", 1))
-            for group in sorted(policy.groups or ()):
-                yield from self._reference(ref, CLIENT_GROUP.name, group, group in self._groups)
-            for key in policy.lists:
-                name = key.partition("/")[2]
-                yield from self._reference(ref, BLOCK_LIST.name, name, key in self._lists)
-            if policy.hours is not None and not policy.hours.is_known:
-                zone = policy.hours.time_zone
-                message = f"this host does not know the time zone {zone!r}; its hours count as UTC"
-                yield Diagnosis(ref, "Invalid", message)
-            for rule in (*policy.allow.unusable, *policy.deny.unusable):
-                yield Diagnosis(ref, "Invalid", f"the rule {rule!r} cannot be matched")
+            yield from self._of_policy(policy)
         for name in sorted(self._unsupported):
             ref = ObjectRef(CLIENT_GROUP.name, *name.split("/", 1))
-            yield Diagnosis(ref, "Unsupported", "sources.integrationRef brings no clients")
+            yield Diagnosis(ref, "Unsupported", NO_INTEGRATION)
+
+    def policy_diagnoses(self, name: str) -> list[Diagnosis]:
+        """Of the policy `namespace/name`."""
+        policy = self._policies.get(name)
+        return list(self._of_policy(policy)) if policy is not None else []
+
+    def reaches_nobody(self, name: str) -> bool:
+        """Whether a policy is for groups of which none counts."""
+        policy = self._policies.get(name)
+        groups = policy.groups if policy is not None else None
+        return groups is not None and not any(group in self._groups for group in groups)
+
+    def _of_policy(self, policy: CompiledPolicy) -> Iterator[Diagnosis]:
+        ref = ObjectRef(POLICY.name, *policy.name.split("/", 1))
+        for group in sorted(policy.groups or ()):
+            yield from self._reference(ref, CLIENT_GROUP.name, group, group in self._groups)
+        for key in policy.lists:
+            name = key.partition("/")[2]
+            yield from self._reference(ref, BLOCK_LIST.name, name, key in self._lists)
+        if policy.hours is not None and not policy.hours.is_known:
+            zone = policy.hours.time_zone
+            message = f"this host does not know the time zone {zone!r}; its hours count as UTC"
+            yield Diagnosis(ref, "Invalid", message)
+        for rule in (*policy.allow.unusable, *policy.deny.unusable):
+            yield Diagnosis(ref, "Invalid", f"the rule {rule!r} cannot be matched")
 
     def _reference(
         self, of: ObjectRef, kind: str, name: str, is_there: bool

@@ -20,7 +20,10 @@ NO_PLACE = -1
 class ZoneState:
     """A DNSZone object, and the zone it serves when it does."""
 
-    __slots__ = ("apex", "created", "key", "name", "sources", "spec", "unselected", "zone")
+    __slots__ = (
+        *("apex", "created", "key", "name", "sources", "spec"),
+        *("troubled", "unselected", "zone"),
+    )
 
     def __init__(self, key: Key, created: str, spec: DNSZoneSpec) -> None:
         self.key = key
@@ -30,6 +33,7 @@ class ZoneState:
         self.apex = names.key(names.from_text(spec.zone_name))
         self.zone: Zone | None = None  # None: another DNSZone serves the name, or type Forward
         self.sources: dict[Name, Key | tuple[Key, ...]] = {}
+        self.troubled: set[Key] = set()  # record sets in it that have problems
         self.unselected: set[Key] = set()  # record sets of namespaces that are not allowed
 
     def sources_of(self, owner: Name) -> tuple[Key, ...]:
@@ -59,9 +63,10 @@ class ZoneState:
         without one."""
         return self.zone is not None and self.zone.stamped_soa is not None
 
-    def allows(self, namespace: str) -> bool:
+    def allows_set(self, key: Key) -> bool:
+        """Whether a record set is of a namespace that may have records here."""
         allowed = self.spec.allowed_namespaces
-        return allowed is None or namespace in allowed
+        return allowed is None or ref_of(key).namespace in allowed
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +81,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     unselected: list[Key]
     sources: dict[Name, list[Key]]
     """Of owners that have no node, or several record sets."""
+    troubled: list[Key] = []
 
 
 class _Nodes(msgspec.Struct, frozen=True, array_like=True):
@@ -100,7 +106,9 @@ def dump_state(state: ZoneState, places: Mapping[Key, int]) -> Iterator[bytes]:
     frame = zone.frame() if zone is not None else None
     unselected = sorted(state.unselected)
     yield msgspec.msgpack.encode(
-        _State(state.key, state.created, state.spec, frame, unselected, others)
+        _State(
+            state.key, state.created, state.spec, frame, unselected, others, sorted(state.troubled)
+        )
     )
     items = iter(nodes.items())
     while some := dict(islice(items, PART_NODES)):
@@ -128,6 +136,7 @@ def load_state(parts: Iterator[bytes], keys: list[Key]) -> ZoneState:
     for owner, sources in found.sources.items():
         state.sources[owner] = tuple(sources) if len(sources) > 1 else sources[0]
     state.unselected = set(found.unselected)
+    state.troubled = set(found.troubled)
     if found.zone is not None:
         state.zone = Zone.of(found.zone, nodes)
     return state

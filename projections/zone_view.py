@@ -19,6 +19,7 @@ from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import SERIAL_BITS, is_serial
 from kudurru.domain.dns.zone_tree import Delta, Zone, ZoneSet
 from kudurru.domain.events import (
+    CONTENT_TYPES,
     LOG_PRUNED,
     OBJECT_APPLIED,
     OBJECT_DELETED,
@@ -28,10 +29,11 @@ from kudurru.domain.events import (
     Position,
     Recorded,
 )
+from kudurru.domain.kinds.meta import Reason
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
-from kudurru.domain.kinds.stored import read_record_set, read_zone
+from kudurru.domain.kinds.stored import read_record_set_body, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
-from kudurru.domain.object_store import StoredBody, decode_body, decode_status
+from kudurru.domain.object_store import decode_body, decode_status
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.pruning import PrunedBody
 from kudurru.domain.reconcile.secondaries import is_expired, soa_from_status
@@ -70,6 +72,9 @@ class ZoneView:
         self._read_event = read_event
         self._on_change = on_change
         self.served = ZoneSet()
+        self.on_judged: Callable[[Key], None] | None = None
+        """Called with zones and record sets of which something else is to be said now, in the
+        middle of an event."""
         self.reset()
 
     def reset(self) -> None:
@@ -110,26 +115,26 @@ class ZoneView:
             self._on_change()
 
     def apply(self, event: Recorded) -> None:
-        self.advance(event.ts // 1_000_000)
+        now_s = event.ts // 1_000_000
+        if now_s > self.now_s:
+            self.advance(now_s)
         self.position = event.seq
-        if event.body is None:
+        key, body = event.key, event.body
+        if body is None:
             self._apply_erased(event)
-            return
-        if event.type == PAYLOAD_REDACTED:
+        elif key.startswith(_SET_PREFIX):
+            if event.type in CONTENT_TYPES:
+                self._apply_set(event, body)
+        elif key.startswith(_ZONE_PREFIX):
+            self._apply_zone(event, body)
+        elif event.type == PAYLOAD_REDACTED:
             # What was erased is in the changes between versions too, of whatever zone had the name
             # then; and a replay makes others, as it never sees it. Both are forgotten here.
-            if msgspec.json.decode(event.body, type=Redaction).part == "body":
+            if msgspec.json.decode(body, type=Redaction).part == "body":
                 self.history.forget_changes()
         elif event.type == LOG_PRUNED:
-            pruned = msgspec.json.decode(event.body, type=PrunedBody)
+            pruned = msgspec.json.decode(body, type=PrunedBody)
             self.history.forget_before(Position(pruned.upto))
-        elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
-            self._unknown.pop(event.key, None)
-        if event.key.startswith(_SET_PREFIX):
-            if event.type in (OBJECT_APPLIED, OBJECT_DELETED, OBJECT_MOVED):
-                self._apply_set(event)
-        elif event.key.startswith(_ZONE_PREFIX):
-            self._apply_zone(event)
 
     def advance(self, now_s: int) -> None:
         if now_s <= self.now_s:
@@ -141,7 +146,7 @@ class ZoneView:
             _, name, owner = expiry
             state = self._states.get(name)
             if state is not None and state.zone is not None:
-                self._rebuild(state, state.zone, owner, {})
+                self._rebuild(state, state.zone, owner)
                 self._changed()
 
     def _apply_erased(self, event: Recorded) -> None:
@@ -274,13 +279,34 @@ class ZoneView:
             state = self._states.get(zone)
             if state is None or state.zone is None:
                 return [_zone_not_found(zone, state)]
-            if not state.allows(ref_of(key).namespace):
+            if not state.allows_set(key):
                 return [_not_selected(state)]
         return self._noted_problems(key)
+
+    def unserved_sets(self) -> list[Key]:
+        """Record sets that are not served, or not all of them."""
+        noted = {key for key, found in self._problems.items() if any(found.values())}
+        return sorted(noted.union(*self._waiting.values()))
 
     def _noted_problems(self, key: Key) -> list[EndpointProblem]:
         found = self._problems.get(key, {})
         return [problem for owner in sorted(found) for problem in found[owner]]
+
+    def holder(self, apex: Name) -> ZoneState | None:
+        """The earliest DNSZone of a name, by its key: the one that has it, whatever its type."""
+        states = self._by_apex.get(apex, ())
+        return min(states, key=_precedence, default=None)
+
+    def reason(self, key: Key) -> Reason:
+        """Why a record set that has problems is not served as it says: the first of them."""
+        by_owner = self._problems[key]
+        return by_owner[min(by_owner)][0].reason
+
+    def with_problems(self) -> list[Key]:
+        """Record sets that have problems."""
+        unserved: list[Iterable[Key]] = [*self._waiting.values()]
+        unserved += [state.unselected for state in self._states.values()]
+        return [*self._problems, *(key for keys in unserved for key in keys)]
 
     def unstamped(self) -> list[ZoneState]:
         """Primary zones whose newest content is not what their serial says. The serial of a
@@ -299,11 +325,12 @@ class ZoneView:
 
     # --- zones --------------------------------------------------------------------------
 
-    def _apply_zone(self, event: Recorded) -> None:
+    def _apply_zone(self, event: Recorded, octets: bytes) -> None:
         name = ref_of(event.key).name
+        if event.type != OBJECT_STATUS:
+            self._unknown.pop(event.key, None)
         if event.type == OBJECT_APPLIED:
-            assert event.body is not None
-            body = decode_body(event.body)
+            body = decode_body(octets)
             spec = read_zone(body.spec)
             state = self._states.get(name)
             if state is None:
@@ -327,13 +354,12 @@ class ZoneView:
                 self._show(state.apex)
             self._note_forward(state.apex)
         elif event.type == OBJECT_STATUS and name in self._states:
-            assert event.body is not None
-            self._stamp(self._states[name], event, event.body)
+            self._stamp(self._states[name], event, octets)
 
     def _note_forward(self, apex: Name) -> None:
         """Whether a name is sent elsewhere: by the zone that has it."""
         states = self._by_apex.get(apex, ())
-        first = min(states, key=lambda s: (s.created, s.name), default=None)
+        first = min(states, key=_precedence, default=None)
         forward = first.spec.forward if first is not None else None
         upstreams = tuple(forward.upstreams) if forward is not None else None
         if upstreams != self.forwards.get(apex):
@@ -362,7 +388,7 @@ class ZoneView:
             self._populate(state, zone, keys)
         else:
             self._set_soa(state, zone)
-            self._rebuild(state, zone, state.apex, {})
+            self._rebuild(state, zone, state.apex)
         self._changed()
 
     def _set_soa(self, state: ZoneState, zone: Zone) -> None:
@@ -373,15 +399,18 @@ class ZoneView:
         """The earliest of the DNSZones with this name has it. A primary is served at once, a
         secondary as it was transferred."""
         states = self._by_apex[apex]
-        first = min(states, key=lambda s: (s.created, s.name))
+        first = min(states, key=_precedence)
         for state in states:
             if state is not first and state.zone is not None:
                 self._withdraw(state)
+            self._tell([state.key])
         if first.spec.type != "Forward" and first.zone is None:
             zone = Zone(names.from_text(first.spec.zone_name), zone_model.soa_of(first.spec))
             first.zone = zone
             self._touched.add(first.name)
-            self._populate(first, zone, self._waiting.pop(first.name, set()))
+            waiting = self._waiting.pop(first.name, set())
+            self._tell(waiting)
+            self._populate(first, zone, waiting)
             if first.spec.type == "Secondary":
                 stored = self._objects.find(first.key)
                 self._take_version(zone, stored.status if stored else None)
@@ -407,12 +436,14 @@ class ZoneView:
         """Stop serving; its record sets wait for a zone of that name. A zone that is served again
         has no serial at first, so its versions until now lead nowhere."""
         keys = self._keys_of(state)
+        self._tell([state.key, *keys])
         if keys:
             self._waiting[state.name] = keys
         for key in keys:
             self._problems.pop(key, None)
         state.sources.clear()
         state.unselected.clear()
+        state.troubled.clear()
         state.zone = None
         self.history.forget(state.apex)
 
@@ -420,6 +451,7 @@ class ZoneView:
         return state.unselected | state.record_sets()
 
     def _clear_sources(self, state: ZoneState, zone: Zone) -> None:
+        self._tell(state.unselected)
         for key in self._keys_of(state):
             self._problems.pop(key, None)
         for owner in list(state.sources):
@@ -427,6 +459,9 @@ class ZoneView:
                 zone.replace(owner, ())
         state.sources.clear()
         state.unselected.clear()
+        if state.troubled:
+            self._tell([state.key, *state.troubled])
+            state.troubled.clear()
 
     def _populate(self, state: ZoneState, zone: Zone, keys: Iterable[Key]) -> None:
         zone.replace(state.apex, zone_model.apex_rrsets(state.spec))
@@ -452,7 +487,10 @@ class ZoneView:
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
         self._shows_unstamped = False
-        self._show(state.apex)
+        if delta.from_serial is None:
+            self._show(state.apex)
+        else:
+            self._changed()
 
     @staticmethod
     def _take_version(zone: Zone, status: dict[str, Any] | None) -> Delta | None:
@@ -476,21 +514,21 @@ class ZoneView:
 
     # --- record sets --------------------------------------------------------------------
 
-    def _apply_set(self, event: Recorded) -> None:
+    def _apply_set(self, event: Recorded, body: bytes) -> None:
         key = event.key
+        if self._unknown and event.type != OBJECT_MOVED:
+            self._unknown.pop(key, None)
         if event.type != OBJECT_APPLIED:  # after it moved it comes in anew elsewhere
             before = self._stored(key)
             if before is not None:
                 self._remove(key, before[1])
             return
-        assert event.body is not None
-        body = decode_body(event.body)
-        spec = read_record_set(body.spec)
+        created, spec = read_record_set_body(body)
         endpoints = zone_model.parse_endpoints(spec)
-        if self._apply_in_place(key, body.creation_timestamp, spec.zone_ref.name, endpoints):
+        if self._apply_in_place(key, created, spec.zone_ref.name, endpoints):
             return
         before = self._stored(key)
-        if before is not None and bytes(before[0].spec) == bytes(body.spec):
+        if before is not None and before[1] == spec:
             return
         if before is not None:
             self._remove(key, before[1], keep=endpoints, zone=spec.zone_ref.name)
@@ -499,8 +537,9 @@ class ZoneView:
         state = self._states.get(spec.zone_ref.name)
         if state is None or state.zone is None:
             self._waiting.setdefault(spec.zone_ref.name, set()).add(key)
+            self._tell([key])
             return
-        self._include(state, state.zone, key, body.creation_timestamp, endpoints)
+        self._include(state, state.zone, key, created, endpoints)
         self._changed()
 
     def _apply_in_place(self, key: Key, created: str, name: str, endpoints: Endpoints) -> bool:
@@ -510,40 +549,40 @@ class ZoneView:
         state = self._states.get(name)
         if len(endpoints) != 1 or key in self._several or state is None or state.zone is None:
             return False
-        (owner,) = endpoints
-        if key not in state.sources_of(owner):
+        ((owner, parsed),) = endpoints.items()
+        found = state.sources.get(owner)
+        if found != key and (not isinstance(found, tuple) or key not in found):
             return False
-        self._problems.pop(key, None)
-        self._include(state, state.zone, key, created, endpoints)
+        self._forget_problems(key, state)
+        self._rebuild(state, state.zone, owner, Contribution(created, key, parsed))
         self._changed()
         return True
 
-    def _stored(self, key: Key) -> tuple[StoredBody, DNSRecordSetSpec] | None:
+    def _stored(self, key: Key) -> tuple[str, DNSRecordSetSpec] | None:
+        """When a record set was made, and its spec, before the event at hand."""
         entry = self._objects.entry(key)
         event = self._read_event(entry.applied) if entry else None
         if event is None or event.body is None:  # pruned or redacted
             return None
-        body = decode_body(event.body)
-        return body, read_record_set(body.spec)
+        return read_record_set_body(event.body)
 
     def _load(self, key: Key) -> tuple[str, Endpoints] | None:
         before = self._stored(key)
-        if before is None:
-            return None
-        return before[0].creation_timestamp, zone_model.parse_endpoints(before[1])
+        return (before[0], zone_model.parse_endpoints(before[1])) if before is not None else None
 
     def _include(
         self, state: ZoneState, zone: Zone, key: Key, created: str, endpoints: Endpoints
     ) -> None:
         """Let a record set take part in its zone."""
-        if not state.allows(ref_of(key).namespace):
+        if not state.allows_set(key):
             state.unselected.add(key)
+            self._tell([key])
             return
         if len(endpoints) > 1:
             self._several.add(key)
         for owner, parsed in endpoints.items():
             state.add_source(owner, key)
-            self._rebuild(state, zone, owner, {key: Contribution(created, key, parsed)})
+            self._rebuild(state, zone, owner, Contribution(created, key, parsed))
 
     def _remove(
         self,
@@ -557,7 +596,7 @@ class ZoneView:
         stays in that `zone`: including it anew does so in one step, and the next query never sees
         the name without it."""
         name = spec.zone_ref.name
-        self._problems.pop(key, None)
+        self._forget_problems(key, self._states.get(name))
         self._several.discard(key)
         waiting = self._waiting.get(name)
         if waiting is not None:
@@ -568,24 +607,27 @@ class ZoneView:
         if state is None or state.zone is None:
             return
         state.unselected.discard(key)
-        kept = set(keep) if zone == name and state.allows(ref_of(key).namespace) else set()
+        kept = set(keep) if zone == name and state.allows_set(key) else set()
         for owner in zone_model.parse_endpoints(spec):
             state.remove_source(owner, key)
             if owner not in kept:
-                self._rebuild(state, state.zone, owner, {})
+                self._rebuild(state, state.zone, owner)
         self._changed()
 
     def _rebuild(
-        self, state: ZoneState, zone: Zone, owner: Name, known: dict[Key, Contribution]
+        self, state: ZoneState, zone: Zone, owner: Name, known: Contribution | None = None
     ) -> None:
-        """Work out what one owner serves, from all its record sets."""
+        """Work out what one owner serves, from all its record sets. One of them may be `known`."""
         self._touched.add(state.name)
         self.served.before_change(zone)
-        contributions = []
-        for key in state.sources_of(owner):
-            contribution = known.get(key) or self._contribution(key, owner)
-            if contribution is not None:
-                contributions.append(contribution)
+        if known is not None and state.sources.get(owner) == known.key:
+            contributions = [known]
+        else:
+            found = (
+                known if known is not None and known.key == key else self._contribution(key, owner)
+                for key in state.sources_of(owner)
+            )
+            contributions = [contribution for contribution in found if contribution is not None]
         resolved = zone_model.resolve_owner(
             contributions,
             owner_key=owner,
@@ -595,15 +637,15 @@ class ZoneView:
             takes_apex_ns=state.spec.type == "Secondary",
         )
         if resolved.problems or self._problems:
-            self._note_problems(owner, contributions, resolved.problems)
+            self._note_problems(state, owner, contributions, resolved.problems)
         if resolved.next_expiry_s is not None:
             self._schedule((resolved.next_expiry_s, state.name, owner))
-        if not names.is_within(owner, state.apex):
-            return
         if owner == state.apex:
             zone.replace(zone.apex, zone_model.apex_rrsets(state.spec) + resolved.rrsets)
-        else:
-            zone.replace(resolved.owner or owner, resolved.rrsets)
+        elif resolved.owner is not None:
+            zone.replace(resolved.owner, resolved.rrsets)
+        elif names.is_within(owner, state.apex):
+            zone.replace(owner, ())
 
     def _schedule(self, expiry: Expiry) -> None:
         # Once each: a record set that is written every minute must not grow the heap.
@@ -619,19 +661,39 @@ class ZoneView:
 
     def _note_problems(
         self,
+        state: ZoneState,
         owner: Name,
         contributions: Iterable[Contribution],
         problems: dict[Key, list[EndpointProblem]],
     ) -> None:
         for contribution in contributions:
-            found = problems.get(contribution.key)
+            key, found = contribution.key, problems.get(contribution.key)
+            there = self._problems.get(key, {})
+            if there.get(owner) == found:
+                continue
+            self._tell([key, state.key])
             if found:
-                self._problems.setdefault(contribution.key, {})[owner] = found
-            elif contribution.key in self._problems:
-                left = self._problems[contribution.key]
-                left.pop(owner, None)
-                if not left:
-                    del self._problems[contribution.key]
+                self._problems.setdefault(key, {})[owner] = found
+                state.troubled.add(key)
+            else:
+                del there[owner]
+                if not there:
+                    del self._problems[key]
+                    state.troubled.discard(key)
+
+    def _forget_problems(self, key: Key, state: ZoneState | None) -> None:
+        if self._problems.pop(key, None) is not None and state is not None:
+            state.troubled.discard(key)
+            self._tell([key, state.key])
+
+    def _tell(self, keys: Iterable[Key]) -> None:
+        if self.on_judged is not None:
+            for key in keys:
+                self.on_judged(key)
+
+
+def _precedence(state: ZoneState) -> tuple[str, str]:
+    return state.created, state.name
 
 
 def _zone_not_found(name: str, state: ZoneState | None) -> EndpointProblem:

@@ -321,11 +321,14 @@ AQuic = TypeVar("AQuic", bound=Quic)
 
 
 @asynccontextmanager
-async def open_quic(target: Target, alpn: str, kind: type[AQuic]) -> AsyncIterator[AQuic]:
+async def open_quic(
+    target: Target, alpn: str, kind: type[AQuic], configuration: QuicConfiguration | None = None
+) -> AsyncIterator[AQuic]:
     """aioquic's own `connect` wants IPv6, and waits at the end for what may come late."""
     loop = asyncio.get_running_loop()
+    configuration = configuration or quic_configuration(alpn)
     transport, client = await loop.create_datagram_endpoint(
-        lambda: kind(QuicConnection(configuration=quic_configuration(alpn))),
+        lambda: kind(QuicConnection(configuration=configuration)),
         local_addr=("::1" if ":" in target[0] else "127.0.0.1", 0),
     )
     try:
@@ -338,9 +341,13 @@ async def open_quic(target: Target, alpn: str, kind: type[AQuic]) -> AsyncIterat
         transport.close()
 
 
-def open_doq(target: Target, alpn: str = "doq") -> AbstractAsyncContextManager[Quic]:
-    return open_quic(target, alpn, Quic)
+def open_doq(
+    target: Target, alpn: str = "doq", configuration: QuicConfiguration | None = None
+) -> AbstractAsyncContextManager[Quic]:
+    return open_quic(target, alpn, Quic, configuration)
 
 
-def open_http3(target: Target) -> AbstractAsyncContextManager[Http3]:
-    return open_quic(target, "h3", Http3)
+def open_http3(
+    target: Target, configuration: QuicConfiguration | None = None
+) -> AbstractAsyncContextManager[Http3]:
+    return open_quic(target, "h3", Http3, configuration)

@@ -56,7 +56,8 @@ def a_change(*commands: Command, **how: Any) -> Change:
 
 
 def commit_as_server(node: Node, change: Change) -> None:
-    """What `Node.commit` does, the way a server goes: first the change, then its stamps."""
+    """What `Node.commit` does, the way a server goes: first the change, then what is to be said of
+    the objects that it concerns, then its stamps."""
     now_us = node.clock.now_us()
     decided = node.decide([change], now_us)[0]
     if isinstance(decided, KudurruError):
@@ -67,11 +68,16 @@ def commit_as_server(node: Node, change: Change) -> None:
     at_us = node.time_for_events_us(now_us)
     if steps := node.clock_steps(now_us):
         node.take_in(node.log.append(steps, at_us))
-    node.take_in(node.log.append([ChangeSet(tuple(decided.events), who)], at_us))
-    stamps = [a_change(command) for command in node.stamps(change.imported_serials)]
-    sets = [
-        ChangeSet(tuple(stamp.events), who)
-        for stamp in node.decide(stamps, now_us)
-        if not isinstance(stamp, KudurruError)
-    ]
-    node.take_in(node.log.append(sets, at_us))
+    with node.judged() as judged:
+        node.take_in(node.log.append([ChangeSet(tuple(decided.events), who)], at_us))
+        judged.update(node.concerned(decided.events))
+        for command in node.judgements(judged):
+            take_in_status(node, command, who, at_us)
+    for command in node.stamps(change.imported_serials):
+        take_in_status(node, command, who, at_us)
+
+
+def take_in_status(node: Node, command: Command, who: Who, at_us: int) -> None:
+    found = node.decide([a_change(command)], node.clock.now_us())[0]
+    assert not isinstance(found, KudurruError)
+    node.take_in(node.log.append([ChangeSet(tuple(found.events), who)], at_us))

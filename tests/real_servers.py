@@ -28,6 +28,7 @@ big TXT {big}
 inside A 192.168.1.1
 short 2 A 192.0.2.2
 resolver A 127.0.0.1
+*.many A 192.0.2.7
 """
 BIG = " ".join(f'"{i:03d}{"x" * 100}"' for i in range(20))
 
@@ -74,6 +75,30 @@ zone:
     zonefile-sync: -1
 """
 
+COOKIES = """
+mod-cookies:
+  - id: default
+    badcookie-slip: 1
+template:
+  - id: default
+    global-module: mod-cookies
+"""
+"""For Knot: a query without a cookie of its own gets BADCOOKIE."""
+NAMED = """\
+options {{
+    directory "{folder}";
+    pid-file none;
+    session-keyfile none;
+    listen-on port {port} {{ 127.0.0.1; }};
+    listen-on-v6 {{ none; }};
+    recursion no;
+    require-server-cookie yes;
+    notify no;
+}};
+controls {{ }};
+zone "up.example." {{ type primary; file "{folder}/zone"; check-names ignore; }};
+"""
+
 
 def need(tool: str) -> str:
     """Path of a program. Skips the test where it is not installed, and fails it in CI."""
@@ -93,10 +118,22 @@ def unbound(folder: Path) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def knot(folder: Path) -> Iterator[int]:
+def knot(folder: Path, *, wants_cookies: bool = False) -> Iterator[int]:
     port = free_port()
     text = KNOT.format(folder=folder, port=port)
+    if wants_cookies:
+        before, zone, after = text.partition("zone:")
+        text = before + COOKIES.lstrip() + zone + after
     with _running([need("knotd"), "-c"], folder, text, port):
+        yield port
+
+
+@contextmanager
+def named(folder: Path) -> Iterator[int]:
+    """BIND, which gives nobody an answer without a cookie of its own."""
+    port = free_port()
+    text = NAMED.format(folder=folder, port=port)
+    with _running([need("named"), "-g", "-c"], folder, text, port):
         yield port
 
 

@@ -19,13 +19,20 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
+from kudurru.domain.filtering.decision import Filters
+from kudurru.domain.lists.memory import MemoryMatcher
+from kudurru.domain.lists.rules import Context
+from kudurru.domain.objects import Key
 from kudurru.domain.settings import CacheSettings, ServeStaleSettings
 from kudurru.projections.pipeline.resolver import Rules
+from tests.filtering import policy
 from tests.upstreams import Asked, Rig, Said
 
 UPSTREAM = "192.0.2.11"
 FLAGS = {name: getattr(dns.flags, name) for name in ("QR", "AA", "TC", "RD", "RA", "AD", "CD")}
 COMPARED = dns.flags.QR | dns.flags.RD | dns.flags.CD | dns.flags.TC
+
+_FILES = re.compile(r"^\s*TEMPFILE_CONTENTS \S+\n(.*?)^\s*TEMPFILE_END", re.M | re.S)
 
 Records = list[str]
 
@@ -58,11 +65,21 @@ class Entry:
         asked = query.question[0]
         if "qname" in self.match and asked.name != dns.name.from_text(name):
             return False
+        if "subdomain" in self.match and not asked.name.is_subdomain(dns.name.from_text(name)):
+            return False
         if "do" in self.match and not query.ednsflags & dns.flags.DO:
             return False
         if any(f in self.match and not query.flags & FLAGS[f.upper()] for f in ("cd", "ad", "rd")):
             return False
         return "qtype" not in self.match or dns.rdatatype.to_text(asked.rdtype) == rtype
+
+    @property
+    def is_referral(self) -> bool:
+        """What a server of zones says of a name in another zone: never the answer of one that is
+        asked to recurse."""
+        authority = self.sections.get("AUTHORITY", [])
+        is_of_servers = bool(authority) and all("NS" in text.upper().split() for text in authority)
+        return is_of_servers and not self.sections.get("ANSWER") and self.rcode == "NOERROR"
 
     def response(self, query: dns.message.Message) -> bytes:
         made = dns.message.make_response(query)
@@ -91,6 +108,15 @@ class Replay:
     config: dict[str, str]
     ranges: list[tuple[int, int, list[Entry]]]
     steps: list[Step]
+    policy_zones: list[list[str]] = field(default_factory=list)
+
+
+def _ask_as_stub(replay: Replay) -> None:
+    for step in replay.steps:
+        entry = step.entry
+        if entry is not None and step.kind in ("QUERY", "CHECK_ANSWER"):
+            entry.words = ["RD", *(word for word in entry.words if word not in ("RD", "DO", "CD"))]
+            entry.adjust.append("use_edns")
 
 
 def rrset_of(text: str) -> dns.rrset.RRset:
@@ -104,11 +130,17 @@ def rrset_of(text: str) -> dns.rrset.RRset:
         else:
             rdclass = word
     name = name if name.endswith(".") else f"{name}."
-    return dns.rrset.from_text(name, ttl, rdclass, rest[0], " ".join(rest[1:]))
+    data = " ".join(rest[1:])
+    return dns.rrset.from_text_list(
+        name, ttl, rdclass, rest[0], [data], origin=dns.name.root, relativize=False
+    )
 
 
 def read_replay(path: Path) -> Replay:
-    lines = [re.sub(r"(?<!\\);.*", "", line).strip() for line in path.read_text().splitlines()]
+    text = path.read_text()
+    zones = [content.split("\n") for content in _FILES.findall(text)]
+    text = _FILES.sub("", text)
+    lines = [re.sub(r"(?<!\\);.*", "", line).strip() for line in text.splitlines()]
     words = iter([line for line in lines if line])
     config: dict[str, str] = {}
     for line in words:
@@ -117,7 +149,10 @@ def read_replay(path: Path) -> Replay:
         key, separator, value = line.partition(":")
         if separator:
             config.setdefault(key.strip(), re.sub(r"\s#.*", "", value).strip().strip('"'))
-    return _scenario(config, words)
+    replay = _scenario(config, words)
+    if "rpz:" in text:
+        replay.policy_zones = zones
+    return replay
 
 
 def _scenario(config: dict[str, str], lines: Iterator[str]) -> Replay:
@@ -158,6 +193,10 @@ def _entry(lines: Iterator[str]) -> Entry:
                 entry.adjust += rest
             case "REPLY":
                 entry.words += rest
+            case "HEX_EDNSDATA_BEGIN":
+                while next(lines) != "HEX_EDNSDATA_END":  # options are between two hops
+                    pass
+                entry.adjust.append("use_edns")
             case "SECTION":
                 section = rest[0]
                 entry.sections[section] = []
@@ -169,18 +208,34 @@ def _entry(lines: Iterator[str]) -> Entry:
 class Player:
     """A replay on its way."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: Replay, *, as_stub: bool = False, is_trusted: bool = False) -> None:
+        """`as_stub`: clients ask as stub resolvers do, with RD and EDNS and without DO and CD,
+        where the scenario's have another mix that it is not about. `is_trusted`: the upstream's AD
+        is believed, and compared."""
+        if as_stub:
+            _ask_as_stub(replay)
         self.replay = replay
+        self.compared = COMPARED | (dns.flags.AD if is_trusted else 0)
         self.number = 0
-        self.rig = Rig(UPSTREAM, rules=_rules(replay.config), cache=_cache(replay.config))
-        self.rig.scripts[UPSTREAM] = self._say
+        upstream = f"{UPSTREAM}#trusted" if is_trusted else UPSTREAM
+        self.rig = Rig(
+            upstream,
+            rules=_rules(replay.config),
+            cache=_cache(replay.config),
+            filters=_filters(replay),
+        )
+        self.rig.scripts[upstream] = self._say
         self.asked: list[Asked] = []
         self.held: list[tuple[dns.message.Message, Any]] = []
 
     def play(self) -> None:
         for step in self.replay.steps:
             self.number = step.number
-            self._take(step)
+            try:
+                self._take(step)
+            except Exception as fault:
+                fault.add_note(f"at step {step.number} {step.kind}")
+                raise
 
     def _say(self, query: dns.message.Message, packet: bytes) -> Said:
         if query.question[0].name == dns.name.root:
@@ -190,7 +245,7 @@ class Player:
             for first, last, entries in self.replay.ranges
             if first <= self.number <= last
             for entry in entries
-            if entry.fits(query)
+            if entry.fits(query) and not entry.is_referral
         ]
         # What looks at more of the query is meant first.
         return max(found, key=lambda e: len(e.match)).response(query) if found else None
@@ -204,7 +259,8 @@ class Player:
                 edns = {"want_dnssec": True} if "DO" in entry.words else {"use_edns": -1}
                 if "DO" not in entry.words and "use_edns" in entry.adjust:
                     edns = {"use_edns": 0}
-                self.asked.append(self.rig.ask(name, rtype, flags=entry.flags, **edns))
+                proto = "tcp" if "tcp" in entry.match else "udp"
+                self.asked.append(self.rig.ask(name, rtype, proto=proto, flags=entry.flags, **edns))
                 self.rig.pass_time(0)
             case "CHECK_ANSWER":
                 assert entry is not None
@@ -222,7 +278,7 @@ class Player:
                 for exchange, _ in self.rig.waiting[:1]:
                     exchange.failed("refused")
                 del self.rig.waiting[:1]
-            case "NOTHING":
+            case "NOTHING" | "TRAFFIC":
                 pass
             case kind:
                 raise NotImplementedError(kind)
@@ -238,9 +294,9 @@ class Player:
         answer = asked.answer
         is_all = "all" in entry.match
         if is_all or "rcode" in entry.match:
-            assert asked.rcode == entry.rcode
+            assert asked.rcode == entry.rcode, f"{asked.rcode}, not {entry.rcode}"
         if is_all or "flags" in entry.match:
-            assert not (answer.flags ^ entry.flags) & COMPARED, dns.flags.to_text(answer.flags)
+            assert not (answer.flags ^ entry.flags) & self.compared, dns.flags.to_text(answer.flags)
         has_ttl = "ttl" in entry.match
         for name, section in (
             ("ANSWER", answer.answer),
@@ -249,13 +305,17 @@ class Player:
         ):
             if not is_all and name.lower() not in entry.match:
                 continue
+            if name == "AUTHORITY" and self.replay.policy_zones:
+                continue  # blocked answers have a SOA, so that they are kept for as long as it says
             found = sorted(_shown(rrset, has_ttl) for rrset in _single(section))
             wanted = [rrset_of(text) for text in entry.sections.get(name, ())]
-            assert found == sorted(_shown(rrset, has_ttl) for rrset in wanted), name
+            expected = sorted(_shown(rrset, has_ttl) for rrset in wanted)
+            assert found == expected, f"{name} is {found}, not {expected}"
         for word in entry.match:
             if word.startswith("ede="):
                 codes = [int(option.code) for option in answer.options if hasattr(option, "code")]
-                assert codes == ([] if word == "ede=any" else [int(word[4:])])
+                wanted = [] if word == "ede=any" else [int(word[4:])]
+                assert codes == wanted, f"extended error {codes}, not {wanted}"
 
 
 def _single(section: list[dns.rrset.RRset]) -> Iterator[dns.rrset.RRset]:
@@ -267,6 +327,18 @@ def _single(section: list[dns.rrset.RRset]) -> Iterator[dns.rrset.RRset]:
 def _shown(rrset: dns.rrset.RRset, has_ttl: bool) -> str:
     lowered = rrset.to_text().lower().split(None, 2)
     return " ".join([lowered[0], lowered[1] if has_ttl else "-", lowered[2]])
+
+
+def _filters(replay: Replay) -> Filters | None:
+    """A policy for each policy zone; the first one has precedence."""
+    if not replay.policy_zones:
+        return None
+    matcher = MemoryMatcher()
+    policies = []
+    for i, lines in enumerate(replay.policy_zones):
+        matcher.put(Key(f"BlockList/default/z{i}"), [("inline", lines)], Context(format="rpz"))
+        policies.append(policy(f"z{i}", priority=-i, blockListRefs=[f"z{i}"]))
+    return Filters(policies, matcher=matcher)
 
 
 def _seconds(config: dict[str, str], key: str, default: float) -> timedelta:
@@ -287,8 +359,9 @@ def _cache(config: dict[str, str]) -> CacheSettings:
 
 
 def _rules(config: dict[str, str]) -> Rules:
+    is_refused = config.get("access-control", "").endswith(" refuse")
     return Rules(
-        clients="all",
+        clients=() if is_refused else "all",
         special_names=False,
         rebind_protection=False,
         is_stale_served=config.get("serve-expired") == "yes",

@@ -7,11 +7,13 @@ import dns.message
 import dns.rrset
 
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
+from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.adapters.memory.timers import ManualTimers
 from kudurru.domain.chance import Chance
 from kudurru.domain.dns.forwarding import Strategy
 from kudurru.domain.dns.upstreams import UpstreamAddress, parse_upstream
 from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.filtering.decision import Filters
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Exchange, Reply
 from kudurru.domain.settings import CacheSettings
@@ -19,6 +21,7 @@ from kudurru.projections.message_cache import MessageCache
 from kudurru.projections.pipeline.forward import Forwarder, Group, Upstream
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
+from kudurru.projections.pipeline.policy import Policy
 from kudurru.projections.pipeline.resolver import CachingResolver, Route, Rules
 
 SECOND_US = 1_000_000
@@ -79,6 +82,7 @@ class Rig:
         cache: CacheSettings | None = None,
         zones: Sequence[Zone] = (),
         waiting_max: int = 10_000,
+        filters: Filters | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.timers = ManualTimers(self.clock)
@@ -106,6 +110,7 @@ class Rig:
             is_lameduck=lambda: False,
             on_exception=_raise,
             resolver=self.resolver,
+            policy=Policy(lambda: filters, FixedNeighbours()) if filters is not None else None,
         )
 
     def _all(self, texts: Sequence[str]) -> tuple[Upstream, ...]:
@@ -189,6 +194,11 @@ class Asked:
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def question_in(packet: bytes) -> bytes:
+    """The question of a query, as octets."""
+    return packet[12 : packet.index(0, 12) + 5]
 
 
 def response(

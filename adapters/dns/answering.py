@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
 
-from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.memo import Kept, Memo
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.ports import (
@@ -80,7 +80,6 @@ class Answering:
     memo: Memo = field(default_factory=Memo)
     received: int = 0
     answered: int = 0
-    hits: list[int] = field(default_factory=lambda: [0] * 16)  # by RCODE
     malformed: int = 0
     proxyproto: int = 0
     full: int = 0
@@ -103,10 +102,8 @@ class Answering:
     def recall(self, packet: bytes, client: str) -> bytes | None:
         """The answer from the memo, or None."""
         wire = self.memo.find(packet)
-        if wire is not None:
-            self.hits[wire[3] & 15] += 1
-            if self.listener is not None:
-                self.listener.repeated(((packed_address(client), packet[2:]),))
+        if wire is not None and self.listener is not None:
+            self.listener.repeated(((packed_address(client), packet[2:]),))
         return wire
 
     def ask(self, packet: bytes, client: str, client_id: str = "") -> Wire | Later[Wire]:
@@ -141,7 +138,7 @@ class Answering:
         return wire
 
     def _wait(
-        self, reply: Later[Reply | None], young: dict[bytes, bytes], packet: bytes
+        self, reply: Later[Reply | None], young: dict[bytes, Kept], packet: bytes
     ) -> Later[Wire]:
         self.waiting += 1
         later: Later[Wire] = Later(partial(self._give_up, reply))
@@ -151,7 +148,7 @@ class Answering:
     def _came(
         self,
         later: Later[Wire],
-        young: dict[bytes, bytes],
+        young: dict[bytes, Kept],
         packet: bytes,
         reply: Reply | None,
     ) -> None:
@@ -166,7 +163,7 @@ class Answering:
         self.waiting -= 1
         reply.cancel()
 
-    def _taken(self, young: dict[bytes, bytes], packet: bytes, reply: Reply | None) -> Wire:
+    def _taken(self, young: dict[bytes, Kept], packet: bytes, reply: Reply | None) -> Wire:
         if reply is None:
             self.by_handler += 1
             return None
@@ -188,7 +185,7 @@ class Answering:
         return EngineStatistics(
             received=self.received,
             answered=self.answered,
-            memo_hits=tuple(self.hits),
+            memo_hits=self.memo.counts(),
             dropped_malformed=self.malformed,
             dropped_proxyproto=self.proxyproto,
             dropped_full=self.full,

@@ -14,7 +14,7 @@ from functools import partial
 
 from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
-from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.memo import Kept, Memo
 from kudurru.adapters.dns.packet_info import (
     ANCILLARY,
     Control,
@@ -127,7 +127,8 @@ class PythonEngine:
         call and the objects of a whole packet would cost more than all the rest.
         """
         answering = self._answering
-        memo, hits = answering.memo, answering.hits
+        memo = answering.memo
+        hits = memo.hits
         octets, view, sizes = batch.octets, batch.view, batch.sizes
         lengths = batch.lengths[:count].tolist()
         queries = [
@@ -142,7 +143,7 @@ class PythonEngine:
         # for one after the other.
         found = list(map(recall, queries))
         verdicts = self._verdicts(batch, count, queries, found)
-        for i, start, query, kept in zip(range(count), batch.starts, queries, found, strict=False):
+        for i, start, query, known in zip(range(count), batch.starts, queries, found, strict=False):
             if verdicts is not None and (verdict := verdicts[i]) is not None:
                 others.append(i)
                 if verdict:
@@ -152,24 +153,22 @@ class PythonEngine:
                     self._send(batch, first, i - first)
                     first = i + 1
                 continue
-            if kept is not None:
+            if known is not None:
+                kept, place = known
                 size = len(kept) + 2
                 view[start + 2 : start + size] = kept
                 sizes[i] = size
-                if code := kept[1] & 15:
-                    hits[code] += 1
-                    hits[0] -= 1
+                hits[place] += 1
                 continue
             if (end := query.find(0, 10) + 1) and (
-                kept := recall(query[:10] + query[10:end].lower() + query[end:])
+                known := recall(query[:10] + query[10:end].lower() + query[end:])
             ) is not None:
+                kept, place = known
                 size = len(kept) + 2
                 view[start + 2 : start + 12] = kept[:10]  # the name stays as it was asked
                 view[start + 2 + end : start + size] = kept[end:]
                 sizes[i] = size
-                if code := kept[1] & 15:
-                    hits[code] += 1
-                    hits[0] -= 1
+                hits[place] += 1
                 continue
             others.append(i)
             wire = self._answer_one(octets[start : start + lengths[i]], batch, i)
@@ -183,7 +182,6 @@ class PythonEngine:
             else:
                 view[start : start + len(wire)] = wire
                 sizes[i] = len(wire)
-        hits[0] += count - len(others)  # but for those of other codes, counted above
         self._send(batch, first, count - first)
         if answering.listener is not None and len(others) < count:
             repeats = set(range(count)).difference(others)
@@ -191,7 +189,7 @@ class PythonEngine:
             answering.listener.repeated([(clients[i], queries[i]) for i in sorted(repeats)])
 
     def _verdicts(
-        self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[bytes | None]
+        self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[Kept | None]
     ) -> Sequence[bytes | None] | None:
         if self._limiter is None:
             return None

@@ -3,7 +3,8 @@
 The key is the query without its ID, the letters of the question's name lowered. Only the name: the
 octets behind it are numbers, and HTTPS is type 65, the octet "A". The value is the answer without
 its ID, its question lowered too; the asker's ID and letters are put back, for resolvers that play
-with letters compare them (draft-vixie-dnsext-dns0x20).
+with letters compare them (draft-vixie-dnsext-dns0x20). Beside the answer is the place in `hits`
+where it is counted.
 
 Two generations bound it: answers enter `young`; when that is full it becomes the old one, whose
 answers are promoted when they are asked for again and else thrown away with it. So a flood of
@@ -12,10 +13,15 @@ random names turns over what nobody repeats, and the answers in use stay.
 
 import threading
 
+from kudurru.domain.dns.record_types import counted_as
+
 ENTRIES_MAX = 131_072  # in both generations: the questions that a busy site asks again and again
 BYTES_MAX = 24 << 20  # of keys and answers; Python's own objects come to about as much again
 
 _HEADER = 12
+
+Kept = tuple[bytes, int]
+"""An answer without its ID, and its place in `Memo.hits`."""
 
 
 class Memo:
@@ -26,11 +32,16 @@ class Memo:
     replaced it meanwhile: what was computed before can never come back.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_entries_max", "_lock", "_old", "young")
+    __slots__ = (
+        "_bytes", "_bytes_max", "_entries_max", "_lock", "_old", "_places", "hits", "young",
+    )  # fmt: skip
 
     def __init__(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
-        self.young: dict[bytes, bytes] = {}  # packet loops look here first; only we write
-        self._old: dict[bytes, bytes] = {}
+        self.young: dict[bytes, Kept] = {}  # packet loops look here first; only we write
+        self._old: dict[bytes, Kept] = {}
+        self.hits: list[int] = []
+        """Answers given, counted by whoever gives them; `counts` says of what."""
+        self._places: dict[tuple[int, int], int] = {}
         self._bytes = 0  # in young
         self._entries_max = entries_max // 2
         self._bytes_max = bytes_max // 2
@@ -39,22 +50,28 @@ class Memo:
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
 
+    def counts(self) -> dict[tuple[int, int], int]:
+        """Answers given, by type (as `counted_as` has it) and RCODE."""
+        return {of: self.hits[place] for of, place in self._places.items()}
+
     def find(self, packet: bytes) -> bytes | None:
-        """The answer for a query, with its ID and its question, or None."""
+        """The answer for a query, with its ID and its question, or None. It counts as given."""
         young = self.young
         end = packet.find(0, _HEADER) + 1
         if not end:
             return None
         key = packet[2:_HEADER] + packet[_HEADER:end].lower() + packet[end:]
-        kept = young.get(key)
-        if kept is None:
-            kept = self._old.get(key)
-            if kept is None:
+        found = young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is None:
                 return None
-            self._put(young, key, kept)
+            self._put(young, key, found)
+        kept, place = found
+        self.hits[place] += 1
         return packet[:2] + kept[: _HEADER - 2] + packet[_HEADER:end] + kept[end - 2 :]
 
-    def store(self, young: dict[bytes, bytes], packet: bytes, wire: bytes) -> None:
+    def store(self, young: dict[bytes, Kept], packet: bytes, wire: bytes) -> None:
         """Keep an answer. `young` is `self.young` as it was before the handler was asked.
 
         Where the name holds a zero octet inside a label, only the part before it is lowered, in
@@ -65,7 +82,8 @@ class Memo:
             return  # no question, or one that is not echoed: nothing to put letters back into
         name = packet[_HEADER:end].lower()
         key = packet[2:_HEADER] + name + packet[end:]
-        self._put(young, key, wire[2:_HEADER] + name + wire[end:])
+        place = self._place(int.from_bytes(packet[end : end + 2], "big"), wire[3] & 15)
+        self._put(young, key, (wire[2:_HEADER] + name + wire[end:], place))
 
     def invalidate(self) -> None:
         """Forget everything, also for a loop that still holds the dictionaries."""
@@ -75,8 +93,16 @@ class Memo:
             young.clear()
             old.clear()
 
-    def _put(self, young: dict[bytes, bytes], key: bytes, kept: bytes) -> None:
-        size = len(key) + len(kept)
+    def _place(self, rtype: int, rcode: int) -> int:
+        of = counted_as(rtype), rcode
+        place = self._places.get(of)
+        if place is None:
+            place = self._places[of] = len(self.hits)
+            self.hits.append(0)
+        return place
+
+    def _put(self, young: dict[bytes, Kept], key: bytes, kept: Kept) -> None:
+        size = len(key) + len(kept[0])
         with self._lock:
             if young is not self.young or size > self._bytes_max:
                 return

@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 BATCH: Final = 64  # datagrams a call: more gains little, and the heads of 64 slots fit the cache
@@ -68,6 +69,8 @@ def _load() -> Any:  # functions of a C library have no static type
 
 _LIBC = _load()
 
+_text = lru_cache(4096)(socket.inet_ntop)
+
 
 def is_available() -> bool:
     return _LIBC is not None
@@ -103,6 +106,37 @@ class Sender:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))  # of the class that the code has
         return sent
+
+
+class Receiver:
+    """Takes datagrams from connected sockets, many with one call."""
+
+    def __init__(self, size_max: int) -> None:
+        """`size_max`: octets of the longest datagram; longer ones are cut."""
+        self._starts = range(0, BATCH * size_max, size_max)
+        self._octets: Any = (ctypes.c_char * (BATCH * size_max))()
+        self._parts = (_Iovec * BATCH)()
+        self._headers: Any = (_Mmsghdr * BATCH)()
+        for i, start in enumerate(self._starts):
+            self._parts[i] = _Iovec(ctypes.addressof(self._octets) + start, size_max)
+            at = ctypes.addressof(self._parts) + i * ctypes.sizeof(_Iovec)
+            self._headers[i].message = _Msghdr(iov=at, iovlen=1)
+        words = memoryview(self._headers).cast("B").cast("I")
+        self._lengths = words[_Mmsghdr.length.offset // 4 :: ctypes.sizeof(_Mmsghdr) // 4]
+
+    def receive(self, sock: socket.socket) -> list[bytes]:
+        """What waits, at most BATCH datagrams. Raises OSError."""
+        count: int = _LIBC.recvmmsg(sock.fileno(), self._headers, BATCH, socket.MSG_DONTWAIT, None)
+        if count < 0:
+            code = ctypes.get_errno()
+            if code in (errno.EAGAIN, errno.EINTR):
+                return []
+            raise OSError(code, os.strerror(code))
+        octets = self._octets
+        return [
+            octets[start : start + length]
+            for start, length in zip(self._starts, self._lengths[:count].tolist(), strict=False)
+        ]
 
 
 class Batch:
@@ -195,7 +229,7 @@ class Batch:
         """Address in text that datagram i came from."""
         at, width = _ADDRESS[self._family]
         at += i * self._address_size
-        return socket.inet_ntop(self._family, self._addresses[at : at + width])
+        return _text(self._family, self._addresses[at : at + width])
 
     def clients(self, count: int) -> list[bytes]:
         """Addresses that the first `count` datagrams came from, 4 or 16 octets each."""

@@ -19,7 +19,6 @@ import msgspec
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # public by its documentation
 from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import (
     QuicHeader,
     QuicPacketType,
@@ -41,7 +40,9 @@ from kudurru.adapters.dns.quic_applications import (
     Application,
     Incoming,
 )
+from kudurru.adapters.dns.quic_names import NamedConnection
 from kudurru.adapters.dns.streams import StreamLimits
+from kudurru.adapters.dns.tls_stream import client_id_of
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
 from kudurru.adapters.turns import Turns
@@ -207,7 +208,7 @@ class QuicServer:
         if original is None and len(self.connections) * 2 >= self.limits.connections:
             self.send(sock, [(self._retry(header, address), address)], control)
             return None
-        quic = QuicConnection(
+        quic = NamedConnection(
             configuration=configuration,
             original_destination_connection_id=original or header.destination_cid,
             retry_source_connection_id=None if original is None else header.destination_cid,
@@ -273,7 +274,7 @@ class _Connection:
     def __init__(
         self,
         server: QuicServer,
-        quic: QuicConnection,
+        quic: NamedConnection,
         sock: socket.socket,
         address: Address,
         control: Control,
@@ -354,6 +355,11 @@ class _Connection:
         """Where the client is now: it may move, once it has shown that it is there."""
         address = self.quic.get_peer_address()
         return "" if address is None else str(address[0])
+
+    @property
+    def client_id(self) -> str:
+        """First label of the name that the client asked for; "" where it asked for none."""
+        return client_id_of(self.quic.asked_name)
 
     def wait(
         self, stream: int, later: Later[Wire], deliver: Callable[[Wire], None], busy: int

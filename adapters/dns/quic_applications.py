@@ -10,10 +10,10 @@ from typing import Protocol
 from aioquic.h3.connection import ErrorCode, H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic import events
-from aioquic.quic.connection import QuicConnection
 
 from kudurru.adapters.dns.answering import HEADER, Answering, Wire
 from kudurru.adapters.dns.doh import MESSAGE_MAX, Doh, Headers, Request, Response, kept_fields
+from kudurru.adapters.dns.quic_names import NamedConnection
 from kudurru.domain.dns.messages import KEEPALIVE, Query, find_option, parse_query
 from kudurru.domain.later import Later
 
@@ -39,7 +39,7 @@ class Incoming:
 class Connection(Protocol):
     """What an application needs of its connection."""
 
-    quic: QuicConnection
+    quic: NamedConnection
     streams: dict[int, Incoming]
 
     @property
@@ -50,6 +50,9 @@ class Connection(Protocol):
 
     @property
     def client(self) -> str: ...
+
+    @property
+    def client_id(self) -> str: ...
 
     def wait(
         self, stream: int, later: Later[Wire], deliver: Callable[[Wire], None], busy: int
@@ -121,7 +124,7 @@ class Doq:
             if _has_keepalive(packet):
                 self._refuse()
                 return
-            wire = answering.ask(packet, client)
+            wire = answering.ask(packet, client, self._connection.client_id)
         if isinstance(wire, Later):
             deliver = partial(self._send, stream)
             self._connection.wait(stream, wire, deliver, DOQ_EXCESSIVE_LOAD)
@@ -184,7 +187,7 @@ class H3:
             bytes(incoming.body),
         )
         doh = self._connection.doh
-        response = doh.respond(request, self._connection.client)
+        response = doh.respond(request, self._connection.client, self._connection.client_id)
         if not is_whole:
             self._connection.stop_reading(stream, ErrorCode.H3_NO_ERROR)
         if isinstance(response, Later):

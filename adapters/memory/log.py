@@ -14,6 +14,7 @@ from kudurru.adapters.memory.elector import MemoryElector
 from kudurru.adapters.recorder import RecordedLog, check_head, continue_streams, secret_writes
 from kudurru.domain.chain import Sealed, genesis, origin_of, row_of, salts_size, seal
 from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.leadership import checked_role
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import (
     Anchor,
@@ -161,7 +162,7 @@ class MemoryEventLog(RecordedLog):
         return self._checkpoints[-1] if self._checkpoints else None
 
     def elector(self, name: str) -> MemoryElector:
-        return MemoryElector(self._leaders.setdefault(name, asyncio.Lock()))
+        return MemoryElector(self._leaders.setdefault(checked_role(name), asyncio.Lock()))
 
     def close(self) -> None:
         """Nothing is held but memory."""

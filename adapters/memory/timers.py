@@ -29,6 +29,11 @@ class ManualTimers:
         heapq.heappush(self._due, (due_us, next(self._number), timer))
         return timer
 
+    def waits_us(self) -> list[int]:
+        """How long until each, the next one first."""
+        now_us = self.clock.monotonic_us()
+        return sorted(due - now_us for due, _, timer in self._due if timer.callback is not None)
+
     def advance(self, us: int) -> None:
         """Let time pass; what falls due is called at its time, in order."""
         until_us = self.clock.monotonic_us() + us

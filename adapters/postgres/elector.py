@@ -2,9 +2,9 @@
 
 The lock belongs to a session: whoever loses the session has lost the lock, and finds out within
 PING_S plus PING_TIMEOUT_S, less than the eleven seconds that the server takes to give the lock of a
-silent node away. Where a connection is closed both sides know at once, and for PING_S two nodes may
-think that they lead: a leader's writes therefore carry the versions that they were decided on, as
-all writes do.
+silent node away. Where a connection is closed the lock is free at once, and the leader finds out
+within PING_S: who waited for it gives it that time before it leads. A node that did not have to
+wait does not, so a leader's writes carry the versions that they were decided on, as all writes do.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ from kudurru.domain.errors import KudurruError
 RETRY_S = 0.5
 PING_S = 1.0
 PING_TIMEOUT_S = 3.0
+GRACE_S = 1.5
+"""More than PING_S by as long as work takes to end."""
 
 
 class PostgresElector:
@@ -28,19 +30,30 @@ class PostgresElector:
         self._place = place
         self._lock = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
         self._connection: Connection | None = None
+        self._trying: asyncio.Future[bool] | None = None
 
     async def campaign(self) -> None:
-        while not await asyncio.to_thread(self._try):
+        has_waited = False
+        while not await self._try_in_thread():
+            has_waited = True
             await asyncio.sleep(RETRY_S)
+        if has_waited:
+            await asyncio.sleep(GRACE_S)
 
     async def lost(self) -> None:
         while await asyncio.to_thread(self._is_held):
             await asyncio.sleep(PING_S)
 
     async def resign(self) -> None:
+        if self._trying is not None:  # a campaign that was given up may win in these moments
+            await asyncio.wait({self._trying})
         connection, self._connection = self._connection, None
         if connection is not None:
             await asyncio.to_thread(_close, connection)
+
+    async def _try_in_thread(self) -> bool:
+        self._trying = asyncio.ensure_future(asyncio.to_thread(self._try))
+        return await asyncio.shield(self._trying)
 
     def _try(self) -> bool:
         try:

@@ -60,6 +60,7 @@ from kudurru.domain.errors import (
     StorageFailed,
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.leadership import checked_role
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import (
     Anchor,
@@ -398,7 +399,7 @@ class PostgresEventLog(RecordedLog):
         self._start_listener()
 
     def elector(self, name: str) -> PostgresElector:
-        return PostgresElector(self.place, f"{self.log_id}/{name}")
+        return PostgresElector(self.place, f"{self.log_id}/{checked_role(name)}")
 
     def _start_listener(self) -> None:
         with self._listener_lock:

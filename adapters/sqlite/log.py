@@ -59,6 +59,7 @@ from kudurru.domain.errors import (
     StorageFailed,
 )
 from kudurru.domain.events import ChangeSet, Position, Recorded
+from kudurru.domain.leadership import checked_role
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import (
     Anchor,
@@ -402,7 +403,8 @@ class SQLiteEventLog(RecordedLog):
         return Anchor(*found[0]) if found else None
 
     def elector(self, name: str) -> FileElector:
-        return FileElector(self.path.with_name(f"{self.path.name}.{name}.leader"), self._clock)
+        place = f"{self.path.name}.{checked_role(name)}.leader"
+        return FileElector(self.path.with_name(place), self._clock)
 
     def check_storage(self) -> None:
         """What `verify` does not see: SQLite's indexes, of which one that lies answers reads of one

@@ -7,6 +7,7 @@ Lowering the whole wire form is safe because a length octet is at most 63, below
 """
 
 import re
+from functools import lru_cache
 from typing import NewType
 
 Name = NewType("Name", bytes)
@@ -14,6 +15,9 @@ Name = NewType("Name", bytes)
 ROOT = Name(b"\x00")
 NAME_MAX = 255
 LABEL_MAX = 63
+
+TAILS_MAX = 4_096
+"""Ends of names that are remembered as wire: a file or a log has many names of a few zones."""
 
 _LENGTH = tuple(bytes((size,)) for size in range(LABEL_MAX + 1))
 
@@ -38,6 +42,28 @@ def from_text(text: str, origin: Name | None = None) -> Name:
     A relative name is completed with `origin`, and `@` is the origin; without an origin every name
     counts as absolute. Raises BadName.
     """
+    first, _, rest = text.partition(".")
+    if rest and (origin is None or rest[-1] == "."):
+        tail = _plain_tail(rest)
+        if tail is not None and _PLAIN.fullmatch(first):
+            size = len(first)
+            if size <= LABEL_MAX and size + len(tail) < NAME_MAX:
+                return Name(_LENGTH[size] + first.encode("ascii") + tail)
+    return _from_any_text(text, origin)
+
+
+@lru_cache(TAILS_MAX)
+def _plain_tail(text: str) -> bytes | None:
+    """Wire of what follows a first label, an absolute name; None where it needs a closer look."""
+    if not _PLAIN.fullmatch(text):
+        return None
+    labels = text.removesuffix(".").encode("ascii").split(b".")
+    if not all(0 < len(label) <= LABEL_MAX for label in labels):
+        return None
+    return b"".join([_LENGTH[len(label)] + label for label in labels]) + ROOT
+
+
+def _from_any_text(text: str, origin: Name | None) -> Name:
     if text == "@":
         if origin is None:
             raise BadName("@ stands for an origin, and there is none here; write the name out")

@@ -37,7 +37,8 @@ def leads_inside(message: Message) -> bool:
     """Whether an answer holds a private address, also beside what was asked, or a hint of one."""
     found = [octets for _, octets in addresses_of(message, everywhere=True)]
     found += hints_of(message)
-    return any(_may_be_private(octets) and is_private(ip_address(octets)) for octets in found)
+    suspects = list(filter(_may_be_private, found))
+    return any(is_private(ip_address(octets)) for octets in suspects) if suspects else False
 
 
 _SECOND_OCTETS = {

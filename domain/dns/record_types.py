@@ -45,6 +45,15 @@ _NUMBERS = {
 _MNEMONICS = {value: mnemonic for mnemonic, value in _NUMBERS.items()}
 
 
+OTHER = 0
+"""In counts, for types without a mnemonic: anybody can ask for 65,536 of them."""
+
+
+def counted_as(rtype: int) -> int:
+    """The type under which a question is counted."""
+    return rtype if rtype in _MNEMONICS else OTHER
+
+
 class BadRecord(ValueError):
     """A text or wire form that is no record of its type; the message says why."""
 
@@ -64,6 +73,11 @@ def type_from_text(text: str) -> int:
 
 def type_to_text(rtype: int) -> str:
     return _MNEMONICS.get(rtype) or f"TYPE{rtype}"
+
+
+def type_label(counted: int) -> str:
+    """Of a type as `counted_as` has it."""
+    return _MNEMONICS.get(counted, "other")
 
 
 SINGLETON_TYPES = frozenset({CNAME, DNAME, SOA})

@@ -19,6 +19,7 @@ from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSE
 from kudurru.domain.dns.messages import (
     AD,
     CD,
+    COOKIE,
     EDNS_VERSION,
     EXTENDED_ERROR,
     HEADER_SIZE,
@@ -167,14 +168,48 @@ def read_response(question: bytes, packet: bytes, *, is_trusted: bool = False) -
         raise Malformed(str(fault) or "it is cut short") from None
 
 
+def cookie_of(question: bytes, packet: bytes) -> bytes | None:
+    """The cookie that a response shows, None where it has none. Looked for in an OPT record that
+    is the last and has nothing else, which is usual, before the records are gone through."""
+    if not packet[11]:
+        return None  # no additional records
+    for size in _USUAL_COOKIES:
+        at = len(packet) - size - _OPTION_AT
+        if at > HEADER_SIZE and packet[at : at + 3] == _OPT_HEAD:
+            found = find_cookie(packet, at)
+            if found is not None:
+                return found
+    try:
+        reader = _Reader(question, packet)
+        reader.records()
+        return find_option(reader.opt, COOKIE) if reader.opt else None
+    except (BadName, LayoutError, IndexError, Malformed):
+        return None
+
+
+def find_cookie(packet: bytes, at: int) -> bytes | None:
+    """The cookie of an OPT record that holds it only, and ends the packet."""
+    length, code, size = _OPTION_HEAD.unpack_from(packet, at + 9)
+    if code != COOKIE or length != size + 4 or at + _OPTION_AT + size != len(packet):
+        return None
+    return packet[at + _OPTION_AT :]
+
+
+_USUAL_COOKIES = (24, 16)  # octets: RFC 9018, and what RFC 7873 appendix B.1 shows
+_OPTION_HEAD = Layout("!HHH")  # length of the options, code and length of the first
+_OPTION_AT = 15  # octets of an OPT record before the data of its first option
 _OPT_HEAD = b"\0" + OPT.to_bytes(2, "big")
 _OPT_SIZE = 11  # of a record without options
+_COOKIE_CODE = COOKIE.to_bytes(2, "big")
 _SIMPLE = frozenset({A, AAAA, TXT})
+_SIMPLE_RR = Layout("!6sIH")
+_ONE_RR = (1, 0, 0), (6,)
+"""Counts and places of TTLs of most answers, held once for all of them."""
 
 
 def _read_simple(question: bytes, packet: bytes, is_trusted: bool) -> Message | None:
     """The most usual response in one go: addresses of the very name that was asked for, and at
-    most an OPT record without options. None: it is another, or not well formed."""
+    most an OPT record with nothing but a cookie. None: it is another, or not well formed."""
     _, flags, questions, count, authorities, additionals = _HEADER.unpack_from(packet)
     start = at = HEADER_SIZE + len(question)
     qtype = question[-4] << 8 | question[-3]
@@ -187,32 +222,32 @@ def _read_simple(question: bytes, packet: bytes, is_trusted: bool) -> Message | 
         or qtype not in _SIMPLE
     ):
         return None
-    head = QUESTION_POINTER + question[-4:]  # owner, type and class of every record
+    usual = QUESTION_POINTER + question[-4:]  # owner, type and class of every record
     size = _SIZES.get(qtype)
     ttls_at = []
     ttl_s = TTL_MAX_S
     for _ in range(count):
-        if packet[at : at + 6] != head:
-            return None
-        ttl = int.from_bytes(packet[at + 6 : at + 10], "big")
-        length = packet[at + 10] << 8 | packet[at + 11]
-        if ttl > TTL_MAX_S or (size is not None and length != size):
+        head, ttl, length = _SIMPLE_RR.unpack_from(packet, at)
+        if head != usual or ttl > TTL_MAX_S or (size is not None and length != size):
             return None
         ttls_at.append(at + 6 - start)
-        ttl_s = min(ttl_s, ttl)
+        if ttl < ttl_s:
+            ttl_s = ttl
         at += 12 + length
     end = at
     if additionals:
-        opt = packet[at : at + _OPT_SIZE]
-        if opt[:3] != _OPT_HEAD or opt[5] or opt[9:] != b"\0\0":
+        opt = packet[at : at + _OPT_SIZE + 2]
+        if opt[:3] != _OPT_HEAD or opt[5]:
             return None
-        at += _OPT_SIZE
+        length = opt[9] << 8 | opt[10]
+        if length and (opt[11:] != _COOKIE_CODE or find_cookie(packet, at) is None):
+            return None
+        at += _OPT_SIZE + length
     if at != len(packet):
         return None
     is_authentic = is_trusted and bool(flags & AD)
-    return Message(
-        NOERROR, (count, 0, 0), packet[start:end], tuple(ttls_at), ttl_s, False, is_authentic
-    )
+    counts, places = _ONE_RR if count == 1 else ((count, 0, 0), tuple(ttls_at))
+    return Message(NOERROR, counts, packet[start:end], places, ttl_s, False, is_authentic)
 
 
 class _Record(msgspec.Struct, gc=False):
@@ -555,7 +590,10 @@ def hints_of(message: Message) -> list[bytes]:
 def with_ttls_between(message: Message, low_s: int, high_s: int) -> Message:
     """The message with every TTL raised and cut to bounds; itself where none is out of them."""
     body: bytes | bytearray = message.body
-    if all(low_s <= int.from_bytes(body[at : at + 4], "big") <= high_s for at in message.ttls_at):
+    for at in message.ttls_at:
+        if not low_s <= int.from_bytes(body[at : at + 4], "big") <= high_s:
+            break
+    else:
         return message
     body = bytearray(body)
     for at in message.ttls_at:
@@ -702,14 +740,15 @@ def build_query(
     udp_size: int | None,
     is_dnssec_ok: bool = False,
     block: int = 0,
+    options: bytes = b"",
 ) -> bytes:
-    """A query with ID 0. `flags` are of RD, CD and AD; `udp_size` None leaves EDNS out."""
+    """A query with ID 0. `flags` are of RD, CD and AD; `udp_size` None leaves EDNS out. `options`
+    are of EDNS; where queries are padded to a `block` there are none."""
     if udp_size is None:
         return _HEADER.pack(0, flags, 1, 0, 0, 0) + question
-    padding = b""
     if block:
         size = HEADER_SIZE + len(question) + 11 + 4
-        padding = pack_option(PADDING, bytes(-size % block))
+        options = pack_option(PADDING, bytes(-size % block))
     dnssec = 0x8000 if is_dnssec_ok else 0
-    opt = _OPT.pack(0, OPT, udp_size, 0, EDNS_VERSION, dnssec, len(padding))
-    return _HEADER.pack(0, flags, 1, 0, 0, 1) + question + opt + padding
+    opt = _OPT.pack(0, OPT, udp_size, 0, EDNS_VERSION, dnssec, len(options))
+    return _HEADER.pack(0, flags, 1, 0, 0, 1) + question + opt + options

@@ -37,14 +37,22 @@ _SOA_TAIL = b"".join(n.to_bytes(4, "big") for n in (1, 3600, 1200, 604_800, TTL_
 _NOBODY = names.from_text("nobody.invalid.")
 
 
-def special_zone(name: bytes, *, with_canary: bool, with_designation: bool) -> Name | None:
-    """The special zone that a name (a key) is in."""
+def zones(*, with_canary: bool, with_designation: bool) -> frozenset[bytes]:
+    """Keys of all special zones that are wanted."""
+    wanted = {LOCALHOST, *EMPTY_ZONES}
+    if with_canary:
+        wanted.add(CANARY)
+    if with_designation:
+        wanted.add(DESIGNATION)
+    return frozenset(wanted)
+
+
+def special_zone(name: bytes, zones: frozenset[bytes]) -> Name | None:
+    """The one of `zones` that a name (a key) is in."""
     at = 0
     while name[at]:
         suffix = name[at:]
-        if suffix in EMPTY_ZONES or suffix == LOCALHOST:
-            return Name(suffix)
-        if (with_canary and suffix == CANARY) or (with_designation and suffix == DESIGNATION):
+        if suffix in zones:
             return Name(suffix)
         at += name[at] + 1
     return None

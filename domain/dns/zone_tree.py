@@ -402,19 +402,20 @@ class Zone:
 
     def _account(self, key: bytes, old: bytes, new: bytes) -> None:
         # Lists, not sets: an owner has one or two RRsets, and a million of them are built.
-        has = unpack(new)
-        self.record_count += sum(rrset.rr_count for rrset in has)
-        if old:
-            self.record_count -= sum(rrset.rr_count for rrset in unpack(old))
+        has = _counts(new)
+        for _, rr_count in has:
+            self.record_count += rr_count
+        for _, rr_count in _counts(old):
+            self.record_count -= rr_count
         self._unsettled.setdefault(key, old)
         if len(self._unsettled) > UNSETTLED_MAX:
             self._count_in(*self._unsettled.popitem(), new)
         self.cuts.discard(key)
         self.dnames.discard(key)
-        for rrset in has:
-            if rrset.rtype == NS and key != self.key:
+        for rtype, _ in has:
+            if rtype == NS and key != self.key:
                 self.cuts.add(key)
-            elif rrset.rtype == DNAME:
+            elif rtype == DNAME:
                 self.dnames.add(key)
 
     def _settle(self) -> None:
@@ -666,6 +667,17 @@ def unpack(image: bytes) -> list[PackedRRset]:
         at += _RRSET_HEAD_SIZE
         found.append(PackedRRset(rtype, rr_count, image[at : at + length]))
         at += length
+    return found
+
+
+def _counts(image: bytes) -> list[tuple[int, int]]:
+    """Type and number of records of each RRset of an image."""
+    found = []
+    at, size = 0, len(image)
+    while at < size:
+        rtype, rr_count, length = _RRSET_HEAD.unpack_from(image, at)
+        at += _RRSET_HEAD_SIZE + length
+        found.append((rtype, rr_count))
     return found
 
 

@@ -80,7 +80,7 @@ class ObjectMeta(StrictSpec, frozen=True, kw_only=True):
 Reason = Literal[
     "AsExpected", "ZoneNotFound", "NotSelected", "MissingReference", "Unsupported", "Duplicated",
     "OutsideZone", "Invalid", "Disabled", "ServingFromSnapshot",
-    "NotTransferred", "Expired", "Unreachable", "Refused", "BadTransfer", "Behind",
+    "NotFetched", "NotTransferred", "Expired", "Unreachable", "Refused", "BadTransfer", "Behind",
 ]  # fmt: skip
 """Why an object, or a part of it, is as it is: of conditions and of problems."""
 

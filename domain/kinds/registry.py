@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from kudurru.domain.errors import Cause, Invalid
+from kudurru.domain.kinds.apitoken import APITokenSpec, APITokenStatus, apitoken_faults
 from kudurru.domain.kinds.blocklist import BlockListSpec, BlockListStatus, blocklist_faults
 from kudurru.domain.kinds.clientgroup import (
     ClientGroupSpec,
@@ -38,6 +39,9 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     is_internal: bool = False
     """Has a secret part: left out of what is exported, and not made by an Apply from outside."""
+    made_by: str = ""  # the command that makes it then
+    is_restored: bool = True
+    """Whether restore and undo bring it back. Who may do what is decided for today."""
 
 
 DNS_ZONE = Kind(
@@ -101,11 +105,25 @@ TSIG_KEY = Kind(
     faults=tsigkey_faults,
     about="A key shared with other name servers, for transfers and updates.",
     is_internal=True,
+    made_by="kudurru tsig create",
+)
+API_TOKEN = Kind(
+    name="APIToken",
+    plural="apitokens",
+    short="token",
+    namespaced=False,
+    spec=APITokenSpec,
+    status=APITokenStatus,
+    faults=apitoken_faults,
+    about="Lets a program or a person use the API.",
+    is_internal=True,
+    made_by="kudurru token create",
+    is_restored=False,
 )
 
 KINDS = {
     kind.name: kind
-    for kind in (DNS_ZONE, DNS_RECORD_SET, BLOCK_LIST, CLIENT_GROUP, POLICY, TSIG_KEY)
+    for kind in (DNS_ZONE, DNS_RECORD_SET, BLOCK_LIST, CLIENT_GROUP, POLICY, TSIG_KEY, API_TOKEN)
 }
 
 _BY_WORD = {

@@ -56,3 +56,31 @@ def _suits(shape: inspect.Type, value: Any) -> bool:
 
 read_zone = reader_of(DNSZoneSpec)
 read_record_set = reader_of(DNSRecordSetSpec)
+
+
+class _RecordSetBody(msgspec.Struct, frozen=True, rename="camel"):
+    """What zones need of the payload of a DNSRecordSet."""
+
+    creation_timestamp: str
+    spec: DNSRecordSetSpec
+
+
+class _OlderBody(msgspec.Struct, frozen=True, rename="camel"):
+    """The same, of a spec that may be refused today."""
+
+    creation_timestamp: str
+    spec: msgspec.Raw
+
+
+_decode_set_body = msgspec.json.Decoder(_RecordSetBody).decode
+_decode_older_body = msgspec.json.Decoder(_OlderBody).decode
+
+
+def read_record_set_body(body: bytes) -> tuple[str, DNSRecordSetSpec]:
+    """When a record set was made, and its spec, of the payload of an obj.applied.v1."""
+    try:
+        found = _decode_set_body(body)
+    except msgspec.ValidationError:
+        older = _decode_older_body(body)
+        return older.creation_timestamp, read_record_set(older.spec)
+    return found.creation_timestamp, found.spec

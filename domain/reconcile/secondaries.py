@@ -223,6 +223,9 @@ _TRANSFERRED = ("soa", "primary", "refreshedAt", "expired")
 
 READY, REFRESHED = "Ready", "Refreshed"
 
+NOTHING_TRANSFERRED = "nothing was transferred yet"
+NOT_CONFIRMED = "no primary confirmed the zone for as long as its SOA allows"
+
 
 def soa_to_status(soa: Soa) -> dict[str, Any]:
     return {
@@ -307,14 +310,13 @@ def troubled(
     text of a condition that holds on is that of its beginning."""
     conditions: list[_Said] = [(REFRESHED, "False", failure.reason, failure.message)]
     if soa_from_status(before) is None:
-        conditions.append((READY, "False", "NotTransferred", "nothing was transferred yet"))
+        conditions.append((READY, "False", "NotTransferred", NOTHING_TRANSFERRED))
     return _with(before or {}, conditions, now_s, generation)
 
 
 def expired(before: dict[str, Any] | None, now_s: int, *, generation: int) -> dict[str, Any]:
     """The status of a zone that was not confirmed for too long."""
-    message = "no primary confirmed the zone for as long as its SOA allows"
-    conditions = [(READY, "False", "Expired", message)]
+    conditions = [(READY, "False", "Expired", NOT_CONFIRMED)]
     return {**_with(before or {}, conditions, now_s, generation), "expired": True}
 
 

@@ -1,5 +1,5 @@
 """How a command is made: help as plain text, like that of the program, and no completion of its
-own, because the program completes all of them (`_KUDURRU_COMPLETE=bash_source kudurru`)."""
+own, because the program completes all of them (`kudurru completion bash`)."""
 
 from typing import Any
 

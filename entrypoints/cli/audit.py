@@ -3,10 +3,13 @@
 import sys
 import time
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from kudurru.adapters.clock import SystemEntropy
+from kudurru.adapters.data_dir import open_data_dir
 from kudurru.domain.errors import LogDamaged
 from kudurru.domain.ports import LogRow, VerifiableLog
 from kudurru.domain.verify import TAIL_ROWS, Verified
@@ -21,7 +24,6 @@ from kudurru.entrypoints.cli import (
     common,
 )
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.history import describe_event
 from kudurru.entrypoints.cli.output import (
     Output,
     echo,
@@ -31,6 +33,8 @@ from kudurru.entrypoints.cli.output import (
     print_jsonl,
 )
 from kudurru.entrypoints.cli.progress import EVERY, progress
+from kudurru.entrypoints.history import describe_event
+from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.service import MarkRequest
 
 app = command_app(no_args_is_help=True)
@@ -103,7 +107,7 @@ def verify(
         checkpoint = audit_prove.read_checkpoint(since, log) if since else None
         trust = directory.trust_of(audit_prove.trusted_keys(keys, config), checkpoint)
         verified = _verify(log, level, trust)
-        damages = list(verified.damages) or _of_storage(log, level)
+        damages = list(verified.damages) or _of_storage(log, level) or _of_copy(data, log)
         if level is Level.state and not damages:
             from kudurru.entrypoints.cli.replay import replay_compared
 
@@ -124,6 +128,12 @@ def _of_storage(log: VerifiableLog, level: Level) -> list[LogDamaged]:
         except LogDamaged as damage:
             return [damage]
     return []
+
+
+def _of_copy(data: Path, log: VerifiableLog) -> list[LogDamaged]:
+    """That the log was set back or replaced, as the checkpoint beside it shows."""
+    damage = first_difference(open_data_dir(data), log, (), SystemEntropy())
+    return [damage] if damage is not None else []
 
 
 def _verify(log: VerifiableLog, level: Level, trust: Trust) -> Verified:
@@ -150,6 +160,7 @@ def _report(damages: list[LogDamaged], verified: Verified, level: Level, output:
         "signed": signed.size,
         "key": signed.key,
         "trusted": signed.is_trusted,
+        "openRedaction": signed.open_redaction,
         "damages": [
             {"kind": d.kind, "position": d.position, "message": d.message} for d in damages
         ],
@@ -161,6 +172,12 @@ def _report(damages: list[LogDamaged], verified: Verified, level: Level, output:
         newest = f"the newest is at position {verified.newest}"
         echo(f"ok: {verified.rows} events verified, {newest}{begins}")
         echo(escape(_signatures(verified)))
+        if verified.signed.open_redaction:
+            note(
+                f"the redaction at {verified.signed.open_redaction} is under no checkpoint yet: "
+                "the node that has the key signs it within audit.checkpoint.interval. Until then "
+                "anybody who can write to the database could have made it; verify again after that"
+            )
         return
     for damage in damages[:SHOWN_MAX]:
         echo(escape(f"{damage.kind}: {damage}"))

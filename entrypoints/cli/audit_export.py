@@ -22,9 +22,9 @@ from kudurru.domain.tree import Tree
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.audit_prove import covering
-from kudurru.entrypoints.cli.history import first_position, matches, zone_meant
 from kudurru.entrypoints.cli.output import note
 from kudurru.entrypoints.cli.progress import EVERY, progress
+from kudurru.entrypoints.history import first_position, matches, zone_meant
 
 Move = Callable[[int, int], None] | None
 

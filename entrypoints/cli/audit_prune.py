@@ -35,10 +35,13 @@ def prune(
     now_us = SystemClock().now_us()
     with directory.open_reader(data) as node:
         if before is None:
+            from kudurru.domain.settings_changes import layer_of
             from kudurru.entrypoints.settings import load_settings
 
-            retention = load_settings(config, os.environ).settings.audit.retention
-            position = older_than(retention, node.log, now_us)
+            layer = layer_of(node.log)
+
+            retention = load_settings(config, os.environ, layer=layer).settings.audit.retention
+            position = older_than(retention, node.log, now_us) if retention else 0
         else:
             position = position_before(before, node.log, now_us)
     with common.service(data, write=True) as service:

@@ -13,8 +13,8 @@ from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.history import who_of
 from kudurru.entrypoints.cli.output import Output, note, print_documents, print_table
+from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.restoring import short_name
 from kudurru.projections import as_of
 

@@ -33,6 +33,7 @@ def flush(
     ] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     subtree: Annotated[bool, typer.Option("--subtree", help="And every name below it.")] = False,
+    output: common.OutputOption = Output.table,
 ) -> None:
     """Forget answers of upstreams, so that they are asked again."""
     if subtree and name is None:
@@ -44,4 +45,5 @@ def flush(
             raise Invalid("NAME", [Cause("", str(error))]) from None
     with common.service(data) as service:
         count = service.cache_flush(name or "", subtree=subtree)
-    echo(f"{count} answers forgotten")
+    if not print_documents(output, [{"forgotten": count}], single=True):
+        echo(f"{count} answers forgotten")

@@ -16,17 +16,22 @@ from kudurru.domain.events import Position, Who
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, ObjectMeta, metadata_faults
 from kudurru.domain.kinds.registry import Kind, kind_by_word
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
+from kudurru.domain.notation import parse_socket_address
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.actors import actor_of
+from kudurru.entrypoints.cli import remote
 from kudurru.entrypoints.cli.output import Output
 from kudurru.entrypoints.service import Service
+from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.wiring import Node
 
 if TYPE_CHECKING:
     from kudurru.domain.documents import Document
+    from kudurru.domain.settings import Settings
 
+KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")]
 DataOption = Annotated[
     Path,
     typer.Option(
@@ -66,7 +71,23 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE|DIR", help="Settings, see `kudurru config`."),
 ]
+OpsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ops", metavar="ADDR:PORT", help="Operations listener. Default: ops.address.",
+        callback=lambda text: _socket_address("--ops", text),
+    ),
+]  # fmt: skip
 DEFAULT_DATA = Path("kudurru-data")
+
+
+def _socket_address(flag: str, text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(parse_socket_address(text))
+    except ValueError as error:
+        raise Invalid(flag, [Cause("", str(error))]) from None
 
 
 def me(source: str = "cli") -> Who:
@@ -75,10 +96,29 @@ def me(source: str = "cli") -> Who:
 
 
 @contextmanager
-def service(data: Path, *, write: bool = False, secrets_key: str = "") -> Iterator[Service]:
-    """The node of a data directory: through the server that holds it, else directly."""
+def service(
+    data: Path,
+    *,
+    write: bool = False,
+    secrets_key: str = "",
+    config: Path | None = None,
+    settings: "Settings | None" = None,
+) -> Iterator[Service]:
+    """The node of a data directory: through the server that holds it, else directly; or the one
+    behind the API that --server names."""
+    far = remote.service()
+    if far is not None:
+        with far:
+            yield far
+        return
     with directory.open_service(
-        data, who=me(), write=write, on_damage=_warn_of_damage, secrets_key=secrets_key
+        data,
+        who=me(),
+        write=write,
+        on_damage=_warn_of_damage,
+        secrets_key=secrets_key,
+        sources=Sources(config, os.environ),
+        settings=settings,
     ) as found:
         yield found
 
@@ -114,10 +154,9 @@ def resolve(target: str, log: EventLog) -> Position:
 
 
 def format_time(ts_us: int) -> str:
-    from datetime import UTC, datetime
+    from kudurru.domain.notation import time_text
 
-    moment = datetime.fromtimestamp(ts_us / 1_000_000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time_text(ts_us)
 
 
 def key_from(kind_word: str, name: str, namespace: str) -> tuple[Kind, Key]:

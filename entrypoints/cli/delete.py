@@ -16,7 +16,7 @@ app = command_app()
 
 @app.command()
 def delete(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")],
+    kind: common.KindArgument,
     objects: Annotated[list[str], typer.Argument(metavar="NAME...")],
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",

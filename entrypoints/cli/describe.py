@@ -7,12 +7,12 @@ import typer
 
 from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.registry import DNS_RECORD_SET
-from kudurru.domain.objects import Key
+from kudurru.domain.objects import Key, ref_of
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.history import describe_event
 from kudurru.entrypoints.cli.output import Output, age, echo, escape, print_documents
+from kudurru.entrypoints.history import describe_event
 
 app = command_app()
 
@@ -21,7 +21,7 @@ EVENTS_SHOWN = 10
 
 @app.command()
 def describe(
-    kind_word: Annotated[str, typer.Argument(metavar="KIND")],
+    kind_word: common.KindArgument,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
@@ -32,12 +32,23 @@ def describe(
     with common.service(data) as service:
         document = service.get(key)
         problems = service.problems(key) if kind is DNS_RECORD_SET else []
+        conditions = service.conditions(key)
     events = _events(data, key)
     if print_documents(
-        output, [{"object": document, "problems": problems, "events": events}], single=True
+        output,
+        [
+            {
+                "object": document,
+                "conditions": conditions,
+                "problems": problems,
+                "events": events,
+            }
+        ],
+        single=True,
     ):
         return
     _print(document)
+    _print_conditions(conditions)
     if problems:
         echo("Problems:")
     for problem in problems:
@@ -51,6 +62,12 @@ def describe(
 
 
 def _events(data: Any, key: Key) -> list[dict[str, Any]]:
+    far = remote.service()
+    if far is not None:
+        ref = ref_of(key)
+        which = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
+        with far:
+            return far.events({k: v for k, v in which.items() if v}, EVENTS_SHOWN)
     with directory.open_reader(data) as node:
         found = []
         for event in node.log.read(key=key, newest_first=True):
@@ -74,10 +91,20 @@ def _print(document: dict[str, Any]) -> None:
     _field("Created", f"{meta['creationTimestamp']} ({age(created.timestamp(), _now_s())} ago)")
     _field("Generation", meta["generation"])
     _field("Version", meta["resourceVersion"])
-    for part in ("spec", "status"):
-        if document.get(part):
-            echo(f"{part.capitalize()}:")
-            _tree(document[part], "  ")
+    said_below = ("conditions", "problems")
+    status = {k: v for k, v in (document.get("status") or {}).items() if k not in said_below}
+    for title, part in (("Spec", document.get("spec")), ("Status", status)):
+        if part:
+            echo(f"{title}:")
+            _tree(part, "  ")
+
+
+def _print_conditions(conditions: list[dict[str, Any]]) -> None:
+    if conditions:
+        echo("Conditions:")
+    for found in conditions:
+        text = f"  {found['type']}: {found['status']}, {found['reason']}"
+        echo(escape(f"{text}: {found['message']}" if found.get("message") else text))
 
 
 def _now_s() -> float:

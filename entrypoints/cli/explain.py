@@ -1,16 +1,20 @@
 """kudurru explain: why a client gets what it gets for a name."""
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
+from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
 from kudurru.entrypoints.filtering import ExplainRequest
+from kudurru.entrypoints.settings import load_settings
 
 app = command_app()
 
@@ -46,20 +50,35 @@ def explain(
     listener: Annotated[
         str, typer.Option("--listener", metavar="PROTO", help="Where it asks.", show_default=True)
     ] = "udp",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE|DIR",
+            help="Settings as `serve` has them, where no server runs.",
+        ),
+    ] = None,
     at: common.AtOption = None,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Say which zone, policy, list and rule decide what a client gets, now or as of a moment."""
+    """Say which zone, policy, list and rule decide what a client gets, now or as of a moment, and
+    who is asked for what none of them answers."""
+    settings = None
+    if config is not None:
+        layer = directory.settings_layer(data)
+        settings = load_settings(config, os.environ, layer=layer).settings
     request = ExplainRequest(
         name=name, type=rtype, client=client, mac=mac, client_id=client_id, listener=listener
     )
+    if at is not None and remote.service() is not None:
+        raise Invalid("--at", [Cause("", "explains by the log of a data directory: give --data")])
     if at is not None:
         with directory.open_reader(data) as node:
             upto = common.resolve(at, node.log)
-            found = directory.explain_as_of(data, node, upto, request)
+            found = directory.explain_as_of(data, node, upto, request, settings)
         note("fetched lists are not part of the log: they count as they are now")
     else:
-        with common.service(data) as service:
+        with common.service(data, settings=settings) as service:
             found = service.explain(request)
     if not print_documents(output, [msgspec.to_builtins(found)], single=True):
         for line in lines(found):
@@ -77,6 +96,8 @@ def lines(found: Explanation) -> list[str]:
         told.append(f"refused: {_REASONS[found.reason]}, and {found.refusal}")
     else:
         told.append(f"{_ACTIONS[found.action]}: {_REASONS[found.reason]}")
+        if found.answered_by == "resolver" and not found.upstreams:
+            told.append("which upstreams is a setting of the server: give its --config")
     for word, value in (
         ("rule", f"{found.rule} (line {found.line})" if found.line else found.rule),
         ("list", f"{found.list} ({found.source})" if found.source else found.list),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kudurru.domain.errors import NotFound, Redacted
+from kudurru.domain.errors import Cause, Invalid, NotFound, Redacted
 from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind, kind_by_word
 from kudurru.domain.object_store import to_document
@@ -17,11 +17,11 @@ from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, age, escape, note, print_documents, print_table
 from kudurru.entrypoints.cli.watch import watch as follow
-from kudurru.entrypoints.service import ListRequest, collect
+from kudurru.entrypoints.service import ListRequest, collect, collect_pages
 from kudurru.projections import as_of
 
 app = command_app()
@@ -29,7 +29,7 @@ app = command_app()
 
 @app.command()
 def get(
-    kind_word: Annotated[str, typer.Argument(metavar="KIND", help="For example zone or rs.")],
+    kind_word: common.KindArgument,
     name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
@@ -56,6 +56,8 @@ def get(
     table = partial(_table, kind, wide=output is Output.wide, all_=all_namespaces)
     if watch and at is not None:
         raise typer.BadParameter("--watch shows what comes, --at what was: give one of them")
+    if watch and remote.service() is not None:
+        raise Invalid("--watch", [Cause("", "follows the log of a data directory: give --data")])
     if watch:
         follow(data, request, name, output, table)
     documents = _read(data, request, key if name else None, at)
@@ -72,6 +74,12 @@ def _read(
     data: Path, request: ListRequest, key: Key | None, at: str | None
 ) -> list[dict[str, Any]]:
     """The object of a key, or all that a request lists."""
+    far = remote.service() if at is not None else None
+    if far is not None and at is not None:
+        with far:
+            if key is not None:
+                return [far.get(key, at=at)]
+            return collect_pages(partial(far.list_objects, at=at), request)
     if at is not None:
         with directory.open_reader(data) as node:
             return _read_as_of(node.log, common.resolve(at, node.log), request, key)

@@ -6,40 +6,15 @@ import msgspec
 import typer
 
 from kudurru.domain import targets
-from kudurru.domain.differences import differences
-from kudurru.domain.errors import NotFound
-from kudurru.domain.events import (
-    AUDIT_MARKED,
-    BLOCKING_SET,
-    CHECKPOINT_STATE,
-    KEY_ADOPTED,
-    OBJECT_APPLIED,
-    OBJECT_DELETED,
-    OBJECT_MOVED,
-    OBJECT_STATUS,
-    RESTORE_BEGUN,
-    RESTORE_DONE,
-    Recorded,
-    Who,
-)
-from kudurru.domain.filtering import pauses
-from kudurru.domain.objects import ref_of
-from kudurru.domain.ports import EventLog
+from kudurru.domain.objects import Key, ref_of
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents, print_table
-from kudurru.projections import as_of
+from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
 
 app = command_app()
 
-_VERBS = {
-    OBJECT_STATUS: "status",
-    OBJECT_DELETED: "deleted",
-    OBJECT_MOVED: "moved",
-    AUDIT_MARKED: "marked",
-    RESTORE_DONE: "ended",
-}
 LIMIT = 50
 
 
@@ -57,6 +32,13 @@ def history(
 ) -> None:
     """Show changes, newest first; field by field with -o wide."""
     key = common.split_reference(reference, namespace)[1] if reference else None
+    far = remote.service()
+    if far is not None:
+        with far:
+            asked = {"zone": zone, "actor": actor, "since": since, "until": until}
+            documents = far.events(_params(key, asked, changes=output is not Output.table), limit)
+        _show(documents, output)
+        return
     with directory.open_reader(data) as node:
         log = node.log
         now_us = node.clock.now_us()
@@ -71,6 +53,22 @@ def history(
             documents.append(describe_event(event, log, with_changes=with_changes))
             if len(documents) == limit:
                 break
+    _show(documents, output)
+
+
+def _params(
+    key: Key | None, asked: dict[str, str | None], *, changes: bool
+) -> dict[str, str | int | bool]:
+    """What the API is asked."""
+    found: dict[str, str | int | bool] = {name: text for name, text in asked.items() if text}
+    if key is not None:
+        ref = ref_of(key)
+        which = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
+        found |= {name: text for name, text in which.items() if text}
+    return found | ({"changes": True} if changes else {})
+
+
+def _show(documents: list[dict[str, Any]], output: Output) -> None:
     if print_documents(output, documents):
         return
     if not documents:
@@ -87,103 +85,6 @@ def history(
                 for d in documents
             ],
         )  # fmt: skip
-
-
-def first_position(since: str, log: EventLog, now_us: int) -> int:
-    """The first position that is not before a target."""
-    text = since.strip()
-    if (position := targets.position_in(text)) is not None:
-        return position
-    return log.position_at(targets.moment_us(text, now_us) - 1) + 1
-
-
-def zone_meant(text: str, log: EventLog) -> str:
-    """Name of the DNSZone that a person means, by object name or DNS name; as they wrote it where
-    there is none any more."""
-    try:
-        return as_of.zone_named(log, text, log.head().seq)
-    except NotFound:
-        return text.rstrip(".").lower()
-
-
-def matches(event: Recorded, zone: str | None, actor: str | None) -> bool:
-    """Whether a change is asked for. Checkpoints change nothing: `audit tail` shows them."""
-    if event.type in (CHECKPOINT_STATE, KEY_ADOPTED):
-        return False
-    if zone is not None and event.scope.partition("/")[2] != zone:
-        return False
-    return actor is None or actor in (who_of(event).actor, who_of(event).actor.partition(":")[2])
-
-
-def who_of(event: Recorded) -> Who:
-    if event.who is None:
-        return Who(actor="(erased)")
-    return msgspec.json.decode(event.who, type=Who)
-
-
-def describe_event(event: Recorded, log: EventLog, *, with_changes: bool = False) -> dict[str, Any]:
-    """An event as people and programs see it, if wanted with what changed field by field."""
-    who = who_of(event)
-    ref = ref_of(event.key)
-    where = f"{ref.namespace}/" if ref.namespace else ""
-    document: dict[str, Any] = {
-        "seq": event.seq,
-        "txn": event.txn,
-        "time": common.format_time(event.ts),
-        "actor": who.actor,
-        "source": who.source,
-        "manager": event.manager,
-        "verb": _verb(event, log),
-        "type": event.type,
-        "object": f"{ref.kind.lower()}/{where}{ref.name}",
-        "reason": who.reason,
-    }
-    if who.cause:
-        document["cause"] = who.cause
-    if event.type in (RESTORE_BEGUN, RESTORE_DONE) and event.body is not None:
-        document["restore"] = msgspec.json.decode(event.body)
-    if event.body is None:
-        document["redacted"] = True
-    elif with_changes:
-        before = _previous(event, log)
-        document["changes"] = list(differences(before, _content(event)))
-    return document
-
-
-def _verb(event: Recorded, log: EventLog) -> str:
-    if event.type == OBJECT_APPLIED:
-        before = _before(event, log)
-        is_new = before is None or before.type == OBJECT_DELETED
-        return "created" if is_new else "changed"
-    if event.type == RESTORE_BEGUN:
-        return "begun" if log.stream_version(event.key) > 1 else "unfinished"
-    if event.type == BLOCKING_SET and event.body is not None:
-        return pauses.verb(event.body)
-    return _VERBS.get(event.type, event.type)
-
-
-def _before(event: Recorded, log: EventLog) -> Recorded | None:
-    """The event before this one in its stream. Delete then create keeps the stream."""
-    if event.ver == 1:
-        return None
-    return next(log.read(0, event.seq - 1, key=event.key, newest_first=True), None)
-
-
-def _content(event: Recorded) -> dict[str, Any]:
-    if event.body is None or event.type in (OBJECT_DELETED, OBJECT_MOVED):
-        return {}
-    body: dict[str, Any] = msgspec.json.decode(event.body)
-    kept = ("spec", "labels", "annotations", "status")
-    return {part: body[part] for part in kept if body.get(part)}
-
-
-def _previous(event: Recorded, log: EventLog) -> dict[str, Any]:
-    """Content of the event of the same type before this one, of the same object."""
-    types = (OBJECT_APPLIED, OBJECT_DELETED) if event.type != OBJECT_STATUS else (OBJECT_STATUS,)
-    for earlier in log.read(0, event.seq - 1, key=event.key, newest_first=True):
-        if earlier.type in types:
-            return _content(earlier)
-    return {}
 
 
 def _print_wide(document: dict[str, Any]) -> None:

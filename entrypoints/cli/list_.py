@@ -57,12 +57,16 @@ def refresh(
     ] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
+    output: common.OutputOption = Output.table,
 ) -> None:
     """Fetch lists now, whatever their interval says or their last failure. Returns at once:
     `kudurru list status` shows what became of it."""
     keys = [list_key(name, namespace) for name in names or ()]
     with common.service(data) as service:
         asked = service.refresh_lists(keys)
+    documents = [{"namespace": ref_of(key).namespace, "name": ref_of(key).name} for key in asked]
+    if print_documents(output, documents):
+        return
     for key in asked:
         echo(f"{ref_of(key)} is fetched")
     if not asked:

@@ -22,6 +22,7 @@ COMMANDS = {
     "apply": ("apply", "Create or change objects from files."),
     "get": ("get", "Show objects, now or as they were."),
     "describe": ("describe", "Show one object with its problems and history."),
+    "edit": ("edit", "Change one object in an editor."),
     "delete": ("delete", "Delete objects."),
     "diff": ("diff", "Show what applying files would change."),
     "history": ("history", "Show who changed what, when and why."),
@@ -39,10 +40,27 @@ COMMANDS = {
     "list": ("list_", "Show subscribed lists, and fetch them."),
     "cache": ("cache", "Show and flush the cache of the resolver."),
     "zone": ("zone", "Import, export and check zones as master files."),
+    "token": ("token", "Make, list and revoke tokens of the API."),
     "tsig": ("tsig", "Make, list and revoke TSIG keys."),
+    "lameduck": ("lameduck", "Have balancers send their clients elsewhere."),
+    "healthcheck": ("healthcheck", "Ask whether the server here is ready, for containers."),
     "config": ("config", "Show and check settings."),
+    "doctor": ("doctor", "Look a node over, and say what to do."),
+    "completion": ("completion", "Print what a shell needs to complete commands."),
     "version": ("version", "Show the version."),
 }
+
+
+def command_of(name: str) -> Any:
+    """The command of a name, with the options that all have."""
+    from typer.main import get_command
+
+    from kudurru.entrypoints.cli.remote import with_server
+
+    module = importlib.import_module(f"kudurru.entrypoints.cli.{COMMANDS[name][0]}")
+    command: Any = with_server(get_command(module.app), name)
+    command.name = name
+    return command
 
 
 class LazyGroup(click.Group):
@@ -58,12 +76,7 @@ class LazyGroup(click.Group):
     ) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        from typer.main import get_command
-
-        module = importlib.import_module(f"kudurru.entrypoints.cli.{COMMANDS[name][0]}")
-        command: Any = get_command(module.app)
-        command.name = name
-        return command  # type: ignore[no-any-return]  # typer's own click types
+        return command_of(name)  # type: ignore[no-any-return]  # typer's own click types
 
     def format_commands(
         self,
@@ -107,6 +120,9 @@ def main(args: list[str]) -> int:
     if args[:1] != ["serve"]:
         # A command makes much and drops little: looking for garbage would take a fifth of it.
         gc.set_threshold(100_000, 50, 100)
+    remote = sys.modules.get("kudurru.entrypoints.cli.remote")
+    if remote is not None:  # a command ran before in this process
+        remote.forget()
     try:
         code = cli.main(args, prog_name="kudurru", standalone_mode=False)
         sys.stdout.flush()

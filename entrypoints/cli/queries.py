@@ -10,11 +10,10 @@ from kudurru.adapters.data_dir import open_data_dir
 from kudurru.adapters.query_log.reader import Logged, QueryLogReader, Wanted, open_reader
 from kudurru.domain import targets
 from kudurru.domain.dns import record_types
-from kudurru.domain.dns.lookup import RCODE_NAMES
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.filtering.policies import full_name
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
-from kudurru.domain.query_log import NO_RCODE
+from kudurru.entrypoints.asking import logged_document
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import (
@@ -81,9 +80,9 @@ def queries(
         if follow:
             _follow(reader, wanted, output)
         elif output is Output.jsonl:
-            print_jsonl(map(document, _all(reader, wanted, limit)))
+            print_jsonl(map(logged_document, _all(reader, wanted, limit)))
         else:
-            _show([document(one) for one in _all(reader, wanted, limit)], output)
+            _show([logged_document(one) for one in _all(reader, wanted, limit)], output)
 
 
 def _all(reader: QueryLogReader, wanted: Wanted, limit: int) -> Iterator[Logged]:
@@ -118,33 +117,11 @@ def _follow(reader: QueryLogReader, wanted: Wanted, output: Output) -> None:
         ):
             after = one.id
             if output in (Output.table, Output.wide):
-                echo(escape(_line(document(one))))
+                echo(escape(_line(logged_document(one))))
             else:
-                print_jsonl([document(one)])
+                print_jsonl([logged_document(one)])
         sys.stdout.flush()
         time.sleep(FOLLOW_INTERVAL_S)
-
-
-def document(one: Logged) -> dict[str, Any]:
-    """A query as programs see it."""
-    rcode = "none" if one.rcode == NO_RCODE else RCODE_NAMES.get(one.rcode, f"RCODE{one.rcode}")
-    return {
-        "id": one.id,
-        "time": common.format_time(one.ts_us),
-        "client": one.client,
-        "name": one.name,
-        "type": record_types.type_to_text(one.type),
-        "proto": one.proto,
-        "rcode": rcode,
-        "source": one.source,
-        "reason": one.reason,
-        "policy": one.policy,
-        "list": one.list,
-        "rule": one.rule,
-        "upstream": one.upstream,
-        "durationMs": one.duration_us / 1000,
-        "count": one.count,
-    }
 
 
 def _why(found: dict[str, Any]) -> str:

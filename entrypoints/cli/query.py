@@ -4,10 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kudurru.domain.dns import names, record_types, records
-from kudurru.domain.errors import Cause, Invalid
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.asking import answer_document, query_packet
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
 from kudurru.entrypoints.service import LOOPBACK
@@ -28,75 +27,21 @@ def query(
     output: common.OutputOption = Output.table,
 ) -> None:
     """Ask what a name answers, now or as of a moment. Prints as dig does."""
-    packet = _packet(name, rtype, dnssec)
-    if at is not None:
+    packet = query_packet(name, rtype, dnssec=dnssec)
+    far = remote.service() if at is not None else None
+    if far is not None:
+        with far:
+            wire = far.query(packet, client, at=at or "")
+    elif at is not None:
         with directory.open_reader(data) as node:
             wire = directory.answer_as_of(node.log, common.resolve(at, node.log), packet)
     else:
         with common.service(data) as service:
             wire = service.query(packet, client)
-    message = _document(wire)
+    message = answer_document(wire)
     if print_documents(output, [message], single=True):
         return
     _print(message)
-
-
-def _packet(name: str, rtype: str, dnssec: bool) -> bytes:
-    causes = []
-    owner, number = names.ROOT, 0
-    try:
-        owner = names.from_text(name)
-    except names.BadName as error:
-        causes.append(Cause("NAME", str(error)))
-    try:
-        number = record_types.type_from_text(rtype)
-    except record_types.BadRecord as error:
-        causes.append(Cause("TYPE", str(error)))
-    if causes:
-        raise Invalid("query", causes)
-    # No ID: nothing crosses a network. EDNS with the largest buffer: no answer is cut.
-    opt = b"\x00\x00\x29\xff\xff\x00\x00" + (b"\x80\x00" if dnssec else b"\x00\x00") + b"\x00\x00"
-    head = b"\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x01"
-    return head + owner + number.to_bytes(2, "big") + b"\x00\x01" + opt
-
-
-def _document(wire: bytes) -> dict[str, Any]:
-    """The answer as builtins with stable keys."""
-    import dns.flags
-    import dns.message
-    import dns.rcode
-
-    message = dns.message.from_wire(wire)
-    question = message.question[0]
-    return {
-        "question": {
-            "name": names.to_text(question.name.to_wire() or b"\x00"),
-            "type": record_types.type_to_text(question.rdtype),
-        },
-        "rcode": dns.rcode.to_text(message.rcode()),
-        "flags": dns.flags.to_text(message.flags).lower().split(),
-        "answer": _records(message.answer),
-        "authority": _records(message.authority),
-        "additional": _records(message.additional),
-        "ede": [
-            {"code": int(option.code), "text": option.text or ""}
-            for option in message.options
-            if hasattr(option, "text") and hasattr(option, "code")
-        ],
-    }
-
-
-def _records(section: Any) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": names.to_text(rrset.name.to_wire()),
-            "ttl": rrset.ttl,
-            "type": record_types.type_to_text(rrset.rdtype),
-            "data": records.rdata_to_text(rrset.rdtype, rdata.to_wire()),
-        }
-        for rrset in section
-        for rdata in rrset
-    ]
 
 
 def _print(message: dict[str, Any]) -> None:

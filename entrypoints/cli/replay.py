@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -30,6 +30,7 @@ from kudurru.entrypoints.cli.output import (
 )
 from kudurru.entrypoints.cli.progress import EVERY, progress
 from kudurru.entrypoints.state_export import FIRST, MANIFESTS, REFUSED, Exported, export_state
+from kudurru.entrypoints.verify_child import CHILD_MIN, verified_beside
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.follow import Follower
 
@@ -71,31 +72,35 @@ def replay(
         follower = _follower(node, projection, only)
         started = time.perf_counter()
         if check:
-            verify_rows(node.log)  # type: ignore[arg-type]  # as open_reader made it
-        stamps = replay_compared(node, upto) if check else _replay(node, follower, upto)
+            with _verified(data, node):
+                replayed = replay_compared(node, upto)
+        else:
+            replayed = _replay(node, follower, upto)
         took_s = time.perf_counter() - started
         digests = {p.name: p.digest() for p in follower.projections}
         compared = _compare_live(data, node, digests) if check and to is None else None
         exported = _export(node, export) if export is not None else None
         position = follower.position
-    rate = round(position / max(took_s, 1e-6))
+    rate = round(replayed.events / max(took_s, 1e-6))
     document: dict[str, Any] = {
         "position": position,
+        "events": replayed.events,
         "seconds": round(took_s, 3),
         "eventsPerSecond": rate,
         "digests": {n: d for n, d in digests.items() if projection in (None, n)},
     }
     if check:
-        document["stampsChecked"] = stamps
+        document["stampsChecked"] = replayed.stamps
         document["server"] = compared
     if exported is not None:
         document["exported"] = _described(exported)
     if print_documents(Output.json if as_json else output, [document], single=True):
         return
     print_table(["VIEW", "DIGEST"], list(document["digests"].items()))
-    note(f"{position} events replayed in {took_s:.2f} s, {rate} a second")
+    pruned = f", up to position {position}" if position != replayed.events else ""
+    note(f"{replayed.events} events replayed{pruned} in {took_s:.2f} s, {rate} a second")
     if check:
-        note(f"chain verified; {stamps} stamped versions equal the zones replayed")
+        note(f"chain verified; {replayed.stamps} stamped versions equal the zones replayed")
         note(compared or "no server holds the directory: nothing live to compare with")
     if exported is not None and export is not None:
         _tell(exported, export)
@@ -109,10 +114,16 @@ def _follower(node: Node, projection: str | None, only: str | None) -> Follower:
     return node.views.follower_to(only) if only is not None else node.views.follower
 
 
-def _replay(node: Node, follower: Follower, upto: Position | None) -> int:
+class Replayed(NamedTuple):
+    """Of a pruned log fewer events than its positions."""
+
+    events: int
+    stamps: int  # that were compared
+
+
+def _replay(node: Node, follower: Follower, upto: Position | None) -> Replayed:
     with _moving("replaying", node, upto) as seen:
-        directory.replay(node, upto, follower=follower, seen=seen)
-    return 0
+        return Replayed(directory.replay(node, upto, follower=follower, seen=seen), 0)
 
 
 @contextmanager
@@ -128,8 +139,19 @@ def _move(move: Callable[[int, int], None], total: int, position: int) -> None:
         move(position, total)
 
 
-def verify_rows(log: VerifiableLog) -> None:
-    """Raises LogDamaged at the first damage."""
+@contextmanager
+def _verified(data: Path, node: Node) -> Iterator[None]:
+    """Verify the log before the block, or in another process meanwhile when that is worth it.
+    Raises LogDamaged at the first damage."""
+    if node.log.head().seq < CHILD_MIN:
+        _verify_rows(node.log)  # type: ignore[arg-type]  # as open_reader made it
+        yield
+    else:
+        with verified_beside(data):
+            yield
+
+
+def _verify_rows(log: VerifiableLog) -> None:
     total = log.head().seq
     with progress("verifying") as move:
 
@@ -142,13 +164,16 @@ def verify_rows(log: VerifiableLog) -> None:
         raise damages[0]
 
 
-def replay_compared(node: Node, upto: Position | None) -> int:
+def replay_compared(node: Node, upto: Position | None) -> Replayed:
     """Replay, comparing at every stamp and every checkpoint in the log what it says with the state
-    as it is rebuilt: log to state to what was served. The number of stamps. Raises LogDamaged at
-    the first difference."""
-    stamps = 0
+    as it is rebuilt: log to state to what was served. Raises LogDamaged at the first difference."""
+    events = stamps = 0
     follower, oldest = node.views.follower, node.log.oldest()
-    with _moving("replaying", node, upto) as seen, directory.nothing_collected():
+    with (
+        _moving("replaying", node, upto) as seen,
+        directory.nothing_collected(),
+        node.objects.rebuilding(),
+    ):
         for event in node.log.read(0, upto):
             is_told = event.seq > oldest  # before that rows are missing, and no state is whole
             if event.type == CHECKPOINT_STATE and is_told:
@@ -156,13 +181,16 @@ def replay_compared(node: Node, upto: Position | None) -> int:
             is_status = event.type == OBJECT_STATUS and event.key.startswith("DNSZone/")
             before = _serial(node, event) if is_status else None
             follower.apply(event)
+            if follower.stopped_at is not None:
+                break
+            events += 1
             if seen is not None:
                 seen(event.seq)
             if is_status and is_told:
                 stamps += _compare_stamp(node, event, before)
     if upto is None:
         node.advance()
-    return stamps
+    return Replayed(events, stamps)
 
 
 def _serial(node: Node, event: Recorded) -> int | None:

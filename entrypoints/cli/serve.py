@@ -1,21 +1,28 @@
 """kudurru serve."""
 
 import asyncio
+import logging
 import os
 import resource
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from kudurru.adapters.clock import SystemClock
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.notation import parse_socket_address
 from kudurru.domain.settings import Settings
 from kudurru.domain.settings_layers import dns_listeners
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.settings import load_settings
+from kudurru.entrypoints.live_settings import LiveSettings
+from kudurru.entrypoints.settings import Sources
+
+if TYPE_CHECKING:
+    from kudurru.entrypoints.serve_options import ServeOptions
 
 app = command_app()
 
@@ -90,8 +97,8 @@ def serve(
     ):
         if value is not None:
             flags[key] = (flag, value)
-    settings = load_settings(config, os.environ, flags).settings
-    run(settings, with_demo=demo, strict=strict, pid_file=pid_file)
+    live = LiveSettings(Sources(config, os.environ, flags), SystemClock())
+    run(live, with_demo=demo, strict=strict, pid_file=pid_file)
 
 
 def _addresses(texts: list[str]) -> list[str]:
@@ -107,26 +114,46 @@ def _addresses(texts: list[str]) -> list[str]:
     return texts
 
 
-def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
+def run(live: LiveSettings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
     from kudurru.entrypoints import logs
-    from kudurru.entrypoints.checkpoints import CheckpointPolicy
-    from kudurru.entrypoints.list_options import list_options
-    from kudurru.entrypoints.server import ServeOptions, Server
+    from kudurru.entrypoints.server import Server
 
-    logs.start(settings.log.level, settings.log.format)
+    logs.start(live.current.log.level, live.current.log.format)
     _allow_many_files()
-    options = ServeOptions(
+    options_of = partial(serve_options, with_demo=with_demo, strict=strict, pid_file=pid_file)
+
+    async def serve_until_stopped() -> None:
+        server = Server(live, options_of)
+        try:
+            await server.run(_announce)
+        finally:
+            if server.left_behind:
+                _leave()
+
+    asyncio.run(serve_until_stopped())
+
+
+def serve_options(
+    settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None
+) -> "ServeOptions":
+    from kudurru.entrypoints.hot_settings import checkpoint_policy
+    from kudurru.entrypoints.list_options import list_options
+    from kudurru.entrypoints.serve_options import ServeOptions
+
+    return ServeOptions(
         data=Path(settings.node.data_dir),
         node_name=settings.node.name,
         store=settings.store,
         listeners=settings.listeners.all,
         tls=settings.tls,
         http=str(settings.api.address),
+        api_names=settings.api.names,
+        api_body_bytes=settings.api.max_body_bytes,
+        token_lifetime=settings.auth.tokens.max_lifetime,
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
         sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
         coalesce_s=settings.zones.coalesce.total_seconds(),
-        lameduck_s=settings.health.lameduck.total_seconds(),
         ratelimit=settings.ratelimit,
         blocking=settings.blocking,
         querylog=settings.querylog,
@@ -138,21 +165,18 @@ def run(settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | N
         with_demo=with_demo,
         pid_file=pid_file,
         strict=strict,
-        checkpoints=CheckpointPolicy(
-            events=settings.audit.checkpoint.events,
-            interval_s=settings.audit.checkpoint.interval.total_seconds(),
-            publish=settings.audit.checkpoint.publish,
-        ),
+        checkpoints=checkpoint_policy(settings),
         trusted_keys=settings.audit.trusted_keys,
         snapshot_interval_s=settings.snapshots.interval.total_seconds(),
         secrets_key=settings.node.secrets_key,
         tsig=settings.tsig,
     )
 
-    async def serve_until_stopped() -> None:
-        await Server(options).run(_announce)
 
-    asyncio.run(serve_until_stopped())
+def _leave() -> NoReturn:
+    """The loop would wait for what was left behind because it does not end."""
+    logging.shutdown()
+    os._exit(1)
 
 
 def _announce(line: str) -> None:

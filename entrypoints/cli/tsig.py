@@ -112,10 +112,13 @@ def revoke(
     name: NameArgument,
     data: common.DataOption = common.DEFAULT_DATA,
     reason: common.ReasonOption = "",
+    output: common.OutputOption = Output.table,
 ) -> None:
     """Take a key away. Its secret is erased; who it was stays in the log."""
     with common.service(data, write=True) as service:
         result = service.revoke_key(name, reason)
+    if print_documents(output, [{"name": name, "seq": result.seq}], single=True):
+        return
     echo(escape(f"tsigkey/{name} revoked"))
     note(f"recorded at position {result.seq}")
 

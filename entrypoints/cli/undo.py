@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kudurru.entrypoints import directory, restoring
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output
 from kudurru.entrypoints.cli.plans import print_carried, print_plan
@@ -31,6 +31,12 @@ def undo(
 ) -> None:
     """Take back what one change did, by a new change. Objects that changed since are conflicts:
     they are listed, and never overwritten."""
+    far = remote.service() if dry_run else None
+    if far is not None:
+        with far:
+            carried = far.undo(UndoRequest(what=what, skip_conflicts=True), apply=False)
+            print_plan(carried.plan, output)
+        return
     if dry_run:
         with directory.open_reader(data) as node:
             plan = restoring.plan_undo(node.log, what)

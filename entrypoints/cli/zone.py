@@ -19,7 +19,7 @@ from kudurru.domain.object_store import DEFAULT_MANAGER, decode_body
 from kudurru.domain.objects import Key, key_of
 from kudurru.domain.zone_import import Present, may_share_names, zone_object_name
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
 from kudurru.entrypoints.cli.progress import progress
@@ -109,7 +109,11 @@ def export(
     at: common.AtOption = None,
 ) -> None:
     """Print a zone as a master file. Other servers load it; with --at it is as it was."""
-    if at is not None:
+    far = remote.service()
+    if far is not None:
+        with far:
+            lines = far.export(zone, at=at or "")
+    elif at is not None:
         with directory.open_reader(data) as node:
             lines = directory.export_as_of(node.log, common.resolve(at, node.log), zone)
     else:
@@ -122,10 +126,13 @@ def export(
 def refresh(
     zone: Annotated[str, typer.Argument(metavar="Z")],
     data: common.DataOption = common.DEFAULT_DATA,
+    output: common.OutputOption = Output.table,
 ) -> None:
     """Ask the primaries of a secondary zone now. What came of it is in the zone's status."""
     with common.service(data) as service:
-        note(f"{escape(service.refresh_zone(zone))}: its primaries are asked")
+        asked = service.refresh_zone(zone)
+    if not print_documents(output, [{"zone": asked}], single=True):
+        note(f"{escape(asked)}: its primaries are asked")
 
 
 @app.command()

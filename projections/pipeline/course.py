@@ -16,7 +16,7 @@ class Course:
 
     __slots__ = (
         "asked", "client", "client_id", "decision", "is_noted", "is_repeatable", "limit",
-        "listener", "now_us", "proto", "query", "signer", "source", "started_us",
+        "listener", "now_s", "now_us", "proto", "query", "signer", "source", "started_us",
     )  # fmt: skip
 
     def __init__(
@@ -32,8 +32,9 @@ class Course:
         self.client = client
         self.proto = proto
         self.client_id = client_id
-        self.listener = f"{proto}/{listener}" if listener else proto
+        self.listener = where_of(proto, listener)
         self.now_us = clock.now_us()
+        self.now_s = self.now_us // 1_000_000
         self.started_us = clock.monotonic_us()
         self.decision: Decision = PASS
         self.source = ""
@@ -47,16 +48,12 @@ class Course:
         """Whether the engine may repeat the answer without asking."""
 
     @property
-    def now_s(self) -> int:
-        return self.now_us // 1_000_000
-
-    @property
     def is_silent(self) -> bool:
         """Whether its policy wants no trace of it."""
         policy = self.decision.policy
         return policy is not None and policy.query_log is False
 
-    def fact(self, rcode: int, upstream: str, clock: Clock, *, is_repeatable: bool) -> Fact:
+    def fact(self, rcode: int, upstream: str, elapsed_us: int, *, is_repeatable: bool) -> Fact:
         query, decision = self.query, self.decision
         return Fact(
             self.now_us,
@@ -71,9 +68,14 @@ class Course:
             decision.list,
             _rule(decision),
             upstream,
-            clock.monotonic_us() - self.started_us,
+            elapsed_us,
             query.qname.lower() + query.question[-4:] if is_repeatable else b"",
         )
+
+
+def where_of(proto: str, listener: str) -> str:
+    """The listener that a query came to; without an address, from inside of this process."""
+    return f"{proto}/{listener}" if listener else proto
 
 
 def _rule(decision: Decision) -> str:

@@ -6,16 +6,16 @@ not understood. The first good answer ends the flight. Attempts that lost go on 
 that is how health is known. Nothing here sends or waits itself: carriers and timers call back.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from kudurru.domain.chance import Chance
+from kudurru.domain.dns.cookie_jar import CookieJar
 from kudurru.domain.dns.forwarding import Health, Strategy, choose
-from kudurru.domain.dns.lookup import FORMERR, NOTIMP, REFUSED, SERVFAIL
+from kudurru.domain.dns.lookup import BADCOOKIE, FORMERR, NOTIMP, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import AD, CD, HEADER_SIZE, RD, UDP_EDNS_MAX
 from kudurru.domain.dns.record_types import NS
 from kudurru.domain.dns.responses import (
@@ -23,6 +23,7 @@ from kudurru.domain.dns.responses import (
     Malformed,
     Message,
     build_query,
+    cookie_of,
     is_answer_but_for_letters,
     is_answer_to,
     is_truncated,
@@ -32,10 +33,7 @@ from kudurru.domain.dns.responses import (
 from kudurru.domain.dns.upstreams import Transport, UpstreamAddress
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Carrier, Carriers, Clock, Timers
-
-DELAYS_MAX = 8
-"""Different delays that are looked after together: two of the time-out that is set, and of those
-that were."""
+from kudurru.projections.pipeline.delays import Delays
 
 ATTEMPTS_MAX = 4
 """Upstreams tried for one question, fallback included."""
@@ -106,6 +104,7 @@ class UpstreamStatistics(msgspec.Struct, frozen=True, kw_only=True):
     latency_us: int  # of all answers together
     answers: int
     is_healthy: bool
+    has_cookies: bool  # it gave ours back
 
 
 class Upstream:
@@ -116,6 +115,7 @@ class Upstream:
         self.health = Health()
         self.keeps_letters = address.transport in _LETTERS_PLAYED
         self.letters_lost = 0
+        self.cookies = CookieJar() if address.transport == "udp" else None
         self.no_edns_until_us = 0
         self.requests: dict[str, int] = defaultdict(int)
         self.responses: dict[int, int] = defaultdict(int)
@@ -145,6 +145,7 @@ class Upstream:
             latency_us=self.latency_us,
             answers=self.answers,
             is_healthy=self.health.is_up,
+            has_cookies=self.cookies is not None and self.cookies.is_expected,
         )
 
     async def close(self) -> None:
@@ -161,10 +162,6 @@ class Group(msgspec.Struct, frozen=True):
     fallback: tuple[Upstream, ...] = ()
 
 
-Queue = deque[tuple[int, Callable[[], None]]]
-"""What is to be called, and when it falls due."""
-
-
 class Forwarder:
     def __init__(
         self,
@@ -176,52 +173,34 @@ class Forwarder:
         timeout_us: int = 2_000_000,
     ) -> None:
         self.clock = clock
-        self.timers = timers
         self.chance = chance
         self.strategy: Strategy = strategy
         self.timeout_us = timeout_us
-        self._queues: dict[int, Queue] = {}
-
-    def call_later(self, delay_us: int, callback: Callable[[], None]) -> None:
-        """Call back in time, also when nobody needs it any more. Delays are few, so those of each
-        fall due in order: one timer for all of them is enough."""
-        queue = self._queues.get(delay_us)
-        if queue is None:
-            if len(self._queues) >= DELAYS_MAX:
-                self.timers.call_later(delay_us, callback)
-                return
-            queue = self._queues[delay_us] = deque()
-        if not queue:
-            self.timers.call_later(delay_us, partial(self._call_due, queue))
-        queue.append((self.clock.monotonic_us() + delay_us, callback))
-
-    def _call_due(self, queue: Queue) -> None:
-        now_us = self.clock.monotonic_us()
-        try:
-            while queue and queue[0][0] <= now_us:
-                queue.popleft()[1]()
-        finally:  # one that fails must not take the time-outs of all others with it
-            if queue:
-                left_us = max(0, queue[0][0] - now_us)
-                self.timers.call_later(left_us, partial(self._call_due, queue))
+        self.delays = Delays(clock, timers)
 
     def ask(self, question: Question, group: Group) -> Later[Outcome]:
         """What upstreams of a group say. Settled within ATTEMPTS_MAX time-outs."""
         later: Later[Outcome] = Later()
-        _Flight(self, question, group, later).start()
+        flight = _Flight(self, question, group, later)
+        flight.start(self.clock.monotonic_us())
         return later
 
 
 class _Flight:
+    __slots__ = (
+        "_fallback", "_group", "_lame", "_later", "_left", "_tries", "_under_way", "_why",
+        "forwarder", "question",
+    )  # fmt: skip
+
     def __init__(
         self, forwarder: Forwarder, question: Question, group: Group, later: Later[Outcome]
     ) -> None:
         self.forwarder = forwarder
         self.question = question
         self._later = later
+        self._group = group.upstreams
         self._fallback = group.fallback
         self._left: list[Upstream] = []  # still to be asked, in order
-        self._at_once = self._plan(group.upstreams)
         self._under_way = 0
         self._tries = 0
         self._lame: Outcome | None = None  # the best answer so far that is none
@@ -231,18 +210,17 @@ class _Flight:
     def is_over(self) -> bool:
         return self._later.is_over
 
-    def start(self) -> None:
-        for _ in range(self._at_once):
-            self.launch()
-        self._end_when_done()
+    def start(self, now_us: int) -> None:
+        self._ask_all(self._group, now_us)
+        self._end_when_done(now_us)
 
-    def launch(self) -> None:
+    def launch(self, now_us: int) -> None:
         """Ask the next upstream, if there is one."""
         if not self._left or self._tries >= ATTEMPTS_MAX:
             return
         self._tries += 1
         self._under_way += 1
-        _Attempt(self, self._left.pop(0)).start()
+        _Attempt(self, self._left.pop(0), now_us).start()
 
     def succeeded(self, outcome: Outcome) -> None:
         self._under_way -= 1
@@ -259,112 +237,117 @@ class _Flight:
 
     def _go_on(self) -> None:
         if not self.is_over:
-            self.launch()
-            self._end_when_done()
+            now_us = self.forwarder.clock.monotonic_us()
+            self.launch(now_us)
+            self._end_when_done(now_us)
 
-    def _end_when_done(self) -> None:
+    def _end_when_done(self, now_us: int) -> None:
         """With nothing under way it is the fallback's turn, and then over."""
         while not self._under_way and not self.is_over:
-            if self._fallback:
-                at_once = self._plan(self._fallback)
-                self._fallback = ()
-                for _ in range(at_once):
-                    self.launch()
+            fallback, self._fallback = self._fallback, ()
+            if fallback:
+                self._ask_all(fallback, now_us)
             else:
                 self._later.settle(self._lame or Outcome(None, why=self._why))
 
-    def _plan(self, upstreams: Sequence[Upstream]) -> int:
+    def _ask_all(self, upstreams: Sequence[Upstream], now_us: int) -> None:
         forwarder = self.forwarder
         healths = [upstream.health for upstream in upstreams]
-        now_us = forwarder.clock.monotonic_us()
         plan = choose(healths, forwarder.strategy, now_us, forwarder.chance)
         self._left = [upstreams[i] for i in plan.order]
-        return min(plan.at_once, len(plan.order))
+        for _ in range(plan.at_once):
+            self.launch(now_us)
 
 
 class _Attempt:
     """One question at one upstream, until an answer or the time-out."""
 
     __slots__ = (
-        "_exchanges",
-        "_flight",
-        "_has_tried_tcp",
-        "_is_over",
-        "_letters_differed",
-        "_mismatched",
-        "_probe",
-        "_sent_us",
-        "_upstream",
-        "_with_edns",
-    )
+        "_cookie_differed", "_exchanges", "_flight", "_has_asked_again", "_has_tried_tcp",
+        "_is_over", "_letters_differed", "_mismatched", "_probe", "_reminder", "_sent_us",
+        "_upstream", "_was_bad_cookie", "_with_edns",
+    )  # fmt: skip
 
-    def __init__(self, flight: _Flight, upstream: Upstream) -> None:
+    def __init__(self, flight: _Flight, upstream: Upstream, now_us: int) -> None:
         self._flight = flight
         self._upstream = upstream
         self._exchanges: list[_Exchange] = []
-        self._is_over = False
-        self._has_tried_tcp = self._letters_differed = False
+        self._is_over = self._has_asked_again = False
+        self._has_tried_tcp = self._letters_differed = self._cookie_differed = False
+        self._was_bad_cookie = False
         self._mismatched = 0
         self._probe: _Probe | None = None
-        self._sent_us = flight.forwarder.clock.monotonic_us()
-        self._with_edns = self._sent_us >= upstream.no_edns_until_us
+        self._sent_us = now_us
+        self._with_edns = now_us >= upstream.no_edns_until_us
+        forwarder = flight.forwarder
+        self._reminder = forwarder.delays.remind(self, forwarder.timeout_us // 3, now_us)
 
     def start(self) -> None:
-        upstream, forwarder = self._upstream, self._flight.forwarder
+        upstream = self._upstream
         if not upstream.health.is_up:
             upstream.health.is_probed = True
         upstream.in_flight += 1
-        first_us = forwarder.timeout_us // 3
-        forwarder.call_later(first_us, self._ask_again)
-        self._send()
+        self._send(self._sent_us)
 
-    def _send(self, *, over_tcp: bool = False) -> None:
+    def _send(self, now_us: int, *, over_tcp: bool = False) -> None:
         upstream, question = self._upstream, self._flight.question
-        forwarder = self._flight.forwarder
         transport = upstream.address.transport
         name = question.name
         is_exact = upstream.keeps_letters and not over_tcp
         if is_exact:
-            name = mixed(name, forwarder.chance.bits(len(name)))
+            name = mixed(name, self._flight.forwarder.chance.bits(len(name)))
         asked = name + question.tail
-        flags = RD | (CD if question.is_checking_disabled else 0)
+        flags = RD | CD if question.is_checking_disabled else RD
         if upstream.address.is_trusted:
             flags |= AD  # RFC 6840 section 5.7: we can make use of the answer's
+        cookie = self._cookie(now_us)
         packet = build_query(
             asked,
             flags,
             udp_size=UDP_EDNS_MAX if self._with_edns else None,
             is_dnssec_ok=question.is_dnssec_ok,
             block=PADDING_BLOCK if transport in _ENCRYPTED else 0,
+            options=cookie,
         )
         carrier = upstream.carrier(over_tcp=over_tcp)
-        now_us = forwarder.clock.monotonic_us()
-        exchange = _Exchange(self, carrier, packet, asked, is_exact, over_tcp, now_us)
+        exchange = _Exchange(self, carrier, packet, asked, is_exact, over_tcp, now_us, cookie)
         self._exchanges.append(exchange)
         upstream.requests["tcp" if over_tcp and transport == "udp" else transport] += 1
         carrier.send(exchange)
 
+    def _cookie(self, now_us: int) -> bytes:
+        """The option for a query; the second one has none where the first may be lost for it."""
+        jar = self._upstream.cookies
+        if jar is None or not self._with_edns or (self._has_asked_again and not jar.is_expected):
+            return b""
+        return jar.option(now_us, self._flight.forwarder.chance)
+
     def _send_over_tcp(self) -> None:
         if not self._has_tried_tcp:
             self._has_tried_tcp = True
-            self._send(over_tcp=True)
+            self._send(self._now_us(), over_tcp=True)
+
+    def _now_us(self) -> int:
+        return self._flight.forwarder.clock.monotonic_us()
 
     # --- timers -------------------------------------------------------------------------
 
-    def _ask_again(self) -> None:
-        forwarder = self._flight.forwarder
-        first_us = forwarder.timeout_us // 3
-        left_us = forwarder.timeout_us - first_us
-        if self._is_over:
+    def fall_due(self) -> None:
+        """A third of the time-out is over, and then all of it."""
+        if self._has_asked_again:
+            self._fail(TIMEOUT)
             return
-        forwarder.call_later(left_us, self._time_out)
+        self._has_asked_again = True
+        forwarder, now_us = self._flight.forwarder, self._now_us()
+        left_us = forwarder.timeout_us - forwarder.timeout_us // 3
+        self._reminder = forwarder.delays.remind(self, left_us, now_us)
         self._ask_whether_it_lives()
         if self._flight.is_over or self._has_tried_tcp:
             return
         if self._upstream.address.transport in _RESENT:
-            self._send()  # a lost packet costs a third of the time
+            self._send(now_us)  # a lost packet costs a third of the time
         if forwarder.strategy != "strict" and not self._flight.is_over:
-            self._flight.launch()  # whoever is slow may be gone
+            self._flight.launch(now_us)  # whoever is slow may be gone
 
     def _ask_whether_it_lives(self) -> None:
         """A name may be hard to resolve and its upstream well: an easy question tells, in time
@@ -373,10 +356,6 @@ class _Attempt:
         if upstream.health.is_up and upstream.health.heard_us <= self._sent_us:
             self._probe = _Probe(upstream, self._flight.forwarder.clock)
             self._probe.carrier.send(self._probe)
-
-    def _time_out(self) -> None:
-        if not self._is_over:
-            self._fail(TIMEOUT)
 
     # --- from exchanges -----------------------------------------------------------------
 
@@ -406,8 +385,27 @@ class _Attempt:
             else:
                 self._send_over_tcp()
             return True
+        if exchange.cookie and not self._is_shown_a_cookie(exchange, packet):
+            return False
         self._take(exchange, packet)
         return True
+
+    def _is_shown_a_cookie(self, exchange: "_Exchange", packet: bytes) -> bool:
+        """Whether a response shows the cookie that it must (RFC 7873 section 5.3). If not, it is a
+        forgery, or cookies do not come through any more: TCP tells."""
+        upstream = self._upstream
+        jar = upstream.cookies
+        assert jar is not None, "who sent a cookie has a jar"
+        shown = jar.judge(exchange.cookie, cookie_of(exchange.question, packet))
+        if exchange.is_over_tcp or (shown == "none" and not jar.is_expected):
+            return True
+        if shown == "good":
+            jar.came_back()
+            return True
+        upstream.mismatched += 1
+        self._cookie_differed = True
+        self._send_over_tcp()
+        return False
 
     def _take(self, exchange: "_Exchange", packet: bytes) -> None:
         upstream = self._upstream
@@ -419,16 +417,20 @@ class _Attempt:
             self._heard(exchange)
             self._fail("malformed")
             return
+        is_about_cookies = message.rcode == BADCOOKIE or (message.rcode == FORMERR and packet[11])
+        if exchange.cookie and is_about_cookies and self._ask_past_cookies(exchange, message.rcode):
+            return
         if self._with_edns and message.rcode in (FORMERR, NOTIMP, _BADVERS) and not packet[11]:
             # RFC 6891 section 7: it does not know EDNS.
-            now_us = self._flight.forwarder.clock.monotonic_us()
+            now_us = self._now_us()
             upstream.no_edns_until_us = now_us + NO_EDNS_US
             self._with_edns = False
             self._exchanges.remove(exchange)
-            self._send(over_tcp=self._has_tried_tcp)
+            self._send(now_us, over_tcp=self._has_tried_tcp)
             return
-        self._note_letters(exchange)
+        self._note_defences(exchange)
         latency_us = self._heard(exchange)
+        self._exchanges.remove(exchange)  # over, as its carrier is told
         upstream.responses[message.rcode] += 1
         upstream.latency_us += latency_us
         upstream.answers += 1
@@ -445,8 +447,33 @@ class _Attempt:
 
     # --- inside -------------------------------------------------------------------------
 
-    def _note_letters(self, exchange: "_Exchange") -> None:
+    def _ask_past_cookies(self, exchange: "_Exchange", rcode: int) -> bool:
+        """Ask again where a server wants another cookie, or knows EDNS and no cookies (RFC 7873
+        section 5.3)."""
+        jar = self._upstream.cookies
+        assert jar is not None, "who sent a cookie has a jar"
+        if exchange.is_over_tcp or (rcode == FORMERR and jar.is_expected):
+            return False
+        self._exchanges.remove(exchange)
+        now_us = self._now_us()
+        if rcode == FORMERR:
+            jar.leave_out(now_us)
+            self._send(now_us)
+        elif self._was_bad_cookie:
+            self._send_over_tcp()
+        else:
+            self._was_bad_cookie = True
+            self._send(now_us)
+        return True
+
+    def _note_defences(self, exchange: "_Exchange") -> None:
+        """What an answer that was taken says of letters and cookies."""
         upstream = self._upstream
+        if upstream.cookies is not None and (
+            (self._cookie_differed and exchange.is_over_tcp)
+            or (self._has_asked_again and self._with_edns and not exchange.cookie)
+        ):
+            upstream.cookies.was_lost(self._now_us())
         if exchange.is_exact:
             upstream.letters_lost = 0
         elif self._letters_differed and exchange.is_over_tcp:
@@ -455,7 +482,7 @@ class _Attempt:
 
     def _heard(self, exchange: "_Exchange") -> int:
         """Microseconds that an answer took."""
-        now_us = self._flight.forwarder.clock.monotonic_us()
+        now_us = self._now_us()
         latency_us = now_us - exchange.sent_us
         self._upstream.health.heard(now_us, latency_us)
         return latency_us
@@ -466,13 +493,13 @@ class _Attempt:
         if why == FULL:
             upstream.health.given_up()
         else:
-            now_us = self._flight.forwarder.clock.monotonic_us()
-            upstream.health.failed(now_us, self._sent_us)
+            upstream.health.failed(self._now_us(), self._sent_us)
         self._finish()
         self._flight.failed(why)
 
     def _finish(self) -> None:
         self._is_over = True
+        self._reminder.pop(self, None)
         self._upstream.in_flight -= 1
         exchanges, self._exchanges = self._exchanges, []  # they know us, and would keep us
         for exchange in exchanges:
@@ -511,6 +538,7 @@ class _Exchange:
     __slots__ = (
         "_attempt",
         "carrier",
+        "cookie",
         "is_exact",
         "is_over_tcp",
         "packet",
@@ -527,8 +555,10 @@ class _Exchange:
         is_exact: bool,
         is_over_tcp: bool,
         sent_us: int,
+        cookie: bytes,
     ) -> None:
         self._attempt = attempt
+        self.cookie = cookie  # the option
         self.carrier = carrier
         self.packet = packet
         self.question = question  # with the letters as they were sent

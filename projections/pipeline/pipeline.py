@@ -26,6 +26,7 @@ from kudurru.domain.dns.lookup import (
 )
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
+    RD,
     TCP_MAX,
     Query,
     Unanswerable,
@@ -34,18 +35,20 @@ from kudurru.domain.dns.messages import (
     parse_query,
     truncated,
 )
-from kudurru.domain.dns.record_types import AXFR, CNAME, IXFR
+from kudurru.domain.dns.record_types import AXFR, CNAME, IXFR, type_label
 from kudurru.domain.dns.responses import Resolved, behind_alias, compose_resolved
 from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import ZoneSet, alias_of
 from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
 from kudurru.domain.filtering.clients import Caller
 from kudurru.domain.filtering.decision import PASS, Decision
+from kudurru.domain.histogram import Times
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply
 from kudurru.domain.query_log import NO_RCODE
 from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
-from kudurru.projections.pipeline.course import Course
+from kudurru.projections.pipeline.counts import Counts
+from kudurru.projections.pipeline.course import Course, where_of
 from kudurru.projections.pipeline.edns import Edns, extended_error
 from kudurru.projections.pipeline.ingress import CLASS_ANY, Identity, Ingress
 from kudurru.projections.pipeline.policy import Policy, PolicyStatistics
@@ -68,7 +71,8 @@ NO_REPLY = "none"
 
 NOT_FOR_YOU = msgspec.structs.replace(NOT_OURS, is_lasting=False)
 """Refused because of who asks, so it is no answer for anybody else."""
-
+_NO_RECURSION = Answer(REFUSED, is_lasting=False, extended_error=PROHIBITED)
+"""The same where it asked for recursion, which others get (RFC 8914 section 4.19)."""
 
 Found = Answer | Resolved | Later[Resolved] | Later[Answer | Resolved]
 """An answer, or one to come."""
@@ -119,6 +123,9 @@ class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     requests: dict[str, int]  # by protocol
     responses: dict[str, int]  # by name of the response code, "none" for drops
+    questions: dict[tuple[str, str], int]  # by listener and type
+    answers: dict[tuple[str, str, str], int]  # by listener, code and source
+    times: dict[str, Times]  # that answers took, by source
     dropped: dict[str, int]  # by reason
     unhandled_exceptions: int
     signed: dict[str, int]  # signed queries, by TSIG error
@@ -167,7 +174,7 @@ class Pipeline:
         self._clock = clock
         self._on_exception = on_exception
         self._requests: dict[str, int] = defaultdict(int)
-        self._responses: dict[int | None, int] = defaultdict(int)
+        self._counts = Counts()
         self._unhandled_exceptions = 0
         self._dropped_by_policy = 0
 
@@ -188,24 +195,25 @@ class Pipeline:
         query: Query | Unanswerable | None = None
         try:
             if self._control is not None and packet[2] & _RESPONSE_OR_OPCODE in _CONTROL:
-                return self._other(self._control, packet, client)
+                return self._other(self._control, packet, client, where_of(proto, listener))
             query = parse_query(packet)
             if isinstance(query, Unanswerable):
-                self._responses[query.rcode] += 1
+                self._counts.answer(where_of(proto, listener), query.rcode)
                 return Reply(query.reply, False) if query.reply is not None else None
             course = Course(query, client, proto, self._clock, client_id, listener)
             course.is_noted = is_noted
             return self._reply(packet, course)
         except Exception as error:
-            return self._failed(error, packet, query)
+            return self._failed(error, packet, query, where_of(proto, listener))
 
     def _reply(self, packet: bytes, course: Course) -> Reply | Later[Reply | None] | None:
         query, client, proto = course.query, course.client, course.proto
+        self._counts.question(course.listener, query.qtype)
         course.limit = query.udp_max if proto == UDP else TCP_MAX
         if query.tsig_at:
             checked = self._signatures.check(packet, query, course.now_s)
             if isinstance(checked, Refusal):
-                self._responses[checked.rcode] += 1
+                self._counts.answer(course.listener, checked.rcode)
                 return Reply(checked.wire, False)
             course.signer = checked
             course.limit -= checked.size
@@ -214,7 +222,7 @@ class Pipeline:
         if answer is None and query.qtype in TRANSFER_TYPES:
             found = self._transfer(packet, course)
             if not isinstance(found, Answer):
-                return self._stream(found, course.signer)
+                return self._stream(found, course)
             answer = found
         answer = answer or self._answer(course)
         if isinstance(answer, Later):
@@ -231,12 +239,12 @@ class Pipeline:
             packet, course.query, sender, room=course.limit, options=options
         )
 
-    def _stream(self, messages: Iterator[bytes], signer: Signer | None) -> Reply:
+    def _stream(self, messages: Iterator[bytes], course: Course) -> Reply:
         """The reply that is a transfer: its first message, and what makes the others."""
-        if signer is not None:
-            messages = self._signed(messages, signer)
+        if course.signer is not None:
+            messages = self._signed(messages, course.signer)
         first = next(messages)
-        self._responses[NOERROR] += 1
+        self._counts.answer(course.listener, NOERROR, "transfer")
         return Reply(first, False, messages)
 
     def _signed(self, messages: Iterator[bytes], signer: Signer) -> Iterator[bytes]:
@@ -249,13 +257,13 @@ class Pipeline:
         try:
             return self._finish(course, answer)
         except Exception as error:
-            return self._failed(error, packet, course.query)
+            return self._failed(error, packet, course.query, course.listener)
 
     def _finish(self, course: Course, answer: Answer | Resolved) -> Reply | None:
         if answer is DROPPED:
             self._dropped_by_policy += 1
-            self._responses[None] += 1
-            self._tell(course, NO_RCODE)
+            self._counts.answer(course.listener, None, course.source)
+            self._tell(course, NO_RCODE, elapsed_us=self._clock.monotonic_us() - course.started_us)
             return None
         is_repeatable = False
         if isinstance(answer, Resolved):  # never repeated: its TTLs count down
@@ -264,8 +272,10 @@ class Pipeline:
             wire, rcode, upstream = self._wire(course, answer), answer.rcode, ""
             is_repeatable = answer.is_lasting and course.is_repeatable and course.signer is None
             is_repeatable = is_repeatable and not course.asked.is_personal
-        self._responses[rcode] += 1
-        self._tell(course, rcode, upstream, is_repeatable=is_repeatable)
+        elapsed_us = self._clock.monotonic_us() - course.started_us
+        self._counts.answer(course.listener, rcode, course.source)
+        self._counts.took(course.source, elapsed_us)
+        self._tell(course, rcode, upstream, elapsed_us, is_repeatable=is_repeatable)
         if course.signer is not None:
             wire = course.signer.sign(wire, self._clock.now_us() // 1_000_000)
         return Reply(wire, is_repeatable)
@@ -289,12 +299,18 @@ class Pipeline:
         return compose(course.query, answer, course.limit, options=options, block=asked.block)
 
     def _tell(
-        self, course: Course, rcode: int, upstream: str = "", *, is_repeatable: bool = False
+        self,
+        course: Course,
+        rcode: int,
+        upstream: str = "",
+        elapsed_us: int = 0,
+        *,
+        is_repeatable: bool = False,
     ) -> None:
         """Note the query for who keeps a log of them."""
         is_noted = course.is_noted and course.source and not course.is_silent
         if self._notes is not None and is_noted:
-            self._notes.note(course.fact(rcode, upstream, self._clock, is_repeatable=is_repeatable))
+            self._notes.note(course.fact(rcode, upstream, elapsed_us, is_repeatable=is_repeatable))
 
     def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
         """Implements `domain.ports.RepeatListener`."""
@@ -302,15 +318,16 @@ class Pipeline:
             self._notes.repeated(repeats)
 
     def statistics(self) -> PipelineStatistics:
-        responses = {
-            NO_REPLY if rcode is None else RCODE_NAMES.get(rcode, f"RCODE{rcode}"): count
-            for rcode, count in self._responses.items()
-        }
+        counts = self._counts
+        responses = {_code(rcode): count for rcode, count in counts.responses().items()}
         return PipelineStatistics(
             requests=dict(self._requests),
             responses=responses,
+            questions={(w, type_label(t)): n for (w, t), n in counts.questions.items()},
+            answers={(w, _code(rcode), s): n for (w, rcode, s), n in counts.answers.items()},
+            times=counts.times(),
             dropped={
-                "malformed": self._responses.get(None, 0) - self._dropped_by_policy,
+                "malformed": responses.get(NO_REPLY, 0) - self._dropped_by_policy,
                 "policy": self._dropped_by_policy,
             },
             unhandled_exceptions=self._unhandled_exceptions,
@@ -335,15 +352,18 @@ class Pipeline:
             answer = msgspec.structs.replace(answer, is_authoritative=False)
         return answer
 
-    def _other(self, control: Control, packet: bytes, client: str) -> Reply | Later[Reply | None]:
+    def _other(
+        self, control: Control, packet: bytes, client: str, where: str
+    ) -> Reply | Later[Reply | None]:
         """The reply to a message that is no question."""
+        counted = partial(self._counted, where)
         if not self._is_synced():
-            return self._counted(error_reply(packet, SERVFAIL))
+            return counted(error_reply(packet, SERVFAIL))
         wire = control.handle(packet, client)
-        return wire.map(self._counted) if isinstance(wire, Later) else self._counted(wire)
+        return wire.map(counted) if isinstance(wire, Later) else counted(wire)
 
-    def _counted(self, wire: bytes) -> Reply:
-        self._responses[wire[3] & 0xF] += 1
+    def _counted(self, where: str, wire: bytes) -> Reply:
+        self._counts.answer(where, wire[3] & 0xF, "control")
         return Reply(wire, False)
 
     def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
@@ -356,8 +376,8 @@ class Pipeline:
         query, resolver = course.query, self._resolver
         if resolver is not None and not resolver.admits(course.client):
             course.source = "refused"
-            return NOT_FOR_YOU
-        if self._policy is None or query.qclass == CLASS_ANY:
+            return _NO_RECURSION if resolver.is_on and query.flags & RD else NOT_FOR_YOU
+        if self._policy is None or self._policy.is_idle or query.qclass == CLASS_ANY:
             return self._resolved(course, query)
         caller = self._policy.caller(course.client, course.listener, course.client_id)
         course.is_repeatable = not self._policy.has_silent
@@ -447,7 +467,7 @@ class Pipeline:
         return msgspec.structs.replace(answer, is_lasting=False)
 
     def _failed(
-        self, error: Exception, packet: bytes, query: Query | Unanswerable | None
+        self, error: Exception, packet: bytes, query: Query | Unanswerable | None, where: str
     ) -> Reply | None:
         self._unhandled_exceptions += 1
         self._on_exception(error)
@@ -456,7 +476,11 @@ class Pipeline:
         elif len(packet) >= HEADER_SIZE:
             wire = error_reply(packet, SERVFAIL)
         else:
-            self._responses[None] += 1
+            self._counts.answer(where, None)
             return None
-        self._responses[SERVFAIL] += 1
+        self._counts.answer(where, SERVFAIL)
         return Reply(wire, False)
+
+
+def _code(rcode: int | None) -> str:
+    return NO_REPLY if rcode is None else RCODE_NAMES.get(rcode, f"RCODE{rcode}")

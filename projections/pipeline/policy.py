@@ -47,6 +47,11 @@ class Policy:
         return Caller(address, self._neighbours.mac_of(address), client_id.lower(), listener)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there are no policies, so that nobody need be asked who it is."""
+        return self._filters().is_idle
+
+    @property
     def has_silent(self) -> bool:
         """Whether a policy wants no trace of its clients, so that no answer may be repeated without
         knowing whose it is."""

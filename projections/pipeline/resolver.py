@@ -132,6 +132,7 @@ class CachingResolver:
         self._failures: OrderedDict[bytes, tuple[int, Resolved]] = OrderedDict()
         self._waiting = self._refused_full = self._rebound = 0
         self._by_zone: dict[bytes, Route] = {}
+        self.has_zones = False
         self.configure(Rules(), None, {})
 
     def configure(
@@ -142,29 +143,28 @@ class CachingResolver:
         self._rules = rules
         self._default = default
         self._by_domain = dict(by_domain)
+        self._special_zones = special_names.zones(
+            with_canary=rules.canary, with_designation=rules.designation
+        )
+        self.admits_all = rules.clients == "all"
+        self._note_routes()
         self._may_ask = lru_cache(CLIENTS_REMEMBERED)(partial(_is_among, rules.clients))
 
     def set_zones(self, routes: Mapping[bytes, Route]) -> None:
         """Where names of zones of type Forward go, by key of the zone. They come before what the
         settings say of the same domain."""
         self._by_zone = dict(routes)
+        self._note_routes()
 
     def routes(self) -> list[Route]:
         """All that there are."""
         default = [] if self._default is None else [self._default]
         return [*default, *self._by_domain.values(), *self._by_zone.values()]
 
-    @property
-    def is_on(self) -> bool:
-        return self._default is not None or bool(self._by_domain or self._by_zone)
-
-    @property
-    def has_zones(self) -> bool:
-        return bool(self._by_zone)
-
-    @property
-    def admits_all(self) -> bool:
-        return self._rules.clients == "all"
+    def _note_routes(self) -> None:
+        self.has_zones = bool(self._by_zone)
+        self._has_domains = bool(self._by_domain) or self.has_zones
+        self.is_on = self._default is not None or self._has_domains
 
     def admits(self, client: str) -> bool:
         return self._may_ask(client)
@@ -219,12 +219,12 @@ class CachingResolver:
 
     def route_for(self, name: bytes, route: Route | None) -> Route | None:
         """Where a question goes, for a client whose policy sends its questions to `route`."""
-        return self._routed(name) or route or self._default
+        if self._has_domains:
+            route = self._routed(name) or route
+        return route or self._default
 
     def _routed(self, name: bytes) -> Route | None:
         """The route of the closest domain above a name, or the name itself."""
-        if not self._by_domain and not self._by_zone:
-            return None
         for suffix in _suffixes(name):
             found = self._by_zone.get(suffix) or self._by_domain.get(suffix)
             if found is not None:
@@ -232,12 +232,9 @@ class CachingResolver:
         return None
 
     def _special(self, name: bytes, qtype: int) -> Resolved | None:
-        rules = self._rules
-        if not rules.special_names:
+        if not self._rules.special_names:
             return None
-        zone = special_names.special_zone(
-            name, with_canary=rules.canary, with_designation=rules.designation
-        )
+        zone = special_names.special_zone(name, self._special_zones)
         if zone is None:
             return None
         return Resolved(special_names.special_answer(zone, name, qtype), "local")
@@ -262,8 +259,11 @@ class CachingResolver:
             if isinstance(started, Resolved):
                 return started
             flight = started
-        if flight.stale is not None and flight.is_late:
-            return self._stale(key, flight.stale)
+        if flight.stale is not None:
+            if not self._rules.client_timeout_us:
+                flight.is_late = True
+            if flight.is_late:
+                return self._stale(key, flight.stale)
         if self._waiting >= self._waiting_max:
             self._refused_full += 1
             return _FULL

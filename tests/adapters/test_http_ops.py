@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from kudurru.adapters.http_ops import HttpLimits, HttpServer, Response, Route, health_routes
+from kudurru.adapters.http_ops import (
+    Asked,
+    HttpLimits,
+    HttpServer,
+    Response,
+    Route,
+    health_routes,
+    lameduck_actions,
+    lameduck_routes,
+)
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 
 
@@ -275,3 +284,73 @@ def test_connections_over_the_limit_are_refused() -> None:
             writer.close()
 
     asyncio.run(main())
+
+
+# --- lameduck -------------------------------------------------------------------------------
+
+
+class Duck:
+    """A server that may be asked for lameduck, and its HTTP listener."""
+
+    def __init__(self) -> None:
+        self.is_lameduck = False
+        self.actions = lameduck_actions(lambda: self.is_lameduck, self.ask)
+
+    def ask(self, is_wanted: bool) -> None:
+        self.is_lameduck = is_wanted
+
+    def server(self) -> HttpServer:
+        (bound,) = bind_all([Listener("tcp", "127.0.0.1:0")])
+        routes = lameduck_routes(lambda: self.is_lameduck)
+        return HttpServer(routes, bound.sockets, actions=self.actions)
+
+
+OURS = {b"x-kudurru": b"1"}
+
+
+def test_lameduck_is_begun_shown_and_ended_over_http() -> None:
+    async def main() -> None:
+        duck = Duck()
+        server = duck.server()
+        await server.start()
+        try:
+            for method, headers, code, is_lameduck in (
+                ("GET", {}, 200, False),
+                ("POST", {"X-Kudurru": "1", "Content-Length": "0"}, 200, True),
+                ("GET", {}, 200, True),
+                ("POST", {"X-Kudurru": "1"}, 200, True),
+                ("DELETE", {}, 403, True),
+                ("DELETE", {"X-Kudurru": "1"}, 200, False),
+                ("POST", {}, 403, False),
+                ("POST", {"X-Kudurru": "yes"}, 403, False),
+                ("POST", {"X-Kudurru": "1", "Origin": "http://evil.example"}, 403, False),
+                ("POST", {"X-Kudurru": "1", "Host": "evil.example"}, 421, False),
+                ("PUT", {"X-Kudurru": "1"}, 405, False),
+            ):
+                got, fields, document = await ask(server, "/lameduck", method, **headers)
+                assert (got, duck.is_lameduck) == (code, is_lameduck), (method, headers)
+                if got == 200:
+                    assert document == {"lameduck": is_lameduck}
+                if got == 405:
+                    assert fields["allow"] == "get, head, post, delete"
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_here"),
+    [
+        ("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("::ffff:127.0.0.1", True),
+        ("192.0.2.1", False), ("10.0.0.1", False), ("::ffff:10.0.0.1", False),
+        ("fe80::1%lo", False), ("::", False), ("2001:db8::1", False),
+    ],
+)  # fmt: skip
+def test_only_a_process_on_this_machine_may_ask_for_it(peer: str, is_here: bool) -> None:
+    for method in ("POST", "DELETE"):
+        duck = Duck()
+        duck.is_lameduck = method == "DELETE"
+        response = duck.actions[method, "/lameduck"](Asked(peer, OURS))
+        assert (response.code == 200) == is_here
+        assert duck.is_lameduck == (is_here == (method == "POST"))

@@ -59,6 +59,49 @@ def run(proto: str, scenario, **options) -> None:
     asyncio.run(main())
 
 
+class Naming:
+    """Says who a client says it is."""
+
+    takes_client_ids = True
+
+    def handle(self, packet: bytes, client: str, proto: str, client_id: str = "") -> Reply:
+        return Reply(packet[:2] + b"\x81\x80" + packet[4:] + client_id.encode(), memo=False)
+
+
+NAMES = {"anna-phone.dns.example": "anna-phone", "localhost": "", "": ""}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "cut"])
+def test_a_client_is_known_by_the_name_that_it_asks_for(name: str, is_cut: bool) -> None:
+    """Also where the ClientHello comes in two pieces."""
+
+    async def scenario() -> None:
+        async with serving("quic", Naming()) as engine:
+            configuration = quic_configuration("doq")
+            configuration.server_name = name or None
+            if is_cut:  # it does not fit into one datagram
+                configuration.alpn_protocols += [f"{i:0200}" for i in range(8)]
+            async with open_doq(target_of(engine), configuration=configuration) as client:
+                answer = await client.ask(PACKET)
+            assert answer[len(PACKET) :].decode() == NAMES[name]
+
+    asyncio.run(scenario())
+
+
+def test_over_http3_the_path_comes_before_the_name() -> None:
+    async def scenario() -> None:
+        async with serving("h3", Naming()) as engine:
+            configuration = quic_configuration("h3")
+            configuration.server_name = "anna-phone.dns.example"
+            async with open_http3(target_of(engine), configuration) as client:
+                for path, told in ((b"/dns-query", b"anna-phone"), (b"/dns-query/tv", b"tv")):
+                    answered = await client.request(*post(PACKET, path))
+                    assert answered.body[len(PACKET) :] == told
+
+    asyncio.run(scenario())
+
+
 def first_flight(size: int = 1200) -> bytes:
     """The first datagram of a client that says nothing more."""
     client = QuicConnection(configuration=quic_configuration("doq"))

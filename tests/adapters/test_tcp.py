@@ -283,7 +283,9 @@ def test_connections_over_a_limit_are_refused_and_room_comes_back() -> None:
     asyncio.run(main())
 
 
-def test_stopping_lets_answers_leave_and_cuts_who_does_not_take_them() -> None:
+def test_stopping_lets_answers_leave_and_cuts_who_does_not_take_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         async with serving(StreamLimits(drain_s=0.01)) as server, client(server) as one:
             one.writer.transport.pause_reading()
@@ -291,5 +293,7 @@ def test_stopping_lets_answers_leave_and_cuts_who_does_not_take_them() -> None:
             await until(lambda: any(c._is_waiting_for_client for c in server.connections))
             await server.stop()
             assert len(server.connections) == 0
+            said = "1 connections are cut, as they did not end in 0.01 s: of 127.0.0.1"
+            assert said in caplog.text
 
     asyncio.run(main())

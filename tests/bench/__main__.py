@@ -7,7 +7,7 @@ import sys
 BENCHES = (
     *("spine", "log", "tree", "replay", "postgres", "restore"),
     *("master_file", "answers", "engine", "forward", "cache_dump", "visible"),
-    *("transports", "lists", "transfers"),
+    *("transports", "lists", "transfers", "statuses"),
 )
 SHORT = ("spine", "log", "engine", "visible", "lists")
 GROUPS = {"record": ("log", "replay", "restore", "postgres")}

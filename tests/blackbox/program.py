@@ -58,7 +58,11 @@ def command_line(*args: str | Path, prefix: Sequence[str] = ()) -> list[str]:
 
 
 def kudurru(
-    *args: str | Path, stdin: str = "", prefix: Sequence[str] = (), cwd: Path | None = None
+    *args: str | Path,
+    stdin: str = "",
+    prefix: Sequence[str] = (),
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
 ) -> Done:
     """Run a command to its end. It must never show the inside of the program."""
     done = subprocess.run(
@@ -66,7 +70,7 @@ def kudurru(
         input=stdin.encode(),
         capture_output=True,
         timeout=PATIENCE_S,
-        env=environment(),
+        env=environment(**(env or {})),
         cwd=cwd,
         check=False,
     )

@@ -29,6 +29,7 @@ from tests.blackbox.program import (
     Done,
     command,
     records,
+    serve_arguments,
     serving,
     wait_until,
     write_json,
@@ -150,6 +151,8 @@ def test_a_cut_tail_is_found_with_a_checkpoint_that_went_out(node: Path, tmp_pat
             db.execute(f"DELETE FROM {table} WHERE {column} > ?", (size,))
         for _, sql in found:  # somebody who leaves no trace
             db.execute(sql)
+    assert command("audit", "verify", "--data", node).code == TRUNCATION
+    (node / "checkpoint").unlink()  # the one beside the log, which somebody may know of
     assert command("audit", "verify", "--data", node).code == 0
     assert command("audit", "verify", "--data", node, "--since", early).code == 0
     done = command("audit", "verify", "--data", node, "--since", late)
@@ -515,8 +518,12 @@ def test_a_server_signs_what_happens_and_lets_it_go_out(tmp_path: Path) -> None:
     file.parent.mkdir()
     options = settings(tmp_path, str(file), "zone:home.arpa")
     objects = write_json(tmp_path / "zone.json", zone("home.arpa"))
+    with serving(data, *options):
+        pass  # the first start makes the first token
+    before = newest(data)
+    file.unlink(missing_ok=True)
     with serving(data, *options) as server:
-        assert newest(data) == 0  # nothing has happened
+        assert newest(data) == before  # nothing has happened
         assert command("apply", "-f", objects, "--data", data).code == 0
         text = wait_until(lambda: file.exists() and file.read_text())
         found = wait_until(
@@ -572,3 +579,41 @@ def test_a_server_does_not_write_to_a_log_that_a_trusted_key_has_not_signed(
         )
         assert done.code == 1
         assert "none of the trusted keys" in done.err
+
+
+@pytest.mark.parametrize("place", ["beside the log", "elsewhere"])
+def test_a_server_whose_log_was_set_back_answers_and_refuses_to_go_on(
+    tmp_path: Path, place: str
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "newest"
+    options = settings(tmp_path, str(file))
+    for address in ("192.0.2.1", "192.0.2.2"):
+        objects = write_json(
+            tmp_path / "zone.json",
+            zone("home.arpa"),
+            records("www", "home.arpa", ("www.home.arpa", "A", address)),
+        )
+        with serving(data, *options) as server:
+            assert command("apply", "-f", objects, "--data", data).code == 0
+            assert server.stop() == 0
+        if not (tmp_path / "before").exists():
+            shutil.copytree(data, tmp_path / "before")
+    set_back = tmp_path / "before"
+    if place == "beside the log":
+        shutil.copy(data / "checkpoint", set_back / "checkpoint")
+        options = settings(tmp_path)
+    with serving(set_back, *options) as server:
+        assert server.texts("www.home.arpa") == ["192.0.2.1"]
+        refused = command("apply", "-f", objects, "--data", set_back)
+        assert refused.code != 0
+        assert "the log was set back" in refused.err
+        assert "log import" in refused.err
+        assert "the log was set back" in server.stderr()
+        kept = file.read_text()
+        assert server.stop() == 0
+    assert file.read_text() == kept  # the evidence stays
+    strict = command(*serve_arguments(set_back, "--strict", *options))
+    assert strict.code != 0
+    assert "the log was set back" in strict.err
+    if place == "beside the log":
+        assert command("audit", "verify", "--data", set_back).code == 16

@@ -321,8 +321,8 @@ def test_the_socket_of_a_long_path_is_elsewhere_and_found(tmp_path: Path, manife
         assert stat.S_IMODE(socket.stat().st_mode) == 0o600
         assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
         assert command("apply", "-f", manifest, "--data", data).code == 0
-        newest = command("history", "--data", data, "-o", "json").json()[-1]
-        assert newest["source"] == "socket"
+        (made,) = command("history", "rs/www.home.arpa", "--data", data, "-o", "json").json()
+        assert made["source"] == "socket"
         assert server.texts("www.home.arpa") == ["192.0.2.1"]
         # A copy is another node: it must not be reached through the socket of this one.
         copy = tmp_path / ("c" * 100)

@@ -35,7 +35,8 @@ def test_a_flood_gets_its_allowance_then_half_of_it_tc_and_real_clients_come_bac
         assert shown['kudurru_ratelimit_verdicts_total{action="slip"}'] == len(empty)
         drops = shown['kudurru_ratelimit_verdicts_total{action="drop"}']
         assert drops == 120 - len(answers) == shown['kudurru_dns_dropped_total{reason="ratelimit"}']
-        assert shown['kudurru_dns_responses_total{rcode="none"}'] == drops
+        name = "kudurru_dns_responses_total"
+        assert shown[f'{name}{{listener="none",rcode="none",source="ratelimit"}}'] == drops
 
 
 def test_loopback_is_exempt_unless_the_settings_say_otherwise(tmp_path: Path) -> None:

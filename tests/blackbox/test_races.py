@@ -60,7 +60,7 @@ def test_of_eight_managers_that_create_one_object_one_wins_and_is_named_to_the_o
         if i not in winners:
             assert (code, out) == (1, "")
             assert f"DNSZone raced.example is managed by 'm{winners[0]}'" in err
-    history = command("history", "--data", data, "-o", "json").json()
+    history = command("history", "zone/raced.example", "--data", data, "-o", "json").json()
     assert [event["verb"] for event in history] == ["status", "created"]
     assert command("audit", "verify", "--level", "state", "--data", data).code == 0
 

@@ -1,6 +1,7 @@
 """The program as a resolver, with real servers as its upstreams."""
 
 import json
+import random
 import socket
 import urllib.request
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.blackbox.program import (
 )
 from tests.blackbox.test_transports import settings as listener_settings
 from tests.certificates import SERVER_NAME, write_pair
-from tests.real_servers import knot, unbound
+from tests.real_servers import knot, named, unbound
 
 TRANSPORTS = ("udp", "tcp", "tls")
 WWW = ["192.0.2.1"]
@@ -82,6 +83,28 @@ def test_knot_is_asked_for_its_domain_and_nothing_else(tmp_path: Path) -> None:
             assert server.ask("www.up.example").flags & dns.flags.RA
 
 
+@pytest.mark.parametrize("server", ["knot", "named"])
+def test_an_upstream_that_wants_cookies_is_shown_its_own(tmp_path: Path, server: str) -> None:
+    """Both answer BADCOOKIE to who shows none; so the second query of the first question has one,
+    and every other question has one at once."""
+    folder = tmp_path / server
+    folder.mkdir()
+    with knot(folder, wants_cookies=True) if server == "knot" else named(folder) as port:
+        upstream = f"127.0.0.1:{port}"
+        config = configured(tmp_path, conditional={"up.example": [upstream]})
+        with serving(tmp_path / "data", "--config", config) as program:
+            assert program.texts("www.up.example") == WWW
+            assert program.texts("www.up.example", "AAAA") == ["2001:db8::1"]
+            assert program.texts("nope.up.example") == ["NXDOMAIN"]
+            seen = metrics(program)
+            assert seen[f'kudurru_upstream_cookies{{upstream="{upstream}"}}'] == 1
+            requests = f'kudurru_upstream_requests_total{{proto="udp",upstream="{upstream}"}}'
+            assert seen[requests] == 4
+            assert (
+                f'kudurru_upstream_requests_total{{proto="tcp",upstream="{upstream}"}}' not in seen
+            )
+
+
 def test_a_forward_zone_sends_its_names_elsewhere_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "knot"
     folder.mkdir()
@@ -139,6 +162,37 @@ def test_a_restart_keeps_the_cache(tmp_path: Path) -> None:
         assert 0 < answer.ttl <= 3600
 
 
+@pytest.mark.slow
+def test_the_first_minute_after_a_restart_is_answered_from_the_cache(tmp_path: Path) -> None:
+    """A site asks few names often and many seldom. After a restart it goes on as before; with the
+    dump gone it begins anew."""
+    rng = random.Random(7)
+
+    def hit_ratio(server: Serving) -> float:
+        for _ in range(1000):
+            assert server.ask(f"n{int(rng.paretovariate(1))}.many.up.example").answer
+        seen = metrics(server)
+        hits = seen['kudurru_cache_hits_total{type="positive"}']
+        return hits / (hits + seen["kudurru_cache_misses_total"])
+
+    data = tmp_path / "data"
+    with knot(tmp_path) as port:
+        config = configured(tmp_path, groups={"default": [f"127.0.0.1:{port}"]})
+        ratios = []
+        for is_kept in (True, True, False):
+            if not is_kept:
+                (data / "cache.dump").unlink()
+            with serving(data, "--config", config) as server:
+                ratios.append(hit_ratio(server))
+                assert server.stop() == 0
+    cold, kept, lost = ratios
+    print(
+        f"suite restart: hit ratio {kept:.2f} in the first minute after a restart, "
+        f"{lost:.2f} where the dump is lost, {cold:.2f} at the first start"
+    )
+    assert kept > max(cold, lost)
+
+
 def test_the_cache_is_shown_and_flushed(tmp_path: Path) -> None:
     folder = tmp_path / "unbound"
     folder.mkdir()
@@ -164,6 +218,41 @@ def test_the_cache_is_shown_and_flushed(tmp_path: Path) -> None:
             assert command("cache", "flush", "a..b", "--data", data).code == 1
             assert command("cache", "flush", "--subtree", "--data", data).code == 1
     assert command("cache", "stats", "--data", data).code == 1  # nobody has one
+
+
+def test_without_a_server_explain_says_where_a_question_would_go(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    lab = {
+        "apiVersion": "kudurru.io/v1alpha1", "kind": "DNSZone",
+        "metadata": {"name": "lab.example"},
+        "spec": {
+            "zoneName": "lab.example", "type": "Forward", "forward": {"upstreams": ["10.0.0.53"]},
+        },
+    }  # fmt: skip
+    command("apply", "--data", data, "-f", write_json(tmp_path / "lab.json", lab))
+    config = configured(
+        tmp_path, groups={"default": ["192.0.2.1"], "office": ["10.0.0.1", "10.0.1.1"]},
+        conditional={"corp.example": ["office"]},
+    )  # fmt: skip
+
+    def explained(name: str, *options: str) -> Any:
+        shown = command("explain", "--data", data, name, "-o", "json", *options).out
+        found = json.loads(shown)
+        return found["answeredBy"], found.get("upstreams", [])
+
+    assert explained("www.example") == ("resolver", [])
+    shown = command("explain", "--data", data, "www.example").out
+    assert "which upstreams is a setting of the server: give its --config" in shown
+    assert explained("host.lab.example") == ("resolver", ["10.0.0.53"])
+    assert explained("printer.local") == ("special", [])
+    settings = ("--config", config)
+    assert explained("www.example", *settings) == ("resolver", ["192.0.2.1"])
+    assert explained("www.corp.example", *settings) == ("resolver", ["10.0.0.1", "10.0.1.1"])
+    assert explained("host.lab.example", *settings) == ("resolver", ["10.0.0.53"])
+    assert explained("www.example", "--client", "203.0.113.9", *settings) == ("nobody", [])
+    newest = json.loads(command("history", "--data", data, "dnszone/lab.example", "-o", "json").out)
+    at = str(newest[-1]["seq"])
+    assert explained("host.lab.example", "--at", at, *settings) == ("resolver", ["10.0.0.53"])
 
 
 def test_an_upstream_by_name_alone_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@ through the server that holds it."""
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,11 @@ def test_what_was_pruned_is_not_passed_over_in_silence(data: Path) -> None:
     ok("audit", "prune", "--before", "600", data=data)
     assert ok("audit", "verify", "-o", "json", data=data).json()["pruned"] == 512
     assert "those up to 512 were pruned" in ok("audit", "verify", data=data).out
+    replayed = ok("replay", "--verify", "--json", data=data).json()
+    with closing(sqlite3.connect(data / "log.db")) as db:
+        assert db.execute("SELECT count(*) FROM log").fetchone() == (replayed["events"],)
+    assert replayed["events"] < replayed["position"]
+    assert f"{replayed['events']} events replayed, up to position " in ok("replay", data=data).err
     assert blamed() == before  # of what came after, or was the first of its object, all is known
     ok("apply", "-f", write_json(file, *fillers()), data=data)
     ok("audit", "checkpoint", data=data)
@@ -343,7 +349,7 @@ def test_a_backup_that_is_not_what_was_asked_for_is_refused_and_nothing_is_made(
     ]:
         assert said in refused("log", "import", *args, data=other), args
         assert not other.exists()
-    assert "is not empty, there is log.db" in refused("log", "import", backup, data=data)
+    assert "is not empty, there is checkpoint, " in refused("log", "import", backup, data=data)
     assert "is there already" in refused("log", "export", backup, data=data)
 
 

@@ -273,7 +273,7 @@ def test_a_thousand_queries_are_answered_each_with_its_id(kind: str) -> None:
         seen = rig.engine.statistics()
         assert (seen.received, seen.answered) == (1000, 1000)
         assert handler.asked == 70
-        assert seen.memo_hits[3] == sum(seen.memo_hits) == 930
+        assert seen.memo_hits == {(1, 3): 930}  # by type and RCODE
 
     serve(kind, scenario)
 
@@ -321,7 +321,7 @@ def test_an_answer_that_is_not_for_everybody_is_not_remembered(kind: str) -> Non
         for _ in range(3):
             await rig.exchange(query("private.example"))
         assert handler.asked == 3
-        assert sum(rig.engine.statistics().memo_hits) == 0
+        assert not any(rig.engine.statistics().memo_hits.values())
 
     serve(kind, scenario)
 

@@ -1,4 +1,5 @@
 import io
+from collections.abc import Callable
 
 import dns.exception
 import dns.name
@@ -36,6 +37,22 @@ def test_any_text_is_a_name_as_dnspython_reads_it_or_refused(text: str) -> None:
     except BadName:
         return
     assert found == dns.name.from_text(text, peer([b"example"])).to_wire()
+
+
+@given(
+    st.lists(st.text(st.sampled_from("abA.\\@-*0é"), max_size=3), max_size=4).map(".".join)
+    | st.sampled_from([f"{'a' * n}.{'b' * m}." for n in (0, 1, 63, 64) for m in (0, 1, 63, 64)])
+    | st.sampled_from([f"{'a' * n}." + f"{'b' * 61}." * 4 for n in (1, 5, 6, 7)]),
+    st.sampled_from([None, ORIGIN]),
+)
+def test_a_name_with_a_remembered_end_is_the_name_read_whole(text: str, origin: Name | None):
+    def read(how: Callable[[str, Name | None], Name]) -> Name | str:
+        try:
+            return how(text, origin)
+        except BadName as error:
+            return str(error)
+
+    assert read(names.from_text) == read(names._from_any_text)
 
 
 @given(NAMES, NAMES)

@@ -567,6 +567,11 @@ def test_every_kind_is_applied_and_read_back(book: Rulebook) -> None:
             "secretDigest": f"sha256:{'0' * 32}:{'a' * 64}",
         },
     }
+    specs["APIToken"] = {
+        "role": "viewer",
+        "expiresAt": "2027-01-31T00:00:00Z",
+        "tokenDigest": f"sha256:{'0' * 32}:{'a' * 64}",
+    }
     assert set(specs) == set(KINDS)
     for kind, spec in specs.items():
         wanted = manifest(kind, "one", spec)
@@ -602,3 +607,17 @@ def test_a_body_is_canonical_json_without_defaults(book: Rulebook) -> None:
         b'{"creationTimestamp":"2025-10-09T08:53:20Z","generation":1,'
         b'"spec":{"zoneName":"example.org."},"uid":"uid-1"}'
     )
+
+
+def test_a_document_is_the_callers_own() -> None:
+    rules = Rulebook()
+    rules.do(put(www(labels={"a": "b"})))
+    status = {"conditions": [{"type": "Ready"}]}
+    version = rules.get(WWW_KEY).resource_version
+    rules.do(UpdateStatus(key=WWW_KEY, status=status, expected=version))
+    document = to_document(rules.get(WWW_KEY))
+    document["metadata"]["labels"]["a"] = "c"
+    document["status"]["conditions"][0]["type"] = "Other"
+    again = to_document(rules.get(WWW_KEY))
+    assert again["metadata"]["labels"] == {"a": "b"}
+    assert again["status"] == status

@@ -196,9 +196,8 @@ def test_a_scope_covers_what_all_its_parts_select(scope: Scope, covered: list[bo
     assert [scope.covers(*event) for event in events] == covered
 
 
-def test_internal_kinds_and_facts_are_in_no_scope() -> None:
+def test_facts_are_in_no_scope() -> None:
     everything = Scope(everything=True)
-    assert not everything.covers(key_of("APIToken", "", "ci"), "/")
     assert not everything.covers(key_of("Restore", "", "r-1"), "/")
 
 

@@ -396,3 +396,21 @@ def test_the_soa_of_a_zone_with_the_longest_name_is_one() -> None:
     longest = ".".join(["a" * 63] * 3 + ["a" * 61])
     soa = soa_of(DNSZoneSpec(zone_name=longest))
     assert soa.mname == soa.rname == from_text(longest)
+
+
+@given(
+    st.sampled_from([OWNER, APEX, from_text("www.example.com.")]),
+    st.sampled_from([("A", "192.0.2.1"), ("CNAME", "a.test."), ("NS", "a.test."), ("TXT", "x")]),
+    st.sampled_from(
+        [{}, {"recordTTL": 60}, {"disabled": True}, {"expiresAt": SOON}, {"expiresAt": PAST}]
+    ),
+)
+def test_an_endpoint_alone_is_served_as_beside_one_that_is_off(
+    owner: Name, content: tuple[str, str], how: dict[str, Any]
+) -> None:
+    text = names.to_text(owner)
+    alone = wants(FIRST, rs("a"), endpoint(text, *content, **how), owner=owner)
+    off = wants(SECOND, rs("b"), endpoint(text, "MX", "1 a.test.", disabled=True), owner=owner)
+    found, wanted = resolve(alone, owner=owner), resolve(alone, off, owner=owner)
+    wanted.problems.pop(rs("b"), None)
+    assert found == wanted

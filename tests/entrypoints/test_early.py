@@ -75,7 +75,7 @@ def test_the_end_of_early_answers_is_the_handler_itself() -> None:
     assert rcode(asked(handler, "nope.example.org")) == "NXDOMAIN"
     handler.end()
     assert handler.handle == later.handle
-    counted = {sample.labels[0]: sample.value for sample in handler.samples()}
+    counted = {sample.labels[1]: sample.value for sample in handler.samples()}
     assert counted == {"NOERROR": 1, "NXDOMAIN": 1}
 
 

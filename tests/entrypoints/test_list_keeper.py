@@ -130,13 +130,16 @@ class Bench:
         return [source.phase for source in self.status(key).sources]
 
     @asynccontextmanager
-    async def running(self) -> Any:
-        task = asyncio.create_task(self.keeper.run())
+    async def running(self, *, leads: bool = True) -> Any:
+        tasks = [asyncio.create_task(self.keeper.run())]
+        if leads:
+            tasks.append(asyncio.create_task(self.keeper.run_reports()))
         try:
             yield self
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(int(seconds * 1_000_000))
@@ -190,6 +193,26 @@ def test_what_is_unchanged_builds_nothing_and_is_written_once(bench: Bench) -> N
             await until(lambda: bench.phases() == ["Unchanged"])
         assert bench.web.builds == 1
         assert len(bench.written) == 2
+
+    run(test)
+
+
+def test_only_the_leader_writes_what_became_of_fetches(bench: Bench) -> None:
+    async def test() -> None:
+        bench.web.texts[URL] = "a.example\n"
+        bench.apply("one", URL, refreshInterval="1h")
+        async with bench.running(leads=False):
+            await until(lambda: bench.blocks("a.example"))
+            await until(lambda: not bench.keeper._busy and not bench.keeper._due.is_set())
+            assert not bench.written
+            leading = asyncio.create_task(bench.keeper.run_reports())
+            await until(lambda: bench.phases() == ["Fresh"])
+            leading.cancel()
+            await asyncio.gather(leading, return_exceptions=True)
+            bench.pass_time(3601)
+            await until(lambda: len(bench.web.asked) == 2)
+            await until(lambda: not bench.keeper._busy and not bench.keeper._due.is_set())
+        assert len(bench.written) == 1
 
     run(test)
 

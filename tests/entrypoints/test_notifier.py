@@ -84,7 +84,8 @@ class Rig:
         stored = self.node.objects.find(ZONE_KEY)
         assert stored is not None
         assert stored.status is not None
-        return list(stored.status.get("conditions", []))
+        found = stored.status.get("conditions", [])
+        return [condition for condition in found if condition["type"] == "SecondariesTold"]
 
     def zone(self, **transfer: Any) -> None:
         wanted = {"notify": [f"127.0.0.1:{self.secondary.port}"], **transfer}

@@ -170,8 +170,10 @@ def check_serials(node: Node) -> None:
             spec = msgspec.json.decode(decode_body(found.body).spec, type=DNSZoneSpec)
             apexes[found.key] = spec.zone_name
         elif found.type == OBJECT_STATUS:
-            serial = decode_status(found.body)["serial"]
+            serial = decode_status(found.body).get("serial")
             apex = apexes[found.key]
+            if serial in (None, highest.get(apex)):
+                continue  # it is no stamp
             assert apex not in highest or is_newer(serial, highest[apex])
             highest[apex] = serial
 

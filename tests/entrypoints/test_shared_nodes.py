@@ -18,11 +18,12 @@ from kudurru.adapters.signing import KeyFolder
 from kudurru.domain.chain import origin_of
 from kudurru.domain.commands import Command
 from kudurru.domain.errors import Conflict, Invalid, ManagedBy, NotFound, StorageFailed
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, Recorded
+from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, PAYLOAD_REDACTED, Recorded
 from kudurru.domain.object_store import decode_status
 from kudurru.domain.objects import key_of
 from kudurru.domain.verify import verify
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
+from kudurru.entrypoints.directory import trust_of
 from kudurru.entrypoints.upkeep import RedactRequest
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
@@ -244,6 +245,16 @@ def test_a_node_without_a_key_that_is_overtaken_erases_all_the_same(tmp_path: Pa
     one.catch_up()
     assert digests(one) == digests(other)
     assert verify(log).is_whole
+    # Until the node that has the key signs it, whoever verifies is told of it.
+    (redacted,) = [e.seq for e in log.read() if e.type == PAYLOAD_REDACTED]
+    unsigned = verify(log, trust=trust_of())
+    assert unsigned.is_whole
+    assert unsigned.signed.size < redacted == unsigned.signed.open_redaction
+    first.take(first.plan)
+    signed = verify(log, trust=trust_of())
+    assert signed.is_whole
+    assert signed.signed.size > redacted
+    assert signed.signed.open_redaction == 0
 
 
 @pytest.mark.parametrize("by_change", [True, False])

@@ -12,6 +12,7 @@ from kudurru.domain.dns.serials import CLOCK_LEAP_MAX_S
 from kudurru.domain.errors import Invalid, KudurruError, LogDamaged, ManagedBy, StorageFailed
 from kudurru.domain.events import CLOCK_STEPPED, ChangeSet, Who
 from kudurru.domain.object_store import resource_version
+from kudurru.domain.reconcile.conditions import condition
 from kudurru.entrypoints.wiring import Change, Node, Result
 from tests.nodes import BrittleLog, a_change, commit_as_server, memory_node, rebuilt
 from tests.objects import WWW_KEY, ZONE_KEY, drop, endpoint, manifest, put, record_set, www, zone
@@ -250,7 +251,7 @@ def test_the_status_of_a_stamp_keeps_what_others_wrote(node: Node) -> None:
     stored = node.objects.find(ZONE_KEY)
     assert stored is not None
     assert stored.status is not None
-    status = {**stored.status, "conditions": [{"type": "Ready"}]}
+    status = {**stored.status, "conditions": [{"type": "SecondariesTold"}]}
     node.commit(
         a_change(UpdateStatus(key=ZONE_KEY, status=status, expected=stored.resource_version))
     )
@@ -258,7 +259,7 @@ def test_the_status_of_a_stamp_keeps_what_others_wrote(node: Node) -> None:
     after = node.objects.find(ZONE_KEY)
     assert after is not None
     assert after.status is not None
-    assert after.status["conditions"] == [{"type": "Ready"}]
+    assert condition(after.status, "SecondariesTold") == {"type": "SecondariesTold"}
     assert after.status["serial"] == serial(node)
     assert after.status["recordCount"] == 2  # with the SOA
 

@@ -383,9 +383,15 @@ def test_a_caller_in_the_middle_of_a_write_that_is_cut_off_is_told_that_it_is_op
         log.gate = threading.Event()
         caller = asyncio.create_task(writer.submit(a_change(put(zone()))))
         await until(lambda: log.waiting == 1)
+        behind = asyncio.create_task(writer.submit(a_change(host(1))))
+        await asyncio.sleep(0)
         running.cancel()
         with pytest.raises(StorageBroken, match="open whether the change is there"):
             await caller
+        with pytest.raises(Busy, match="nothing was changed"):
+            await behind
+        with pytest.raises(Busy, match="nothing was changed"):
+            await writer.submit(a_change(host(2)))
         log.gate.set()
 
     asyncio.run(scene())

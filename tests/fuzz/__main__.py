@@ -22,7 +22,8 @@ from tests.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).parent / "corpus"
 ROOT = Path(__file__).parents[2]
-STALL_S = 10  # for one input
+HANG_S = 60  # for one input that never ends; what only takes long is found by tests.fuzz.one
+IS_CI = bool(os.environ.get("CI"))
 
 
 def run(name: str, executions: int, seed: int) -> bool:
@@ -32,10 +33,14 @@ def run(name: str, executions: int, seed: int) -> bool:
         command = [
             sys.executable, "-m", "tests.fuzz.one", name, found,
             *([str(CORPUS / name)] if (CORPUS / name).is_dir() else []),
-            f"-runs={executions}", f"-seed={seed}", f"-timeout={STALL_S}", "-max_len=4096",
+            f"-runs={executions}", f"-seed={seed}", f"-timeout={HANG_S}", "-max_len=4096",
             "-rss_limit_mb=1024", f"-artifact_prefix={found}/",
         ]  # fmt: skip
         environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}"}
+        if IS_CI:
+            # Where strings hash to something else in every process, sets are gone through in
+            # another order and other edges are reached: then one seed makes other inputs each time.
+            environment["PYTHONHASHSEED"] = "0"
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )
@@ -61,7 +66,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TARGETS))
     parser.add_argument("--scale", type=float, default=1.0)
     # In CI the same every time, as the property tests are (tests/conftest.py); elsewhere a new one.
-    chance = 1 if os.environ.get("CI") else int.from_bytes(os.urandom(3), "big") + 1
+    # The keys of QUIC are new in any case.
+    chance = 1 if IS_CI else int.from_bytes(os.urandom(3), "big") + 1
     parser.add_argument("--seed", type=int, default=chance)
     given = parser.parse_args()
     names = given.names or list(TARGETS)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz import transports
 from tests.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -28,3 +29,21 @@ def test_every_input_that_is_kept_passes(name: str) -> None:
     run(b"")
     for file in sorted((CORPUS / name).glob("*")):
         run(file.read_bytes())
+
+
+class Broken:
+    def handle(self, packet: bytes, client: str, proto: str) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("name", ["tcp", "doh", "http1", "http2", "doq", "h3"])
+def test_a_fault_of_the_handler_fails_its_input_though_the_server_lives(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transports, "pipeline", Broken)
+    run = TARGETS[name].make()
+    run(b"")
+    with pytest.raises((AssertionError, RuntimeError)) as raised:  # noqa: PT012  # one of many does
+        for file in sorted((CORPUS / name).glob("*")):
+            run(file.read_bytes())
+    assert isinstance(raised.value.__cause__ or raised.value.__context__, ZeroDivisionError)

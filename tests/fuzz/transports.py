@@ -6,8 +6,9 @@ The first octet of an input says how the rest is cut into what arrives together.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any, TypeVar
 
 from aioquic.quic.connection import QuicConnection
 
@@ -18,6 +19,7 @@ from kudurru.adapters.dns.proxyproto import Malformed, read_header, refuse_heade
 from kudurru.adapters.dns.quic import QuicServer
 from kudurru.adapters.dns.streams import StreamServer
 from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.turns import Turns
 from tests.conformance.answers import pipeline_of
 from tests.dns_clients import quic_configuration
 from tests.engines import LOOPBACK, certificates
@@ -31,6 +33,7 @@ a.z. 60 IN A 192.0.2.1
 """
 
 Target = Callable[[bytes], None]
+Result = TypeVar("Result")
 
 
 def pipeline() -> Any:
@@ -41,6 +44,24 @@ def pieces(octets: bytes) -> list[bytes]:
     size = octets[0] or 4096 if octets else 1
     rest = octets[1:]
     return [rest[at : at + size] for at in range(0, len(rest), size)]
+
+
+class Loop:
+    """A loop that stands still between inputs. What falls through to it, as the faults of handlers
+    do, fails the input."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda _, fault: self._faults.append(fault))
+        self._faults: list[dict[str, Any]] = []
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        result = self._loop.run_until_complete(work)
+        if self._faults:
+            fault = self._faults[0]
+            self._faults = []
+            raise AssertionError(fault["message"]) from fault.get("exception")
+        return result
 
 
 def proxy() -> Target:
@@ -128,7 +149,7 @@ class NoTls:
 
 def connected(server: StreamServer, alpn: str, start: bytes) -> Target:
     """Runs a connection of the server on what arrives after `start`."""
-    loop = asyncio.new_event_loop()
+    loop = Loop()
 
     async def serve(octets: bytes) -> None:
         connection: Any = server._make(server)
@@ -153,22 +174,28 @@ def connected(server: StreamServer, alpn: str, start: bytes) -> Target:
         assert len(server.connections) == 0
 
     def run(octets: bytes) -> None:
-        loop.run_until_complete(serve(octets))
+        loop.run(serve(octets))
 
     return run
 
 
-def _made(make: Callable[[], StreamServer]) -> StreamServer:
-    """Servers want a running loop to be made."""
+WORK_S = 0.0005
+
+
+def _made(make: Callable[[Turns], StreamServer]) -> StreamServer:
+    """Servers want a running loop to be made. Every piece of work takes as long as any other, so
+    that an input goes the same way on every machine."""
+    ticks = count()
 
     async def on_loop() -> StreamServer:
-        return make()
+        return make(Turns(lambda: next(ticks) * WORK_S))
 
     return asyncio.run(on_loop())
 
 
 def tcp() -> Target:
-    return connected(_made(lambda: TcpServer(pipeline(), (), proxies=LOOPBACK)), "", b"")
+    server = _made(lambda turns: TcpServer(pipeline(), (), proxies=LOOPBACK, turns=turns))
+    return connected(server, "", b"")
 
 
 def http1() -> Target:
@@ -182,7 +209,11 @@ def http2() -> Target:
 
 def _https() -> StreamServer:
     context = certificates()._contexts[("dot",)]
-    return _made(lambda: HttpsServer(pipeline(), (), tls=lambda: context, trusted=LOOPBACK))
+    return _made(
+        lambda turns: HttpsServer(
+            pipeline(), (), tls=lambda: context, trusted=LOOPBACK, turns=turns
+        )
+    )
 
 
 # QUIC
@@ -257,12 +288,12 @@ class InMemory:
 
 
 def _over_streams(proto: str) -> Target:
-    loop = asyncio.new_event_loop()
+    loop = Loop()
 
     async def make() -> InMemory:
         return InMemory(proto)
 
-    memory = loop.run_until_complete(make())
+    memory = loop.run(make())
 
     async def serve(octets: bytes) -> None:
         memory.connect()
@@ -281,7 +312,7 @@ def _over_streams(proto: str) -> Target:
             assert len(connection.streams) <= 100
 
     def run(octets: bytes) -> None:
-        loop.run_until_complete(serve(octets))
+        loop.run(serve(octets))
 
     return run
 
@@ -296,12 +327,12 @@ def h3() -> Target:
 
 def quic() -> Target:
     """Datagrams that are no client's."""
-    loop = asyncio.new_event_loop()
+    loop = Loop()
 
     async def make() -> InMemory:
         return InMemory("quic")
 
-    memory = loop.run_until_complete(make())
+    memory = loop.run(make())
 
     async def serve(octets: bytes) -> None:
         memory.wire.incoming += [octets[:4096], (octets + bytes(1200))[:4096]]
@@ -311,6 +342,6 @@ def quic() -> Target:
         assert not memory.server.by_id
 
     def run(octets: bytes) -> None:
-        loop.run_until_complete(serve(octets))
+        loop.run(serve(octets))
 
     return run

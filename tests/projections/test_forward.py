@@ -5,7 +5,7 @@ import dns.flags
 import dns.message
 import pytest
 
-from tests.upstreams import Rig, Script, always, response, silent
+from tests.upstreams import Rig, Script, always, question_in, response, silent
 
 WWW = "www.example. 300 IN A 192.0.2.1"
 ONE, TWO, THREE = "192.0.2.11", "192.0.2.12", "192.0.2.13"
@@ -21,7 +21,8 @@ def test_a_question_goes_to_an_upstream_and_its_answer_comes_back() -> None:
     assert (upstream, proto) == (ONE, "udp")
     assert query.flags == dns.flags.RD
     assert query.edns == 0
-    assert not query.options  # nothing of the client's subnet, or of anything else
+    (cookie,) = query.options  # nothing of the client's subnet, or of anything else of its
+    assert cookie.otype == dns.edns.OptionType.COOKIE
 
 
 def test_letters_are_mixed_and_the_client_gets_its_own() -> None:
@@ -260,8 +261,11 @@ def test_options_of_the_client_go_no_further() -> None:
     rig = Rig(ONE)
     rig.scripts[ONE] = always(WWW)
     subnet = dns.edns.ECSOption("198.51.100.0", 24)
-    assert rig.ask("www.example", use_edns=0, options=[subnet]).rcode == "NOERROR"
-    assert not rig.asked[0][2].options
+    cookie = dns.edns.CookieOption(b"client's", b"")
+    assert rig.ask("www.example", use_edns=0, options=[subnet, cookie]).rcode == "NOERROR"
+    (ours,) = rig.asked[0][2].options
+    assert ours.otype == dns.edns.OptionType.COOKIE
+    assert ours.client != cookie.client
 
 
 def test_whoever_tries_many_answers_sends_the_question_to_tcp() -> None:
@@ -282,8 +286,8 @@ def test_whoever_tries_many_answers_sends_the_question_to_tcp() -> None:
 MALFORMED: dict[str, Script] = {
     "cut": lambda q, _: response(q, [WWW])[:-3],
     "more": lambda q, _: response(q, [WWW]) + b"\0",
-    "counts": lambda q, p: p[:2] + b"\x81\x80\0\1\xff\xff\0\0\0\0" + p[12:-11],
-    "pointer": lambda q, p: p[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + p[12:-11] + b"\xc0\xff" * 6,
+    "counts": lambda q, p: p[:2] + b"\x81\x80\0\1\xff\xff\0\0\0\0" + question_in(p),
+    "pointer": lambda q, p: p[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + question_in(p) + b"\xc0\xff" * 6,
     "circle": always(
         "www.example. 60 IN CNAME a.example.",
         "a.example. 60 IN CNAME b.example.",
@@ -295,7 +299,7 @@ MALFORMED: dict[str, Script] = {
         *(f"n{i}.example. 60 IN CNAME n{i + 1}.example." for i in range(40)),
     ),
     "address": lambda q, p: (
-        p[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + p[12:-11] + b"\xc0\x0c\0\1\0\1\0\0\0\5\0\3abc"
+        p[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + question_in(p) + b"\xc0\x0c\0\1\0\1\0\0\0\5\0\3abc"
     ),
 }
 

@@ -13,7 +13,7 @@ from kudurru.domain.dns.responses import RECORDS_MAX
 from kudurru.domain.notation import parse_network
 from kudurru.domain.settings import CacheSettings, ServeStaleSettings
 from kudurru.projections.pipeline.resolver import FOLLOWED_MAX, Rules
-from tests.upstreams import CLIENT, Rig, always, response, silent
+from tests.upstreams import CLIENT, Rig, always, question_in, response, silent
 from tests.zone_files import zone_from_text
 
 ONE, TWO = "192.0.2.11", "192.0.2.12"
@@ -173,6 +173,24 @@ def test_a_stale_answer_is_given_at_once_where_upstreams_say_they_cannot() -> No
     assert len(rig.asked) == 1  # a failure is remembered, too
 
 
+def test_without_patience_the_stale_answer_comes_at_once_and_a_fresh_one_behind_it() -> None:
+    rig = stale_rig(rules=Rules(client_timeout_us=0))
+    asked = rig.ask("st.example")
+    assert asked.is_answered  # before anybody could have been asked
+    assert asked.texts == ["st.example. 30 A 192.0.2.9"]
+    assert rig.asked_names() == ["st.example."]
+
+
+@pytest.mark.parametrize("answer", ["st.example. 0 IN A 192.0.2.10", ""])
+def test_a_fresh_answer_that_must_not_be_kept_ends_the_stale_one(answer: str) -> None:
+    rig = stale_rig()
+    rig.scripts[ONE] = always(*filter(None, [answer]))
+    expected = [answer.replace(" IN", "")] if answer else []
+    assert rig.ask("st.example").texts == expected
+    rig.scripts[ONE] = silent
+    assert rig.ask("st.example").rcode == "SERVFAIL"
+
+
 @pytest.mark.parametrize(
     ("settings", "age_s"),
     [
@@ -247,7 +265,7 @@ def test_names_with_pointers_into_what_was_dropped_stay_whole() -> None:
 
     def script(query: dns.message.Message, packet: bytes) -> bytes:
         foreign = b"\4evil\7example\0\0\1\0\1\0\0\0\x3c\0\4\xc0\0\2\x42"
-        at = len(packet) - 11
+        at = 12 + len(question_in(packet))
         target = (0xC000 | at).to_bytes(2, "big")
         alias = b"\xc0\x0c\0\5\0\1\0\0\0\x3c\0\4\1x" + target
         return packet[:2] + b"\x81\x80\0\1\0\2\0\0\0\0" + packet[12:at] + foreign + alias
@@ -432,6 +450,15 @@ def test_only_private_clients_may_recurse_unless_said_otherwise() -> None:
             is_allowed = client in allowed
             assert asked.rcode == ("NOERROR" if is_allowed else "REFUSED")
             assert bool(asked.answer.flags & dns.flags.RA) == is_allowed
+
+
+def test_who_may_not_recurse_is_told_that_it_is_prohibited() -> None:
+    rig = rig_of()
+    asked = rig.ask("www.example", client="203.0.113.9", use_edns=0)
+    assert asked.rcode == "REFUSED"
+    assert asked.answer.options[0].code == 18  # prohibited (RFC 8914 section 4.19)
+    asked = rig.ask("www.example", client="203.0.113.9", use_edns=0, flags=0)
+    assert asked.answer.options[0].code == 20  # it asked an authority, which we are none of
 
 
 def test_without_rd_nothing_is_asked_for() -> None:

@@ -86,6 +86,34 @@ def test_views_of_a_dump_show_the_same(node: Node) -> None:
 
 
 @few
+@given(histories(), st.integers(1, 5))
+def test_views_that_a_long_replay_rebuilds_show_the_same(node: Node, step: int) -> None:
+    other = Node(node.log, node.clock, SeededEntropy(3))
+    with other.objects.rebuilding():
+        other.views.follower.feed(node.log.read())
+    while other.objects.settle_some(step):
+        pass
+    other.views.follower.advance(node.zones.now_s)
+    assert shown(other) == shown(node)
+
+
+@few
+@given(histories(), operations(), st.data())
+def test_a_checkpoint_in_the_middle_of_a_replay_says_what_it_said(
+    node: Node, more: list[Operation], data: st.DataObject
+) -> None:
+    state, upto = node.objects.state(), node.position
+    run(node, more)
+    other = Node(node.log, node.clock, SeededEntropy(3))
+    with other.objects.rebuilding():
+        other.views.follower.feed(node.log.read(0, upto))
+        assert other.objects.state_differences(state) == []
+        other.objects.settle_some(data.draw(st.integers(0, 3)))
+        other.views.follower.feed(node.log.read(upto))
+    assert other.objects.digest() == node.objects.digest()
+
+
+@few
 @given(histories(), operations())
 def test_views_of_a_dump_go_on_as_the_others(node: Node, more: list[Operation]) -> None:
     half = copied(node)

@@ -416,6 +416,15 @@ class History(RuleBasedStateMachine):
             assert rebuilt(self.node).views.digests() == self.node.views.digests()
 
     @invariant()
+    def zones_know_their_record_sets_with_problems(self) -> None:
+        if hasattr(self, "node"):
+            view = self.node.zones
+            known = {key for state in view.states() for key in state.troubled}
+            unserved = {key for keys in view.waiting().values() for key in keys}
+            unserved |= {key for state in view.states() for key in state.unselected}
+            assert known == set(view.with_problems()) - unserved
+
+    @invariant()
     def both_ways_to_write_lead_to_the_same_views(self) -> None:
         if hasattr(self, "node"):
             assert self.server.views.digests() == self.node.views.digests()

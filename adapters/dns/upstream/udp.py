@@ -23,7 +23,7 @@ QUERIES_PER_SOCKET = 512
 WAITING_PER_SOCKET = 2048
 """A sixteenth of all IDs at most is in use, so that a free one is found soon and guesses miss."""
 
-RECEIVED_PER_TURN = 64
+RECEIVED_PER_TURN = mmsg.BATCH
 DATAGRAM_MAX = 4096
 QUERY_MAX = 512  # octets: a name, a header, an OPT record
 BUFFER = 1 << 20  # octets that the kernel keeps for us while we are busy
@@ -143,24 +143,36 @@ class UdpCarrier:
                 return ident
 
     def _receive(self, one: "_Socket") -> None:
-        sock, waiting = one.sock, one.waiting
-        for _ in range(RECEIVED_PER_TURN):
-            try:
-                packet = sock.recv(DATAGRAM_MAX)
-            except BlockingIOError:
-                return
-            except OSError as fault:  # an ICMP message: nobody is there
-                self._fail_all(one, _reason(fault))
-                return
+        waiting = one.waiting
+        try:
+            packets = self._received(one.sock)
+        except OSError as fault:  # an ICMP message: nobody is there
+            self._fail_all(one, _reason(fault))
+            return
+        for packet in packets:
             ident = int.from_bytes(packet[:2], "big")
             exchange = waiting.get(ident)
-            if exchange is not None and exchange.received(b"\0\0" + packet[2:]):
-                if waiting.get(ident) is exchange:
-                    self._forget(one, ident)
-                if sock.fileno() < 0:
-                    return
-            elif not waiting:
-                return
+            if (
+                exchange is not None
+                and exchange.received(b"\0\0" + packet[2:])
+                and waiting.get(ident) is exchange
+            ):
+                self._forget(one, ident)
+
+    def _received(self, sock: socket.socket) -> list[bytes]:
+        """What there is, as much as one turn of the loop should take. Raises OSError."""
+        if mmsg.is_available():
+            return _receiver().receive(sock)
+        packets: list[bytes] = []
+        try:
+            while len(packets) < RECEIVED_PER_TURN:
+                packets.append(sock.recv(DATAGRAM_MAX))
+        except BlockingIOError:
+            pass
+        except OSError:
+            if not packets:
+                raise
+        return packets
 
     def _fail_all(self, one: "_Socket", why: str) -> None:
         for ident, exchange in list(one.waiting.items()):
@@ -182,6 +194,11 @@ class _Socket:
 def _sender() -> mmsg.Sender:
     """One for all: it is done with when its call returns."""
     return mmsg.Sender(QUERY_MAX)
+
+
+@cache
+def _receiver() -> mmsg.Receiver:
+    return mmsg.Receiver(DATAGRAM_MAX)
 
 
 def _reason(fault: OSError) -> str:

@@ -1,0 +1,86 @@
+"""The other end of the API: requests over HTTP or HTTPS, one connection, kept while it lasts."""
+
+import http.client
+import socket
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from kudurru.domain.errors import Cause, Invalid, Unreachable
+
+CONNECT_S = 10.0
+ANSWER_S = 120.0
+"""More than a server takes for anything but a restore."""
+
+ANSWER_MAX = 1 << 30
+
+
+class Given(NamedTuple):
+    """An answer."""
+
+    code: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class ApiClient:
+    """Speaks to one server. `url` is `http://host:port` or `https://…`."""
+
+    def __init__(self, url: str, token: str) -> None:
+        """Raises: Invalid for what is no address of a server, or no token."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port, parts = None, None, urlsplit("")
+        is_plain = not (parts.path.strip("/") or parts.query or parts.username or parts.fragment)
+        if parts.scheme not in ("http", "https") or not host or not is_plain:
+            raise Invalid("--server", [Cause("", f"{url!r} is not like http://127.0.0.1:8080")])
+        if not token:
+            fault = "no token: give --token or KUDURRU_TOKEN; `kudurru token create` makes one"
+            raise Invalid("--server", [Cause("", fault)])
+        if not (token.isascii() and token.isprintable()):
+            raise Invalid("--token", [Cause("", "holds characters that no token has")])
+        self.url = url
+        self._token = token
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            self._connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_S)
+        else:
+            self._connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
+
+    def _connect(self) -> None:
+        """A server that is not there is noticed soon, one that works may take its time."""
+        self._connection.connect()
+        stream: socket.socket = self._connection.sock
+        stream.settimeout(ANSWER_S)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str | int | bool] | None = None,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> Given:
+        """An answer, whatever it says. Raises: Unreachable."""
+        shown = {k: str(v).lower() if isinstance(v, bool) else v for k, v in (params or {}).items()}
+        target = path + (f"?{urlencode(shown)}" if shown else "")
+        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            if self._connection.sock is None:
+                self._connect()
+            self._connection.request(method, target, body=body, headers=headers)
+            response = self._connection.getresponse()
+            octets = response.read(ANSWER_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            what = str(error) or type(error).__name__
+            raise Unreachable(f"{self.url} does not answer: {what}") from None
+        return Given(response.status, dict(response.headers.items()), octets)

@@ -1,0 +1,429 @@
+"""HTTP/1.1 for the API: requests with bodies, answers that take time, streams.
+
+httptools (llhttp, what Node.js reads requests with) parses, as decision 0026 says why; connections
+are bounded as those of every other listener here. A request is shown to the application twice: its
+head before any octet of a body is taken, so that nobody who may not ask fills memory, and then
+whole. Requests of a connection are answered one after the other.
+"""
+
+import asyncio
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Protocol, cast
+
+import httptools
+import msgspec
+
+from kudurru.adapters.connections import ConnectionLimits, ConnectionServer
+from kudurru.adapters.http_ops import HEADERS_MAX, HttpStatistics, Response, failure
+
+PIPELINED_MAX = 32
+"""Requests that one connection may send ahead: no client of ours sends any."""
+
+BUFFERED_MAX = 64 << 20
+"""Octets of bodies that all connections hold together, before they are read as JSON."""
+
+SINGLE = frozenset({"host", "origin", "authorization", "x-api-key", "content-type", "if-match"})
+"""Headers whose second appearance would let two readers of a request disagree about it."""
+
+HEADERS_COUNT_MAX = 100
+
+LINGER_S = 5.0
+"""For a client to read why it was refused, while what it goes on sending is thrown away."""
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """A request. `path` and `query` are as they were sent, percent-encoded."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]  # names in lower case
+    peer: str  # address of the client
+    local: str  # address that it came to
+    body: bytes = b""
+    context: Any = None
+    """What the application found out from the head."""
+
+
+class Reply(Response, frozen=True, kw_only=True):
+    """An answer with headers of its own."""
+
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """An answer without an end: parts are sent as they come, until the iterator or the client
+    ends. The iterator is closed then."""
+
+    content_type: str
+    parts: AsyncIterator[bytes]
+
+
+class Application(Protocol):
+    def admit(self, request: Request) -> Response | None:
+        """Refuse by the head alone, before there is a body; None to go on."""
+        ...
+
+    async def answer(self, request: Request) -> Response | Stream:
+        """Must not raise: a fault of the application is answered 500."""
+        ...
+
+
+class ApiLimits(ConnectionLimits, frozen=True, kw_only=True):
+    """`request_s` is for a request to arrive, and for a client to take what it is sent."""
+
+    connections: int = 512  # half of them watches, at most
+    connections_per_network: int = 400
+    answer_s: float = 60  # for the application; it has a limit of its own
+    body_bytes: int = 8 << 20
+
+
+class ApiServer(ConnectionServer["_Connection"]):
+    """Serves an application on sockets that listen already."""
+
+    def __init__(
+        self,
+        application: Application,
+        sockets: Sequence[socket.socket],
+        *,
+        limits: ApiLimits | None = None,
+    ) -> None:
+        self.limits = limits or ApiLimits()
+        super().__init__(sockets, self.limits)
+        self.application = application
+        self.buffered = 0
+        self.exceptions = 0
+        self._date = (0, "")
+
+    def make_protocol(self) -> "_Connection":
+        return _Connection(self)
+
+    def statistics(self) -> HttpStatistics:
+        return HttpStatistics(unhandled_exceptions=self.exceptions, **self.connections.counts())
+
+    def date(self) -> str:
+        now_s = int(time.time())
+        if self._date[0] != now_s:
+            self._date = (now_s, formatdate(now_s, usegmt=True))
+        return self._date[1]
+
+
+class _Refused(Exception):
+    """Ends the parsing of a connection: it was answered, and is closed."""
+
+
+class _Connection(asyncio.Protocol):
+    """One client. While a request is answered the next ones wait in `_waiting`, and nothing more
+    is read."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[tuple[Request, bool]] = deque()  # and whether the connection stays
+        self._task: asyncio.Task[None] | None = None
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self._is_closing = False
+        self._is_refused = False
+        self._is_streaming = False
+        self._head_octets = 0
+        self._has_head = False
+        self._body: list[bytes] = []
+        self._body_octets = 0
+        self._refusal: Response | None = None
+        self.network = ""
+        self.deadline_s = self._loop.time() + server.limits.request_s
+
+    # --- of the connection --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")  # None: it is gone already
+        self.network = self._server.network_of(peer[0]) if peer else ""
+        if not peer or not self._server.connections.add(self):
+            self._is_closing = True
+            self._transport.abort()
+            return
+        self._peer = peer[0]
+        self._local = transport.get_extra_info("sockname")[0]
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._is_closing = True
+        self._server.connections.discard(self)
+        self._let_go_of_body()
+        self._server.buffered -= sum(len(request.body) for request, _ in self._waiting)
+        self._waiting.clear()
+        self._can_write.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    def expire(self) -> None:
+        self._transport.abort()
+
+    def close(self) -> None:
+        """What is being answered may end; a stream may not."""
+        self._is_closing = True
+        if self._task is None:
+            self._transport.close()
+        elif self._is_streaming:
+            self._task.cancel()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # --- reading ------------------------------------------------------------------------
+
+    def eof_received(self) -> bool:
+        """A client that sends no more may still wait for its answer; one of a stream is gone."""
+        self._is_closing = True
+        return not self._is_streaming and (self._task is not None or bool(self._waiting))
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing or self._is_refused or self._is_streaming:
+            return
+        self._head_octets += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # RFC 9110 section 7.8: an upgrade may be ignored. What follows is no HTTP for us.
+            self._close_after_last()
+        except httptools.HttpParserCallbackError:
+            self._refuse(self._refusal or failure(400, "not understood"))
+        except httptools.HttpParserError as error:
+            self._refuse(self._refusal or failure(400, f"no HTTP/1.1: {error}"))
+        else:
+            # The parser keeps a head that is not whole yet, of any size.
+            if not self._has_head and self._head_octets > HEADERS_MAX:
+                self._refuse(failure(431, f"at most {HEADERS_MAX} octets of headers"))
+        self._work()
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._has_head = False
+        self._let_go_of_body()
+        self._refusal = None
+        self._own_head = 0
+        if self._task is None:
+            self.deadline_s = self._loop.time() + self._server.limits.request_s
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value))
+        if self._has_head:
+            return  # a trailer, RFC 9110 section 6.5.1: may be ignored
+        self._headers.append((name, value))
+        if len(self._headers) > HEADERS_COUNT_MAX:
+            self._stop(failure(431, f"at most {HEADERS_COUNT_MAX} headers"))
+
+    def _count_head(self, octets: int) -> None:
+        self._own_head += octets
+        if self._own_head > HEADERS_MAX:
+            self._stop(failure(431, f"at most {HEADERS_MAX} octets of headers"))
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+        if len(self._waiting) >= PIPELINED_MAX:
+            self._stop(failure(503, f"at most {PIPELINED_MAX} requests sent ahead"))
+        self._request = self._read_head()
+        length = self._request.headers.get("content-length", "")
+        if length and int(length) > self._server.limits.body_bytes:  # the parser saw digits
+            self._stop(self._too_large())
+        refusal = self._server.application.admit(self._request)
+        has_body = length not in ("", "0") or "transfer-encoding" in self._request.headers
+        if refusal is not None and has_body:
+            self._stop(refusal)
+        self._refusal = refusal  # without a body the connection may stay
+        expects = self._request.headers.get("expect", "").lower() == "100-continue" and has_body
+        if expects and self._task is None and not self._waiting:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _read_head(self) -> Request:
+        headers: dict[str, str] = {}
+        for name, value in self._headers:
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            if key in headers:
+                if key in SINGLE:
+                    self._stop(failure(400, f"the header {key} is given twice"))
+                text = f"{headers[key]}, {text}"  # RFC 9110 section 5.3
+            headers[key] = text
+        path, _, query = self._url.decode("latin-1").partition("?")
+        if not path.startswith("/"):
+            self._stop(failure(400, "the target of a request is a path here"))
+        return Request(
+            method=self._parser.get_method().decode("ascii"),
+            path=path,
+            query=query,
+            headers=headers,
+            peer=self._peer,
+            local=self._local,
+        )
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+        self._body_octets += len(body)
+        self._server.buffered += len(body)
+        if self._body_octets > self._server.limits.body_bytes:
+            self._stop(self._too_large())
+        if self._server.buffered > BUFFERED_MAX:
+            self._stop(failure(503, "too many large requests at once; try again"))
+
+    def _too_large(self) -> Response:
+        return failure(413, f"a body has at most {self._server.limits.body_bytes} octets")
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        if self._refusal is not None:
+            request.context = self._refusal
+        request.body = b"".join(self._body)
+        self._body = []
+        self._body_octets = 0  # counted on until it is answered
+        self._waiting.append((request, bool(self._parser.should_keep_alive())))
+        self._head_octets = 0
+
+    def _stop(self, refusal: Response) -> None:
+        self._refusal = refusal
+        raise _Refused
+
+    def _refuse(self, refusal: Response) -> None:
+        """Answer what is before it, then this, and close."""
+        self._is_refused = True
+        self._let_go_of_body()
+        request = Request(method="GET", path="", query="", headers={}, peer="", local="")
+        request.context = refusal
+        self._waiting.append((request, False))
+
+    def _close_after_last(self) -> None:
+        if self._waiting:
+            self._waiting[-1] = (self._waiting[-1][0], False)
+        self._is_refused = True
+
+    def _let_go_of_body(self) -> None:
+        self._server.buffered -= self._body_octets
+        self._body, self._body_octets = [], 0
+
+    # --- answering ----------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Begin with the next request, if none is being answered."""
+        if self._task is not None or not self._waiting or self._transport.is_closing():
+            return
+        self._transport.pause_reading()
+        request, stays = self._waiting.popleft()
+        self.deadline_s = self._loop.time() + self._server.limits.answer_s
+        if isinstance(request.context, Response):  # refused by its head
+            self._write(request, request.context, stays)
+            self._ended(request, stays)
+            return
+        self._task = self._loop.create_task(self._answer(request, stays))
+
+    async def _answer(self, request: Request, stays: bool) -> None:
+        try:
+            answer: Response | Stream
+            try:
+                answer = await self._server.application.answer(request)
+            except Exception as fault:
+                self._server.exceptions += 1
+                self._loop.call_exception_handler(
+                    {"message": f"the API at {request.path} failed", "exception": fault}
+                )
+                answer = failure(500, "a fault of this server; its log has more")
+            stays = stays and not self._is_closing
+            if isinstance(answer, Stream):
+                stays = False
+                await self._stream(request, answer)
+            else:
+                self._write(request, answer, stays)
+                self.deadline_s = self._loop.time() + self._server.limits.request_s
+                await self._can_write.wait()
+        except asyncio.CancelledError:
+            stays = False
+        self._task = None
+        self._ended(request, stays)
+
+    def _ended(self, request: Request, stays: bool) -> None:
+        self._server.buffered -= len(request.body)
+        if not stays:
+            self._end()
+            return
+        self.deadline_s = self._loop.time() + self._server.limits.request_s
+        if self._waiting:
+            self._loop.call_soon(self._work)  # others get their turn
+        else:
+            self._transport.resume_reading()
+
+    def _end(self) -> None:
+        """Close. Octets that nobody read would make the system reset the connection, and the
+        client would not see why it was refused: they are read and dropped for a while."""
+        self._is_closing = True
+        if not self._is_refused or self._transport.is_closing() or self.network == "":
+            self._transport.close()
+            return
+        self.deadline_s = self._loop.time() + LINGER_S
+        self._transport.write_eof()
+        self._transport.resume_reading()
+
+    def _write(self, request: Request, answer: Response, stays: bool) -> None:
+        if self._transport.is_closing():
+            return
+        head = self._head(answer.code, answer.content_type, stays)
+        if isinstance(answer, Reply):
+            head += [f"{name}: {value}" for name, value in answer.headers]
+        head.append(f"Content-Length: {len(answer.body)}\r\n\r\n")
+        octets = "\r\n".join(head).encode("latin-1")
+        if request.method != "HEAD" and answer.code not in (204, 304):
+            octets += answer.body
+        self._transport.write(octets)
+
+    def _head(self, code: int, content_type: str, stays: bool) -> list[str]:
+        return [
+            f"HTTP/1.1 {code} {HTTPStatus(code).phrase}",
+            f"Date: {self._server.date()}",
+            f"Content-Type: {content_type}",
+            "Cache-Control: no-store",
+            "X-Content-Type-Options: nosniff",
+            "X-Frame-Options: DENY",
+            "Referrer-Policy: no-referrer",
+            f"Connection: {'keep-alive' if stays else 'close'}",
+        ]
+
+    async def _stream(self, request: Request, answer: Stream) -> None:
+        """Parts as they come, each as a chunk. A client that takes nothing for `request_s` is cut
+        off; one that only waits is not."""
+        self._is_streaming = True
+        self._transport.resume_reading()  # to see it go; what it sends is dropped
+        head = "\r\n".join(self._head(200, answer.content_type, stays=False))
+        self._transport.write(f"{head}\r\nTransfer-Encoding: chunked\r\n\r\n".encode("latin-1"))
+        try:
+            if request.method == "HEAD":
+                return
+            async for part in answer.parts:
+                if self._transport.is_closing():
+                    return
+                self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+                self.deadline_s = self._loop.time() + self._server.limits.request_s
+                await self._can_write.wait()
+                self.deadline_s = float("inf")
+            self._transport.write(b"0\r\n\r\n")
+        finally:
+            self.deadline_s = self._loop.time() + self._server.limits.request_s
+            self._is_streaming = False
+            with suppress(asyncio.CancelledError):
+                await answer.parts.aclose()  # type: ignore[attr-defined]  # generators have it

@@ -1,0 +1,75 @@
+"""The settings file, where kudurru writes it: whole or not at all, its other keys as they were.
+
+Comments are lost: what is written is one line for each key.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from kudurru.adapters.data_dir import sync_folder
+from kudurru.domain.errors import Cause, Invalid, StorageFailed
+
+MODE = 0o640
+HEAD = "# Written by kudurru too, which keeps the keys here and loses comments.\n"
+
+
+class SettingsDraft:
+    """A new content that is on disk beside the file, until it takes its place."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        """`values` by key, as a file gives them. Raises: Invalid for a form that is not written,
+        StorageFailed."""
+        self._path = Path(os.path.realpath(path))  # a link stays one
+        self._draft = self._path.with_name(f".{self._path.name}.kudurru")
+        text = _text(path, values)
+        try:
+            with suppress(FileNotFoundError):
+                self._draft.unlink()  # of a process that was killed
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with os.fdopen(os.open(self._draft, flags, MODE), "w", encoding="utf-8") as file:
+                os.fchmod(file.fileno(), MODE)
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            self.discard()
+            raise self._failed(error) from error
+
+    def publish(self) -> None:
+        """Raises: StorageFailed."""
+        try:
+            self._draft.replace(self._path)
+            sync_folder(self._path.parent)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def discard(self) -> None:
+        with suppress(OSError):
+            self._draft.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.discard()  # does nothing once it was published
+
+    def _failed(self, error: OSError) -> StorageFailed:
+        return StorageFailed(
+            f"the settings file {self._path} cannot be written: {error.strerror}; let this user "
+            "write in its folder, or change it where it comes from"
+        )
+
+
+def _text(path: Path, values: Mapping[str, Any]) -> str:
+    """JSON is YAML too, so each value is written as that."""
+    if path.suffix == ".toml":
+        fault = f"{path} is TOML, which kudurru reads and does not write: change it by hand"
+        raise Invalid("settings", [Cause("settingsFile", fault)])
+    if path.suffix == ".json":
+        return json.dumps(values, indent=2) + "\n"
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}\n" for key, value in values.items()]
+    return HEAD + "".join(lines)

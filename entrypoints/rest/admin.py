@@ -1,0 +1,197 @@
+"""Tokens, keys and the node itself, over HTTP."""
+
+from base64 import b64decode
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from kudurru import __version__
+from kudurru.adapters.http_api import Reply
+from kudurru.adapters.http_ops import Response
+from kudurru.domain.errors import Cause, Invalid
+from kudurru.entrypoints.doctor_report import Report
+from kudurru.entrypoints.keyring import KeyRequest, KeyState
+from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
+from kudurru.entrypoints.rest.calls import JSON, MERGE_PATCH, Call, Param
+from kudurru.entrypoints.rest.routes import Route
+from kudurru.entrypoints.rest.status import Status, encoded, success
+from kudurru.entrypoints.service import because, read_info
+from kudurru.entrypoints.tokens import NewToken, TokenRequest, TokenState
+
+_REASON = Param("reason", "text", "Why; kept in the log.")
+
+
+class KeyBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A TSIG key to make, or to give its secret again. `secret` is in base64."""
+
+    name: str
+    secret: str
+    algorithm: str = "hmac-sha256"
+    updates: list[dict[str, Any]] = []
+    replace: bool = False
+    reason: str = ""
+
+    def __repr__(self) -> str:
+        return f"KeyBody({self.name!r})"
+
+
+class SettingRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A setting, and where its value came from. `running` is what runs until the restart."""
+
+    key: str
+    value: Any
+    source: str
+    changes: str  # "at once" or "at restart"
+    scope: str
+    running: Any = None
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a node is and holds, and who asks."""
+
+    version: str
+    log_id: str
+    position: int
+    digests: dict[str, str]
+    token: str
+    role: str
+    namespaces: list[str]
+    zones: list[str]
+
+
+def routes() -> Iterator[Route]:
+    yield Route(
+        method="GET", path="/info", right="info", handler=info, tag="node",
+        about="What this node is, and who you are to it.", reply=NodeInfo,
+        params=(Param("digests", "switch", "With digests of every view; takes long."),),
+    )  # fmt: skip
+    yield Route(
+        method="GET", path="/doctor", right="doctor", handler=doctor, tag="node",
+        about="What is wrong with this node, or soon will be.", reply=Report,
+    )  # fmt: skip
+    yield Route(
+        method="GET", path="/settings", right="settings.read", handler=read_settings,
+        tag="settings", about="Every setting, and where its value came from.",
+        reply=list[SettingRow],
+    )  # fmt: skip
+    yield Route(
+        method="PATCH", path="/settings", right="settings.write", handler=patch_settings,
+        tag="settings", about="Set keys by their dotted paths; null takes back what was set so.",
+        params=(_REASON,), body={"type": "object"}, body_types=(MERGE_PATCH, JSON),
+        reply=PatchReply,
+    )  # fmt: skip
+    yield Route(
+        method="GET", path="/tokens", right="tokens", handler=list_tokens, tag="tokens",
+        about="Tokens, without what they are.", reply=list[TokenState],
+    )  # fmt: skip
+    yield Route(
+        method="POST", path="/tokens", right="tokens.create", handler=create_token, tag="tokens",
+        about="Make a token. It is in the answer, and nowhere else.", body=TokenRequest,
+        reply=NewToken, code=201,
+    )  # fmt: skip
+    yield Route(
+        method="DELETE", path="/tokens/{name}", right="tokens", handler=revoke_token,
+        tag="tokens", about="Take a token away.", params=(_REASON,), reply=Status,
+    )  # fmt: skip
+    yield Route(
+        method="GET", path="/tsigkeys", right="keys", handler=list_keys, tag="TSIG keys",
+        about="TSIG keys, without their secrets.", reply=list[KeyState],
+    )  # fmt: skip
+    yield Route(
+        method="POST", path="/tsigkeys", right="keys", handler=create_key, tag="TSIG keys",
+        about="Make a TSIG key, or give one its secret again.", body=KeyBody, reply=KeyState,
+        code=201,
+    )  # fmt: skip
+    yield Route(
+        method="DELETE", path="/tsigkeys/{name}", right="keys", handler=revoke_key,
+        tag="TSIG keys", about="Take a TSIG key away, secret and all.", params=(_REASON,),
+        reply=Status,
+    )  # fmt: skip
+
+
+async def info(call: Call) -> NodeInfo:
+    rights = call.principal.rights
+    found = read_info(call.context.node, __version__, digests=call.has("digests"))
+    return NodeInfo(
+        version=found.version,
+        log_id=found.log_id,
+        position=found.position,
+        digests=found.digests,
+        token=call.principal.name,
+        role=rights.role,
+        namespaces=list(rights.namespaces),
+        zones=list(rights.zones),
+    )
+
+
+async def doctor(call: Call) -> Any:
+    rights = call.principal.rights
+    return await call.context.operate("doctor", f"role {rights.role}", call.who)
+
+
+async def read_settings(call: Call) -> Any:
+    return await call.context.operate("settings", None, call.who)
+
+
+async def patch_settings(call: Call) -> Any:
+    patch = call.document(MERGE_PATCH, JSON)
+    if not isinstance(patch, dict):
+        raise Invalid("body", [Cause("", "an object of keys and values")])
+    request = PatchRequest(set=patch, reason=call.text("reason"))
+    return await call.context.operate("settings-patch", msgspec.to_builtins(request), call.who)
+
+
+async def list_tokens(call: Call) -> list[TokenState]:
+    return call.context.tokens.states()
+
+
+async def create_token(call: Call) -> Response:
+    wanted = call.body(TokenRequest)
+    context = call.context
+    change, new = context.tokens.creation(wanted, because(call.who, wanted.reason), context.entropy)
+    await context.writer.submit(change)
+    context.on_token()
+    return Response(201, encoded(new))
+
+
+async def revoke_token(call: Call) -> Status:
+    name = call.names["name"]
+    context = call.context
+    who = because(call.who, call.text("reason"))
+    result = await context.writer.submit(context.tokens.revocation(name, who))
+    context.on_token()
+    return success(f"token {name} is revoked", position=result.seq)
+
+
+async def list_keys(call: Call) -> Any:
+    return await call.context.operate("key-states", None, call.who)
+
+
+async def create_key(call: Call) -> Response:
+    wanted = call.body(KeyBody)
+    try:
+        secret = b64decode(wanted.secret, validate=True)
+    except ValueError:
+        raise Invalid("tsig create", [Cause("secret", "no base64")]) from None
+    request = KeyRequest(
+        name=wanted.name,
+        algorithm=wanted.algorithm,
+        secret=secret,
+        updates=wanted.updates,
+        replace=wanted.replace,
+        reason=wanted.reason,
+    )
+    done = await call.context.operate("create-key", msgspec.to_builtins(request), call.who)
+    states = await call.context.operate("key-states", None, call.who)
+    name = wanted.name.lower().removesuffix(".")
+    state = next(one for one in states if one["name"] == name)
+    at = (("X-Kudurru-Position", str(done["seq"])),)
+    return Reply(code=201, body=encoded(state), headers=at)
+
+
+async def revoke_key(call: Call) -> Status:
+    name = call.names["name"]
+    argument = [name, call.text("reason")]
+    done = await call.context.operate("revoke-key", argument, call.who)
+    return success(f"key {name} is revoked", position=done["seq"])

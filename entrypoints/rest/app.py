@@ -1,0 +1,250 @@
+"""The API as an application: who asks, whether they may, what is done, and how it is told.
+
+In this order: the name that the listener was asked by, health, the token, the route, the right, the
+limits, then the route itself. What is refused for lack of a right, and who came in, goes to the
+access log; refusals of any kind have one shape.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kudurru.adapters.http_api import Reply, Request, Stream
+from kudurru.adapters.http_ops import LOOPBACK, Response
+from kudurru.adapters.http_ops import Route as HealthRoute
+from kudurru.domain.errors import Busy, Cause, KudurruError
+from kudurru.entrypoints.rest import admin, answers, objects, openapi, record
+from kudurru.entrypoints.rest.calls import (
+    SECRETS_IN_URLS,
+    Answer,
+    Call,
+    check_type,
+    read_query,
+    refuse,
+    unquoted,
+)
+from kudurru.entrypoints.rest.context import Context
+from kudurru.entrypoints.rest.routes import PREFIX, Route, Router
+from kudurru.entrypoints.rest.status import (
+    BadRequest,
+    Forbidden,
+    Status,
+    TooMany,
+    Unauthorized,
+    WrongMethod,
+    encoded,
+    reply_to,
+)
+from kudurru.entrypoints.tokens import NotLetIn, Principal
+
+IN_FLIGHT_MAX = 100
+"""Requests of one token that are being answered."""
+
+ANSWER_S = 30.0
+OPENAPI = f"{PREFIX}/openapi.json"
+DOCS = "/api/docs"
+
+
+def all_routes() -> list[Route]:
+    return [*objects.routes(), *record.routes(), *answers.routes(), *admin.routes()]
+
+
+class _Admitted(msgspec.Struct):
+    """What the head of a request told."""
+
+    principal: Principal
+    route: Route
+    names: dict[str, str]
+    params: dict[str, Any]
+
+
+class RestApp:
+    """Implements `adapters.http_api.Application`. Until `open` it serves health only."""
+
+    def __init__(self, health: Mapping[str, HealthRoute], names: Iterable[str] = ()) -> None:
+        """`names`: by which the listener may be asked, beside its addresses."""
+        self._health = dict(health)
+        self._names = LOOPBACK | {name.lower() for name in names}
+        self._context: Context | None = None
+        self._router = Router(all_routes())
+        self._in_flight: Counter[str] = Counter()
+        self._pages: dict[str, Reply] = {}
+        self.requests: Counter[int] = Counter()  # answered, by code
+
+    def open(self, context: Context) -> None:
+        """Serve from now on: the node is in step with its log."""
+        self._context = context
+
+    # --- the head -----------------------------------------------------------------------
+
+    def admit(self, request: Request) -> Response | None:
+        try:
+            refused = self._check_names(request)
+            if refused is None and request.path not in self._health:
+                request.context = self._admitted(request)
+        except KudurruError as error:
+            refused = reply_to(error)
+        if refused is not None:
+            self.requests[refused.code] += 1
+        return refused
+
+    def _check_names(self, request: Request) -> Response | None:
+        """A browser can be made to ask through a name that an attacker points here."""
+        ours = self._names | {request.local}
+        host, origin = request.headers.get("host"), request.headers.get("origin")
+        if host is None or _host_of(f"//{host}") not in ours:
+            return _refusal(421, "MisdirectedRequest", "Host is no name or address of ours")
+        if origin is not None and _host_of(origin) not in ours:
+            return _refusal(403, "Forbidden", "Origin is no name or address of ours")
+        if request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
+            return _refusal(403, "Forbidden", "asked by a page of another site")
+        return None
+
+    def _admitted(self, request: Request) -> "_Admitted | None":
+        if request.path in (OPENAPI, DOCS):
+            if request.method not in ("GET", "HEAD"):
+                raise WrongMethod(["GET"])
+            return None
+        _check_no_secret(request)
+        context = self._opened()
+        principal = self._let_in(request, context)
+        route, names = self._router.find(request.method, request.path)
+        if not principal.rights.may(route.right):
+            self._deny(context, principal, request, route)
+        params = read_query(request.query, route.params)
+        if route.body is not None:
+            check_type(request, route.body_types)
+        return _Admitted(principal, route, names, params)
+
+    def _opened(self) -> Context:
+        if self._context is None:
+            raise Busy("NotSynced: the log is being replayed; only health is served")
+        return self._context
+
+    def _let_in(self, request: Request, context: Context) -> Principal:
+        text = _token_of(request)
+        try:
+            principal = context.tokens.find(text, request.peer)
+        except NotLetIn as error:
+            context.access.denied(error.name, request.peer, error.why)
+            kind = Forbidden if error.why == "address" else Unauthorized
+            raise kind(str(error)) from None
+        context.access.came_in(principal.name, request.peer)
+        return principal
+
+    def _deny(self, context: Context, who: Principal, request: Request, route: Route) -> None:
+        context.access.denied(who.name, request.peer, "right", route.right)
+        refuse(who, route.right)
+
+    # --- the answer ---------------------------------------------------------------------
+
+    async def answer(self, request: Request) -> Response | Stream:
+        try:
+            answer = await self._answer(request)
+        except KudurruError as error:
+            answer = reply_to(error)
+        if isinstance(answer, Response):
+            self.requests[answer.code] += 1
+        else:
+            self.requests[200] += 1
+        return answer
+
+    async def _answer(self, request: Request) -> Answer:
+        health = self._health.get(request.path)
+        if health is not None:
+            if request.method not in ("GET", "HEAD"):
+                raise WrongMethod(["GET"])
+            return health()
+        if request.context is None:
+            return self._page(request.path)
+        admitted: _Admitted = request.context
+        context = self._opened()
+        name = admitted.principal.name
+        if self._in_flight[name] >= IN_FLIGHT_MAX:
+            raise TooMany(f"{IN_FLIGHT_MAX} requests of this token are under way; try again")
+        self._in_flight[name] += 1
+        return await self._carried_out(request, admitted, context)
+
+    async def _carried_out(self, request: Request, admitted: _Admitted, context: Context) -> Answer:
+        call = Call(
+            context=context,
+            principal=admitted.principal,
+            request=request,
+            names=admitted.names,
+            params=admitted.params,
+        )
+        route = admitted.route
+        try:
+            # It goes on where the client goes away: half of it would be worse.
+            doing = asyncio.ensure_future(route.handler(call))
+            doing.add_done_callback(lambda done: self._done(call.principal.name, done))
+            limit = None if route.is_endless else ANSWER_S
+            async with asyncio.timeout(limit):
+                found = await asyncio.shield(doing)
+        except TimeoutError:
+            fault = f"not done within {ANSWER_S:.0f} s; see with `kudurru history` what came of it"
+            raise Busy(fault) from None
+        except Forbidden:
+            context.access.denied(call.principal.name, request.peer, "scope", route.right)
+            raise
+        if isinstance(found, Response | Stream):
+            return found
+        return Reply(code=route.code, body=encoded(found))
+
+    def _done(self, name: str, done: "asyncio.Future[Any]") -> None:
+        """Only now: whoever goes away has it under way all the same."""
+        self._in_flight[name] -= 1
+        if not self._in_flight[name]:
+            del self._in_flight[name]
+        if not done.cancelled():
+            done.exception()  # nobody may be left to hear of it
+
+    def _page(self, path: str) -> Reply:
+        """OpenAPI, and the page that shows it: made once."""
+        if path not in self._pages:
+            if path == OPENAPI:
+                body = msgspec.json.encode(openapi.document(self._router.routes))
+                self._pages[path] = Reply(code=200, body=body)
+            else:
+                page = openapi.page(self._router.routes).encode()
+                policy = (("Content-Security-Policy", openapi.PAGE_POLICY),)
+                self._pages[path] = Reply(
+                    code=200, body=page, content_type="text/html; charset=utf-8", headers=policy
+                )
+        return self._pages[path]
+
+
+def _token_of(request: Request) -> str:
+    """Raises: Unauthorized."""
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and text.strip():
+        return text.strip()
+    if key := request.headers.get("x-api-key", "").strip():
+        return key
+    raise Unauthorized("no token: send `Authorization: Bearer …`; `kudurru token create` makes one")
+
+
+def _check_no_secret(request: Request) -> None:
+    """A URL is in logs, histories and Referer headers. Raises: BadRequest, which does not repeat
+    it."""
+    for pair in request.query.split("&"):
+        name = unquoted(pair.partition("=")[0], "query").lower()
+        if name in SECRETS_IN_URLS:
+            fault = "a token in a URL: it counts as told to everybody, so revoke it; send a header"
+            raise BadRequest("query", [Cause(name, fault)])
+
+
+def _refusal(code: int, reason: str, message: str) -> Reply:
+    status = Status(status="Failure", reason=reason, code=code, message=message)
+    return Reply(code=code, body=encoded(status))
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname  # lower-case, without port and brackets
+    except ValueError:
+        return None

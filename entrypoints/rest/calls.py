@@ -1,0 +1,236 @@
+"""A request to the API, read: who asks, for what, with which parameters and body."""
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from kudurru.adapters.http_api import Request, Stream
+from kudurru.adapters.http_ops import Response
+from kudurru.domain.access import Right
+from kudurru.domain.errors import Cause, Invalid
+from kudurru.domain.events import Who
+from kudurru.entrypoints.rest.status import BadRequest, Forbidden, WrongType
+from kudurru.entrypoints.tokens import Principal
+
+if TYPE_CHECKING:
+    from kudurru.entrypoints.rest.context import Context
+
+DEPTH_MAX = 32
+"""As of documents that come as files."""
+
+QUERY_MAX = 4096
+"""Characters of a parameter: a selector or a reason is shorter."""
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+
+_T = TypeVar("_T")
+
+
+class Param(msgspec.Struct, frozen=True):
+    """A parameter of a query."""
+
+    name: str
+    type: Literal["text", "count", "switch"]  # a count is 0 or more
+    about: str
+    is_needed: bool = False
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """What a route is given."""
+
+    context: "Context"
+    principal: Principal
+    request: Request
+    names: dict[str, str]  # of the path
+    params: dict[str, Any]  # those that were given
+
+    @property
+    def who(self) -> Who:
+        return Who(actor=self.principal.actor, source=f"api {self.request.peer}")
+
+    def text(self, name: str, default: str = "") -> str:
+        found: str = self.params.get(name, default)
+        return found
+
+    def count(self, name: str, default: int) -> int:
+        found: int = self.params.get(name, default)
+        return found
+
+    def has(self, name: str) -> bool:
+        return bool(self.params.get(name, False))
+
+    def document(self, *types: str) -> Any:
+        """The body as builtins. Raises: BadRequest, WrongType."""
+        check_type(self.request, types or (JSON,))
+        return read_json(self.request.body)
+
+    def body(self, kind: type[_T]) -> _T:
+        """The body as a value of that type. Raises: BadRequest, WrongType, Invalid."""
+        try:
+            return msgspec.convert(self.document(), kind, strict=True)
+        except msgspec.ValidationError as error:
+            raise Invalid("body", [_cause(error)]) from None
+
+    def demand(self, right: Right) -> None:
+        """Raises: Forbidden."""
+        if not self.principal.rights.may(right):
+            refuse(self.principal, right)
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+"""Gives a value that is sent as JSON, a Response or a Stream. Raises KudurruError."""
+
+Answer = Response | Stream
+
+
+def refuse(principal: Principal, right: Right) -> NoReturn:
+    rights = principal.rights
+    if rights.is_limited and type(rights)(role=rights.role).may(right):
+        why = f"it concerns more than {rights.limits}"
+    else:
+        why = f"a token of role {rights.role} may not"
+    raise Forbidden(f"this needs the right {right}: {why}")
+
+
+_AT = re.compile(r"^(.*) - at `(.*)`$", re.S)
+
+
+def _cause(error: msgspec.ValidationError) -> Cause:
+    found = _AT.match(str(error))
+    if found is None:
+        return Cause("", str(error))
+    return Cause(found[2].removeprefix("$").lstrip("."), found[1])
+
+
+# --- bodies ---------------------------------------------------------------------------------
+
+
+def check_type(request: Request, types: Sequence[str]) -> None:
+    given = request.headers.get("content-type", "")
+    kind, _, rest = given.partition(";")
+    charset = rest.strip().lower().replace('"', "")
+    if kind.strip().lower() not in types or charset not in ("", "charset=utf-8"):
+        raise WrongType(f"a body of type {given or 'none'}: send {' or '.join(types)}, in UTF-8")
+
+
+def read_json(body: bytes) -> Any:
+    """JSON within our bounds: UTF-8, no key twice, no fractions, not nested deeper than
+    DEPTH_MAX. Raises: BadRequest."""
+    _check_depth(body)
+    try:
+        value = json.loads(
+            body.decode(),
+            object_pairs_hook=_object,
+            parse_float=_fraction,
+            parse_constant=_fraction,
+        )
+        if b"\\u" in body:
+            msgspec.json.encode(value)  # half of a surrogate pair is no text
+    except UnicodeDecodeError as error:
+        _bad(f"octet {error.start} is not UTF-8")
+    except UnicodeEncodeError:
+        _bad("half of a surrogate pair: write the character itself")
+    except RecursionError:
+        _bad(f"nested deeper than {DEPTH_MAX}")
+    except ValueError as error:
+        _bad(str(error) if isinstance(error, _Unwanted) else f"no JSON: {error}")
+    return value
+
+
+class _Unwanted(ValueError):
+    """JSON, and not for us."""
+
+
+def _bad(fault: str) -> NoReturn:
+    raise BadRequest("body", [Cause("", fault)]) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Unwanted(f"the key {twice!r} is given twice")
+    return found
+
+
+def _fraction(text: str) -> NoReturn:
+    raise _Unwanted(f"{text[:40]} has a fraction or an exponent, which no field takes")
+
+
+_OPENING = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.S)
+
+
+def _check_depth(body: bytes) -> None:
+    if body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
+        return
+    depth = 0
+    for found in _OPENING.finditer(body):
+        mark = found[0][:1]
+        if mark in b"[{":
+            depth += 1
+            if depth > DEPTH_MAX:
+                _bad(f"nested deeper than {DEPTH_MAX}")
+        elif mark in b"]}":
+            depth -= 1
+
+
+# --- paths and queries ----------------------------------------------------------------------
+
+
+def unquoted(text: str, where: str) -> str:
+    """Raises: BadRequest."""
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        raise BadRequest("request", [Cause(where, "not UTF-8")]) from None
+
+
+SECRETS_IN_URLS = frozenset({"token", "access_token", "api_key", "apikey", "key", "authorization"})
+
+
+def read_query(query: str, known: Sequence[Param]) -> dict[str, Any]:
+    """Raises: BadRequest with every fault."""
+    params = {param.name: param for param in known}
+    found: dict[str, Any] = {}
+    causes: list[Cause] = []
+    for pair in query.split("&") if query else ():
+        raw, _, value = pair.partition("=")
+        name = unquoted(raw.replace("+", " "), "query")
+        text = unquoted(value.replace("+", " "), name)
+        fault = _fault(name, text, params, found)
+        if fault:
+            causes.append(Cause(name, fault))
+    for param in known:
+        if param.is_needed and param.name not in found and not causes:
+            causes.append(Cause(param.name, "missing"))
+    if causes:
+        raise BadRequest("query", causes)
+    return found
+
+
+def _fault(name: str, text: str, params: dict[str, Param], found: dict[str, Any]) -> str:
+    """What is wrong with a parameter; it is taken in where nothing is."""
+    if name not in params:
+        return f"not known here; there are {', '.join(params) or 'none'}"
+    if name in found:
+        return "given twice"
+    if len(text) > QUERY_MAX:
+        return f"{len(text)} characters; at most {QUERY_MAX}"
+    match params[name].type:
+        case "count" if not (text.isascii() and text.isdigit() and len(text) < 18):
+            return "not a number"
+        case "count":
+            found[name] = int(text)
+        case "switch" if text not in ("true", "false", ""):
+            return "neither true nor false"
+        case "switch":
+            found[name] = text != "false"
+        case _:
+            found[name] = text
+    return ""

@@ -1,0 +1,44 @@
+"""What the routes of the API work on: one node and its parts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kudurru.domain.events import Who
+from kudurru.domain.ports import Entropy
+from kudurru.entrypoints.access_log import AccessLog
+from kudurru.entrypoints.store import LogStore
+from kudurru.entrypoints.tokens import Tokens
+from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.writer import Writer
+
+HEAVY_MAX = 2
+"""Requests that read much of the log, at once: each holds a thread, and the disk."""
+
+Operations = Callable[[str, Any, Who], Awaitable[Any]]
+"""(method, argument, who): what the socket's commands do. Raises KudurruError."""
+
+
+class Context(msgspec.Struct, kw_only=True):
+    node: Node
+    writer: Writer
+    store: LogStore
+    operate: Operations
+    tokens: Tokens
+    access: AccessLog
+    entropy: Entropy
+    query_log: Path | None = None
+    privacy_level: Callable[[], int] = lambda: 0
+    heavy: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(HEAVY_MAX))
+    verifying: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    watches: int = 0
+    on_token: Callable[[], None] = lambda: None
+    """Called when a token was made or revoked."""
+
+    async def aside(self, work: Callable[[], Any]) -> Any:
+        """Run what reads much of the log in a thread, when there is room."""
+        async with self.heavy:
+            return await asyncio.to_thread(work)

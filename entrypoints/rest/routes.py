@@ -1,0 +1,82 @@
+"""Routes: what the API can be asked, as a table. The dispatcher finds them, OpenAPI shows them."""
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from kudurru.domain.access import Right
+from kudurru.domain.errors import NotFound
+from kudurru.entrypoints.rest.calls import JSON, Handler, Param, unquoted
+from kudurru.entrypoints.rest.status import WrongMethod
+
+PREFIX = "/api/v1"
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that can be asked. `path` is below PREFIX, names in braces."""
+
+    method: str
+    path: str
+    right: Right
+    handler: Handler
+    about: str
+    tag: str
+    params: tuple[Param, ...] = ()
+    body: Any = None  # type of the body, or a JSON Schema
+    body_types: tuple[str, ...] = (JSON,)
+    reply: Any = None  # type of what comes back, or a JSON Schema
+    reply_types: tuple[str, ...] = (JSON,)
+    code: int = HTTPStatus.OK
+    more_codes: tuple[int, ...] = ()  # of success
+    is_conditional: bool = False  # takes If-Match
+    is_endless: bool = False
+    """Has no limit of time: a stream, or what must not be cut off in the middle."""
+
+
+class Router:
+    """Finds routes by method and path."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._tree: dict[str, Any] = {}
+        for route in self.routes:
+            node = self._tree
+            for segment in segments(route.path):
+                node = node.setdefault("{}" if segment.startswith("{") else segment, {})
+            methods = node.setdefault("", {})
+            assert route.method not in methods, f"{route.method} {route.path} is there twice"
+            methods[route.method] = route
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route, and the names of its path. Raises: NotFound, WrongMethod, BadRequest."""
+        given = [unquoted(part, "path") for part in segments(path.removeprefix(PREFIX))]
+        methods = self._walk(self._tree, given) if path.startswith(f"{PREFIX}/") else None
+        if methods is None:
+            raise NotFound("nothing is served at this path; /api/v1/openapi.json says what is")
+        route = methods.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise WrongMethod(methods)
+        names = [part for part in segments(route.path) if part.startswith("{")]
+        values = [g for g, p in zip(given, segments(route.path), strict=True) if p[:1] == "{"]
+        return route, {name[1:-1]: value for name, value in zip(names, values, strict=True)}
+
+    def _walk(self, node: Mapping[str, Any], given: list[str]) -> dict[str, Route] | None:
+        if not given:
+            return node.get("")
+        if "" in given:
+            return None
+        for branch in (given[0], "{}"):
+            if branch in node and (branch == "{}" or not given[0].startswith("{")):
+                found = self._walk(node[branch], given[1:])
+                if found is not None:
+                    return found
+        return None
+
+
+def segments(path: str) -> list[str]:
+    """Of a path; `name:verb` at its end is two of them, ":verb" the second."""
+    parts = path.split("/")[1:]
+    name, mark, verb = parts[-1].rpartition(":") if parts else ("", "", "")
+    return [*parts[:-1], name, mark + verb] if mark else parts

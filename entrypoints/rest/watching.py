@@ -1,0 +1,105 @@
+"""Watches over HTTP: JSON lines, or server-sent events (text/event-stream) where those are
+accepted. Types are those of Kubernetes; a BOOKMARK says where a later watch may resume, at first
+and then every BOOKMARK_S when nothing happens, which also keeps proxies from giving up.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from kudurru.adapters.http_api import Stream
+from kudurru.domain.errors import Busy, Cause
+from kudurru.domain.kinds.meta import API_VERSION
+from kudurru.domain.kinds.registry import Kind
+from kudurru.domain.objects import Key, key_of
+from kudurru.domain.ports import WatchEvent
+from kudurru.entrypoints.rest.calls import Call
+from kudurru.entrypoints.rest.status import BadRequest
+from kudurru.entrypoints.watches import LogWatch
+
+WATCHES_MAX = 256
+BOOKMARK_S = 20.0
+
+JSON_LINES = "application/x-ndjson"
+SSE = "text/event-stream"
+
+
+async def watch(call: Call, kind: Kind, namespace: str | None) -> Stream:
+    """Raises: BadRequest for parameters that make no sense together, Busy when all are taken."""
+    unfit = [name for name in ("at", "labelSelector", "limit", "continue") if name in call.params]
+    if unfit:
+        raise BadRequest("query", [Cause(name, "not together with watch") for name in unfit])
+    if call.context.watches >= WATCHES_MAX:
+        raise Busy(f"{WATCHES_MAX} watches are open; try again")
+    found = await call.context.store.watch(kind.name, namespace, call.text("resourceVersion"))
+    assert isinstance(found, LogWatch)
+    is_sse = SSE in call.request.headers.get("accept", "")
+    return Stream(SSE if is_sse else JSON_LINES, _parts(call, kind, found, is_sse=is_sse))
+
+
+async def _parts(call: Call, kind: Kind, found: LogWatch, *, is_sse: bool) -> AsyncIterator[bytes]:
+    context, principal = call.context, call.principal
+    seen: set[Key] = set()
+    context.watches += 1
+    coming: asyncio.Task[WatchEvent] | None = None
+    try:
+        while context.tokens.still_counts(principal):
+            coming = coming or asyncio.ensure_future(anext(found))
+            await asyncio.wait([coming], timeout=BOOKMARK_S)
+            event: WatchEvent | None
+            if coming.done():
+                try:
+                    event, coming = coming.result(), None
+                except StopAsyncIteration:
+                    return
+            else:
+                event = found.bookmark()
+            document = _document(call, kind, event, seen) if event is not None else None
+            if document is not None:
+                line = msgspec.json.encode(document)
+                yield b"data: " + line + b"\n\n" if is_sse else line + b"\n"
+    finally:
+        context.watches -= 1
+        if coming is not None:
+            coming.cancel()
+        await found.stop()
+
+
+def _document(call: Call, kind: Kind, event: WatchEvent, seen: set[Key]) -> dict[str, Any] | None:
+    """None for what may not be seen. An object that leaves what a token is limited to is gone for
+    it: `seen` has those that it was told of."""
+    if event.object is None:
+        meta = {"resourceVersion": event.resource_version}
+        bookmark = {"apiVersion": API_VERSION, "kind": kind.name, "metadata": meta}
+        return {"type": "BOOKMARK", "object": bookmark}
+    rights = call.principal.rights
+    if not rights.is_limited:
+        return {"type": event.type.upper(), "object": event.object}
+    meta = event.object["metadata"]
+    key = key_of(kind.name, meta.get("namespace", ""), meta["name"])
+    if rights.may_see(key, _scope(kind, event.object)):
+        if event.type == "Deleted":
+            seen.discard(key)
+        else:
+            seen.add(key)
+        return {"type": event.type.upper(), "object": event.object}
+    if key not in seen:
+        return None
+    seen.discard(key)
+    names = {name: meta[name] for name in ("name", "namespace", "uid") if name in meta}
+    gone = {**names, "resourceVersion": event.resource_version}
+    return {
+        "type": "DELETED",
+        "object": {"apiVersion": API_VERSION, "kind": kind.name, "metadata": gone},
+    }
+
+
+def _scope(kind: Kind, document: dict[str, Any]) -> str:
+    """As `object_store.scope_of` has it."""
+    meta = document["metadata"]
+    if not kind.namespaced:
+        return f"/{meta['name']}"
+    zone = document["spec"].get("zoneRef", {}).get("name", "")
+    return f"{meta['namespace']}/{zone}"

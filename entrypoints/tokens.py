@@ -1,0 +1,310 @@
+"""Tokens of the API: made, found by who checks a request, taken away; and the first one of all.
+
+The object is in the log, a hash of the token beside it, so that neither the log nor a copy of it
+lets anybody in. A token counts when both are there and belong together: a token that was revoked
+does not come back with an old table, nor with a restore.
+"""
+
+import hmac
+from datetime import timedelta
+from ipaddress import ip_address, ip_network
+from typing import Literal
+
+import msgspec
+
+from kudurru.domain.access import Rights, Role
+from kudurru.domain.commands import ABSENT, Apply, Delete
+from kudurru.domain.errors import Cause, Invalid, NotFound
+from kudurru.domain.events import SecretWrite, Who
+from kudurru.domain.kinds.apitoken import (
+    SECRET_SIZE,
+    APITokenSpec,
+    decode_spec,
+    expiry_us,
+    hash_of,
+    name_in,
+    token_text,
+)
+from kudurru.domain.kinds.meta import API_VERSION
+from kudurru.domain.kinds.registry import API_TOKEN
+from kudurru.domain.kinds.validation import parse_manifest
+from kudurru.domain.notation import Network, duration_text, time_text
+from kudurru.domain.object_store import DEFAULT_MANAGER
+from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.ports import Entropy
+from kudurru.domain.secrets import SALT_SIZE, digest_of, matches
+from kudurru.entrypoints.wiring import Change, Node
+
+TOKENS_MAX = 1_000
+"""Tokens of one log: a home has a handful, a company one for each program."""
+
+BOOTSTRAP = "bootstrap"
+BOOTSTRAP_LIFETIME = timedelta(hours=24)
+YEAR = timedelta(days=365)
+
+
+class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A token to make. Without namespaces and zones it is limited to none, and so on."""
+
+    name: str
+    role: Literal["viewer", "operator", "admin"]
+    namespaces: list[str] = []
+    zones: list[str] = []
+    cidrs: list[str] = []
+    lifetime_s: int | None = msgspec.field(default=None, name="lifetimeSeconds")
+    reason: str = ""
+
+
+class TokenState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A token as an operator sees it."""
+
+    name: str
+    role: Role
+    namespaces: list[str]
+    zones: list[str]
+    cidrs: list[str]
+    created: str
+    expires_at: str
+    last_used: str = ""  # RFC 3339; empty: not since it is remembered
+    problem: str = ""  # empty where it works
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A token that was made. `token` is told now and never again."""
+
+    name: str
+    role: Role
+    expires_at: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"NewToken({self.name!r})"
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who asks, once that is sure."""
+
+    name: str
+    rights: Rights
+
+    @property
+    def actor(self) -> str:
+        return f"token:{self.name}"
+
+
+class NotLetIn(Exception):
+    """A token that does not count. `name` is that of the token it claims to be, "" where that is
+    nonsense; `why` is a word for the audit; the text is for who holds it."""
+
+    def __init__(self, why: Literal["unknown", "expired", "address"], name: str, text: str) -> None:
+        self.why = why
+        self.name = name
+        super().__init__(text)
+
+
+class _Held(msgspec.Struct, frozen=True):
+    applied: int  # seq of the event that the rest was read at
+    spec: APITokenSpec
+    created: str
+    principal: Principal
+    networks: tuple[Network, ...]
+    expires_us: int
+    hash: bytes  # empty: the token does not count
+    problem: str
+
+
+class Tokens:
+    """Tokens by name, as the newest events have them: each is read once for every event of it."""
+
+    def __init__(self, node: Node, *, max_lifetime: timedelta = YEAR) -> None:
+        self._node = node
+        self._max_lifetime = max_lifetime
+        self._held: dict[Key, _Held] = {}
+        self.used_s: dict[str, int] = {}
+        """Unix time of the last use by name, as far as it is remembered."""
+
+    def find(self, text: str, address: str) -> Principal:
+        """Whose token a text is, and whether it counts now and from there. Raises: NotLetIn;
+        StorageFailed when that cannot be told."""
+        name = name_in(text)
+        held = self._look(_key(name)) if name is not None else None
+        given, kept = hash_of(text), held.hash if held is not None else b""
+        if held is None or name is None or not hmac.compare_digest(given, kept):
+            raise NotLetIn("unknown", name or "", "the token is not known here, or was revoked")
+        now_us = self._node.clock.now_us()
+        if now_us >= held.expires_us or (held.spec.role == BOOTSTRAP and self.has_admin()):
+            fault = f"the token expired, at {held.spec.expires_at} at the latest: make another"
+            raise NotLetIn("expired", name, fault)
+        if held.networks and not _is_in(address, held.networks):
+            fault = "the token does not count from this address"
+            raise NotLetIn("address", name, fault)
+        self.used_s[name] = now_us // 1_000_000
+        return held.principal
+
+    def still_counts(self, principal: Principal) -> bool:
+        """Whether what somebody was let in with some time ago lets them in still."""
+        held = self._look(_key(principal.name))
+        now_us = self._node.clock.now_us()
+        return (
+            held is not None
+            and bool(held.hash)
+            and held.principal == principal
+            and now_us < held.expires_us
+        )
+
+    def has_admin(self) -> bool:
+        """Whether a token counts that may make others."""
+        now_us = self._node.clock.now_us()
+        return any(
+            held.spec.role == "admin"
+            and bool(held.hash)
+            and now_us < held.expires_us
+            and not held.principal.rights.is_limited
+            for held in self._all()
+        )
+
+    def states(self) -> list[TokenState]:
+        """Every token, in order of names."""
+        now_us = self._node.clock.now_us()
+        return [
+            TokenState(
+                name=held.principal.name,
+                role=held.spec.role,
+                namespaces=held.spec.namespaces,
+                zones=held.spec.zones,
+                cidrs=held.spec.cidrs,
+                created=held.created,
+                expires_at=held.spec.expires_at,
+                last_used=self._last_used(held.principal.name),
+                problem=held.problem or ("expired" if now_us >= held.expires_us else ""),
+            )
+            for held in self._all()
+        ]
+
+    def _last_used(self, name: str) -> str:
+        used_s = self.used_s.get(name)
+        return time_text(used_s * 1_000_000) if used_s else ""
+
+    def _all(self) -> list[_Held]:
+        keys = self._node.objects.keys(API_TOKEN.name)
+        return [held for key in keys if (held := self._look(key)) is not None]
+
+    def _look(self, key: Key) -> _Held | None:
+        entry = self._node.objects.entry(key)
+        if entry is None:
+            self._held.pop(key, None)
+            return None
+        held = self._held.get(key)
+        if held is None or held.applied != entry.applied:
+            held = self._held[key] = self._open(key, entry.applied)
+        return held
+
+    def _open(self, key: Key, applied: int) -> _Held:
+        stored = self._node.objects.find(key)
+        assert stored is not None
+        spec = decode_spec(stored.body.spec)
+        kept = self._node.log.secret(key)
+        problem = ""
+        if kept is None:
+            problem = "its hash is not here, as in a log that came from a backup: make another"
+        elif not matches(kept, spec.token_digest):
+            problem = "its hash is of another version of the token: make another"
+        rights = Rights(role=spec.role, namespaces=tuple(spec.namespaces), zones=tuple(spec.zones))
+        return _Held(
+            applied=applied,
+            spec=spec,
+            created=stored.body.creation_timestamp,
+            principal=Principal(ref_of(key).name, rights),
+            networks=tuple(ip_network(text, strict=False) for text in spec.cidrs),
+            expires_us=expiry_us(spec) or 0,
+            hash=kept if kept is not None and not problem else b"",
+            problem=problem,
+        )
+
+    # --- changing -----------------------------------------------------------------------
+
+    def creation(
+        self, request: TokenRequest, who: Who, entropy: Entropy
+    ) -> tuple[Change, NewToken]:
+        """The change that makes a token, and the token. Raises: Invalid; the change is refused
+        with Conflict where the name is taken."""
+        if request.name == BOOTSTRAP:
+            raise Invalid("token create", [Cause("name", f"{BOOTSTRAP} is a name of the server's")])
+        keys = self._node.objects.keys(API_TOKEN.name)
+        if len(keys) >= TOKENS_MAX:
+            raise Invalid("token create", [Cause("", f"there are {TOKENS_MAX}; revoke some")])
+        lifetime = self._lifetime(request.lifetime_s)
+        return self._creation(request, request.role, lifetime, who, entropy)
+
+    def _lifetime(self, given_s: int | None) -> timedelta:
+        longest_s = int(self._max_lifetime.total_seconds())
+        if given_s is None:
+            return timedelta(seconds=longest_s)
+        if not 1 <= given_s <= longest_s:
+            fault = f"{given_s} s; at most {duration_text(self._max_lifetime)}, see auth.tokens"
+            raise Invalid("token create", [Cause("lifetimeSeconds", fault)])
+        return timedelta(seconds=given_s)
+
+    def _creation(
+        self, request: TokenRequest, role: Role, lifetime: timedelta, who: Who, entropy: Entropy
+    ) -> tuple[Change, NewToken]:
+        text = token_text(request.name, entropy.token(SECRET_SIZE))
+        now_s = self._node.clock.now_us() // 1_000_000
+        expires_at = time_text((now_s + int(lifetime.total_seconds())) * 1_000_000)
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": API_TOKEN.name,
+            "metadata": {"name": request.name},
+            "spec": {
+                "role": role,
+                "namespaces": request.namespaces,
+                "zones": request.zones,
+                "cidrs": request.cidrs,
+                "expiresAt": expires_at,
+                "tokenDigest": digest_of(hash_of(text), entropy.token(SALT_SIZE)),
+            },
+        }
+        manifest = parse_manifest(document, what="token create", default_namespace="")
+        command = Apply(manifest=manifest, manager=DEFAULT_MANAGER, expected=ABSENT)
+        secret = SecretWrite(manifest.key, hash_of(text))
+        new = NewToken(name=request.name, role=role, expires_at=expires_at, token=text)
+        return Change(commands=(command,), who=who, secrets=(secret,)), new
+
+    def revocation(self, name: str, who: Who) -> Change:
+        """The change that takes a token away, hash and all. Raises: NotFound."""
+        key = _key(name)
+        if self._node.objects.entry(key) is None:
+            raise NotFound(f"there is no token {name!r}")
+        return Change(commands=(Delete(key=key),), who=who, secrets=(SecretWrite(key, None),))
+
+    # --- the first one ------------------------------------------------------------------
+
+    def has_bootstrap(self) -> bool:
+        """Whether the token that makes the first one is there still."""
+        return self._look(_key(BOOTSTRAP)) is not None
+
+    def is_bootstrap_over(self) -> bool:
+        """Whether it has had its time, or is not needed any more."""
+        held = self._look(_key(BOOTSTRAP))
+        now_us = self._node.clock.now_us()
+        return held is None or now_us >= held.expires_us or self.has_admin()
+
+    def is_bootstrapped(self) -> bool:
+        """Whether this log had its first token, or has others."""
+        has_some = bool(self._node.objects.keys(API_TOKEN.name))
+        return has_some or self._node.objects.version(_key(BOOTSTRAP)) > 0
+
+    def bootstrap(self, who: Who, entropy: Entropy) -> tuple[Change, NewToken]:
+        """The token that can only make others."""
+        request = TokenRequest(name=BOOTSTRAP, role="viewer")
+        return self._creation(request, "bootstrap", BOOTSTRAP_LIFETIME, who, entropy)
+
+
+def _key(name: str) -> Key:
+    return key_of(API_TOKEN.name, "", name)
+
+
+def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
+    parsed = ip_address(address.partition("%")[0])
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return any((mapped or parsed) in network for network in networks)

@@ -1,0 +1,68 @@
+"""Much of a zone is not lost by accident, whatever way a change comes in."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kudurru.domain.errors import MassChange
+from kudurru.domain.objects import Key, key_of
+from kudurru.domain.ports import Store
+from tests.conformance.store.drivers import on_every_store
+from tests.objects import Document, document, endpoint
+
+HOSTS = 10
+
+
+def zone(**spec: object) -> Document:
+    return document("DNSZone", "example.org", {"zoneName": "example.org.", **spec})
+
+
+def host(i: int, *, address: str = "192.0.2.1") -> Document:
+    spec = {
+        "zoneRef": {"name": "example.org"},
+        "endpoints": [endpoint(f"h{i}.example.org", "A", address)],
+    }
+    return document("DNSRecordSet", f"h{i}", spec)
+
+
+def key(i: int) -> Key:
+    return key_of("DNSRecordSet", "default", f"h{i}")
+
+
+Way = Callable[[Store, bool], Awaitable[object]]
+
+WAYS: dict[str, Way] = {
+    "a batch that deletes": lambda store, allow: store.apply_many(
+        [], "alice", delete=[key(i) for i in range(5)], allow_mass_change=allow
+    ),
+    "a batch that alters": lambda store, allow: store.apply_many(
+        [host(i, address="192.0.2.9") for i in range(5)], "alice", allow_mass_change=allow
+    ),
+    "the zone itself": lambda store, allow: store.delete(
+        key_of("DNSZone", "", "example.org"), allow_mass_change=allow
+    ),
+    "a TTL for every record": lambda store, allow: store.apply(
+        zone(defaultTTL=60), "alice", allow_mass_change=allow
+    ),
+}
+
+
+@on_every_store
+async def test_much_of_a_zone_is_lost_only_when_it_is_meant(store: Store) -> None:
+    for way, change in WAYS.items():
+        await store.apply_many([zone(), *(host(i) for i in range(HOSTS))], "alice", force=True)
+        before = await store.snapshot()
+        with pytest.raises(MassChange) as refused:
+            await change(store, False)
+        assert refused.value.total == HOSTS, way
+        assert await store.snapshot() == before, way
+        await change(store, True)
+        assert await store.snapshot() != before, way
+        await store.restore(before)
+
+
+@on_every_store
+async def test_a_few_records_of_a_zone_go_without_more_ado(store: Store) -> None:
+    await store.apply_many([zone(), *(host(i) for i in range(HOSTS))], "alice")
+    await store.apply_many([], "alice", delete=[key(i) for i in range(3)])
+    await store.delete(key(4))  # of seven, which is no large zone any more

@@ -1,0 +1,407 @@
+"""What a request may be: who asks by which name, what a body and a URL hold, how much at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kudurru.adapters.memory.clock import ManualClock
+from kudurru.domain.events import AUTH_DENIED, AUTH_LOGIN
+from kudurru.entrypoints.rest.app import IN_FLIGHT_MAX
+from kudurru.entrypoints.rest.calls import DEPTH_MAX
+from tests.api import Answer, Api, refused, serving
+
+PATH = "/namespaces/default/dnsrecordsets/www"
+BODY: dict[str, Any] = {"spec": {"zoneRef": {"name": "z"}, "endpoints": []}}
+
+
+def on_api(ask: Callable[[Api], Awaitable[Any]], **how: Any) -> Any:
+    async def asked() -> Any:
+        async with serving("viewer", **how) as api:
+            return await ask(api)
+
+    return asyncio.run(asked())
+
+
+# --- who asks -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:80", "127.0.0.1:1", "[::1]:80", "ns1.example", "NS1.example:9"]
+)  # fmt: skip
+def test_a_host_of_ours_is_answered(host: str) -> None:
+    answer = on_api(lambda api: api.ask("GET", "/info", headers={"host": host}))
+    assert answer.code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.0.2.1", "",
+             "evil.example@localhost.evil.example", "[::2]", "[", "localhost,evil.example"]
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/api/v1/info", "/livez", "/api/docs", "/api/v1/openapi.json"])
+def test_a_name_that_somebody_points_here_is_refused(host: str, path: str) -> None:
+    """DNS rebinding: the page of evil.example, whose address is ours by now."""
+    answer = on_api(lambda api: api.ask("GET", path, prefix="", headers={"host": host}))
+    refused(answer, 421, "MisdirectedRequest")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://localhost.evil.example"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_a_page_of_another_site_changes_and_reads_nothing(headers: dict[str, str]) -> None:
+    """CSRF: with a token, which a browser never sends by itself, and without a preflight."""
+
+    async def ask(api: Api) -> list[Answer]:
+        before = api.node.objects.position
+        got = [
+            await api.ask("PUT", PATH, BODY, headers=headers),
+            await api.ask("GET", "/info", headers=headers),
+            await api.ask("OPTIONS", PATH, headers=headers),
+            await api.ask("POST", "/batch", b"{}", kind="text/plain", headers=headers),
+        ]
+        assert api.node.objects.position == before
+        return got
+
+    for answer in on_api(ask):
+        refused(answer, 403, "Forbidden")
+
+
+def test_a_page_of_ours_may_ask() -> None:
+    headers = {"origin": "http://localhost:8080", "sec-fetch-site": "same-origin"}
+    assert on_api(lambda api: api.ask("GET", "/info", headers=headers)).code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Basic dXNlcjpwdw=="},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer x"},
+        {"authorization": "Bearer kudurru_admin_" + "0" * 64},
+        {"x-api-key": "kudurru_admin_" + "0" * 64},
+        {"cookie": "token=whatever"},
+    ],
+)
+def test_without_a_token_that_counts_nothing_is_told(headers: dict[str, str]) -> None:
+    async def ask(api: Api) -> list[Answer]:
+        return [
+            await api.ask(method, path, body, token="", headers=headers)
+            for method, path, body in (
+                ("GET", "/info", None), ("PUT", PATH, BODY), ("GET", "/nowhere", None),
+            )
+        ]  # fmt: skip
+
+    for answer in on_api(ask):
+        refused(answer, 401, "Unauthorized")
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_a_token_may_come_in_either_header() -> None:
+    async def ask(api: Api) -> int:
+        headers = {"x-api-key": api.token["viewer"]}
+        return (await api.ask("GET", "/info", token="", headers=headers)).code
+
+    assert on_api(ask) == 200
+
+
+@pytest.mark.parametrize("name", ["token", "access_token", "api_key", "Token", "%74oken"])
+def test_a_token_in_a_url_is_refused_and_not_repeated(name: str) -> None:
+    async def ask(api: Api) -> tuple[Answer, str]:
+        secret = api.token["admin"]
+        return await api.ask("GET", f"/info?{name}={secret}", token=""), secret
+
+    answer, secret = on_api(ask)
+    status = refused(answer, 400, "BadRequest")
+    assert "revoke it" in status["message"]
+    assert secret not in answer.body.decode()
+
+
+def test_a_token_of_another_address_is_forbidden_and_an_expired_one_unknown() -> None:
+    clock = ManualClock()
+
+    async def ask(api: Api) -> tuple[Answer, Answer]:
+        await api.make_token("viewer", "near", cidrs=["127.0.0.0/8"])
+        await api.make_token("viewer", "brief", lifetime_s=60)
+        far = await api.ask("GET", "/info", token="near", peer="192.0.2.1")
+        clock.advance(60_000_000)
+        return far, await api.ask("GET", "/info", token="brief")
+
+    far, late = on_api(ask, clock=clock)
+    refused(far, 403, "Forbidden")
+    assert "expired" in refused(late, 401, "Unauthorized")["message"]
+
+
+# --- what a body is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"\xff{}", "octet 0 is not UTF-8"),
+        (b"\xff\xfe{\x00}\x00", "octet 0 is not UTF-8"),
+        (b'{"a":1}{"b":2}', "no JSON"),
+        (b'{"spec":{},"spec":{}}', "the key 'spec' is given twice"),
+        (b'{"a":1.5}', "fraction"),
+        (b'{"a":1e9}', "fraction"),
+        (b'{"a":NaN}', "fraction"),
+        (b'{"a":"\\ud800"}', "surrogate"),
+        (b'{"\\udc00":1}', "surrogate"),
+        (b'{"a":' + b"9" * 5000 + b"}", "no JSON"),
+        (b"[" * 40 + b"]" * 40, "nested deeper"),
+        (b'{"a":' * 40 + b"1" + b"}" * 40, "nested deeper"),
+        (b"[" * 2_000_000, "nested deeper"),
+        (b'{"a":"[[[","b":[' + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"]}", "deeper"),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_no_json_of_ours_is_refused(body: bytes, fault: str) -> None:
+    async def ask(api: Api) -> Answer:
+        before = api.node.objects.position
+        answer = await api.ask("PUT", PATH, body)
+        assert api.node.objects.position == before
+        return answer
+
+    status = refused(on_api(ask), 400, "BadRequest")
+    assert fault in status["message"]
+
+
+@pytest.mark.parametrize("body", [b"null", b"7", b'"x"', b"[]", b"true"])
+@pytest.mark.parametrize("route", [("PUT", PATH), ("PATCH", PATH), ("POST", "/batch"),
+                                   ("POST", "/tokens"), ("PUT", "/blocking")])  # fmt: skip
+def test_json_of_another_shape_is_invalid(body: bytes, route: tuple[str, str]) -> None:
+    refused(on_api(lambda api: api.ask(*route, body)), 422, "Invalid")
+
+
+def test_brackets_in_texts_are_not_depth() -> None:
+    text = "[{" * 1000 + '\\"['
+    wanted = {**BODY, "metadata": {"annotations": {"a/b": text}}}
+    assert on_api(lambda api: api.ask("PUT", PATH, wanted)).code == 201
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data",
+             "application/json; charset=latin-1", "text/yaml", "application/merge-patch+json"]
+)  # fmt: skip
+def test_a_body_of_another_type_is_refused(kind: str) -> None:
+    headers = {"content-type": kind}
+    answer = on_api(lambda api: api.ask("PUT", PATH, BODY, headers=headers))
+    refused(answer, 415, "UnsupportedMediaType")
+
+
+def test_all_faults_of_an_object_are_told_at_once_with_their_paths() -> None:
+    body = {
+        "metadata": {"labels": {"a": "not a label!"}},
+        "spec": {"zoneRef": {}, "endpoints": [{"dnsName": 7, "recordType": "A", "targets": ["x"]}]},
+        "stauts": {},
+    }
+    status = refused(on_api(lambda api: api.ask("PUT", PATH, body)), 422, "Invalid")
+    fields = {cause["field"] for cause in status["details"]["causes"]}
+    assert {
+        "stauts",
+        "metadata.labels[a]",
+        "spec.zoneRef.name",
+        "spec.endpoints[0].dnsName",
+    } <= fields
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, {**BODY, "kind": "Policy"}),
+        (PATH, {**BODY, "apiVersion": "v1"}),
+        (PATH, {**BODY, "metadata": {"name": "other"}}),
+        (PATH, {**BODY, "metadata": {"namespace": "other"}}),
+        ("/dnszones/z", {"spec": {"zoneName": "z"}, "metadata": {"namespace": "default"}}),
+        ("/namespaces/default/dnsrecordsets/Upper", BODY),
+        ("/namespaces/a%2Fb/dnsrecordsets/www", BODY),
+        ("/namespaces/default/dnsrecordsets/%00", BODY),
+        ("/namespaces/default/dnsrecordsets/%ff", BODY),
+    ],
+)
+def test_a_path_and_a_body_that_disagree_are_refused(path: str, body: Any) -> None:
+    refused(on_api(lambda api: api.ask("PUT", path, body)), 400, "BadRequest")
+
+
+# --- what a URL is --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/dnszones?unknown=1", "unknown"),
+        ("/dnszones?limit=x", "limit"),
+        ("/dnszones?limit=-1", "limit"),
+        ("/dnszones?limit=" + "9" * 30, "limit"),
+        ("/dnszones?watch=maybe", "watch"),
+        ("/dnszones?limit=1&limit=2", "limit"),
+        ("/dnszones?labelSelector=" + "a" * 5000, "labelSelector"),
+        ("/dnszones?watch=true&at=1", "at"),
+        ("/query", "name"),
+        ("/query?name=%ff", "name"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused_by_name(path: str, field: str) -> None:
+    status = refused(on_api(lambda api: api.ask("GET", path)), 400, "BadRequest")
+    assert field in {cause["field"] for cause in status["details"]["causes"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/dnszones?at=tomorrow", 422),
+        ("/dnszones?at=99999", 404),
+        ("/dnszones?at=mark:none", 404),
+        ("/dnszones?labelSelector=%3D%3D", 422),
+        ("/dnszones?continue=x", 422),
+        ("/events?since=never", 422),
+        ("/events?kind=nonsense", 422),
+        ("/query?name=a..b", 422),
+        ("/query?name=a&client=nobody", 422),
+        ("/explain?name=a&mac=zz", 422),
+        ("/stats/nothing", 404),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(path: str, code: int) -> None:
+    answer = on_api(lambda api: api.ask("GET", path))
+    refused(answer, code, {422: "Invalid", 404: "NotFound"}[code])
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/nothing", "/", "", "//dnszones", "/dnszones/", "/dnszones/a/b/c", "/apitokens", "/secrets",
+     "/namespaces/default", "/namespaces/default/dnszones", "/dnszones/z:nothing", "/../info",
+     "/%2e%2e/info", "/{}", "/dnszones/{name}/x"],
+)  # fmt: skip
+def test_what_is_not_there_is_not_found(path: str) -> None:
+    refused(on_api(lambda api: api.ask("GET", path)), 404, "NotFound")
+
+
+@pytest.mark.parametrize("path", ["/api/v2/info", "/api", "/", "/admin.token", "/metrics"])
+def test_nothing_is_served_outside_of_the_api(path: str) -> None:
+    refused(on_api(lambda api: api.ask("GET", path, prefix="")), 404, "NotFound")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/dnszones", "GET"),
+        ("DELETE", "/dnszones", "GET"),
+        ("TRACE", PATH, "DELETE, GET, PATCH, PUT"),
+        ("OPTIONS", "/info", "GET"),
+        ("GET", "/batch", "POST"),
+    ],
+)
+def test_a_method_that_a_path_does_not_take_is_refused_with_those_that_it_does(
+    method: str, path: str, allowed: str
+) -> None:
+    answer = on_api(lambda api: api.ask(method, path))
+    refused(answer, 405, "MethodNotAllowed")
+    assert answer.headers["Allow"] == allowed
+
+
+# --- how much -------------------------------------------------------------------------------
+
+
+def test_one_token_has_a_hundred_requests_under_way_and_others_are_not_held_up() -> None:
+    async def ask(api: Api) -> tuple[list[int], int, int]:
+        async with api.writer.applying:  # nothing that reads objects goes on
+            held = [asyncio.create_task(api.ask("GET", "/lists")) for _ in range(IN_FLIGHT_MAX)]
+            while sum(api.app._in_flight.values()) < IN_FLIGHT_MAX:  # what the limit counts
+                await asyncio.sleep(0)
+            over = await api.ask("GET", "/info")
+            refused(over, 429, "TooManyRequests")
+            assert over.headers["Retry-After"] == "1"
+            other = (await api.ask("GET", "/info", token="viewer")).code
+        codes = [(await one).code for one in held]
+        return codes, other, (await api.ask("GET", "/info")).code
+
+    codes, other, after = on_api(ask)
+    assert codes == [200] * IN_FLIGHT_MAX
+    assert (other, after) == (200, 200)
+
+
+def test_before_the_log_is_replayed_only_health_is_served() -> None:
+    async def ask(api: Api) -> list[Answer]:
+        api.app._context = None  # as it is until `open`
+        return [
+            await api.ask("GET", "/livez", prefix="", token=""),
+            await api.ask("GET", "/info"),
+            await api.ask("GET", "/info", token=""),
+        ]
+
+    live, info, nobody = on_api(ask)
+    assert live.code == 200
+    for answer in (info, nobody):
+        refused(answer, 503, "Busy")
+        assert answer.headers["Retry-After"] == "1"
+
+
+def test_a_fault_of_ours_in_a_thread_is_no_answer_of_another_shape() -> None:
+    """What the log refuses to say is told as a Status too."""
+
+    async def ask(api: Api) -> Answer:
+        return await api.ask("GET", "/checkpoint")
+
+    refused(on_api(ask), 404, "NotFound")
+
+
+# --- what the log says of it ----------------------------------------------------------------
+
+
+def test_denials_are_events_that_are_counted_and_hold_no_secret() -> None:
+    clock = ManualClock()
+
+    async def ask(api: Api) -> tuple[list[dict[str, Any]], str]:
+        wrong = {"authorization": "Bearer kudurru_admin_" + "f" * 64}
+        for _ in range(50):
+            await api.ask("GET", "/info", token="", headers=wrong, peer="192.0.2.1")
+            await api.ask("DELETE", PATH, token="viewer")
+        clock.advance(600_000_000)
+        await api.ask("GET", "/info", token="", headers=wrong, peer="192.0.2.1")
+        whole = str([(e.body, e.who) for e in api.node.log.read()])
+        return await api.events(AUTH_DENIED), whole
+
+    denials, whole = on_api(ask, clock=clock)
+    assert denials == [
+        {"count": 1, "token": "admin", "why": "unknown"},
+        {"count": 1, "right": "objects.write", "token": "viewer", "why": "right"},
+        {"count": 50, "token": "admin", "why": "unknown"},
+    ]
+    assert "f" * 64 not in whole
+
+
+def test_a_login_is_an_event_once_a_day_for_each_address() -> None:
+    clock = ManualClock()
+
+    async def ask(api: Api) -> list[dict[str, Any]]:
+        for peer in ("127.0.0.1", "127.0.0.1", "192.0.2.7", "127.0.0.1"):
+            await api.ask("GET", "/info", token="viewer", peer=peer)
+        clock.advance(86_400_000_000)
+        await api.ask("GET", "/info", token="viewer")
+        return await api.events(AUTH_LOGIN)
+
+    assert on_api(ask, clock=clock) == [{"token": "viewer"}] * 3
+
+
+def test_a_flood_of_names_and_addresses_is_a_bounded_number_of_events() -> None:
+    async def ask(api: Api) -> tuple[int, int]:
+        for i in range(2_000):
+            headers = {"authorization": f"Bearer kudurru_n{i}_" + "0" * 64}
+            peer = f"2001:db8:{i:x}::1"
+            await api.ask("GET", "/info", token="", headers=headers, peer=peer)
+            await asyncio.sleep(0)
+        return len(await api.events(AUTH_DENIED)), api.access.statistics().denied
+
+    events, denied = on_api(ask)
+    assert denied == 2_000
+    assert events <= 260

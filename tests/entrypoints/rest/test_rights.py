@@ -1,0 +1,321 @@
+"""Every route, asked by every role."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kudurru.domain.access import RIGHTS
+from kudurru.entrypoints.rest.app import all_routes
+from kudurru.entrypoints.rest.routes import Route
+from tests.api import Api, refused, serving
+from tests.entrypoints.rest.shapes import record_set, zone
+
+ROLES = ("viewer", "operator", "admin")
+
+
+BODIES: dict[str, Any] = {
+    "/batch": {},
+    "/restore": {"at": "1", "scope": {"namespace": "default"}},
+    "/undo": {"what": "1", "apply": False},
+    "/marks": {"name": "here"},
+    "/events:redact": {"position": 1, "reason": "x"},
+    "/events:prune": {"before": "1"},
+    "/checkpoint:rotate": {},
+    "/tokens": {"name": "new", "role": "viewer"},
+    "/tsigkeys": {"name": "k", "secret": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="},
+    "/blocking": {"blocks": True},
+}
+
+READS = {"info", "objects.read", "history", "explain", "query", "zones.export", "stats"}
+ADMINS = {
+    "tokens", "tokens.create", "keys", "audit.redact", "audit.prune", "querylog.purge",
+    "settings.write",
+}  # fmt: skip
+
+
+def path_of(route: Route) -> str:
+    path = route.path.replace("{namespace}", "default").replace("{name}", "one")
+    path = path.replace("{subject}", "domains")
+    return path + ("?name=a.example" if any(p.is_needed for p in route.params) else "")
+
+
+async def code_of(api: Api, route: Route, role: str) -> int:
+    body = BODIES.get(route.path, {}) if route.body is not None else None
+    answer = await api.ask(route.method, path_of(route), body, token=role)
+    if answer.code == 403:
+        refused(answer, 403, "Forbidden")
+    return answer.code
+
+
+@pytest.mark.parametrize("route", all_routes(), ids=lambda route: f"{route.method} {route.path}")
+def test_a_route_is_for_the_roles_of_its_right(route: Route, tmp_path: Path) -> None:
+    """Those of the table in the design; what becomes of the request otherwise is told by others."""
+    if route.path == "/queries":
+        allowed = {"operator", "admin"}  # of viewers the privacy level decides
+    elif route.right in READS:
+        allowed = set(ROLES)
+    elif route.right in ADMINS:
+        allowed = {"admin"}
+    else:
+        allowed = {"operator", "admin"}
+
+    async def asked() -> dict[str, int]:
+        async with serving(*ROLES, tmp=tmp_path / "key") as api:
+            return {role: await code_of(api, route, role) for role in ROLES}
+
+    codes = asyncio.run(asked())
+    assert {role for role, code in codes.items() if code != 403} == allowed, codes
+    assert all(code < 500 or code == 503 for code in codes.values()), codes
+
+
+def test_the_first_token_can_only_make_tokens() -> None:
+    async def asked() -> dict[str, int]:
+        async with serving() as api:
+            change, new = api.tokens.bootstrap(_tester(), api.entropy)
+            await api.writer.submit(change)
+            # As at a first start: there is no admin yet.
+            await api.writer.submit(api.tokens.revocation("admin", _tester()))
+            api.token["bootstrap"] = new.token
+            return {
+                f"{route.method} {route.path}": await code_of(api, route, "bootstrap")
+                for route in all_routes()
+                if route.path != "/tokens" or route.method == "GET"
+            } | {
+                "made": (
+                    await api.ask("POST", "/tokens", BODIES["/tokens"], token="bootstrap")
+                ).code
+            }
+
+    codes = asyncio.run(asked())
+    assert codes.pop("made") == 201
+    assert set(codes.values()) == {403}
+
+
+def _making() -> Route:
+    return next(one for one in all_routes() if (one.method, one.path) == ("POST", "/tokens"))
+
+
+def _tester() -> Any:
+    from tests.nodes import TESTER
+
+    return TESTER
+
+
+def test_every_right_of_a_route_is_one_that_somebody_has() -> None:
+    assert {route.right for route in all_routes()} <= RIGHTS["admin"]
+
+
+# --- limits ---------------------------------------------------------------------------------
+
+
+async def filled(api: Api) -> int:
+    """Zones a.example and b.example with a record set each in the namespaces red and blue. The
+    position of that."""
+    objects = [zone("a.example"), zone("b.example")]
+    objects += [
+        record_set(f"{namespace}-{of[0]}", of, namespace)
+        for of in ("a.example", "b.example")
+        for namespace in ("red", "blue")
+    ]
+    done = await api.ask("POST", "/batch", {"apply": objects})
+    assert done.code == 200, done
+    await api.make_token("operator", "red", namespaces=["red"])
+    await api.make_token("operator", "a", zones=["a.example"])
+    await api.make_token("viewer", "both", zones=["a.example"], namespaces=["red"])
+    return int(done.json["position"])
+
+
+async def names(api: Api, path: str, token: str) -> list[str]:
+    answer = await api.ask("GET", path, token=token)
+    assert answer.code == 200, answer
+    return [item["metadata"]["name"] for item in answer.json["items"]]
+
+
+SEEN = {
+    "admin": ["blue-a", "blue-b", "red-a", "red-b"],
+    "red": ["red-a", "red-b"],
+    "a": ["blue-a", "red-a"],
+    "both": ["red-a"],
+}
+
+
+@pytest.mark.parametrize("at", ["", "?at=6"])
+@pytest.mark.parametrize(("token", "seen"), SEEN.items())
+def test_a_list_has_what_its_token_may_see_now_and_then(
+    token: str, seen: list[str], at: str
+) -> None:
+    async def listed() -> list[str]:
+        async with serving() as api:
+            await filled(api)
+            position = api.node.log.head().seq
+            path = "/dnsrecordsets" + (f"?at={position}" if at else "")
+            return sorted(await names(api, path, token))
+
+    assert asyncio.run(listed()) == seen
+
+
+def test_pages_skip_what_may_not_be_seen_and_do_not_name_it() -> None:
+    async def paged() -> list[tuple[list[str], str]]:
+        async with serving() as api:
+            await filled(api)
+            pages, more = [], ""
+            while True:
+                path = (
+                    f"/dnsrecordsets?limit=1&continue={more}" if more else "/dnsrecordsets?limit=1"
+                )
+                answer = await api.ask("GET", path.replace(" ", "%20"), token="both")
+                more = answer.json["metadata"].get("continue", "")
+                pages.append(([i["metadata"]["name"] for i in answer.json["items"]], more))
+                if not more:
+                    return pages
+
+    assert asyncio.run(paged()) == [(["red-a"], "")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/namespaces/blue/dnsrecordsets/blue-b", None),
+        ("GET", "/namespaces/blue/dnsrecordsets/none", None),
+        ("GET", "/namespaces/blue/dnsrecordsets/blue-b?at=8", None),
+        ("GET", "/namespaces/blue/dnsrecordsets/blue-b/problems", None),
+        ("DELETE", "/namespaces/blue/dnsrecordsets/blue-b", None),
+        ("PATCH", "/namespaces/blue/dnsrecordsets/blue-b", {"metadata": {"labels": {"a": "b"}}}),
+        ("GET", "/dnszones/b.example", None),
+        ("GET", "/dnszones/b.example/export", None),
+        ("POST", "/dnszones/b.example:refresh", None),
+    ],
+)
+def test_what_may_not_be_seen_is_refused_as_what_is_not_there(
+    method: str, path: str, body: Any
+) -> None:
+    async def asked() -> None:
+        async with serving() as api:
+            await filled(api)
+            await api.make_token("operator", "limited", zones=["a.example"])
+            refused(await api.ask(method, path, body, token="limited"), 404, "NotFound")
+
+    asyncio.run(asked())
+
+
+@pytest.mark.parametrize(
+    ("token", "method", "path", "body"),
+    [
+        ("red", "PUT", "/namespaces/blue/dnsrecordsets/x", record_set("x", "a.example", "blue")),
+        ("red", "PUT", "/dnszones/c.example", zone("c.example")),
+        ("red", "PUT", "/dnszones/a.example", zone("a.example")),
+        ("red", "DELETE", "/dnszones/a.example", None),
+        ("a", "PUT", "/namespaces/red/dnsrecordsets/x", record_set("x", "b.example", "red")),
+        ("a", "PUT", "/namespaces/red/dnsrecordsets/red-b", record_set("x", "a.example", "red")),
+        ("a", "PUT", "/namespaces/red/dnsrecordsets/red-a", record_set("x", "b.example", "red")),
+        ("a", "PUT", "/dnszones/c.example", zone("c.example")),
+        ("a", "DELETE", "/dnszones/a.example", None),
+        ("a", "POST", "/batch", {"apply": [record_set("x", "b.example", "red")]}),
+        ("a", "POST", "/batch", {"delete": [{"kind": "DNSZone", "name": "a.example"}]}),
+        ("a", "PUT", "/namespaces/red/policies/p", {"spec": {"deny": ["x.example"]}}),
+        ("red", "POST", "/restore", {"at": "FILLED", "scope": {"all": True}, "apply": True}),
+        ("red", "POST", "/restore", {"at": "FILLED", "scope": {"zone": "a.example"}}),
+        ("a", "POST", "/restore", {"at": "FILLED", "scope": {"namespace": "red"}}),
+        ("a", "POST", "/undo", {"what": "FILLED"}),
+        ("red", "GET", "/stats/domains", None),
+        ("a", "PUT", "/blocking", {"blocks": False}),
+        ("a", "GET", "/events/verify", None),
+        ("red", "POST", "/batch", {"force": True}),
+        ("red", "PUT", "/namespaces/red/dnsrecordsets/red-a?force=true",
+         record_set("red-a", "a.example", "red")),
+    ],
+)  # fmt: skip
+def test_a_limited_token_changes_nothing_outside_of_its_limits(
+    token: str, method: str, path: str, body: Any
+) -> None:
+    async def asked() -> None:
+        async with serving() as api:
+            position = await filled(api)
+            if method == "PUT" and "metadata" in body:
+                body["metadata"] = {"name": path.rpartition("/")[2].partition("?")[0]}
+            text = json.dumps(body).replace("FILLED", str(position)).encode() if body else None
+            if path == "/restore":  # so that there is something to restore
+                changed = {"spec": {"defaultTTL": 1}}
+                await api.ask("PATCH", "/dnszones/a.example", changed)
+                await api.ask("DELETE", "/namespaces/red/dnsrecordsets/red-b")
+            before = api.node.objects.position
+            refused(await api.ask(method, path, text, token=token), 403, "Forbidden")
+            facts = [event.type for event in api.node.log.read(before)]
+            assert [type_ for type_ in facts if not type_.startswith("auth.")] == []
+
+    asyncio.run(asked())
+
+
+def test_a_limited_token_works_inside_of_its_limits() -> None:
+    async def asked() -> list[int]:
+        async with serving() as api:
+            position = await filled(api)
+            wanted = record_set("red-a", "a.example", "red")
+            wanted["spec"]["endpoints"][0]["targets"] = ["192.0.2.99"]
+            path = "/namespaces/red/dnsrecordsets/red-a"
+            codes = [(await api.ask("PUT", path, wanted, token=token)).code for token in "a"]
+            codes.append((await api.ask("PUT", path, wanted, token="red")).code)
+            again = {"metadata": {"labels": {"a": "b"}}}
+            patched = await api.ask("PATCH", path, again, token="a")
+            seq = patched.headers["X-Kudurru-Position"]
+            codes.append((await api.ask("POST", "/undo", {"what": seq}, token="a")).code)
+            at = {"at": str(position), "scope": {"objects": ["rs/red/red-a"]}, "apply": True}
+            codes.append((await api.ask("POST", "/restore", at, token="red")).code)
+            changed = {"spec": {"zoneName": "a.example", "defaultTTL": 60}}
+            codes.append((await api.ask("PUT", "/dnszones/a.example", changed, token="a")).code)
+            gone = await api.ask("DELETE", path, token="a")
+            return [*codes, gone.code]
+
+    assert asyncio.run(asked()) == [200, 200, 200, 200, 200, 200]
+
+
+def test_history_shows_what_may_be_seen_and_addresses_to_admins_only() -> None:
+    async def asked() -> dict[str, Any]:
+        async with serving("viewer") as api:
+            await filled(api)
+            return {
+                token: (await api.ask("GET", "/events?limit=100", token=token)).json["items"]
+                for token in ("admin", "viewer", "red", "both")
+            }
+
+    seen = asyncio.run(asked())
+    sources = {token: {event["source"] for event in events} for token, events in seen.items()}
+    assert "api 127.0.0.1" in sources["admin"]
+    assert "api 127.0.0.1" not in sources["viewer"] | sources["red"] | sources["both"]
+    objects = {token: {event["object"] for event in events} for token, events in seen.items()}
+    assert "apitoken/red" in objects["admin"]
+    assert not any("apitoken" in name for name in objects["viewer"])
+    assert objects["both"] == {"dnszone/a.example", "dnsrecordset/red/red-a"}
+    assert "dnsrecordset/red/red-b" in objects["red"]
+    assert "dnsrecordset/blue/blue-a" not in objects["red"]
+
+
+def test_changes_of_what_came_from_elsewhere_are_told_from_nothing() -> None:
+    """A record set that moves into a zone had another content in the other one."""
+
+    async def asked() -> list[dict[str, Any]]:
+        async with serving() as api:
+            await filled(api)
+            moved = record_set("red-b", "a.example", "red")
+            assert (await api.ask("PUT", "/namespaces/red/dnsrecordsets/red-b", moved)).code == 200
+            path = "/events?kind=rs&namespace=red&name=red-b&changes=true"
+            return (await api.ask("GET", path, token="a")).json["items"]  # type: ignore[no-any-return]  # JSON
+
+    events = asyncio.run(asked())
+    assert [event["type"] for event in events] == ["obj.applied.v1"]
+    assert "b.example" not in str(events)
+
+
+@pytest.mark.parametrize(("level", "code"), [(0, 403), (1, 403), (2, 404), (3, 404)])
+def test_a_viewer_reads_the_query_log_where_it_names_nobody(level: int, code: int) -> None:
+    """404: a node in memory has none."""
+
+    async def asked() -> int:
+        async with serving("viewer") as api:
+            api.privacy_level = level
+            return (await api.ask("GET", "/queries", token="viewer")).code
+
+    assert asyncio.run(asked()) == code

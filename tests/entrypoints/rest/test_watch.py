@@ -1,0 +1,155 @@
+"""Watches over HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kudurru.adapters.http_api import Stream
+from kudurru.adapters.memory.clock import ManualClock
+from kudurru.entrypoints.rest import watching
+from kudurru.entrypoints.rest.watching import JSON_LINES, SSE
+from tests.api import Api, refused, serving
+from tests.entrypoints.rest.shapes import record_set, zone
+
+
+def on_api(ask: Callable[[Api], Awaitable[Any]], **how: Any) -> Any:
+    async def asked() -> Any:
+        async with serving("viewer", **how) as api:
+            objects = [zone("a.example"), zone("b.example")]
+            objects += [
+                record_set("one", "a.example", "red"),
+                record_set("two", "b.example", "red"),
+            ]
+            assert (await api.ask("POST", "/batch", {"apply": objects})).code == 200
+            return await ask(api)
+
+    return asyncio.run(asked())
+
+
+async def told(stream: Stream, count: int) -> list[tuple[str, str]]:
+    """Type and name of the next so many events."""
+    return [shown(await anext(stream.parts)) for _ in range(count)]
+
+
+def shown(part: bytes) -> tuple[str, str]:
+    event = json.loads(part.removeprefix(b"data: "))
+    return event["type"], event["object"]["metadata"].get("name", "")
+
+
+async def closed(stream: Stream) -> None:
+    parts: Any = stream.parts
+    await parts.aclose()
+
+
+def test_a_watch_tells_what_is_there_then_what_comes() -> None:
+    async def ask(api: Api) -> list[tuple[str, str]]:
+        stream = await api.watch("/dnsrecordsets?watch=true", token="viewer")
+        assert stream.content_type == JSON_LINES
+        seen = await told(stream, 3)
+        path = "/namespaces/red/dnsrecordsets"
+        await api.ask("PUT", f"{path}/one", record_set("one", "a.example", "red", "192.0.2.9"))
+        await api.ask("PUT", f"{path}/new", record_set("new", "a.example", "red"))
+        await api.ask("DELETE", f"{path}/two")
+        seen += await told(stream, 3)
+        await closed(stream)
+        assert api.context.watches == 0
+        return seen
+
+    assert on_api(ask) == [
+        ("ADDED", "one"), ("ADDED", "two"), ("BOOKMARK", ""),
+        ("MODIFIED", "one"), ("ADDED", "new"), ("DELETED", "two"),
+    ]  # fmt: skip
+
+
+def test_a_watch_goes_on_after_a_version() -> None:
+    async def ask(api: Api) -> list[tuple[str, str]]:
+        listed = (await api.ask("GET", "/dnsrecordsets")).json["metadata"]["resourceVersion"]
+        path = "/namespaces/red/dnsrecordsets/new"
+        await api.ask("PUT", path, record_set("new", "a.example", "red"))
+        stream = await api.watch(f"/dnsrecordsets?watch=true&resourceVersion={listed}")
+        seen = await told(stream, 2)
+        await closed(stream)
+        return seen
+
+    assert sorted(on_api(ask)) == [("ADDED", "new"), ("BOOKMARK", "")]
+
+
+def test_server_sent_events_where_those_are_accepted() -> None:
+    async def ask(api: Api) -> tuple[str, bytes]:
+        stream = await api.watch("/dnszones?watch=true", accept=SSE)
+        part = await anext(stream.parts)
+        await closed(stream)
+        return stream.content_type, part
+
+    kind, part = on_api(ask)
+    assert kind == SSE
+    assert part.startswith(b"data: {")
+    assert part.endswith(b"}\n\n")
+
+
+def test_a_limited_watch_tells_of_what_its_token_may_see_and_of_what_leaves_it() -> None:
+    async def ask(api: Api) -> list[tuple[str, str]]:
+        await api.make_token("viewer", "a", zones=["a.example"])
+        stream = await api.watch("/dnsrecordsets?watch=true", token="a")
+        seen = await told(stream, 2)
+        path = "/namespaces/red/dnsrecordsets"
+        await api.ask("DELETE", f"{path}/two")
+        await api.ask("PUT", f"{path}/one", record_set("one", "b.example", "red"))
+        await api.ask("PUT", f"{path}/one", record_set("one", "b.example", "red", "192.0.2.7"))
+        await api.ask("PUT", f"{path}/one", record_set("one", "a.example", "red"))
+        seen += await told(stream, 2)
+        await closed(stream)
+        return seen
+
+    assert on_api(ask) == [
+        ("ADDED", "one"), ("BOOKMARK", ""), ("DELETED", "one"), ("MODIFIED", "one"),
+    ]  # fmt: skip
+
+
+def test_a_watch_ends_when_its_token_is_revoked() -> None:
+    async def ask(api: Api) -> list[bytes]:
+        stream = await api.watch("/dnszones?watch=true", token="viewer")
+        await told(stream, 3)
+        await api.ask("DELETE", "/tokens/viewer")
+        await api.ask("DELETE", "/dnszones/b.example")  # wakes it; it says that and no more
+        return [part async for part in _at_most(stream, 3)]
+
+    assert len(on_api(ask)) <= 1
+
+
+async def _at_most(stream: Stream, count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        try:
+            yield await anext(stream.parts)
+        except StopAsyncIteration:
+            return
+    raise AssertionError("it goes on")
+
+
+def test_a_quiet_watch_says_where_to_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "BOOKMARK_S", 0.01)
+
+    async def ask(api: Api) -> tuple[list[tuple[str, str]], bool]:
+        stream = await api.watch("/policies?watch=true")
+        first = await anext(stream.parts)
+        await api.ask("DELETE", "/dnszones/b.example")  # nothing of a policy
+        later = await anext(stream.parts)
+        while b'"BOOKMARK"' in later and later == first:
+            later = await anext(stream.parts)
+        await closed(stream)
+        return [shown(first), shown(later)], first != later
+
+    seen, has_moved = on_api(ask)
+    assert seen == [("BOOKMARK", "")] * 2
+    assert has_moved
+
+
+def test_more_watches_than_there_may_be_are_refused() -> None:
+    async def ask(api: Api) -> None:
+        api.context.watches = watching.WATCHES_MAX
+        refused(await api.ask("GET", "/dnszones?watch=true"), 503, "Busy")
+
+    on_api(ask, clock=ManualClock())

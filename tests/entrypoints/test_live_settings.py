@@ -1,0 +1,287 @@
+"""Settings that change: who is told, what is refused, and that nothing is lost."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, StorageFailed
+from kudurru.domain.settings import KEYS, Settings
+from kudurru.domain.settings_changes import SETTINGS_KEY, SettingsChanged, command
+from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
+from kudurru.entrypoints.settings import Sources
+from kudurru.entrypoints.wiring import Node
+from tests.nodes import TESTER, a_change, memory_node
+
+
+def live_on(node: Node, file: Path | None = None, **environ: str) -> LiveSettings:
+    """As at a start of the node; `file` is the settings file."""
+    if file is not None:
+        environ["KUDURRU_SETTINGS_FILE"] = str(file)
+    live = LiveSettings(Sources(None, environ), node.clock)
+    live.take_up(node.log)
+    return live
+
+
+def patch(live: LiveSettings, node: Node, values: dict[str, Any]) -> PatchReply:
+    """What a server does with a patch, by its writer."""
+    planned = live.plan(PatchRequest(set=values), TESTER)
+    if planned.change is None:
+        return planned.reply
+    result = node.commit(planned.change)
+    live.recorded([*node.log.read(result.seq - 1)])
+    return live.finish(planned, result)
+
+
+def test_who_subscribed_is_told_in_order_of_what_concerns_them_and_of_nothing_else() -> None:
+    node = memory_node()
+    live = live_on(node)
+    told: list[tuple[str, int]] = []
+    for name, prefixes in (("a", ["cache", "log"]), ("b", ["cache.maxEntries"]), ("c", ["log"])):
+        live.subscribe(
+            prefixes, lambda s, name=name: told.append((name, s.cache.max_entries))  # type: ignore[misc]  # bound per turn of the loop
+        )  # fmt: skip
+    patch(live, node, {"cache.maxEntries": 5})
+    assert told == [("a", 5), ("b", 5)]
+    patch(live, node, {"cache.maxEntries": 5})
+    assert patch(live, node, {"cache.maxEntries": 5}).seq == 0
+    assert len(told) == 2
+    assert len(list(node.log.read(0))) == 1
+    # A key that waits for a restart is nobody's until then.
+    patch(live, node, {"log.format": "json"})
+    assert len(told) == 2
+    assert live.waiting == ["log.format"]
+    assert live.current.log.format == "text"
+    assert live_on(node).current.log.format == "json"
+
+
+def test_what_a_part_cannot_take_is_refused_and_nothing_has_changed() -> None:
+    node = memory_node()
+    live = live_on(node)
+
+    def refuse(settings: Settings) -> None:
+        if settings.cache.max_entries == 7:
+            raise Invalid("settings", [Cause("cache.maxEntries", "not seven")])
+
+    told: list[Settings] = []
+    live.check(refuse)
+    live.subscribe(["cache"], told.append)
+    with pytest.raises(Invalid, match="not seven"):
+        patch(live, node, {"cache.maxEntries": 7, "cache.minTTL": "1s"})
+    assert told == []
+    assert live.current == live_on(node).current
+    assert not list(node.log.read(0))
+
+
+def test_a_part_that_fails_keeps_no_other_from_its_settings() -> None:
+    node = memory_node()
+    live = live_on(node)
+    told: list[Settings] = []
+
+    def fail(_settings: Settings) -> None:
+        raise ZeroDivisionError
+
+    live.subscribe(["cache"], fail)
+    live.subscribe(["cache"], told.append)
+    patch(live, node, {"cache.maxEntries": 7})
+    assert [settings.cache.max_entries for settings in told] == [7]
+
+
+def test_of_two_who_change_settings_at_once_one_is_asked_to_look_again() -> None:
+    node = memory_node()
+    first, second = live_on(node), live_on(node)
+    plans = [
+        first.plan(PatchRequest(set={"cache.minTTL": "30h", "cache.maxTTL": "40h"}), TESTER),
+        second.plan(PatchRequest(set={"cache.maxTTL": "20h"}), TESTER),
+    ]
+    assert plans[0].change is not None
+    assert plans[1].change is not None
+    node.commit(plans[0].change)
+    with pytest.raises(Conflict):
+        node.commit(plans[1].change)
+
+
+def test_another_node_takes_what_the_log_says() -> None:
+    node = memory_node()
+    here, there = live_on(node), live_on(node)
+    patch(here, node, {"cache.maxEntries": 5})
+    there.recorded([*node.log.read(0)])
+    assert there.current.cache.max_entries == 5
+    late = LiveSettings(Sources(None, {}), node.clock)
+    late.catch_up(node.log)
+    assert late.current.cache.max_entries == 5
+
+
+def test_a_key_of_the_node_is_kept_in_memory_and_recorded() -> None:
+    node = memory_node()
+    live = live_on(node, KUDURRU__NODE__NAME="n1")
+    reply = patch(live, node, {"tls.cert": "file:/a.pem", "tls.key": "file:/a.key"})
+    assert (reply.kept, reply.persisted, reply.seq) == ("memory", False, 1)
+    assert live.current.tls.cert == "/a.pem"
+    assert str(live.resolved.origins["tls.cert"][-1]) == "memory until the next start"
+    assert live_on(node).current.tls.cert == ""
+    event = next(iter(node.log.read(0)))
+    assert json.loads(event.body or b"") == {
+        "changed": {"tls.cert": "file:/a.pem", "tls.key": "file:/a.key"},
+        "kept": "memory",
+        "node": "n1",
+    }
+    with pytest.raises(Invalid, match="change them separately"):
+        patch(live, node, {"tls.cert": "file:/b.pem", "cache.maxEntries": 1})
+
+
+def test_on_kubernetes_the_config_map_owns_the_settings() -> None:
+    node = memory_node()
+    live = live_on(node, KUDURRU__KUBERNETES__ENABLED="true")
+    with pytest.raises(ManagedBy, match="ConfigMap"):
+        patch(live, node, {"cache.maxEntries": 1})
+
+
+def test_a_value_in_the_file_counts_again_once_it_is_set_there(tmp_path: Path) -> None:
+    """What the log said before there was a settings file would cover what is written into it."""
+    node = memory_node()
+    patch(live_on(node), node, {"cache.maxEntries": 5, "cache.minTTL": "1s"})
+    file = tmp_path / "settings.yaml"
+    live = live_on(node, file)
+    assert live.current.cache.max_entries == 5
+    assert patch(live, node, {"cache.maxEntries": 6}).kept == "file"
+    assert live.current.cache.max_entries == 6
+    assert live_on(node, file).current == live.current
+    file.unlink()
+    live.reload()
+    assert live.current.cache.max_entries == KEYS["cache.maxEntries"].default
+    assert live.current.cache.min_ttl.total_seconds() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("settings.yaml", "log: {level: debug}\nratelimit.ipv4: {24: 1}\n"),
+        ("settings.json", '{"log.level": "debug", "ratelimit": {"ipv4": {"24": 1}}}'),
+    ],
+)
+def test_writing_keeps_the_other_keys_of_the_file(tmp_path: Path, name: str, before: str) -> None:
+    node = memory_node()
+    file = tmp_path / name
+    file.write_text(before)
+    (tmp_path / f".{name}.kudurru").write_text("of a process that was killed")
+    live = live_on(node, file)
+    patch(live, node, {"ratelimit.ipv4.32": 7, "blocking.mode": "nodata"})
+    again = live_on(memory_node(), file).current
+    assert again.log.level == "debug"
+    assert again.ratelimit.ipv4 == {24: 1, 32: 7}
+    assert again.blocking.mode == "nodata"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    patch(live, node, {"ratelimit.ipv4": None})
+    assert live_on(memory_node(), file).current.ratelimit.ipv4 == {32: 600, 24: 6000}
+
+
+def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    node = memory_node()
+    live = live_on(node, tmp_path / "none" / "settings.yaml")
+    with pytest.raises(StorageFailed, match="cannot be written: No such file"):
+        patch(live, node, {"cache.maxEntries": 6})
+    toml = tmp_path / "settings.toml"
+    toml.write_text("cache.maxEntries = 5\n")
+    with pytest.raises(Invalid, match="TOML"):
+        patch(live_on(node, toml), node, {"cache.maxEntries": 6})
+    assert not list(node.log.read(0))
+    assert live.current.cache.max_entries == KEYS["cache.maxEntries"].default
+
+
+def test_a_log_of_another_version_keeps_no_server_from_starting(tmp_path: Path) -> None:
+    node = memory_node()
+    values = {"not.known": 1, "log.level": "loud", "cache.maxEntries": 5}
+    fact = SettingsChanged(changed=values, kept="log", values=values)
+    node.commit(a_change(command(fact, 0)))
+    live = live_on(node)
+    assert live.current.cache.max_entries == 5
+    assert live.current.log.level == "info"
+    assert [warning.partition(",")[0] for warning in live.resolved.warnings] == [
+        "log.level",
+        "not.known",
+    ]
+    patch(live, node, {"not.known": None, "log.level": None})
+    assert live.resolved.warnings == ()
+    # Fine when it was set, and not beside what a file says since.
+    patch(live, node, {"cache.minTTL": "5s", "blocking.mode": "nodata"})
+    file = tmp_path / "settings.yaml"
+    file.write_text("cache.maxTTL: 1s\n")
+    found = live_on(node, file)
+    assert found.current.cache.max_ttl.total_seconds() == 1
+    assert found.current.blocking.mode == "nodata"
+    assert "left out beside what the files say" in found.resolved.warnings[0]
+    assert node.log.stream_version(SETTINGS_KEY) == 3
+
+
+def test_files_that_come_to_the_same_change_nothing(tmp_path: Path) -> None:
+    node = memory_node()
+    file = tmp_path / "settings.yaml"
+    file.write_text("cache.maxEntries: 5\n")
+    live = live_on(node, file)
+    told: list[Settings] = []
+    live.subscribe([""], told.append)
+    live.subscribe(["cache"], told.append)
+    assert not live.reload()
+    file.write_text("# the same\ncache: {maxEntries: 5}\n")
+    assert live.reload()
+    assert told == []
+    file.write_text("cache: [\n")
+    live.reload()
+    assert "not YAML" in live.problem
+    assert told == []
+    file.write_text("cache.maxEntries: 5\n")
+    live.reload()
+    assert live.problem == ""
+    assert told == []
+
+
+PATCHES = st.dictionaries(
+    st.sampled_from(["cache.maxEntries", "ratelimit.slip", "ratelimit.ipv4.24", "ratelimit.ipv4"]),
+    st.none() | st.integers(0, 100),
+    min_size=1,
+)
+
+
+@given(st.lists(PATCHES, max_size=5))
+@settings(max_examples=25)
+def test_a_restart_has_the_settings_of_before(patches: list[dict[str, Any]]) -> None:
+    node = memory_node()
+    live = live_on(node)
+    for one in patches:
+        values = {
+            path: {"32": value} if path == "ratelimit.ipv4" and value is not None else value
+            for path, value in one.items()
+        }
+        patch(live, node, values)
+        assert live_on(node).resolved.values == live.resolved.values
+    unset = dict.fromkeys(["cache.maxEntries", "ratelimit.slip", "ratelimit.ipv4"])
+    patch(live, node, unset)
+    assert live.current == live_on(memory_node()).current
+
+
+def test_patches_wait_for_each_other() -> None:
+    async def main() -> None:
+        node = memory_node()
+        live = live_on(node)
+
+        async def submit(change: Any) -> Any:
+            await asyncio.sleep(0)
+            result = node.commit(change)
+            live.recorded([*node.log.read(result.seq - 1)])
+            return result
+
+        replies = await asyncio.gather(
+            *(
+                live.patch(PatchRequest(set={"cache.maxEntries": i}), TESTER, submit)
+                for i in range(1, 6)
+            )
+        )
+        assert [reply.seq for reply in replies] == [1, 2, 3, 4, 5]
+        assert live.current.cache.max_entries == 5
+
+    asyncio.run(main())

@@ -1,0 +1,54 @@
+"""The table of what a node can be asked."""
+
+import asyncio
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+from kudurru.domain.errors import Invalid, NotFound
+from kudurru.domain.events import Who
+from kudurru.entrypoints import rpc
+from kudurru.entrypoints.operations import METHODS, Operations
+from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.writer import Writer
+from tests.nodes import memory_node
+
+WHO = Who(actor="ada", source="socket")
+
+
+def operations(node: Node) -> Operations:
+    """Of a node without listeners: enough for what reads and writes objects."""
+    absent: Any = None
+    return Operations(
+        node=node, writer=Writer(node), pipeline=absent, resolving=absent, lists=absent,
+        keyring=absent, tokens=absent, inbound=absent, snapshots=absent, neighbours=absent,
+        query_log=None,
+    )  # fmt: skip
+
+
+def test_what_the_client_asks_is_what_can_be_asked() -> None:
+    asked = re.findall(r'_(?:call|send)\(\[?"([a-z-]+)"', inspect.getsource(rpc.RemoteService))
+    assert set(asked) == set(METHODS)
+
+
+def test_every_operation_is_in_the_table() -> None:
+    public = {f for name, f in inspect.getmembers(Operations, inspect.isfunction) if name[0] != "_"}
+    assert public - {Operations.handle} == set(METHODS.values())
+
+
+def test_what_is_no_method_is_refused() -> None:
+    with pytest.raises(Invalid, match="unknown method 'no-such'"):
+        asyncio.run(operations(memory_node()).handle("no-such", None, WHO))
+
+
+@pytest.mark.parametrize("key", [None, 7, "DNSZone", "NoSuchKind//a", ["DNSZone//a"]])
+def test_what_is_no_key_is_refused(key: object) -> None:
+    with pytest.raises(Invalid, match="is no key of an object"):
+        asyncio.run(operations(memory_node()).handle("get", key, WHO))
+
+
+def test_a_purge_without_a_query_log_says_so() -> None:
+    with pytest.raises(NotFound, match="keeps no query log"):
+        asyncio.run(operations(memory_node()).handle("purge-queries", None, WHO))
