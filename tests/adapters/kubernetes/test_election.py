@@ -424,6 +424,50 @@ def test_a_stop_that_comes_with_the_win_gives_the_lease_back() -> None:
     play(scene)
 
 
+def test_a_stop_before_the_lease_of_the_dead_was_taken_clears_it() -> None:
+    async def scene(world: World, arena: Arena, node: Callable[..., Node]) -> None:
+        a = node("a")
+        await arena.until("a")
+        await a.crash()
+        await asyncio.sleep(16)
+        held = [True]
+
+        def delay(verb: str, plural: str) -> bool:
+            return verb == "update" and bool(held) and held.pop()
+
+        world.api.late = delay
+        again = node("a", seed=99)
+        await asyncio.sleep(0.5)
+        await again.stop()
+        assert not held
+        assert lease(world)["spec"]["holderIdentity"] == ""
+
+    play(scene)
+
+
+def test_a_lease_that_is_gone_at_the_end_is_no_fault_and_stays_gone() -> None:
+    async def scene(world: World, arena: Arena, node: Callable[..., Node]) -> None:
+        a = node("a")
+        await arena.until("a")
+        await world.people.request("DELETE", LEASE)
+        await a.stop()
+        assert not world.api.objects("leases")
+
+    play(scene)
+
+
+def test_giving_it_back_takes_five_seconds_at_most() -> None:
+    async def scene(world: World, arena: Arena, node: Callable[..., Node]) -> None:
+        a = node("a")
+        await arena.until("a")
+        a.link.cut()
+        begun = world.now_s
+        await a.stop()
+        assert world.now_s - begun <= 5
+
+    play(scene)
+
+
 @pytest.mark.parametrize(
     ("name", "namespace", "pod", "timings"),
     [
