@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, StorageFailed
@@ -247,7 +247,8 @@ PATCHES = st.dictionaries(
 )
 
 
-@given(st.lists(PATCHES, max_size=8))
+@given(st.lists(PATCHES, max_size=5))
+@settings(max_examples=25)
 def test_a_restart_has_the_settings_of_before(patches: list[dict[str, Any]]) -> None:
     node = memory_node()
     live = live_on(node)
