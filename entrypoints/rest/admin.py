@@ -10,8 +10,10 @@ from kudurru import __version__
 from kudurru.adapters.http_api import Reply
 from kudurru.adapters.http_ops import Response
 from kudurru.domain.errors import Cause, Invalid
+from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
-from kudurru.entrypoints.rest.calls import Call, Param
+from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
+from kudurru.entrypoints.rest.calls import JSON, MERGE_PATCH, Call, Param
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Status, encoded, success
 from kudurru.entrypoints.service import because, read_info
@@ -34,6 +36,17 @@ class KeyBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return f"KeyBody({self.name!r})"
 
 
+class SettingRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A setting, and where its value came from. `running` is what runs until the restart."""
+
+    key: str
+    value: Any
+    source: str
+    changes: str  # "at once" or "at restart"
+    scope: str
+    running: Any = None
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a node is and holds, and who asks."""
 
@@ -52,6 +65,21 @@ def routes() -> Iterator[Route]:
         method="GET", path="/info", right="info", handler=info, tag="node",
         about="What this node is, and who you are to it.", reply=NodeInfo,
         params=(Param("digests", "switch", "With digests of every view; takes long."),),
+    )  # fmt: skip
+    yield Route(
+        method="GET", path="/doctor", right="doctor", handler=doctor, tag="node",
+        about="What is wrong with this node, or soon will be.", reply=Report,
+    )  # fmt: skip
+    yield Route(
+        method="GET", path="/settings", right="settings.read", handler=read_settings,
+        tag="settings", about="Every setting, and where its value came from.",
+        reply=list[SettingRow],
+    )  # fmt: skip
+    yield Route(
+        method="PATCH", path="/settings", right="settings.write", handler=patch_settings,
+        tag="settings", about="Set keys by their dotted paths; null takes back what was set so.",
+        params=(_REASON,), body={"type": "object"}, body_types=(MERGE_PATCH, JSON),
+        reply=PatchReply,
     )  # fmt: skip
     yield Route(
         method="GET", path="/tokens", right="tokens", handler=list_tokens, tag="tokens",
@@ -95,6 +123,23 @@ async def info(call: Call) -> NodeInfo:
         namespaces=list(rights.namespaces),
         zones=list(rights.zones),
     )
+
+
+async def doctor(call: Call) -> Any:
+    rights = call.principal.rights
+    return await call.context.operate("doctor", f"role {rights.role}", call.who)
+
+
+async def read_settings(call: Call) -> Any:
+    return await call.context.operate("settings", None, call.who)
+
+
+async def patch_settings(call: Call) -> Any:
+    patch = call.document(MERGE_PATCH, JSON)
+    if not isinstance(patch, dict):
+        raise Invalid("body", [Cause("", "an object of keys and values")])
+    request = PatchRequest(set=patch, reason=call.text("reason"))
+    return await call.context.operate("settings-patch", msgspec.to_builtins(request), call.who)
 
 
 async def list_tokens(call: Call) -> list[TokenState]:

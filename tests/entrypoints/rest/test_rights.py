@@ -32,6 +32,7 @@ BODIES: dict[str, Any] = {
 READS = {"info", "objects.read", "history", "explain", "query", "zones.export", "stats"}
 ADMINS = {
     "tokens", "tokens.create", "keys", "audit.redact", "audit.prune", "querylog.purge",
+    "settings.write",
 }  # fmt: skip
 
 
