@@ -15,9 +15,11 @@ from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import API_TOKEN, KINDS, TSIG_KEY
 from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.list_service import ListRow
+from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
 from kudurru.entrypoints.rest.objects import BatchReply
 from kudurru.entrypoints.rest.status import Status, error_from
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
@@ -126,6 +128,17 @@ class ApiService:
     def export(self, zone: str, *, at: str = "") -> list[str]:
         given = self._given("GET", f"/dnszones/{quote(zone, safe='')}/export", _at(at))
         return given.body.decode().splitlines(keepends=True)
+
+    def settings(self) -> list[dict[str, Any]]:
+        return self._call("GET", "/settings")  # type: ignore[no-any-return]  # JSON
+
+    def patch_settings(self, request: PatchRequest) -> PatchReply:
+        params = {"reason": request.reason} if request.reason else {}
+        found = self._call("PATCH", "/settings", params, body=request.set)
+        return msgspec.convert(found, PatchReply)
+
+    def doctor(self) -> Report:
+        return msgspec.convert(self._call("GET", "/doctor"), Report)
 
     def refresh_zone(self, zone: str) -> str:
         done = self._call("POST", f"/dnszones/{quote(zone, safe='')}:refresh")

@@ -15,6 +15,7 @@ from kudurru.domain.errors import NotFound
 from kudurru.domain.events import Who
 from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.doctor_report import Report, report
 from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.rest.app import RestApp
@@ -51,6 +52,11 @@ class Nothing:
         raise NotFound(f"a node in memory has no {name}")
 
 
+async def examine(who: str) -> Report:
+    del who
+    return report("memory", [])
+
+
 class Api:
     """A node with an API, and one token of each role: `token["viewer"]`."""
 
@@ -71,6 +77,8 @@ class Api:
             lists=nothing,
             keyring=Keyring(node, box) if box else nothing,
             tokens=self.tokens,
+            settings=nothing,
+            examine=examine,
             inbound=nothing,
             snapshots=nothing,
             neighbours=FixedNeighbours(),

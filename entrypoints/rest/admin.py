@@ -10,8 +10,10 @@ from kudurru import __version__
 from kudurru.adapters.http_api import Reply
 from kudurru.adapters.http_ops import Response
 from kudurru.domain.errors import Cause, Invalid
+from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
-from kudurru.entrypoints.rest.calls import Call, Param
+from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
+from kudurru.entrypoints.rest.calls import JSON, MERGE_PATCH, Call, Param
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Status, encoded, success
 from kudurru.entrypoints.service import because, read_info
@@ -54,6 +56,24 @@ def routes() -> Iterator[Route]:
         params=(Param("digests", "switch", "With digests of every view; takes long."),),
     )  # fmt: skip
     yield Route(
+        method="GET", path="/doctor", right="doctor", handler=doctor, tag="node",
+        about="What is right and wrong with this node, and what to do.", reply=Report,
+    )  # fmt: skip
+    yield Route(
+        method="GET", path="/settings", right="settings.read", handler=settings, tag="node",
+        about="Every setting, its value, and where that came from.", reply=list[dict[str, Any]],
+    )  # fmt: skip
+    yield Route(
+        method="PATCH", path="/settings", right="settings.write", handler=patch_settings,
+        about="Change settings, by their dotted paths; null takes back what was set this way.",
+        tag="node", params=(_REASON,), body={"type": "object"}, body_types=(JSON, MERGE_PATCH),
+        reply=PatchReply,
+    )  # fmt: skip
+    yield Route(
+        method="GET", path="/node/config", right="settings.read", handler=node_config, tag="node",
+        about="The settings that belong to this node alone.", reply=list[dict[str, Any]],
+    )  # fmt: skip
+    yield Route(
         method="GET", path="/tokens", right="tokens", handler=list_tokens, tag="tokens",
         about="Tokens, without what they are.", reply=list[TokenState],
     )  # fmt: skip
@@ -80,6 +100,28 @@ def routes() -> Iterator[Route]:
         tag="TSIG keys", about="Take a TSIG key away, secret and all.", params=(_REASON,),
         reply=Status,
     )  # fmt: skip
+
+
+async def settings(call: Call) -> Any:
+    return await call.context.operate("settings", None, call.who)
+
+
+async def node_config(call: Call) -> Any:
+    rows = await call.context.operate("settings", None, call.who)
+    return [row for row in rows if row["scope"] == "node"]
+
+
+async def patch_settings(call: Call) -> Any:
+    changes = call.document(JSON, MERGE_PATCH)
+    if not isinstance(changes, dict) or not changes:
+        fault = 'keys and values, such as {"cache.maxEntries": 1000}; null takes a key back'
+        raise Invalid("settings", [Cause("", fault)])
+    request = msgspec.to_builtins(PatchRequest(set=changes, reason=call.text("reason")))
+    return await call.context.operate("settings-patch", request, call.who)
+
+
+async def doctor(call: Call) -> Any:
+    return await call.context.operate("doctor", call.principal.rights.role, call.who)
 
 
 async def info(call: Call) -> NodeInfo:
