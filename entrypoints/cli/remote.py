@@ -20,8 +20,8 @@ ABLE = frozenset({
     "apply", "blocking status", "blocking enable", "blocking disable", "cache flush",
     "cache stats", "delete", "describe", "explain", "get", "history", "list status",
     "list refresh", "query", "token create", "token list", "token revoke", "tsig create",
-    "tsig list", "tsig revoke", "undo", "zone export", "zone refresh", "audit mark", "config set", "config unset",
-    "audit redact",
+    "tsig list", "tsig revoke", "undo", "zone export", "zone refresh", "audit mark",
+    "audit redact", "config set", "config unset",
 })  # fmt: skip
 """Commands that ask a `Service`, and nothing else."""
 

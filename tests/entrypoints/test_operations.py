@@ -24,7 +24,7 @@ def operations(node: Node) -> Operations:
     return Operations(
         node=node, writer=Writer(node), pipeline=absent, resolving=absent, lists=absent,
         keyring=absent, tokens=absent, inbound=absent, snapshots=absent, neighbours=absent,
-        query_log=None,
+        query_log=None, settings=absent, examine=absent,
     )  # fmt: skip
 
 
