@@ -12,6 +12,7 @@ import msgspec
 
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, KINDS
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.settings_changes import SETTINGS_KEY
 
 Role = Literal["viewer", "operator", "admin", "bootstrap"]
 
@@ -77,6 +78,8 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
         """Whether an object, or an event, may be read. Zones themselves can be seen by who may
         write record sets in some namespace: they are what those refer to."""
         kind = KINDS.get(ref_of(key).kind)
+        if key == SETTINGS_KEY:
+            return self.may("settings.read")
         if kind is None:
             return not self.is_limited
         if kind.is_internal:

@@ -14,6 +14,9 @@ from kudurru.domain.objects import Key
 Position = NewType("Position", int)
 """A seq of the log: 1 for the first event, no gaps. 0 means before the first."""
 
+POSITION_MAX = 2**53 - 1
+"""The largest that anybody may name: larger ones are no numbers in JSON, nor in a database."""
+
 OBJECT_APPLIED = "obj.applied.v1"
 OBJECT_STATUS = "obj.status.v1"
 OBJECT_DELETED = "obj.deleted.v1"

@@ -6,7 +6,7 @@ or nothing is.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,7 +14,7 @@ from kudurru.domain import mass_change, restore
 from kudurru.domain.commands import Command
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, NotFound
-from kudurru.domain.events import Position, Recorded, Who
+from kudurru.domain.events import POSITION_MAX, Position, Recorded, Who
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S
@@ -23,7 +23,7 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.domain.reconcile.zones import next_serial
 from kudurru.domain.restore import Begun, Plan, Scope, Step
-from kudurru.domain.targets import check_kept
+from kudurru.domain.targets import check_kept, position_in
 from kudurru.entrypoints.wiring import Change, Guard
 from kudurru.projections import as_of
 
@@ -33,7 +33,7 @@ CONFLICTS_SHOWN = 10
 class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Bring a scope back to a position, or go on with a restore that was cut off (`resume`)."""
 
-    target: int = 0
+    target: Annotated[int, msgspec.Meta(ge=0, le=POSITION_MAX)] = 0
     scope: Scope = Scope()
     resume: str = ""
     plan_digest: str = ""  # of the plan that was agreed to; empty: any
@@ -99,7 +99,7 @@ def plan_undo(log: EventLog, what: str) -> Plan:
 
 
 def _what_to_undo(log: EventLog, what: str) -> tuple[str, Iterator[Recorded]]:
-    if what.isascii() and what.isdigit():
+    if position_in(what) is not None:
         event = log.get(int(what))
         if event is None:
             check_kept(Position(int(what)), log)

@@ -6,6 +6,7 @@ of it; there is no step in between to recover from.
 """
 
 from datetime import timedelta
+from typing import Annotated
 
 import msgspec
 
@@ -21,6 +22,7 @@ from kudurru.domain.events import (
     OBJECT_MOVED,
     OBJECT_STATUS,
     PAYLOAD_REDACTED,
+    POSITION_MAX,
     PRUNING_KEY,
     REDACTION_KEY,
     ChangeSet,
@@ -42,13 +44,13 @@ OTHERS_SHOWN = 20
 
 
 class RedactRequest(msgspec.Struct, frozen=True, kw_only=True):
-    seq: int
+    seq: Annotated[int, msgspec.Meta(ge=1, le=POSITION_MAX)]
     who: bool = False  # the person and the reason, else the object
     reason: str
 
 
 class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    before: int  # position; older rows go
+    before: Annotated[int, msgspec.Meta(ge=0, le=POSITION_MAX)]  # position; older rows go
     dry_run: bool = False
     reason: str = ""
 

@@ -7,7 +7,7 @@ that an object which moves meanwhile is refused and not written.
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -100,7 +100,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     dry_run: bool = False
     reason: str = ""
     allow_mass_change: bool = False
-    imported_serials: dict[str, int] = {}
+    imported_serials: dict[str, Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]] = {}
     is_versioned: bool = False
 
 

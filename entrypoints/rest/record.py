@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from kudurru.domain import targets
 from kudurru.domain.access import Rights
 from kudurru.domain.errors import Busy, Cause, Invalid, NotFound
-from kudurru.domain.events import Position, Recorded
+from kudurru.domain.events import POSITION_MAX, Position, Recorded
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
 from kudurru.domain.kinds.registry import kind_by_word
 from kudurru.domain.objects import Key, key_of, ref_of
@@ -75,7 +75,7 @@ class RestoreBody(
     """Bring objects back to a moment. Without `apply` it is planned, and nothing is written."""
 
     at: str = ""
-    before_event: int | None = None
+    before_event: Annotated[int, msgspec.Meta(ge=1, le=POSITION_MAX)] | None = None
     resume: str = ""
     scope: ScopeRequest = ScopeRequest()
     apply: bool = False
@@ -105,7 +105,7 @@ class At(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RedactBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    position: int
+    position: Annotated[int, msgspec.Meta(ge=1, le=POSITION_MAX)]
     part: Literal["body", "who"] = "body"
     reason: str
 

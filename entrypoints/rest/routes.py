@@ -47,7 +47,7 @@ class Router:
                 node = node.setdefault("{}" if segment.startswith("{") else segment, {})
             methods = node.setdefault("", {})
             assert route.method not in methods, f"{route.method} {route.path} is there twice"
-            methods[route.method] = route
+            methods[route.method] = route, _places(route.path)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route, and the names of its path. Raises: NotFound, WrongMethod, BadRequest."""
@@ -55,14 +55,13 @@ class Router:
         methods = self._walk(self._tree, given) if path.startswith(f"{PREFIX}/") else None
         if methods is None:
             raise NotFound("nothing is served at this path; /api/v1/openapi.json says what is")
-        route = methods.get("GET" if method == "HEAD" else method)
-        if route is None:
+        found = methods.get("GET" if method == "HEAD" else method)
+        if found is None:
             raise WrongMethod(methods)
-        names = [part for part in segments(route.path) if part.startswith("{")]
-        values = [g for g, p in zip(given, segments(route.path), strict=True) if p[:1] == "{"]
-        return route, {name[1:-1]: value for name, value in zip(names, values, strict=True)}
+        route, places = found
+        return route, {name: given[place] for name, place in places}
 
-    def _walk(self, node: Mapping[str, Any], given: list[str]) -> dict[str, Route] | None:
+    def _walk(self, node: Mapping[str, Any], given: list[str]) -> "dict[str, _Found] | None":
         if not given:
             return node.get("")
         if "" in given:
@@ -73,6 +72,15 @@ class Router:
                 if found is not None:
                     return found
         return None
+
+
+_Places = tuple[tuple[str, int], ...]
+_Found = tuple[Route, _Places]
+
+
+def _places(path: str) -> _Places:
+    """Names of a path, and which segments they are."""
+    return tuple((part[1:-1], i) for i, part in enumerate(segments(path)) if part[:1] == "{")
 
 
 def segments(path: str) -> list[str]:

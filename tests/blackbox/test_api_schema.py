@@ -1,9 +1,12 @@
 """The API against its own OpenAPI document, by a program that knows nothing else of it."""
 
+import http.client
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,16 +23,38 @@ CHECKS = (
 )  # fmt: skip
 
 
+def document_of(address: str) -> Any:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    connection.request("GET", "/api/v1/openapi.json")
+    document = json.loads(connection.getresponse().read())
+    connection.close()
+    return document
+
+
+def without_streams(document: Any) -> Any:
+    """A watch has no end."""
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["parameters"] = [
+                one
+                for one in operation.get("parameters", ())
+                if one["name"] not in ("watch", "resourceVersion")
+            ]
+    return document
+
+
 def test_thousands_of_calls_find_no_fault_and_no_answer_of_another_shape(tmp_path: Path) -> None:
     """schemathesis makes requests of the document's shapes, and of none; every answer has to be
     one that the document has. The log is whole afterwards, and its views are as replayed."""
     data = tmp_path / "data"
     made = command("token", "create", "root", "--role", "admin", "--data", data, "-o", "json")
     with serving(data, "--demo") as server:
-        url = f"http://{server.addresses['http']}/api/v1/openapi.json"
+        address = server.addresses["http"]
+        file = tmp_path / "openapi.json"
+        file.write_text(json.dumps(without_streams(document_of(address))))
         done = subprocess.run(
             [
-                sys.executable, "-m", "schemathesis.cli", "run", url,
+                sys.executable, "-m", "schemathesis.cli", "run", str(file), "--url", f"http://{address}/",
                 "--header", f"Authorization: Bearer {made.json()['token']}",
                 "--checks", ",".join(CHECKS),
                 "--phases", "coverage,fuzzing",
@@ -40,10 +65,9 @@ def test_thousands_of_calls_find_no_fault_and_no_answer_of_another_shape(tmp_pat
                 "--generation-database", "none",
                 "--suppress-health-check", "all",
                 "--no-color",
-                # Streams have no end; a key that rotates and a log that shrinks have effects that
-                # the other checks stumble over.
-                "--exclude-path-regex", "(checkpoint:rotate|events:prune|events:redact)$",
-                "--exclude-operation-id", "delete-tokens-name",
+                "--exclude-operation-id", "delete-tokens-name",  # its own may be among them
+                "--exclude-operation-id", "patch-settings",  # could switch off what is tried
+                "--exclude-operation-id", "post-query",  # it makes no DNS messages
             ],
             capture_output=True, text=True, timeout=MINUTES * 60, cwd=tmp_path, check=False,
             env=environment(),

@@ -73,6 +73,8 @@ def test_a_start_writes_nothing_that_a_command_on_the_directory_has_written(
     change: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
+    with serving(data):
+        pass  # the first start makes the first token
     file = write_json(tmp_path / "a.json", zone("home.arpa"), FIRST, SECOND, policy(deny=["a.b"]))
     assert command("apply", "-f", file, "--data", data).code == 0
     assert ready("rs", "second", data) == ("False", "Duplicated")

@@ -309,6 +309,33 @@ def test_a_method_that_a_path_does_not_take_is_refused_with_those_that_it_does(
     assert answer.headers["Allow"] == allowed
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/events:redact", {"position": 10**30, "reason": "x"}, 422),
+        ("/events:redact", {"position": 2**63, "reason": "x"}, 422),
+        ("/events:redact", {"position": -1, "reason": "x"}, 422),
+        ("/restore", {"beforeEvent": 10**30, "scope": {"kind": "rs"}}, 422),
+        ("/restore", {"at": "9" * 30, "scope": {"kind": "rs"}}, 422),
+        ("/undo", {"what": "9" * 30}, 404),
+        ("/events:prune", {"before": "9" * 30}, 422),
+        ("/batch", {"importedSerials": {"z": 2**32}}, 422),
+        ("/batch", {"importedSerials": {"z": 10**30}}, 422),
+        ("/tokens", {"name": "x", "role": "viewer", "lifetimeSeconds": 10**30}, 422),
+    ],
+)
+def test_a_number_that_no_database_holds_reaches_none(path: str, body: Any, code: int) -> None:
+    """One would end the writer, and the server with it."""
+
+    async def ask(api: Api) -> tuple[Answer, int]:
+        answer = await api.ask("POST", path, body)
+        return answer, (await api.ask("PUT", PATH, BODY)).code
+
+    answer, after = on_api(ask)
+    refused(answer, code, {422: "Invalid", 404: "NotFound"}[code])
+    assert after == 201
+
+
 # --- how much -------------------------------------------------------------------------------
 
 

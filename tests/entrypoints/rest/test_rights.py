@@ -27,12 +27,13 @@ BODIES: dict[str, Any] = {
     "/tokens": {"name": "new", "role": "viewer"},
     "/tsigkeys": {"name": "k", "secret": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="},
     "/blocking": {"blocks": True},
+    "/settings": {"cache.maxEntries": 5},
 }
 
 READS = {"info", "objects.read", "history", "explain", "query", "zones.export", "stats"}
 ADMINS = {
-    "tokens", "tokens.create", "keys", "audit.redact", "audit.prune", "querylog.purge",
     "settings.write",
+    "tokens", "tokens.create", "keys", "audit.redact", "audit.prune", "querylog.purge",
 }  # fmt: skip
 
 

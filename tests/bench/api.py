@@ -1,0 +1,160 @@
+"""Writes through the API: 32 clients that apply record sets, one after the other each.
+
+    python -m tests.bench.api [--seconds 5] [--clients 32]
+
+Beside it, in order: the log alone with groups as large as those clients make them, and the writer
+without HTTP (decide, append, views). The log is SQLite on this disk and syncs as it always does.
+Prints figures, asserts nothing; the goal is a quarter of the log alone. CPU is that of the process
+that has the log: it tells on a busy machine too.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.data_dir import open_data_dir
+from kudurru.adapters.sockets import split_address
+from kudurru.domain.commands import Apply
+from kudurru.domain.events import OBJECT_APPLIED, ChangeSet, Event, Who
+from kudurru.domain.objects import key_of
+from kudurru.entrypoints.log_place import open_event_log
+from kudurru.entrypoints.service import manifest_from_wire
+from kudurru.entrypoints.wiring import Change, Node
+from kudurru.entrypoints.writer import Writer
+from tests.blackbox.program import command, records, serving, zone
+
+WHO = Who(actor="token:bench", source="api 127.0.0.1")
+ZONE = "bench.example"
+LINE = "{:<32}{:>7.0f} applies/s   p50 {:6.1f} ms   p99 {:6.1f} ms   {:4.0f} us CPU each"
+
+
+def document(i: int) -> dict[str, Any]:
+    target = f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}"
+    return records(f"h{i}", ZONE, (f"h{i}.{ZONE}", "A", target))
+
+
+def show(name: str, took_s: float, waits_s: list[float], cpu_s: float) -> float:
+    rate = len(waits_s) / took_s
+    waits_s.sort()
+    p50, p99 = (waits_s[int(len(waits_s) * part)] * 1000 for part in (0.5, 0.99))
+    each_us = cpu_s / len(waits_s) * 1e6
+    print(LINE.format(name, rate, p50, p99, each_us), flush=True)
+    return rate
+
+
+def log_alone(folder: Path, clients: int, seconds: float) -> float:
+    log = open_event_log(open_data_dir(folder, create=True), create=True)
+    body = json.dumps(document(1)["spec"]).encode()
+    waits, i, started, cpu_s = [], 0, time.perf_counter(), time.process_time()
+    while (now := time.perf_counter()) - started < seconds:
+        group = []
+        for _ in range(clients):
+            key = key_of("DNSRecordSet", "default", f"h{i}")
+            event = Event(OBJECT_APPLIED, key, 1, f"default/{ZONE}", "kudurru", body)
+            group.append(ChangeSet((event,), WHO))
+            i += 1
+        log.append(group, time.time_ns() // 1000)
+        waits += [time.perf_counter() - now] * clients
+    took_s = time.perf_counter() - started
+    log.close()
+    return show(f"log alone, groups of {clients}", took_s, waits, time.process_time() - cpu_s)
+
+
+async def writer_alone(folder: Path, clients: int, seconds: float) -> float:
+    log = open_event_log(open_data_dir(folder, create=True), create=True)
+    node = Node(log, SystemClock(), SystemEntropy())
+    writer = Writer(node)
+    running = asyncio.create_task(writer.run())
+    await writer.submit(_change(zone(ZONE)))
+    waits: list[float] = []
+    until = time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        i = number
+        while (began := time.perf_counter()) < until:
+            await writer.submit(_change(document(i)))
+            waits.append(time.perf_counter() - began)
+            i += clients
+
+    started, cpu_s = time.perf_counter(), time.process_time()
+    await asyncio.gather(*map(client, range(clients)))
+    took_s = time.perf_counter() - started
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    log.close()
+    return show("writer: decide, append, views", took_s, waits, time.process_time() - cpu_s)
+
+
+def _change(value: dict[str, Any]) -> Change:
+    return Change(commands=(Apply(manifest=manifest_from_wire(value), manager="kudurru"),), who=WHO)
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def over_http(address: str, pid: int, token: str, clients: int, seconds: float) -> float:
+    waits: list[float] = []
+    host, port = split_address(address)
+    until = time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        reader, writer = await asyncio.open_connection(host, port)
+        i = number
+        while (began := time.perf_counter()) < until:
+            writer.write(_request(token, i))
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 20"), head
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
+            waits.append(time.perf_counter() - began)
+            i += clients
+        writer.close()
+
+    started, cpu_s = time.perf_counter(), cpu_of(pid)
+    await asyncio.gather(*map(client, range(clients)))
+    took_s = time.perf_counter() - started
+    return show("API: PUT over HTTP", took_s, waits, cpu_of(pid) - cpu_s)
+
+
+def _request(token: str, i: int) -> bytes:
+    body = json.dumps(document(i)).encode()
+    path = f"/api/v1/namespaces/default/dnsrecordsets/h{i}"
+    return (
+        f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--clients", type=int, default=32)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        alone = log_alone(folder / "log", options.clients, options.seconds)
+        asyncio.run(writer_alone(folder / "writer", options.clients, options.seconds))
+        data, file = folder / "api", folder / "zone.json"
+        file.write_text(json.dumps(zone(ZONE)))
+        assert command("apply", "-f", file, "--data", data).code == 0
+        token = command(
+            "token", "create", "bench", "--role", "operator", "--data", data, "-o", "json"
+        ).json()["token"]
+        with serving(data) as server:
+            address = server.addresses["http"]
+            load = over_http(address, server.process.pid, token, options.clients, options.seconds)
+            rate = asyncio.run(load)
+        print(f"the API is at {100 * rate / alone:.0f} % of the log alone  (goal 25 %)")
+
+
+if __name__ == "__main__":
+    main()
