@@ -23,6 +23,7 @@ from kudurru.domain.dns.lookup import (
 )
 from kudurru.domain.dns.message_reader import Message
 from kudurru.domain.dns.names import BadName, Name
+from kudurru.domain.dns.tsig import LATE_S, SeenSignatures
 from kudurru.domain.dns.update import Update, UpdateRefused
 from kudurru.domain.errors import Conflict, KudurruError
 from kudurru.domain.events import Recorded, Who
@@ -67,13 +68,6 @@ class _Waiting(NamedTuple):
     answer: Later[int]
 
 
-class _Signed(msgspec.Struct):
-    """What a key signed last: the time, and the MACs of all with that time."""
-
-    time_s: int
-    macs: set[bytes]
-
-
 class Updates:
     """`answer` is called by the pipeline, `heard` is told of events, `run` is one task."""
 
@@ -82,7 +76,7 @@ class Updates:
         self._writer = writer
         self._keyring = keyring
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(WAITING_MAX)
-        self._signed: dict[Name, _Signed] = {}
+        self._signed: dict[Name, SeenSignatures] = {}
         # What was signed before this process began may have been carried out by the one before.
         self._since_s = node.clock.now_us() // 1_000_000
         self._answered: Counter[str] = Counter()
@@ -130,9 +124,7 @@ class Updates:
             if who.actor != event.manager or time_s is None:
                 continue  # somebody else in the name of the manager
             with suppress(BadName):
-                last = self._last(names.key(names.from_text(name)))
-                if time_s > last.time_s:
-                    last.time_s, last.macs = time_s, set()
+                self._signed_with(names.key(names.from_text(name))).heard(time_s)
 
     async def run(self) -> NoReturn:
         try:
@@ -245,25 +237,16 @@ class Updates:
         return Change(commands=tuple(commands), who=who, guard=guard)
 
     def _check_fresh(self, key: Name, opened: Opened) -> None:
-        """An update that was seen already is not carried out again: none that was signed before
-        the last of its key, or with the same octets in its second. Raises: UpdateRefused."""
-        time_s, mac = opened.signed_s, opened.mac
-        last = self._last(key)
-        if time_s < last.time_s or (time_s == last.time_s and mac in last.macs):
-            raise UpdateRefused(REFUSED, "it was signed no later than the last of its key")
-        if time_s > last.time_s:
-            last.time_s, last.macs = time_s, set()
-        last.macs.add(mac)
+        """An update that was seen already is not carried out again. Raises: UpdateRefused."""
+        if not self._signed_with(key).take(opened.signed_s, opened.mac):
+            fault = f"it was seen already, or signed more than {LATE_S} s before another of its key"
+            raise UpdateRefused(REFUSED, fault)
 
-    def _last(self, key: Name) -> _Signed:
-        last = self._signed.get(key)
-        if last is None:
-            last = self._signed[key] = _Signed(self._since_s, set())
-        return last
+    def _signed_with(self, key: Name) -> SeenSignatures:
+        return self._signed.setdefault(key, SeenSignatures(self._since_s))
 
     def _forget(self, key: Name, opened: Opened) -> None:
-        if key in self._signed:
-            self._signed[key].macs.discard(opened.mac)
+        self._signed_with(key).forget(opened.mac)
 
 
 def _signed_s(who: Who) -> int | None:

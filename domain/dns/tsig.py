@@ -459,3 +459,42 @@ def _add_record(message: bytes, record: _Record, mac: bytes) -> bytes:
     return b"".join(
         (message[:10], additionals.to_bytes(2, "big"), message[12:], record.key_name, head, rdata)
     )
+
+
+LATE_S = 10
+"""How much earlier than the newest of its key an update may be signed: those that are sent at the
+same time come in any order, and TSIG counts in seconds."""
+SEEN_MAX = 10_000
+"""MACs that are remembered of one key. Where there are more, what is late is refused sooner."""
+
+
+class SeenSignatures:
+    """What was signed with one key lately, so that no octets are carried out twice (RFC 8945
+    section 10.3). Times are unix seconds."""
+
+    def __init__(self, since_s: int) -> None:
+        self._floor_s = since_s  # what was signed before is refused
+        self._seen: dict[bytes, int] = {}  # when, by MAC; the order is that of arrival
+
+    def take(self, time_s: int, mac: bytes) -> bool:
+        """Whether this is neither seen already nor too old to know; it is seen from now on."""
+        if time_s < self._floor_s or mac in self._seen:
+            return False
+        self._seen[mac] = time_s
+        self._raise_floor(time_s - LATE_S)
+        if len(self._seen) > SEEN_MAX:
+            self._raise_floor(min(self._seen.values()) + 1)
+        return True
+
+    def forget(self, mac: bytes) -> None:
+        self._seen.pop(mac, None)
+
+    def heard(self, time_s: int) -> None:
+        """Of what may have been carried out elsewhere, with octets that nobody here saw."""
+        if time_s not in self._seen.values():
+            self._raise_floor(time_s)
+
+    def _raise_floor(self, floor_s: int) -> None:
+        if floor_s > self._floor_s:
+            self._floor_s = floor_s
+            self._seen = {mac: at_s for mac, at_s in self._seen.items() if at_s >= floor_s}
