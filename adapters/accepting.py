@@ -11,6 +11,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 
 log = logging.getLogger("kudurru")
 
@@ -69,21 +70,20 @@ class Acceptor:
             if self._admit(peer[0]):
                 task = asyncio.get_running_loop().create_task(self._begin(connection))
                 self._starting.add(task)
-                task.add_done_callback(self._begun)
+                task.add_done_callback(partial(self._begun, connection))
             else:
                 connection.close()
 
     async def _begin(self, connection: socket.socket) -> None:
-        try:
-            connection.setblocking(False)
-            await asyncio.get_running_loop().connect_accepted_socket(self._make, connection)
-        except BaseException:
-            connection.close()
-            raise
+        connection.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(self._make, connection)
 
-    def _begun(self, task: "asyncio.Task[None]") -> None:
+    def _begun(self, connection: socket.socket, task: "asyncio.Task[None]") -> None:
         self._starting.discard(task)
-        if not task.cancelled() and (fault := task.exception()) is not None:
+        if task.cancelled():
+            connection.close()  # not in `_begin`, which was never entered where it was early
+        elif (fault := task.exception()) is not None:
+            connection.close()
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a connection could not be begun", "exception": fault}
             )

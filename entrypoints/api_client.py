@@ -69,6 +69,7 @@ class ApiService:
             "reason": request.reason,
             "allowMassChange": request.allow_mass_change,
             "importedSerials": request.imported_serials,
+            "isVersioned": request.is_versioned,
         }
         if request.delete and all(_is_internal(key) for key in request.delete):
             return self._revoke(request)
@@ -128,17 +129,6 @@ class ApiService:
     def export(self, zone: str, *, at: str = "") -> list[str]:
         given = self._given("GET", f"/dnszones/{quote(zone, safe='')}/export", _at(at))
         return given.body.decode().splitlines(keepends=True)
-
-    def settings(self) -> list[dict[str, Any]]:
-        return self._call("GET", "/settings")  # type: ignore[no-any-return]  # JSON
-
-    def patch_settings(self, request: PatchRequest) -> PatchReply:
-        params = {"reason": request.reason} if request.reason else {}
-        found = self._call("PATCH", "/settings", params, body=request.set)
-        return msgspec.convert(found, PatchReply)
-
-    def doctor(self) -> Report:
-        return msgspec.convert(self._call("GET", "/doctor"), Report)
 
     def refresh_zone(self, zone: str) -> str:
         done = self._call("POST", f"/dnszones/{quote(zone, safe='')}:refresh")
@@ -262,6 +252,19 @@ class ApiService:
             "before": str(request.before), "dryRun": request.dry_run, "reason": request.reason,
         }  # fmt: skip
         return msgspec.convert(self._call("POST", "/events:prune", body=body), Pruned)
+
+    # --- the node itself ----------------------------------------------------------------
+
+    def settings(self) -> list[dict[str, Any]]:
+        return self._call("GET", "/settings")  # type: ignore[no-any-return]  # JSON
+
+    def patch_settings(self, request: PatchRequest) -> PatchReply:
+        params = {"reason": request.reason} if request.reason else {}
+        found = self._call("PATCH", "/settings", params, body=request.set)
+        return msgspec.convert(found, PatchReply)
+
+    def doctor(self) -> Report:
+        return msgspec.convert(self._call("GET", "/doctor"), Report)
 
     # --- keys and tokens ----------------------------------------------------------------
 

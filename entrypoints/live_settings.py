@@ -230,6 +230,8 @@ class LiveSettings:
         """What a patch comes to. Raises as `patch` does; then nothing was done."""
         if self.current.kubernetes.enabled:
             raise ManagedBy("settings", f"the ConfigMap behind {self.settings_file or 'this node'}")
+        if self.settings_file:
+            self.reload()  # what somebody wrote there just now is kept
         patch = settings_changes.checked(request.set, self.resolved)
         kept = settings_changes.kept_by(patch, has_file=bool(self.settings_file))
         layer, memory, written = dict(self._layer.values), dict(self._memory), self._written()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from kudurru.entrypoints.escaping import escape
+from kudurru.entrypoints.escaping import escape, plain_json
 
 
 class TextFormatter(logging.Formatter):
@@ -17,7 +17,7 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return msgspec.json.encode(_fields(record)).decode()
+        return plain_json(msgspec.json.encode(_fields(record)).decode())
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:

@@ -89,7 +89,7 @@ def redaction(node: Node, request: RedactRequest) -> Redaction:
     others = [
         int(event.seq)
         for event in node.log.read(key=found.key, newest_first=True)
-        if event.type == found.type and event.seq != found.seq and event.body is not None
+        if _may_repeat(event, found) and event.seq != found.seq and event.body is not None
     ]
     return Redaction(
         event=_redacted(node, RedactionBody(found.seq), found.scope),
@@ -98,9 +98,18 @@ def redaction(node: Node, request: RedactRequest) -> Redaction:
     )
 
 
+def _may_repeat(event: Recorded, found: Recorded) -> bool:
+    """Whether an event of the same object may say what another one says: problems of a record set
+    name its endpoints."""
+    return event.type == found.type or _is_erasable_status(event)
+
+
+def _is_erasable_status(event: Recorded) -> bool:
+    return event.type == OBJECT_STATUS and not event.key.startswith(f"{DNS_ZONE.name}/")
+
+
 def _check_body(node: Node, event: Recorded) -> None:
-    is_status = event.type == OBJECT_STATUS and not event.key.startswith(f"{DNS_ZONE.name}/")
-    if event.type != OBJECT_APPLIED and not is_status:
+    if event.type != OBJECT_APPLIED and not _is_erasable_status(event):
         fault = f"it is {event.type}, which verification or replay needs, and holds no object"
         raise Invalid(f"position {event.seq}", [Cause("", fault)])
     if event.body is None:

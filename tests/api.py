@@ -15,11 +15,13 @@ from kudurru.domain.errors import NotFound
 from kudurru.domain.events import Who
 from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.directory import pipeline_of
-from kudurru.entrypoints.doctor_report import Report, report
+from kudurru.entrypoints.doctor_report import Check, Report, report
 from kudurru.entrypoints.keyring import Keyring
+from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context
+from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import TokenRequest, Tokens
 from kudurru.entrypoints.watches import Hub
@@ -52,9 +54,8 @@ class Nothing:
         raise NotFound(f"a node in memory has no {name}")
 
 
-async def examine(who: str) -> Report:
-    del who
-    return report("memory", [])
+async def healthy(caller: str) -> Report:
+    return report("ns1", [Check("token", "ok", caller)])
 
 
 class Api:
@@ -68,6 +69,8 @@ class Api:
         self.store = LogStore("memory", node, self.writer, Hub(node), TESTER)
         self.entropy = SeededEntropy(7)
         nothing: Any = Nothing()
+        settings = LiveSettings(Sources(None, {}), node.clock)
+        self.writer.listeners.append(settings.recorded)
         box = NodeKey(tmp, SeededEntropy(8)) if tmp else None
         self.operations = Operations(
             node=node,
@@ -83,6 +86,8 @@ class Api:
             snapshots=nothing,
             neighbours=FixedNeighbours(),
             query_log=None,
+            settings=settings,
+            examine=healthy,
         )
         self.app = RestApp(health_routes(list), ["ns1.example"])
         self.token: dict[str, str] = {}

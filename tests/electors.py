@@ -8,6 +8,10 @@ import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.kubernetes.election import LeaseElector, Timings
+from kudurru.adapters.kubernetes.fakes.api import FakeApi
+from kudurru.adapters.kubernetes.fakes.network import MemoryServer, client_of
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.memory.elector import MemoryElector
 from kudurru.adapters.memory.timers import ManualTimers
@@ -41,10 +45,30 @@ def postgres_hub(folder: Path) -> Hub:
     return lambda: PostgresElector(place, str(folder))
 
 
+def lease_hub(folder: Path) -> Hub:
+    """Leases of a fake API server. Tries follow each other closely, and nothing expires while a
+    machine is slow."""
+    clock = SystemClock()
+    api = FakeApi(clock)
+    api.seed("leases", "default", "kudurru-controller")
+    server = MemoryServer(api.handle)
+    return lambda: LeaseElector(
+        client_of(server, clock),
+        "controller",
+        namespace="default",
+        pod="pod",
+        clock=clock,
+        entropy=SystemEntropy(),
+        chance=random.Random(1),
+        timings=Timings(15, 10, 0.2),
+    )
+
+
 HUBS: dict[str, Callable[[Path], Hub]] = {
     "memory": memory_hub,
     "sqlite": file_hub,
     "postgres": postgres_hub,
+    "lease": lease_hub,
 }
 
 

@@ -28,6 +28,7 @@ big TXT {big}
 inside A 192.168.1.1
 short 2 A 192.0.2.2
 resolver A 127.0.0.1
+*.many A 192.0.2.7
 """
 BIG = " ".join(f'"{i:03d}{"x" * 100}"' for i in range(20))
 

@@ -45,10 +45,12 @@ async def probe(proto: str, address: str, query: bytes, *, is_proxied: bool = Fa
             is_right = reply[:2] == query[:2]
         else:
             is_right = await _over_stream(proto, target, before, query)
-    except (OSError, EOFError) as error:
-        if isinstance(error, OSError) and error.errno in NO_WAY:
+    except (ssl.SSLError, EOFError) as error:  # whose errno is no errno
+        raise Unreachable(str(error) or "it closes the connection") from None
+    except OSError as error:
+        if error.errno in NO_WAY:
             return
-        raise Unreachable(_why(error)) from None
+        raise Unreachable(os.strerror(error.errno) if error.errno else str(error)) from None
     if not is_right:
         raise Unreachable("it answers something else")
 
@@ -60,12 +62,13 @@ def target_of(address: str) -> tuple[str, int]:
 
 
 async def _over_stream(proto: str, target: tuple[str, int], before: bytes, query: bytes) -> bool:
-    reader, writer = await asyncio.open_connection(*target)
+    tls = _tls() if proto in ("tls", "https") else None
+    reader, writer = await asyncio.open_connection(*target, ssl=None if before else tls)
     try:
         if before:
             writer.write(before)
-        if proto in ("tls", "https"):
-            await writer.start_tls(_tls())
+            if tls is not None:
+                await writer.start_tls(tls)
         if proto == "https":
             return await _over_http(reader, writer, query)
         writer.write(len(query).to_bytes(2, "big") + query)
@@ -85,12 +88,6 @@ async def _over_http(
     )
     reply = await reader.read(_REPLY_MAX)
     return reply.startswith(b"HTTP/1.1 200 ")
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
-        return os.strerror(error.errno)
-    return str(error) or "it closes the connection"
 
 
 @cache

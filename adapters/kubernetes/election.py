@@ -33,6 +33,7 @@ from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.times import micros_text, us_of
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.meta import is_dns_label, is_dns_subdomain
+from kudurru.domain.leadership import checked_role
 from kudurru.domain.ports import Clock, Entropy
 
 PREFIX = "kudurru-"
@@ -377,9 +378,8 @@ class LeaseElector:
 
 
 def _check(name: str, namespace: str, pod: str, timings: Timings) -> None:
+    checked_role(name)
     causes = []
-    if not is_dns_subdomain(PREFIX + name):
-        causes.append(Cause("name", f"{name!r} is no part of an object's name"))
     if not is_dns_label(namespace):
         causes.append(Cause("namespace", f"{namespace!r} is no namespace; set it"))
     if not is_dns_subdomain(pod):

@@ -183,17 +183,6 @@ class Informer(Generic[T]):
     async def synced(self) -> None:
         await self.changed(lambda: self.is_synced)
 
-    def has(self, listed: Mapping[str, str], version: str) -> bool:
-        """Whether the copy is at least as new as a list of the same objects, which had `listed`
-        at `version`."""
-        known = all(
-            max(_number(self.versions.get(key, "")), self._gone.get(key, 0)) >= _number(each)
-            for key, each in listed.items()
-        )
-        return known and all(
-            key in listed or _number(each) > _number(version) for key, each in self.versions.items()
-        )
-
     async def _round(self) -> float:
         """List where that is due, and watch for as long as it goes well. Seconds to wait then."""
         begun, self._is_silent = _now_s(), True

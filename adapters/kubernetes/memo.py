@@ -9,7 +9,8 @@ Belongs to one event loop. Keys are `namespace/name`, or `name`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,12 +19,36 @@ UNKNOWN = ""
 """Noted after a request that failed: it may have been done. No copy has this version."""
 
 
+class Turns:
+    """Requests about one object go one by one; others do not wait for them."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    @asynccontextmanager
+    async def of(self, key: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._users[key] = self._users.get(key, 0) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            # Not when it is free: between two users it is, for a moment.
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._locks[key]
+
+
 class Memo:
     def __init__(self) -> None:
         self._versions: dict[str, str] = {}
         self._noted_at: dict[str, int] = {}
         self._notes = 0
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._turns = Turns()
 
     def __len__(self) -> int:
         return len(self._versions)
@@ -45,16 +70,11 @@ class Memo:
     ) -> T:
         """Make one request about an object and note its answer. Requests about one object go one
         by one, else the older of two answers might be noted last."""
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        try:
-            async with lock:
-                self._note(key, UNKNOWN)
-                answer = await request()
-                self._note(key, version_of(answer))
-                return answer
-        finally:
-            if not lock.locked() and self._locks.get(key) is lock:
-                del self._locks[key]
+        async with self._turns.of(key):
+            self._note(key, UNKNOWN)
+            answer = await request()
+            self._note(key, version_of(answer))
+            return answer
 
     async def send_list(
         self, request: Callable[[], Awaitable[T]], versions_of: Callable[[T], Mapping[str, str]]

@@ -34,6 +34,7 @@ from kudurru.adapters.kubernetes.managers import (
     other_manager,
     taken_over,
 )
+from kudurru.adapters.kubernetes.memo import Turns
 from kudurru.adapters.kubernetes.watches import ObjectWatch
 from kudurru.domain import codec
 from kudurru.domain.errors import (
@@ -101,6 +102,7 @@ class KubernetesStore:
         self._timings = timings
         self._cluster_id = ""
         self._watches: set[ObjectWatch] = set()
+        self._turns = Turns()
         self._is_closed = False
 
     # --- writing ------------------------------------------------------------------------
@@ -231,6 +233,21 @@ class KubernetesStore:
         force: bool,
         dry_run: bool,
         expected: str | None = None,
+    ) -> Outcome:
+        # Writers of one object in this process would only make each other begin again.
+        async with self._turns.of(manifest.key):
+            return await self._applied(
+                manifest, manager, force=force, dry_run=dry_run, expected=expected
+            )
+
+    async def _applied(
+        self,
+        manifest: Manifest,
+        manager: str,
+        *,
+        force: bool,
+        dry_run: bool,
+        expected: str | None,
     ) -> Outcome:
         key = manifest.key
         for _ in range(ROUNDS):

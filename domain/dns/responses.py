@@ -171,8 +171,9 @@ def read_response(question: bytes, packet: bytes, *, is_trusted: bool = False) -
 def cookie_of(question: bytes, packet: bytes) -> bytes | None:
     """The cookie that a response shows, None where it has none. Looked for in an OPT record that
     is the last and has nothing else, which is usual, before the records are gone through."""
-    if not packet[11]:
-        return None  # no additional records
+    end = packet[-_OPT_SIZE:]
+    if not packet[11] or (end[:3] == _OPT_HEAD and end[9:] == b"\0\0"):
+        return None  # no additional records, or an OPT record without options
     for size in _USUAL_COOKIES:
         at = len(packet) - size - _OPTION_AT
         if at > HEADER_SIZE and packet[at : at + 3] == _OPT_HEAD:

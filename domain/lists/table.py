@@ -69,6 +69,10 @@ what is further apart is no rule."""
 _LENGTH = tuple(bytes((size,)) for size in range(64))
 _GOES_ON = frozenset(c.encode() for c in string.ascii_letters + string.digits + "_.-")
 
+_HOST_OCTETS = b"".join(sorted(_GOES_ON - {b"."}))
+_DOTTED = bytes(46 if octet < 45 else octet for octet in range(256))
+"""Length octets to dots, in names whose labels are shorter than 45."""
+
 _CHUNK = 1 << 20
 
 _hash = xxhash.xxh3_64_intdigest
@@ -253,15 +257,24 @@ class Builder:
 
     def _is_same(self, word: int, kind: int, name: bytes) -> bool:
         """Whether a word of this list says the very same."""
-        return not (word ^ kind) & _KIND and _is_at(self._octets, (word & _OFFSET) - 1, name)
+        return not (word ^ kind) & _KIND and is_name_at(self._octets, (word & _OFFSET) - 1, name)
 
 
-def _is_at(octets: Octets, offset: int, name: bytes) -> bool:
+def is_name_at(octets: Octets, offset: int, name: bytes) -> bool:
     """Whether the text at an offset is this name in wire form, and no longer one."""
     end = offset + len(name) - 2
-    labels = octets[offset:end].lower().split(b".")
+    text = octets[offset:end].lower()
+    if octets[end : end + 1] in _GOES_ON:
+        return False
+    if name[1:-1].translate(_DOTTED) == text:
+        # Its length octets became dots. That they were lengths, and no octets of labels, is so
+        # where they add up to the name.
+        lengths = name.translate(None, _HOST_OCTETS)
+        if sum(lengths) + len(lengths) == len(name):
+            return True
+    labels = text.split(b".")
     wire = b"".join([_LENGTH[len(label) & 63] + label for label in labels])
-    return wire == name[:-1] and octets[end : end + 1] not in _GOES_ON
+    return wire == name[:-1]
 
 
 def without_owner(context: Context) -> Context:
@@ -310,9 +323,10 @@ class Table:
                     continue
                 suffix = name[i:]
                 hits = read.get(word) or self._read_rules(word, suffix)
-                found += [
-                    hit for hit in hits if hit.rule.name == suffix and hit.rule.covers & covers
-                ]
+                for hit in hits:
+                    rule = hit.rule
+                    if rule.name == suffix and rule.covers & covers:
+                        found.append(hit)
             i += name[i] + 1
             covers = BELOW
         if self._pattern_hits:
@@ -337,13 +351,10 @@ class Table:
         """Rules of the line that a word leads to; they may be about another name than `suffix`,
         which only has the same hash."""
         offset = (word & _OFFSET) - 1
-        if word & _PLAIN and _is_at(self._octets, offset, suffix):
-            source = self._facts_at(offset).source
-            rule = Rule(
-                name=Name(suffix),
-                covers=word >> _OFFSET_BITS & SUBTREE,
-                is_allow=source.context.is_allow,
-            )
+        if word & _PLAIN and is_name_at(self._octets, offset, suffix):
+            source = self.directory.sources[bisect_right(self._starts, offset) - 1].source
+            covers = word >> _OFFSET_BITS & SUBTREE
+            rule = Rule(name=Name(suffix), covers=covers, is_allow=source.context.is_allow)
             hits: tuple[Hit, ...] = (Hit(source.list, rule, source.index, offset - source.start),)
         else:
             hits = self._read_line(offset)

@@ -13,7 +13,7 @@ from kudurru.domain.settings import KEYS
 from kudurru.domain.settings_docs import settings_schema
 from kudurru.domain.settings_layers import Resolved, key_at, unknown_key, value_of_text
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import (
     Output,
@@ -50,8 +50,8 @@ def show(
     data: DataOption = None,
     output: OutputOption = Output.table,
 ) -> None:
-    """Show every setting, its value, and where it came from: of the server that holds the data
-    directory, or as one would have them that starts with --config."""
+    """Show every setting, its value, and where it came from: of the server that --server names or
+    that holds the data directory, or as one would have them that starts with --config."""
     chosen = set(_chosen(keys or []))
     rows = [row for row in _rows(config, data) if row["key"] in chosen]
     if output is Output.yaml:
@@ -100,7 +100,7 @@ def _rows(config: Path | None, data: Path | None) -> list[dict[str, Any]]:
     """Of the server that runs, unless settings of a start are asked for."""
     if config is None:
         here = load_settings(None, os.environ).settings.node.data_dir
-        server = directory.running(data or Path(here))
+        server = remote.service() or directory.running(data or Path(here))
         if server is not None:
             with server:
                 return server.settings()

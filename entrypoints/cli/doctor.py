@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from kudurru.entrypoints import directory, doctor
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, note, print_documents, print_table
 
@@ -26,9 +26,9 @@ def doctor_(
     config: ConfigOption = None,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Look a node over: the server that holds the data directory, or the directory itself. Exit
-    code 1 when something failed; warnings are not failures."""
-    server = directory.running(data)
+    """Look a node over: the server that --server names or that holds the data directory, or the
+    directory itself. Exit code 1 when something failed; warnings are not failures."""
+    server = remote.service() or directory.running(data)
     if server is not None:
         with server:
             found = server.doctor()

@@ -63,10 +63,10 @@ def explain(
 ) -> None:
     """Say which zone, policy, list and rule decide what a client gets, now or as of a moment, and
     who is asked for what none of them answers."""
-    layer = directory.settings_layer(data)
-    settings = (
-        load_settings(config, os.environ, layer=layer).settings if config is not None else None
-    )
+    settings = None
+    if config is not None:
+        layer = directory.settings_layer(data)
+        settings = load_settings(config, os.environ, layer=layer).settings
     request = ExplainRequest(
         name=name, type=rtype, client=client, mac=mac, client_id=client_id, listener=listener
     )

@@ -4,7 +4,6 @@ What came from outside (names, TXT, reasons) is escaped here, where it is shown:
 as \\xNN, and rich's markup is off.
 """
 
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kudurru.entrypoints.escaping import escape as escape  # the commands' name for it
+from kudurru.entrypoints.escaping import plain_json
 
 
 class Output(StrEnum):
@@ -36,7 +36,7 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """One document with stable keys."""
-    echo(_shown(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+    echo(plain_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def print_jsonl(values: Iterable[Any]) -> None:
@@ -45,20 +45,7 @@ def print_jsonl(values: Iterable[Any]) -> None:
 
 
 def json_line(value: Any) -> str:
-    return _shown(msgspec.json.encode(value).decode())
-
-
-def _shown(json: str) -> str:
-    """JSON in plain ASCII: some of the rest can move a cursor, and a locale may lack it."""
-    return json if json.isascii() and "\x7f" not in json else _NOT_PLAIN.sub(_json_escape, json)
-
-
-_NOT_PLAIN = re.compile(r"[^\n -~]")
-
-
-def _json_escape(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+    return plain_json(msgspec.json.encode(value).decode())
 
 
 def print_yaml(*documents: Any) -> None:

@@ -18,10 +18,10 @@ SERVER, TOKEN = "KUDURRU_SERVER", "KUDURRU_TOKEN"  # names of variables
 
 ABLE = frozenset({
     "apply", "blocking status", "blocking enable", "blocking disable", "cache flush",
-    "cache stats", "delete", "describe", "explain", "get", "history", "list status",
-    "list refresh", "query", "token create", "token list", "token revoke", "tsig create",
-    "tsig list", "tsig revoke", "undo", "zone export", "zone refresh", "audit mark",
-    "audit redact", "config set", "config unset",
+    "cache stats", "config set", "config show", "config unset", "delete", "describe", "doctor",
+    "edit", "explain", "get", "history", "list status", "list refresh", "query", "token create",
+    "token list", "token revoke", "tsig create", "tsig list", "tsig revoke", "undo",
+    "zone export", "zone refresh", "audit mark", "audit redact",
 })  # fmt: skip
 """Commands that ask a `Service`, and nothing else."""
 

@@ -36,6 +36,17 @@ class KeyBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return f"KeyBody({self.name!r})"
 
 
+class SettingRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A setting, and where its value came from. `running` is what runs until the restart."""
+
+    key: str
+    value: Any
+    source: str
+    changes: str  # "at once" or "at restart"
+    scope: str
+    running: Any = None
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a node is and holds, and who asks."""
 
@@ -57,21 +68,23 @@ def routes() -> Iterator[Route]:
     )  # fmt: skip
     yield Route(
         method="GET", path="/doctor", right="doctor", handler=doctor, tag="node",
-        about="What is right and wrong with this node, and what to do.", reply=Report,
+        about="What is wrong with this node, or soon will be.", reply=Report,
     )  # fmt: skip
     yield Route(
-        method="GET", path="/settings", right="settings.read", handler=settings, tag="node",
-        about="Every setting, its value, and where that came from.", reply=list[dict[str, Any]],
+        method="GET", path="/settings", right="settings.read", handler=read_settings,
+        tag="settings", about="Every setting, and where its value came from.",
+        reply=list[SettingRow],
     )  # fmt: skip
     yield Route(
         method="PATCH", path="/settings", right="settings.write", handler=patch_settings,
-        about="Change settings, by their dotted paths; null takes back what was set this way.",
-        tag="node", params=(_REASON,), body={"type": "object"}, body_types=(JSON, MERGE_PATCH),
+        tag="settings", about="Set keys by their dotted paths; null takes back what was set so.",
+        params=(_REASON,), body={"type": "object"}, body_types=(MERGE_PATCH, JSON),
         reply=PatchReply,
     )  # fmt: skip
     yield Route(
-        method="GET", path="/node/config", right="settings.read", handler=node_config, tag="node",
-        about="The settings that belong to this node alone.", reply=list[dict[str, Any]],
+        method="GET", path="/node/config", right="settings.read", handler=node_config,
+        tag="settings", about="The settings that belong to this node alone.",
+        reply=list[SettingRow],
     )  # fmt: skip
     yield Route(
         method="GET", path="/tokens", right="tokens", handler=list_tokens, tag="tokens",
@@ -102,26 +115,9 @@ def routes() -> Iterator[Route]:
     )  # fmt: skip
 
 
-async def settings(call: Call) -> Any:
-    return await call.context.operate("settings", None, call.who)
-
-
 async def node_config(call: Call) -> Any:
     rows = await call.context.operate("settings", None, call.who)
     return [row for row in rows if row["scope"] == "node"]
-
-
-async def patch_settings(call: Call) -> Any:
-    changes = call.document(JSON, MERGE_PATCH)
-    if not isinstance(changes, dict) or not changes:
-        fault = 'keys and values, such as {"cache.maxEntries": 1000}; null takes a key back'
-        raise Invalid("settings", [Cause("", fault)])
-    request = msgspec.to_builtins(PatchRequest(set=changes, reason=call.text("reason")))
-    return await call.context.operate("settings-patch", request, call.who)
-
-
-async def doctor(call: Call) -> Any:
-    return await call.context.operate("doctor", call.principal.rights.role, call.who)
 
 
 async def info(call: Call) -> NodeInfo:
@@ -137,6 +133,23 @@ async def info(call: Call) -> NodeInfo:
         namespaces=list(rights.namespaces),
         zones=list(rights.zones),
     )
+
+
+async def doctor(call: Call) -> Any:
+    rights = call.principal.rights
+    return await call.context.operate("doctor", f"role {rights.role}", call.who)
+
+
+async def read_settings(call: Call) -> Any:
+    return await call.context.operate("settings", None, call.who)
+
+
+async def patch_settings(call: Call) -> Any:
+    patch = call.document(MERGE_PATCH, JSON)
+    if not isinstance(patch, dict):
+        raise Invalid("body", [Cause("", "an object of keys and values")])
+    request = PatchRequest(set=patch, reason=call.text("reason"))
+    return await call.context.operate("settings-patch", msgspec.to_builtins(request), call.who)
 
 
 async def list_tokens(call: Call) -> list[TokenState]:

@@ -90,7 +90,8 @@ class BatchDelete(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Objects to apply and to delete, together or not at all."""
+    """Objects to apply and to delete, together or not at all. `isVersioned`: an object that has a
+    resourceVersion is applied only where it still has that."""
 
     apply: list[dict[str, Any]] = []
     delete: list[BatchDelete] = []
@@ -100,6 +101,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     reason: str = ""
     allow_mass_change: bool = False
     imported_serials: dict[str, Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]] = {}
+    is_versioned: bool = False
 
 
 class OutcomeReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -417,7 +419,7 @@ async def batch(call: Call) -> BatchReply:
             manifests[i],
             call.context.node.objects.find(manifests[i].key),
             wanted.manager,
-            None,
+            manifests[i].meta.resource_version if wanted.is_versioned else None,
             force=wanted.force,
         )
         for i in order

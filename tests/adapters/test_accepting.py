@@ -136,3 +136,19 @@ def test_one_that_was_gone_before_it_was_taken_ends_nothing(listening, clients) 
         assert len(admitted) == ACCEPTS_PER_TURN
 
     asyncio.run(main())
+
+
+def test_who_was_let_in_as_it_stops_is_closed(listening, clients) -> None:
+    """Before its first turn a task that is cancelled never runs, not even its `finally`."""
+
+    async def main() -> None:
+        acceptor = Acceptor(listening, lambda _peer: True, asyncio.Protocol)
+        acceptor.accept()
+        acceptor.stop()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    for client in clients[:ACCEPTS_PER_TURN]:
+        client.settimeout(30)
+        assert client.recv(1) == b""

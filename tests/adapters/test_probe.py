@@ -118,6 +118,8 @@ def test_what_answers_something_else_is_not_this_listener(proto: str) -> None:
             with pytest.raises(Unreachable):
                 await probe(proto, where, PACKET)
         transport.close()
+        for _ in range(10):  # in which the sockets of both ends are closed
+            await asyncio.sleep(0)
 
     asyncio.run(main())
 
@@ -125,7 +127,7 @@ def test_what_answers_something_else_is_not_this_listener(proto: str) -> None:
 def test_a_machine_that_cannot_ask_itself_says_nothing_of_the_listener(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def refuses(*_: object) -> None:
+    async def refuses(*_: object, **__: object) -> None:
         raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
 
     monkeypatch.setattr(asyncio, "open_connection", refuses)

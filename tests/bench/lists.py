@@ -18,11 +18,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
+from kudurru.adapters.lists.child import NICE
 from kudurru.adapters.lists.jobs import Build, Built, Fetch, Fetched, Request, Result, Text
 from kudurru.adapters.lists.tables import open_table
 from kudurru.domain.dns import names
@@ -207,6 +208,25 @@ def pause_figures(folder: Path, seconds: float) -> None:
         thread.start()
         show("during a rebuild", latencies_ms(server, "www.demo.example", over))
         thread.join()
+        with niced_loop():
+            over = threading.Event()
+            threading.Timer(seconds, over.set).start()
+            show("beside a loop", latencies_ms(server, "www.demo.example", over))
+        print(
+            "the loop is a niced process that only computes: what queries feel of it is what this "
+            "machine's processors cost, and what a rebuild adds to that is ours"
+        )
+
+
+@contextmanager
+def niced_loop() -> Iterator[None]:
+    """A process beside the server that does nothing but compute, niced as a rebuild is."""
+    program = f"import os\nos.nice({NICE})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -87,7 +87,7 @@ def test_a_server_that_stops_is_in_lameduck_for_good(data: Path) -> None:
 
 def test_only_the_operations_listener_takes_it(data: Path) -> None:
     with serving(data) as server:
-        for listener, code in (("http", 404), ("metrics", 404), ("ops", 403)):
+        for listener, code in (("http", 401), ("metrics", 404), ("ops", 403)):
             request = Request(f"http://{server.addresses[listener]}/lameduck", method="POST")
             with pytest.raises(HTTPError) as refused:
                 urlopen(request)

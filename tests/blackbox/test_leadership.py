@@ -10,7 +10,7 @@ import pytest
 from tests.blackbox.program import Serving, serving, wait_until
 from tests.postgres import server
 
-GROUP = ("catalogs", "lists: status", "notifies: status", "prune", "secondaries")
+GROUP = ("catalogs", "controllers", "lists: status", "notifies: status", "prune", "secondaries")
 
 
 class Nodes:

@@ -1,6 +1,7 @@
 """The program as a resolver, with real servers as its upstreams."""
 
 import json
+import random
 import socket
 import urllib.request
 from pathlib import Path
@@ -159,6 +160,37 @@ def test_a_restart_keeps_the_cache(tmp_path: Path) -> None:
         assert server.texts("nope.up.example") == ["NXDOMAIN"]
         answer = server.ask("www.up.example").answer[0]
         assert 0 < answer.ttl <= 3600
+
+
+@pytest.mark.slow
+def test_the_first_minute_after_a_restart_is_answered_from_the_cache(tmp_path: Path) -> None:
+    """A site asks few names often and many seldom. After a restart it goes on as before; with the
+    dump gone it begins anew."""
+    rng = random.Random(7)
+
+    def hit_ratio(server: Serving) -> float:
+        for _ in range(1000):
+            assert server.ask(f"n{int(rng.paretovariate(1))}.many.up.example").answer
+        seen = metrics(server)
+        hits = seen['kudurru_cache_hits_total{type="positive"}']
+        return hits / (hits + seen["kudurru_cache_misses_total"])
+
+    data = tmp_path / "data"
+    with knot(tmp_path) as port:
+        config = configured(tmp_path, groups={"default": [f"127.0.0.1:{port}"]})
+        ratios = []
+        for is_kept in (True, True, False):
+            if not is_kept:
+                (data / "cache.dump").unlink()
+            with serving(data, "--config", config) as server:
+                ratios.append(hit_ratio(server))
+                assert server.stop() == 0
+    cold, kept, lost = ratios
+    print(
+        f"suite restart: hit ratio {kept:.2f} in the first minute after a restart, "
+        f"{lost:.2f} where the dump is lost, {cold:.2f} at the first start"
+    )
+    assert kept > max(cold, lost)
 
 
 def test_the_cache_is_shown_and_flushed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from tests.blackbox.program import (
     AT_ONCE,
@@ -29,7 +30,7 @@ def shown(data: Path, key: str) -> dict[str, object]:
     return row
 
 
-def set_key(data: Path, key: str, value: str, *options: str) -> object:
+def set_key(data: Path, key: str, value: str, *options: str) -> Any:
     done = command("config", "set", key, value, "--data", data, "-o", "json", *options)
     assert done.code == 0, done.err
     return done.json()
@@ -39,29 +40,31 @@ def test_what_is_set_is_in_the_log_and_comes_back_with_the_next_start(tmp_path: 
     data = tmp_path / "data"
     with serving(data) as server:
         reply = set_key(data, "log.level", "debug", "--reason", "looking for something")
+        seq = reply.pop("seq")
         assert reply == {
             "changed": {"log.level": "debug"},
             "kept": "log",
             "persisted": True,
-            "seq": 1,
             "restart": [],
         }
-        assert 'setting log.level is \\"debug\\" now, by position 1' in server.stderr()
-        assert shown(data, "log.level")["source"] == "log position 1"
-        assert set_key(data, "querylog.enabled", "false")["restart"] == ["querylog.enabled"]  # type: ignore[index]  # a document
+        assert "setting log.level is " in server.stderr()
+        assert f"now, by position {seq}" in server.stderr()
+        assert shown(data, "log.level")["source"] == f"log position {seq}"
+        assert set_key(data, "querylog.enabled", "false")["restart"] == ["querylog.enabled"]
         assert "takes effect after a restart" in server.stderr()
         assert shown(data, "querylog.enabled")["running"] is True
-    assert shown(data, "querylog.enabled")["source"] == "log position 2"
+    assert str(shown(data, "querylog.enabled")["source"]).startswith("log position ")
     with serving(data) as server:
         row = shown(data, "querylog.enabled")
         assert (row["value"], "running" in row) == (False, False)
         assert metric(server, "kudurru_querylog_written_total") is None
-    done = command("history", "--data", data, "-o", "json")
-    assert [(e["verb"], e["object"], e["reason"]) for e in done.json()] == [
-        ("set", "settings/cluster", ""),
-        ("set", "settings/cluster", "looking for something"),
+    events = command("history", "--data", data, "-o", "json").json()
+    found = [event for event in events if event["object"] == "settings/cluster"]
+    assert [(e["verb"], e["reason"]) for e in found] == [
+        ("set", ""),
+        ("set", "looking for something"),
     ]
-    assert done.json()[0]["changes"] == [{"field": "querylog.enabled", "to": False}]
+    assert found[0]["changes"] == [{"field": "querylog.enabled", "to": False}]
     assert command("audit", "verify", "--data", data).code == 0
 
 
@@ -103,12 +106,13 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path: Path) -
     data = tmp_path / "data"
     with serving(data):
         before = command("config", "show", "--data", data).out
+        history = command("history", "--data", data).out
         for key, value, why in REFUSED:
             done = command("config", "set", "--data", data, "--", key, value)
             assert (done.code, done.out) == (1, ""), key
             assert why in done.err
         assert command("config", "show", "--data", data).out == before
-        assert command("history", "--data", data).out == ""
+        assert command("history", "--data", data).out == history
 
 
 def test_a_settings_file_is_written_and_watched_and_a_bad_one_is_left_alone(
@@ -119,7 +123,7 @@ def test_a_settings_file_is_written_and_watched_and_a_bad_one_is_left_alone(
     env = {"KUDURRU_SETTINGS_FILE": str(file)}
     with serving(data, env=env) as server:
         reply = set_key(data, "cache.maxEntries", "6")
-        assert reply["kept"] == "file"  # type: ignore[index]  # a document
+        assert reply["kept"] == "file"
         assert file.stat().st_mode & 0o777 == 0o640
         assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
         assert shown(data, "cache.maxEntries")["source"] == f"settings file {file}:2"

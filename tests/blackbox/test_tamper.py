@@ -67,13 +67,13 @@ READS = [
 ]
 
 
-EVENTS = 11
+EVENTS = 12
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped node of one session with eleven events: zone, two record sets, stamp; www changed,
-    stamp; b deleted, stamp; another zone; the key and the checkpoint at the end."""
+    """A stopped node of one session with twelve events: zone, two record sets, stamp; www changed,
+    stamp; b deleted, stamp; another zone and its status; the key and the checkpoint at the end."""
     data = tmp_path_factory.mktemp("tamper") / "data"
     who = Who(actor="user:test")
     with directory.open_service(data, who=who, write=True, on_damage=print) as service:

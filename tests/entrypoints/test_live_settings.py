@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, StorageFailed
@@ -180,6 +180,40 @@ def test_writing_keeps_the_other_keys_of_the_file(tmp_path: Path, name: str, bef
     assert live_on(memory_node(), file).current.ratelimit.ipv4 == {32: 600, 24: 6000}
 
 
+def test_what_another_writer_put_into_the_file_just_now_is_kept(tmp_path: Path) -> None:
+    node, file = memory_node(), tmp_path / "settings.yaml"
+    here, there = live_on(node, file), live_on(node, file)
+    patch(here, node, {"cache.maxEntries": 5})
+    there.recorded([*node.log.read(0)])
+    patch(there, node, {"blocking.mode": "nodata"})
+    file.write_text(file.read_text() + "cache.minTTL: 2s\n")
+    here.recorded([*node.log.read(1)])
+    patch(here, node, {"ratelimit.slip": 7})
+    found = live_on(memory_node(), file).current
+    assert (found.cache.max_entries, found.blocking.mode) == (5, "nodata")
+    assert (found.cache.min_ttl.total_seconds(), found.ratelimit.slip) == (2, 7)
+    # A file that is broken just now is not overwritten.
+    file.write_text("cache: [\n")
+    with pytest.raises(Invalid, match="not YAML"):
+        patch(here, node, {"ratelimit.slip": 8})
+    assert file.read_text() == "cache: [\n"
+
+
+def test_a_process_that_dies_before_the_file_has_changed_leaves_the_file_whole(
+    tmp_path: Path,
+) -> None:
+    node, file = memory_node(), tmp_path / "settings.yaml"
+    file.write_text("cache.maxEntries: 5\n")
+    planned = live_on(node, file).plan(PatchRequest(set={"cache.maxEntries": 6}), TESTER)
+    assert planned.change is not None
+    node.commit(planned.change)  # and here it dies
+    again = live_on(node, file)
+    assert again.current.cache.max_entries == 5
+    assert patch(again, node, {"cache.maxEntries": 7}).seq == 2
+    assert live_on(node, file).current.cache.max_entries == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.yaml"]
+
+
 def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     node = memory_node()
     live = live_on(node, tmp_path / "none" / "settings.yaml")
@@ -247,7 +281,8 @@ PATCHES = st.dictionaries(
 )
 
 
-@given(st.lists(PATCHES, max_size=8))
+@given(st.lists(PATCHES, max_size=5))
+@settings(max_examples=25)
 def test_a_restart_has_the_settings_of_before(patches: list[dict[str, Any]]) -> None:
     node = memory_node()
     live = live_on(node)

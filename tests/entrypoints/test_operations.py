@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -20,12 +21,8 @@ WHO = Who(actor="ada", source="socket")
 
 def operations(node: Node) -> Operations:
     """Of a node without listeners: enough for what reads and writes objects."""
-    absent: Any = None
-    return Operations(
-        node=node, writer=Writer(node), pipeline=absent, resolving=absent, lists=absent,
-        keyring=absent, tokens=absent, inbound=absent, snapshots=absent, neighbours=absent,
-        query_log=None, settings=absent, examine=absent,
-    )  # fmt: skip
+    parts: dict[str, Any] = dict.fromkeys(field.name for field in fields(Operations))
+    return Operations(**{**parts, "node": node, "writer": Writer(node)})
 
 
 def test_what_the_client_asks_is_what_can_be_asked() -> None:

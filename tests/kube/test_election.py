@@ -10,7 +10,8 @@ import pytest
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.election import LeaseElector
-from kudurru.entrypoints.leading import lead
+from kudurru.adapters.timers import LoopTimers
+from kudurru.entrypoints.runner import Runner
 from tests.kube.connections import Cuttable, connected
 from tests.kube.server import ApiServer
 
@@ -59,10 +60,17 @@ def test_a_partition_and_a_clean_stop(installed: ApiServer) -> None:
                 "a": elector(near, "timed", "a"),
                 "b": elector(far, "timed", "b"),
             }
+            stopping = {"a": asyncio.Event(), "b": asyncio.Event()}
             tasks = {}
 
             def start(who: str) -> None:
-                tasks[who] = asyncio.create_task(lead(electors[who], lambda: work(who)))
+                runner = Runner(SystemClock(), LoopTimers(), electors[who])
+                runner.add("work", lambda: work(who), leader_only=True)
+                tasks[who] = asyncio.create_task(runner.run(stopping[who].wait))
+
+            async def stop(who: str) -> None:
+                stopping[who].set()
+                await tasks[who]
 
             path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/kudurru-timed"
             start("a")
@@ -74,11 +82,9 @@ def test_a_partition_and_a_clean_stop(installed: ApiServer) -> None:
             await until(what="partition to the end of the term")
             await until("b", what="and to the next leader")
             way.is_cut = False
-            tasks["b"].cancel()
-            await asyncio.gather(tasks["b"], return_exceptions=True)
+            await stop("b")
             await until("a", what="clean stop to the next leader")
-            tasks["a"].cancel()
-            await asyncio.gather(tasks["a"], return_exceptions=True)
+            await stop("a")
             lease = await near.get(path, dict)
             assert not lease["spec"].get("holderIdentity")
             assert most == 1

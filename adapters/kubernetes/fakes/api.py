@@ -143,8 +143,8 @@ class FakeApi:
         """What a watch brings at once, to what it brings instead."""
         self.calls: list[tuple[str, str, str]] = []
         """(verb, plural, name) of each request that was understood."""
-        self._seed("namespaces", "", "kube-system")
-        self._seed("namespaces", "", "default")
+        self.seed("namespaces", "", "kube-system")
+        self.seed("namespaces", "", "default")
 
     async def handle(self, request: Request) -> Response:
         try:
@@ -432,7 +432,8 @@ class FakeApi:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _seed(self, plural: str, namespace: str, name: str) -> None:
+    def seed(self, plural: str, namespace: str, name: str) -> None:
+        """Make an object that says nothing."""
         resource = next(one for one in BUILT_IN if one.plural == plural)
         call = _Call("POST", resource, namespace, name, "", {}, None, "")
         self._made(call, {"metadata": {"name": name}}, "Update")

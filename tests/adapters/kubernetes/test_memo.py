@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kudurru.adapters.kubernetes.answers import Absent, Collided, Unanswered
-from kudurru.adapters.kubernetes.memo import Memo
+from kudurru.adapters.kubernetes.memo import Memo, Turns
 from kudurru.adapters.kubernetes.status import read, settle_status, version_of
 from tests.adapters.kubernetes.worlds import World, in_world
 
@@ -79,6 +79,26 @@ def test_requests_about_one_object_are_noted_in_order_and_others_do_not_wait() -
     asyncio.run(main())
 
 
+def test_turns_go_one_by_one_whoever_comes_in_between() -> None:
+    async def main() -> None:
+        turns, inside, most = Turns(), 0, 0
+
+        async def use(waits: int) -> None:
+            nonlocal inside, most
+            for _ in range(waits):
+                await asyncio.sleep(0)
+            async with turns.of("a"):
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0)
+                inside -= 1
+
+        await asyncio.gather(*(use(number % 7) for number in range(40)))
+        assert (most, len(turns)) == (1, 0)
+
+    asyncio.run(main())
+
+
 def test_a_list_does_not_note_over_a_request_that_was_noted_while_it_was_under_way() -> None:
     async def main() -> None:
         memo = Memo()
@@ -124,7 +144,7 @@ def test_it_forgets_what_has_done_its_work() -> None:
             await memo.send(f"m{number}", lambda: answer("1"), same)
             memo.held(f"m{number}", "1")
         assert len(memo) == 1
-        assert not memo._locks
+        assert not len(memo._turns)
 
     asyncio.run(main())
 

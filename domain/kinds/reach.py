@@ -1,0 +1,88 @@
+"""Where an object has this node send, for who is no admin (domain/outbound.py: what may not be).
+
+Upstreams of zones and policies, primaries, and those who are told of changes. All are checked when
+the object is applied, so they have to be given as addresses: what a name leads to may be another
+thing tomorrow. URLs of lists are not among them: those are resolved and checked at each fetch. A
+`file:` source reads this host and is the admin's.
+"""
+
+from collections.abc import Container, Iterator, Sequence
+from ipaddress import ip_address
+
+from kudurru.domain.dns.upstreams import parse_upstream
+from kudurru.domain.errors import Cause
+from kudurru.domain.kinds.blocklist import BlockListSpec
+from kudurru.domain.kinds.meta import Spec
+from kudurru.domain.kinds.policy import PolicySpec
+from kudurru.domain.kinds.zone import DNSZoneSpec, Secondary, Transfer
+from kudurru.domain.outbound import why_refused
+
+FILE = "file:"
+
+
+def reach_faults(
+    spec: Spec, *, allow_private: bool, groups: Container[str] = ()
+) -> Iterator[Cause]:
+    """What a valid spec asks for that its author may not have. `groups` are names of
+    `upstreams.groups`, which an admin filled."""
+    for field, addresses in _reached(spec, groups):
+        if not addresses:
+            yield Cause(field, "by name; give it by address, or add #ip=ADDRESS to it")
+        for text in addresses:
+            why = why_refused(ip_address(text), allow_private=allow_private)
+            if why is not None:
+                yield Cause(field, f"{text} is {why}; an admin may apply this")
+    if isinstance(spec, BlockListSpec):
+        for i, source in enumerate(spec.sources):
+            if (source.url or "").lower().startswith(FILE):
+                yield Cause(f"spec.sources[{i}].url", "files of this host; an admin may apply this")
+
+
+Reached = tuple[str, Sequence[str]]
+"""A field, and the addresses that it leads to; none: it names a host."""
+
+
+def _reached(spec: Spec, groups: Container[str]) -> Iterator[Reached]:
+    if isinstance(spec, PolicySpec):
+        yield from _upstreams("spec.upstreams", spec.upstreams, groups)
+    if not isinstance(spec, DNSZoneSpec):
+        return
+    if spec.forward is not None:
+        yield from _upstreams("spec.forward.upstreams", spec.forward.upstreams)
+    if spec.secondary is not None:
+        yield from _primaries("spec.secondary", spec.secondary)
+    if spec.transfer is not None:
+        yield from _notified("spec.transfer", spec.transfer)
+    catalog = spec.catalog
+    if catalog is None:
+        return
+    if catalog.secondary is not None:
+        yield from _primaries("spec.catalog.secondary", catalog.secondary)
+    for i, group in enumerate(catalog.groups):
+        yield from _primaries(f"spec.catalog.groups[{i}].secondary", group.secondary)
+    if catalog.transfer is not None:
+        yield from _notified("spec.catalog.transfer", catalog.transfer)
+
+
+def _upstreams(path: str, texts: Sequence[str], groups: Container[str] = ()) -> Iterator[Reached]:
+    for i, text in enumerate(texts):
+        if text in groups:
+            continue
+        yield f"{path}[{i}]", parse_upstream(text).addresses
+
+
+def _primaries(path: str, secondary: Secondary) -> Iterator[Reached]:
+    for i, primary in enumerate(secondary.primaries):
+        yield f"{path}.primaries[{i}].address", [primary.address]
+
+
+def _notified(path: str, transfer: Transfer) -> Iterator[Reached]:
+    for i, text in enumerate(transfer.notify):
+        yield f"{path}.notify[{i}]", [_without_port(text)]
+
+
+def _without_port(text: str) -> str:
+    """Of ADDR, ADDR:PORT or [ADDR]:PORT."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text

@@ -1,0 +1,73 @@
+"""The node itself over the API: its settings, and what is wrong with it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.api import Api, refused, serving
+
+
+def on_api(ask: Callable[[Api], Awaitable[Any]]) -> Any:
+    async def asked() -> Any:
+        async with serving("viewer", "operator") as api:
+            return await ask(api)
+
+    return asyncio.run(asked())
+
+
+def test_a_setting_is_changed_recorded_and_shown_with_where_it_came_from() -> None:
+    async def ask(api: Api) -> None:
+        done = await api.ask("PATCH", "/settings?reason=more+room", {"cache.maxEntries": 5})
+        assert done.code == 200
+        assert done.json["changed"] == {"cache.maxEntries": 5}
+        assert done.json["persisted"]
+        [event] = await api.events("settings.changed.v1")
+        assert event["changed"] == {"cache.maxEntries": 5}
+        same = await api.ask("PATCH", "/settings", {"cache.maxEntries": 5}, kind="application/json")
+        assert same.json["changed"] == {}
+        rows = {row["key"]: row for row in (await api.ask("GET", "/settings")).json}
+        assert rows["cache.maxEntries"]["value"] == 5
+        assert "log" in rows["cache.maxEntries"]["source"]
+
+    on_api(ask)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"cache.maxEntrie": 5}, "cache.maxEntries"),
+        ({"cache.maxEntries": "many"}, "cache.maxEntries"),
+        ([1], "an object"),
+    ],
+)
+def test_a_patch_that_cannot_be_taken_names_the_key_and_changes_nothing(
+    body: Any, said: str
+) -> None:
+    async def ask(api: Api) -> None:
+        await api.ask("GET", "/settings")
+        await api.events("")  # that this token was used from here is written by now
+        before = api.node.log.head().seq
+        status = refused(await api.ask("PATCH", "/settings", body), 422, "Invalid")
+        assert said in status["message"]
+        assert api.node.log.head().seq == before
+
+    on_api(ask)
+
+
+def test_an_operator_reads_settings_and_the_doctor_and_changes_no_setting() -> None:
+    async def ask(api: Api) -> None:
+        for path in ("/settings", "/doctor"):
+            assert (await api.ask("GET", path, token="operator")).code == 200
+            refused(await api.ask("GET", path, token="viewer"), 403, "Forbidden")
+        answer = await api.ask("PATCH", "/settings", {"cache.maxEntries": 5}, token="operator")
+        refused(answer, 403, "Forbidden")
+
+    on_api(ask)
+
+
+def test_the_doctor_says_with_which_rights_it_was_asked() -> None:
+    report = on_api(lambda api: api.ask("GET", "/doctor", token="operator")).json
+    assert report["failures"] == 0
+    assert "operator" in report["checks"][0]["message"]
