@@ -80,8 +80,6 @@ class Api:
             lists=nothing,
             keyring=Keyring(node, box) if box else nothing,
             tokens=self.tokens,
-            settings=nothing,
-            examine=examine,
             inbound=nothing,
             snapshots=nothing,
             neighbours=FixedNeighbours(),
