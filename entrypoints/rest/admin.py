@@ -68,23 +68,21 @@ def routes() -> Iterator[Route]:
     )  # fmt: skip
     yield Route(
         method="GET", path="/doctor", right="doctor", handler=doctor, tag="node",
-        about="What is wrong with this node, or soon will be.", reply=Report,
+        about="What is right and wrong with this node, and what to do.", reply=Report,
     )  # fmt: skip
     yield Route(
-        method="GET", path="/settings", right="settings.read", handler=read_settings,
-        tag="settings", about="Every setting, and where its value came from.",
-        reply=list[SettingRow],
+        method="GET", path="/settings", right="settings.read", handler=settings, tag="node",
+        about="Every setting, its value, and where that came from.", reply=list[SettingRow],
     )  # fmt: skip
     yield Route(
         method="PATCH", path="/settings", right="settings.write", handler=patch_settings,
-        tag="settings", about="Set keys by their dotted paths; null takes back what was set so.",
-        params=(_REASON,), body={"type": "object"}, body_types=(MERGE_PATCH, JSON),
+        about="Change settings, by their dotted paths; null takes back what was set this way.",
+        tag="node", params=(_REASON,), body={"type": "object"}, body_types=(JSON, MERGE_PATCH),
         reply=PatchReply,
     )  # fmt: skip
     yield Route(
-        method="GET", path="/node/config", right="settings.read", handler=node_config,
-        tag="settings", about="The settings that belong to this node alone.",
-        reply=list[SettingRow],
+        method="GET", path="/node/config", right="settings.read", handler=node_config, tag="node",
+        about="The settings that belong to this node alone.", reply=list[SettingRow],
     )  # fmt: skip
     yield Route(
         method="GET", path="/tokens", right="tokens", handler=list_tokens, tag="tokens",
@@ -115,9 +113,26 @@ def routes() -> Iterator[Route]:
     )  # fmt: skip
 
 
+async def settings(call: Call) -> Any:
+    return await call.context.operate("settings", None, call.who)
+
+
 async def node_config(call: Call) -> Any:
     rows = await call.context.operate("settings", None, call.who)
     return [row for row in rows if row["scope"] == "node"]
+
+
+async def patch_settings(call: Call) -> Any:
+    changes = call.document(JSON, MERGE_PATCH)
+    if not isinstance(changes, dict) or not changes:
+        fault = 'keys and values, such as {"cache.maxEntries": 1000}; null takes a key back'
+        raise Invalid("settings", [Cause("", fault)])
+    request = msgspec.to_builtins(PatchRequest(set=changes, reason=call.text("reason")))
+    return await call.context.operate("settings-patch", request, call.who)
+
+
+async def doctor(call: Call) -> Any:
+    return await call.context.operate("doctor", call.principal.rights.role, call.who)
 
 
 async def info(call: Call) -> NodeInfo:
@@ -133,23 +148,6 @@ async def info(call: Call) -> NodeInfo:
         namespaces=list(rights.namespaces),
         zones=list(rights.zones),
     )
-
-
-async def doctor(call: Call) -> Any:
-    rights = call.principal.rights
-    return await call.context.operate("doctor", f"role {rights.role}", call.who)
-
-
-async def read_settings(call: Call) -> Any:
-    return await call.context.operate("settings", None, call.who)
-
-
-async def patch_settings(call: Call) -> Any:
-    patch = call.document(MERGE_PATCH, JSON)
-    if not isinstance(patch, dict):
-        raise Invalid("body", [Cause("", "an object of keys and values")])
-    request = PatchRequest(set=patch, reason=call.text("reason"))
-    return await call.context.operate("settings-patch", msgspec.to_builtins(request), call.who)
 
 
 async def list_tokens(call: Call) -> list[TokenState]:

@@ -12,6 +12,7 @@ from kudurru.adapters.data_dir import open_data_dir
 from kudurru.adapters.publishing import publish as send
 from kudurru.domain.errors import LogDamaged
 from kudurru.domain.events import Who
+from kudurru.domain.verify import verify
 from kudurru.entrypoints import backups, directory
 from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.service import ChangeRequest, Service
@@ -168,6 +169,17 @@ def test_what_is_no_checkpoint_of_this_log_stops_nobody(
 ) -> None:
     spoil(data / "checkpoint")
     assert found(data) is None
+
+
+def test_where_nothing_can_be_written_beside_the_log_changes_are_signed_all_the_same(
+    data: Path,
+) -> None:
+    _a_folder_of_nothing(data / "checkpoint")
+    before = head(data)
+    change(data, "192.0.2.2")
+    with directory.open_reader(data) as node:
+        found = verify(node.log, trust=directory.trust_of())  # type: ignore[arg-type]  # as above
+    assert found.signed.size == found.newest > before
 
 
 def test_a_place_that_cannot_be_read_stops_nobody(data: Path, tmp_path: Path) -> None:

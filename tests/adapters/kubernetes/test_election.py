@@ -15,7 +15,7 @@ from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.errors import Invalid
 from kudurru.entrypoints.runner import Runner
-from tests.adapters.kubernetes.worlds import World, in_world
+from tests.adapters.kubernetes.worlds import SEEDS, World, in_world
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 LEASE = f"{LEASES}/kudurru-controller"
@@ -497,7 +497,7 @@ def test_what_names_no_lease_is_refused(
     in_world(case)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_at_no_time_do_two_lead(seed: int) -> None:
     async def scene(world: World, arena: Arena, node: Callable[..., Node]) -> None:
         chance = random.Random(seed)

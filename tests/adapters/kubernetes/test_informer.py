@@ -10,7 +10,7 @@ import pytest
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.fakes.network import Link, Response
 from kudurru.adapters.kubernetes.informer import Handler, Informer, Source, slim
-from tests.adapters.kubernetes.worlds import MAPS, World, in_world, running
+from tests.adapters.kubernetes.worlds import MAPS, SEEDS, World, in_world, running
 
 Object = dict[str, Any]
 
@@ -438,7 +438,7 @@ class Mischief:
         return lines
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_happens_the_copy_ends_as_what_the_server_has(seed: int) -> None:
     async def case(world: World) -> None:
         chance = random.Random(seed)

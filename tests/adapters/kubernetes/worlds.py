@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.fakes.api import FakeApi
 from kudurru.adapters.kubernetes.fakes.network import Link, MemoryServer, client_of
@@ -12,6 +14,8 @@ from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.memory.loop import run_manually
 
 MAPS = "/api/v1/namespaces/default/configmaps"
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+"""Of long random runs: two in the fast suite, the others in the slow one."""
 
 
 class World:

@@ -39,7 +39,7 @@ def test_a_setting_is_changed_recorded_and_shown_with_where_it_came_from() -> No
     [
         ({"cache.maxEntrie": 5}, "cache.maxEntries"),
         ({"cache.maxEntries": "many"}, "cache.maxEntries"),
-        ([1], "an object"),
+        ([1], "keys and values"),
     ],
 )
 def test_a_patch_that_cannot_be_taken_names_the_key_and_changes_nothing(
