@@ -20,7 +20,6 @@ from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.memory.neighbours import FixedNeighbours
-from kudurru.adapters.query_log.store import purge
 from kudurru.adapters.sealing import NodeKey
 from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.adapters.sqlite.lock import DirectoryLock
@@ -51,7 +50,6 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import command_socket, restoring, upkeep
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy, Plan
-from kudurru.entrypoints.explaining import explain_unserved
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     BlockingState,
@@ -413,6 +411,8 @@ def explain_as_of(
 ) -> Explanation:
     """Why a client got what it got at a position, by lists as they are now. The node's views are
     empty."""
+    from kudurru.entrypoints.explaining import explain_unserved  # the resolver, for this alone
+
     replay(node, upto)
     take_up_lists(node, open_data_dir(data).lists)
     event = node.log.get(upto)
@@ -493,6 +493,8 @@ class LocalService:
 
     def explain(self, request: ExplainRequest) -> Explanation:
         self._take_up_lists()
+        from kudurru.entrypoints.explaining import explain_unserved  # the resolver, for this alone
+
         return explain_unserved(self._node, request, self._settings)
 
     def _take_up_lists(self) -> None:
@@ -517,6 +519,8 @@ class LocalService:
     def purge_queries(self, before_us: int | None) -> int:
         if self._query_log is None:
             raise NotFound("there is no query log here")
+        from kudurru.adapters.query_log.store import purge  # sqlite-utils, for this alone
+
         return purge(self._query_log, before_us)
 
     def export(self, zone: str) -> list[str]:

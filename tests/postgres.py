@@ -23,7 +23,7 @@ from kudurru.adapters.postgres.log import PostgresEventLog
 from tests.absent import absent
 from tests.logs import SeededEntropy, StillClock
 
-PATIENCE_S = 30.0
+PATIENCE_S = 75.0
 _numbers = itertools.count(1)
 
 

@@ -27,7 +27,7 @@ import dns.rcode
 from kudurru.entrypoints.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 30.0
+PATIENCE_S = 75.0
 """Before a process that does not do what is waited for fails the test. Nothing takes as long."""
 
 ANY_PORT = "127.0.0.1:0"

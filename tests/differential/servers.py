@@ -17,7 +17,7 @@ from kudurru.adapters.sockets import Listener, bind_all
 from kudurru.domain.ports import QueryHandler
 from tests.differential.zones import Question, ZoneText
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 WINDOW = 50
 """Questions asked before their answers are read: fewer than any socket buffer holds."""
 
