@@ -22,11 +22,12 @@ Right = Literal[
     "stats", "querylog.read",
     "objects.write", "undo", "restore", "lists.refresh", "blocking", "cache", "mark",
     "messages", "doctor", "settings.read", "audit.verify", "checkpoint",
-    "objects.force", "settings.write", "tokens", "tokens.create", "keys",
+    "objects.force", "objects.reach", "settings.write", "tokens", "tokens.create", "keys",
     "restore.all", "audit.export", "audit.redact", "audit.prune", "querylog.purge", "addresses",
 ]  # fmt: skip
-"""What may be asked for. `objects.force` takes objects from other managers, `keys` are TSIG keys,
-`addresses` are those that people came from, in the history."""
+"""What may be asked for. `objects.force` takes objects from other managers, `objects.reach` has
+this node send wherever an object says and read its host's files, see `domain.kinds.reach`; `keys`
+are TSIG keys, `addresses` are those that people came from, in the history."""
 
 _VIEWER: frozenset[Right] = frozenset(
     ("info", "objects.read", "history", "explain", "query", "zones.export", "stats")
@@ -36,7 +37,7 @@ _OPERATOR: frozenset[Right] = _VIEWER | {
     "messages", "doctor", "settings.read", "audit.verify", "checkpoint", "querylog.read",
 }  # fmt: skip
 _ADMIN: frozenset[Right] = _OPERATOR | {
-    "objects.force", "settings.write", "tokens", "tokens.create", "keys",
+    "objects.force", "objects.reach", "settings.write", "tokens", "tokens.create", "keys",
     "restore.all", "audit.export", "audit.redact", "audit.prune", "querylog.purge", "addresses",
 }  # fmt: skip
 

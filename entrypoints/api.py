@@ -76,7 +76,7 @@ class Api:
                 access=self._access,
                 entropy=SystemEntropy(),
                 query_log=query_log,
-                privacy_level=lambda: parts.settings.current.querylog.privacy_level,
+                settings=lambda: parts.settings.current,
                 on_token=self._look.set,
             )
         )

@@ -13,6 +13,7 @@ from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.errors import NotFound
 from kudurru.domain.events import Who
+from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.doctor_report import Check, Report, report
@@ -89,7 +90,7 @@ class Api:
         )
         self.app = RestApp(health_routes(list), ["ns1.example"])
         self.token: dict[str, str] = {}
-        self.privacy_level = 0
+        self.settings = Settings()
         self.context = Context(
             node=node,
             writer=self.writer,
@@ -98,7 +99,7 @@ class Api:
             tokens=self.tokens,
             access=self.access,
             entropy=self.entropy,
-            privacy_level=lambda: self.privacy_level,
+            settings=lambda: self.settings,
         )
 
     async def make_token(self, role: Any, name: str = "", **limits: Any) -> str:

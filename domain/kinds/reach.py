@@ -21,30 +21,36 @@ FILE = "file:"
 
 
 def reach_faults(
-    spec: Spec, *, allow_private: bool, groups: Container[str] = ()
+    spec: Spec, before: Spec | None = None, *, allow_private: bool, groups: Container[str] = ()
 ) -> Iterator[Cause]:
-    """What a valid spec asks for that its author may not have. `groups` are names of
-    `upstreams.groups`, which an admin filled."""
-    for field, addresses in _reached(spec, groups):
-        if not addresses:
+    """What a valid spec asks for that its author may not have. What the object asked for `before`
+    somebody allowed: it may stay. `groups` are names of `upstreams.groups`, which an admin filled.
+    """
+    allowed = {text for _, text, _ in _reached(before)} if before is not None else set()
+    for field, text, addresses in _reached(spec):
+        if text in allowed or (isinstance(spec, PolicySpec) and text in groups):
+            continue
+        if text.lower().startswith(FILE):
+            yield Cause(field, "files of this host; an admin may apply this")
+        elif not addresses:
             yield Cause(field, "by name; give it by address, or add #ip=ADDRESS to it")
-        for text in addresses:
-            why = why_refused(ip_address(text), allow_private=allow_private)
+        for address in addresses:
+            why = why_refused(ip_address(address), allow_private=allow_private)
             if why is not None:
-                yield Cause(field, f"{text} is {why}; an admin may apply this")
+                yield Cause(field, f"{address} is {why}; an admin may apply this")
+
+
+Reached = tuple[str, str, Sequence[str]]
+"""A field, its text, and the addresses that it leads to; none: it names a host or a file."""
+
+
+def _reached(spec: Spec) -> Iterator[Reached]:
+    if isinstance(spec, PolicySpec):
+        yield from _upstreams("spec.upstreams", spec.upstreams)
     if isinstance(spec, BlockListSpec):
         for i, source in enumerate(spec.sources):
-            if (source.url or "").lower().startswith(FILE):
-                yield Cause(f"spec.sources[{i}].url", "files of this host; an admin may apply this")
-
-
-Reached = tuple[str, Sequence[str]]
-"""A field, and the addresses that it leads to; none: it names a host."""
-
-
-def _reached(spec: Spec, groups: Container[str]) -> Iterator[Reached]:
-    if isinstance(spec, PolicySpec):
-        yield from _upstreams("spec.upstreams", spec.upstreams, groups)
+            if source.url is not None and source.url.lower().startswith(FILE):
+                yield f"spec.sources[{i}].url", source.url, ()
     if not isinstance(spec, DNSZoneSpec):
         return
     if spec.forward is not None:
@@ -64,21 +70,27 @@ def _reached(spec: Spec, groups: Container[str]) -> Iterator[Reached]:
         yield from _notified("spec.catalog.transfer", catalog.transfer)
 
 
-def _upstreams(path: str, texts: Sequence[str], groups: Container[str] = ()) -> Iterator[Reached]:
+def _upstreams(path: str, texts: Sequence[str]) -> Iterator[Reached]:
     for i, text in enumerate(texts):
-        if text in groups:
-            continue
-        yield f"{path}[{i}]", parse_upstream(text).addresses
+        yield f"{path}[{i}]", text, _addresses(text)
+
+
+def _addresses(text: str) -> Sequence[str]:
+    """Of an upstream; the name of a group leads nowhere by itself."""
+    try:
+        return parse_upstream(text).addresses
+    except ValueError:
+        return ()
 
 
 def _primaries(path: str, secondary: Secondary) -> Iterator[Reached]:
     for i, primary in enumerate(secondary.primaries):
-        yield f"{path}.primaries[{i}].address", [primary.address]
+        yield f"{path}.primaries[{i}].address", primary.address, [primary.address]
 
 
 def _notified(path: str, transfer: Transfer) -> Iterator[Reached]:
     for i, text in enumerate(transfer.notify):
-        yield f"{path}.notify[{i}]", [_without_port(text)]
+        yield f"{path}.notify[{i}]", text, [_without_port(text)]
 
 
 def _without_port(text: str) -> str:

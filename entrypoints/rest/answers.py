@@ -250,7 +250,7 @@ async def flush(call: Call) -> Deleted:
 
 
 async def queries(call: Call) -> QueryPage:
-    if call.context.privacy_level() < PSEUDONYMS_LEVEL:
+    if call.context.settings().querylog.privacy_level < PSEUDONYMS_LEVEL:
         call.demand("querylog.read")
     page: QueryPage = await call.context.aside(partial(_queries, call))
     return page
@@ -302,7 +302,7 @@ async def top(call: Call) -> Busiest:
     subject = call.names["subject"]
     if subject not in ("domains", "clients", "blocked"):
         raise NotFound(f"there are no statistics of {subject!r}; of domains, clients and blocked")
-    if subject == "clients" and call.context.privacy_level() < PSEUDONYMS_LEVEL:
+    if subject == "clients" and call.context.settings().querylog.privacy_level < PSEUDONYMS_LEVEL:
         call.demand("querylog.read")
     found: Busiest = await call.context.aside(partial(_top, call, subject))
     return found

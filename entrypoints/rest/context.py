@@ -9,6 +9,7 @@ import msgspec
 
 from kudurru.domain.events import Who
 from kudurru.domain.ports import Entropy
+from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import Tokens
@@ -31,7 +32,8 @@ class Context(msgspec.Struct, kw_only=True):
     access: AccessLog
     entropy: Entropy
     query_log: Path | None = None
-    privacy_level: Callable[[], int] = lambda: 0
+    settings: Callable[[], Settings] = Settings
+    """Those that run now."""
     heavy: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(HEAVY_MAX))
     verifying: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     watches: int = 0

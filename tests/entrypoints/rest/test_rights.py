@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from kudurru.domain.access import RIGHTS
+from kudurru.domain.settings import ListSettings, QuerylogSettings, Settings
 from kudurru.entrypoints.rest.app import all_routes
 from kudurru.entrypoints.rest.routes import Route
-from tests.api import Api, refused, serving
+from tests.api import Answer, Api, refused, serving
 from tests.entrypoints.rest.shapes import record_set, zone
 
 ROLES = ("viewer", "operator", "admin")
@@ -310,13 +311,71 @@ def test_changes_of_what_came_from_elsewhere_are_told_from_nothing() -> None:
     assert "b.example" not in str(events)
 
 
+HOST = {"apiVersion": "kudurru.io/v1alpha1", "kind": "BlockList", "metadata": {"name": "host"}}
+
+
+def forwarding(*upstreams: str) -> dict[str, Any]:
+    spec = {"zoneName": "fwd.example", "type": "Forward", "forward": {"upstreams": [*upstreams]}}
+    return {
+        "apiVersion": "kudurru.io/v1alpha1", "kind": "DNSZone", "metadata": {"name": "fwd"},
+        "spec": spec,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("/dnszones/fwd", forwarding("127.0.0.1:53", "9.9.9.9")),
+        ("/dnszones/fwd", forwarding("192.168.1.1")),
+        (
+            "/namespaces/default/blocklists/host",
+            {"spec": {"sources": [{"url": "file:/etc/passwd"}]}},
+        ),
+    ],
+)
+def test_where_this_node_sends_and_what_it_reads_here_is_decided_by_admins(
+    path: str, document: dict[str, Any]
+) -> None:
+    async def asked() -> list[Answer]:
+        async with serving("operator") as api:
+            tried = await api.ask("PUT", path, document, token="operator")
+            batch = {"apply": [{**HOST, **document}]}
+            return [
+                tried,
+                await api.ask("POST", "/batch", batch, token="operator"),
+                await api.ask("PUT", path, document),
+                # What an admin allowed may stay where it is.
+                await api.ask(
+                    "PATCH", path, {"metadata": {"labels": {"a": "b"}}}, token="operator"
+                ),
+            ]
+
+    put, batch, by_admin, label = asyncio.run(asked())
+    for answer in (put, batch):
+        assert "an admin may apply this" in refused(answer, 403, "Forbidden")["message"]
+    assert by_admin.code in (200, 201)
+    assert label.code == 200
+
+
+def test_private_addresses_are_for_everybody_where_the_settings_say_so() -> None:
+    async def asked() -> int:
+        async with serving("operator") as api:
+            api.settings = Settings(lists=ListSettings(allow_private=True))
+            answer = await api.ask(
+                "PUT", "/dnszones/fwd", forwarding("192.168.1.1"), token="operator"
+            )
+            return answer.code
+
+    assert asyncio.run(asked()) in (200, 201)
+
+
 @pytest.mark.parametrize(("level", "code"), [(0, 403), (1, 403), (2, 404), (3, 404)])
 def test_a_viewer_reads_the_query_log_where_it_names_nobody(level: int, code: int) -> None:
     """404: a node in memory has none."""
 
     async def asked() -> int:
         async with serving("viewer") as api:
-            api.privacy_level = level
+            api.settings = Settings(querylog=QuerylogSettings(privacy_level=level))
             return (await api.ask("GET", "/queries", token="viewer")).code
 
     assert asyncio.run(asked()) == code
