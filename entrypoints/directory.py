@@ -104,7 +104,7 @@ from kudurru.projections.pipeline.pipeline import Pipeline
 from kudurru.projections.pipeline.policy import Policy
 from kudurru.projections.zones_as_of import ZonesAsOf
 
-LOCK_PATIENCE_S = 10.0
+LOCK_PATIENCE_S = 30.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
 
