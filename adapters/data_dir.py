@@ -18,6 +18,7 @@ admin.token   the first token
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -144,8 +145,9 @@ def _make_private(path: Path) -> None:
     for folder in reversed([parent for parent in path.parents if not parent.exists()]):
         folder.mkdir(exist_ok=True)  # another process may have been faster
         sync_folder(folder.parent)
-    path.mkdir(mode=0o700)
-    path.chmod(0o700)
+    with suppress(FileExistsError):  # another process was faster; what is there is looked at
+        path.mkdir(mode=0o700)
+        path.chmod(0o700)
     sync_folder(path.parent)
 
 

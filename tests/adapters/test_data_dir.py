@@ -29,6 +29,20 @@ def test_a_new_directory_is_private_whatever_the_umask(tmp_path: Path, umask: in
     assert open_data_dir(data.path) == data
 
 
+def test_a_directory_that_another_process_makes_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = os.mkdir
+
+    def just_too_late(path: Path, mode: int = 0o777) -> None:
+        mkdir(path, mode)
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "mkdir", just_too_late)
+    data = open_data_dir(tmp_path / "a" / "data", create=True)
+    assert data.keys.is_dir()
+
+
 def test_a_missing_directory_is_not_made_unless_asked(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"there is no data directory at .*: give --data"):
         open_data_dir(tmp_path / "data")
