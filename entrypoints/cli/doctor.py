@@ -37,6 +37,6 @@ def doctor_(
     if not print_documents(output, [msgspec.to_builtins(found)], single=True):
         rows = [[one.status, one.check, one.message] for one in found.checks]
         print_table(["STATUS", "CHECK", "MESSAGE"], rows)
-        note(f"{found.failures} failures, {found.warnings} warnings")
+        note(f"failures: {found.failures}, warnings: {found.warnings}")
     if found.failures:
         raise typer.Exit(1)

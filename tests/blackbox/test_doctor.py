@@ -35,7 +35,7 @@ def test_a_healthy_server_has_one_warning_and_says_what_to_do(tmp_path: Path) ->
         assert found["listeners"][1].startswith("bound: udp 127.0.0.1:")
         table = command("doctor", "--data", data)
         assert table.out.splitlines()[0].split() == ["STATUS", "CHECK", "MESSAGE"]
-        assert " failures, " in table.err
+        assert "failures: " in table.err
 
 
 def test_what_is_wrong_is_found(tmp_path: Path) -> None:
