@@ -17,10 +17,15 @@ from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.filtering.policies import full_name
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
 from kudurru.domain.kinds.registry import BLOCK_LIST
-from kudurru.domain.objects import key_of, ref_of
+from kudurru.domain.objects import ObjectRef, key_of, ref_of
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.asking import answer_document, logged_document, query_packet
-from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
+from kudurru.entrypoints.filtering import (
+    BlockingRequest,
+    BlockingState,
+    ExplainRequest,
+    read_blocking,
+)
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.rest.calls import Call, Param
 from kudurru.entrypoints.rest.objects import AT, check_names
@@ -191,7 +196,13 @@ async def explain(call: Call) -> Any:
 
 
 async def blocking(call: Call) -> Any:
-    return await call.context.operate("blocking", None, call.who)
+    rights = call.principal.rights
+
+    def sees(ref: ObjectRef) -> bool:
+        return rights.may_see(key_of(ref.kind, ref.namespace, ref.name), f"{ref.namespace}/")
+
+    async with call.context.writer.applying:
+        return read_blocking(call.context.node, sees)
 
 
 async def set_blocking(call: Call) -> Any:

@@ -15,6 +15,7 @@ import msgspec
 from kudurru.adapters.http_api import Reply
 from kudurru.adapters.http_ops import Response
 from kudurru.domain import targets
+from kudurru.domain.access import catalog_fault
 from kudurru.domain.commands import ABSENT, Apply, Command, Delete
 from kudurru.domain.errors import Cause, Conflict, Invalid, NotFound, Redacted
 from kudurru.domain.kinds.meta import (
@@ -24,6 +25,7 @@ from kudurru.domain.kinds.meta import (
     PEOPLES_ANNOTATIONS,
     Condition,
     ObjectMeta,
+    Spec,
     metadata_faults,
 )
 from kudurru.domain.kinds.reach import reach_faults
@@ -44,7 +46,13 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.rest import watching
-from kudurru.entrypoints.rest.calls import MERGE_PATCH, Answer, Call, Param
+from kudurru.entrypoints.rest.calls import (
+    MERGE_PATCH,
+    OBJECTS_VALUES_MAX,
+    Answer,
+    Call,
+    Param,
+)
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import (
     BadRequest,
@@ -316,7 +324,12 @@ async def _settled(call: Call) -> None:
 
 async def put(kind: Kind, call: Call) -> Answer:
     key = key_in(kind, call)
-    manifest = _manifest(_named(call.document(), kind, key), str(ref_of(key)))
+
+    def read() -> Manifest:
+        document = call.document(values_max=OBJECTS_VALUES_MAX)
+        return _manifest(_named(document, kind, key), str(ref_of(key)))
+
+    manifest = await call.reading(read)
     return await _apply(call, manifest, _manager(call), _precondition(call, key))
 
 
@@ -339,6 +352,9 @@ def _apply_command(
     """Raises: Forbidden."""
     _check_may_write(call, manifest.key, stored, scope_of(manifest))
     _check_reach(call, manifest, stored)
+    rights = call.principal.rights
+    if rights.is_limited and (why := catalog_fault(rights, spec_of(stored), manifest.spec)):
+        raise Forbidden(f"{ref_of(manifest.key)}: {why}")
     if expected is None and call.principal.rights.zones:
         expected = stored.resource_version if stored is not None else ABSENT
     return Apply(manifest=manifest, manager=manager, force=force, expected=expected)
@@ -346,7 +362,7 @@ def _apply_command(
 
 async def patch(kind: Kind, call: Call) -> Answer:
     key = key_in(kind, call)
-    change = call.document(MERGE_PATCH)
+    change = await call.reading(partial(call.document, MERGE_PATCH, values_max=OBJECTS_VALUES_MAX))
     if not isinstance(change, dict):
         raise Invalid(str(ref_of(key)), [Cause("", "a merge patch is an object (RFC 7396)")])
     expected = _precondition(call, key)
@@ -355,14 +371,18 @@ async def patch(kind: Kind, call: Call) -> Answer:
         if stored is None or not may_see(call, stored):
             raise NotFound(f"{ref_of(key)} does not exist")
         manager = stored.manager if _is_peoples(change) else _manager(call)
-        patched = merged(to_document(stored), change)
-        manifest = _manifest(_named(patched, kind, key), str(ref_of(key)))
+        manifest = await call.reading(partial(_patched, kind, stored, change))
         try:
             return await _apply(call, manifest, manager, expected or stored.resource_version)
         except Conflict:
             if not left or expected is not None:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+def _patched(kind: Kind, stored: StoredObject, change: dict[str, Any]) -> Manifest:
+    document = _named(merged(to_document(stored), change), kind, stored.key)
+    return _manifest(document, str(ref_of(stored.key)))
 
 
 def merged(value: Any, change: Any) -> Any:
@@ -408,13 +428,8 @@ def _delete_command(
 
 
 async def batch(call: Call) -> BatchReply:
-    wanted = call.body(Batch)
-    if len(wanted.apply) + len(wanted.delete) > BATCH_MAX:
-        raise Invalid("batch", [Cause("", f"more than {BATCH_MAX} objects: send several")])
-    if wanted.force:
-        call.demand("objects.force")
-    _check_manager(wanted.manager)
-    manifests = _manifests(wanted.apply)
+    wanted, manifests = await call.reading(partial(_read_batch, call))
+    _check_serials(call, wanted, manifests)
     # Zones first: record sets are held against them, wherever they stand in the batch.
     order = sorted(range(len(manifests)), key=lambda i: manifests[i].kind is not DNS_ZONE)
     commands: list[Command] = [
@@ -444,6 +459,34 @@ async def batch(call: Call) -> BatchReply:
     at = {index: place for place, index in enumerate(order)}
     outcomes = [result.outcomes[at[i]] for i in range(len(order))] + result.outcomes[len(order) :]
     return BatchReply(outcomes=[_outcome(one) for one in outcomes], position=result.seq)
+
+
+def _read_batch(call: Call) -> tuple[Batch, list[Manifest]]:
+    """Raises: BadRequest, Invalid, Forbidden."""
+    wanted = call.body(Batch, values_max=OBJECTS_VALUES_MAX)
+    if len(wanted.apply) + len(wanted.delete) > BATCH_MAX:
+        raise Invalid("batch", [Cause("", f"more than {BATCH_MAX} objects: send several")])
+    if wanted.force:
+        call.demand("objects.force")
+    _check_manager(wanted.manager)
+    return wanted, _manifests(wanted.apply)
+
+
+def _check_serials(call: Call, wanted: Batch, manifests: Sequence[Manifest]) -> None:
+    """A serial far ahead is one that secondaries hold against us for years. Raises: Forbidden,
+    Invalid."""
+    if not wanted.imported_serials:
+        return
+    if call.principal.rights.is_limited:
+        raise Forbidden("importedSerials: a token with limits gives no serials")
+    applied = {manifest.key for manifest in manifests}
+    causes = [
+        Cause(f"importedSerials.{name}", "the batch applies no DNSZone of this name")
+        for name in wanted.imported_serials
+        if key_of(DNS_ZONE.name, "", name) not in applied
+    ]
+    if causes:
+        raise Invalid("batch", causes[:CAUSES_MAX])
 
 
 def _manifests(documents: Sequence[dict[str, Any]]) -> list[Manifest]:
@@ -632,19 +675,23 @@ def _check_may_write(call: Call, key: Key, stored: StoredObject | None, after: s
         raise Forbidden(why)
 
 
+def spec_of(stored: StoredObject | None) -> Spec | None:
+    """None where there is none, or one of a version that allowed more."""
+    if stored is not None:
+        with suppress(Invalid):
+            return manifest_of(stored.key, stored.body.spec, {}, {}).spec
+    return None
+
+
 def _check_reach(call: Call, manifest: Manifest, stored: StoredObject | None) -> None:
     """Who is no admin has this node send to no places that the admin may not want to be asked.
     Raises: Forbidden, which names every fault."""
     if call.principal.rights.may("objects.reach"):
         return
-    before = None
-    if stored is not None:
-        with suppress(Invalid):  # of a version that allowed more
-            before = manifest_of(stored.key, stored.body.spec, {}, {}).spec
     settings = call.context.settings()
     faults = reach_faults(
         manifest.spec,
-        before,
+        spec_of(stored),
         allow_private=settings.lists.allow_private,
         groups=settings.upstreams.groups,
     )

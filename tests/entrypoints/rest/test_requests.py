@@ -1,15 +1,20 @@
 """What a request may be: who asks by which name, what a body and a URL hold, how much at once."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.events import AUTH_DENIED, AUTH_LOGIN
+from kudurru.domain.objects import key_of
 from kudurru.entrypoints.rest.app import IN_FLIGHT_MAX
-from kudurru.entrypoints.rest.calls import DEPTH_MAX
+from kudurru.entrypoints.rest.calls import ASIDE_MIN, DEPTH_MAX, read_json
+from kudurru.entrypoints.rest.status import BadRequest
 from tests.api import Answer, Api, refused, serving
 
 PATH = "/namespaces/default/dnsrecordsets/www"
@@ -160,15 +165,20 @@ def test_a_token_of_another_address_is_forbidden_and_an_expired_one_unknown() ->
         (b'{"a":' + b"9" * 5000 + b"}", "no JSON"),
         (b"[" * 40 + b"]" * 40, "nested deeper"),
         (b'{"a":' * 40 + b"1" + b"}" * 40, "nested deeper"),
-        (b"[" * 2_000_000, "nested deeper"),
+        (b"[" * 200_000, "nested deeper"),
+        (b"[" * 2_000_000, "more than 400000 values"),
+        (b"[" + b"0," * 400_001 + b"0]", "more than 400000 values"),
+        (b'{"a":[' + b'"",' * 1_000_000 + b"0]}", "more than 400000 values"),
+        # These two took minutes and hours where time grew with the square of the size.
+        (b"{" + b",".join(b'"%x":0' % i for i in range(200_000)) + b',"1":0}', "given twice"),
+        (b'{"a":"' + b"[" * 40 + b'\\"' * 2_000_000, "no JSON"),
         (b'{"a":"[[[","b":[' + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"]}", "deeper"),
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_json_of_ours_is_refused(body: bytes, fault: str) -> None:
     async def ask(api: Api) -> Answer:
-        before = api.node.objects.position
         answer = await api.ask("PUT", PATH, body)
-        assert api.node.objects.position == before
+        assert api.node.objects.find(key_of("DNSRecordSet", "default", "www")) is None
         return answer
 
     status = refused(on_api(ask), 400, "BadRequest")
@@ -186,6 +196,47 @@ def test_brackets_in_texts_are_not_depth() -> None:
     text = "[{" * 1000 + '\\"['
     wanted = {**BODY, "metadata": {"annotations": {"a/b": text}}}
     assert on_api(lambda api: api.ask("PUT", PATH, wanted)).code == 201
+
+
+depths = st.recursive(
+    st.one_of(st.integers(), st.text('[]{},\\\\"\\n x')),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text('[{,\\\\"'), inner)),
+)
+
+
+@given(depths, st.integers(0, DEPTH_MAX + 3))
+def test_what_strings_hold_is_no_structure(value: Any, more: int) -> None:
+    def depth_of(value: Any) -> int:
+        inside = value.values() if isinstance(value, dict) else value
+        return 1 + max(map(depth_of, inside), default=0) if isinstance(value, list | dict) else 0
+
+    for _ in range(more):
+        value = [value]
+    body = json.dumps(value).encode()
+    if depth_of(value) > DEPTH_MAX:
+        with pytest.raises(BadRequest):
+            read_json(body)
+    else:
+        assert read_json(body) == value
+
+
+def test_what_is_no_object_has_fewer_values() -> None:
+    body = {"what": "1", "more": [0] * 10_001}
+    answer = on_api(lambda api: api.ask("POST", "/undo", body))
+    assert "more than 10000 values" in refused(answer, 400, "BadRequest")["message"]
+
+
+def test_a_large_body_is_read_in_a_thread_while_others_are_answered() -> None:
+    large = json.dumps(BODY).encode() + b" " * ASIDE_MIN
+
+    async def ask(api: Api) -> tuple[int, int]:
+        async with api.context.heavy, api.context.heavy:  # all the room for such
+            held = asyncio.create_task(api.ask("PUT", PATH, large))
+            small = (await api.ask("PUT", PATH + "2", BODY)).code
+            assert not held.done()
+        return small, (await held).code
+
+    assert on_api(ask) == (201, 201)
 
 
 @pytest.mark.parametrize(
