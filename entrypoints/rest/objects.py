@@ -6,7 +6,6 @@ that an object which moves meanwhile is refused and not written.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,7 +14,6 @@ import msgspec
 from kudurru.adapters.http_api import Reply
 from kudurru.adapters.http_ops import Response
 from kudurru.domain import targets
-from kudurru.domain.access import catalog_fault
 from kudurru.domain.commands import ABSENT, Apply, Command, Delete
 from kudurru.domain.errors import Cause, Conflict, Invalid, NotFound, Redacted
 from kudurru.domain.kinds.meta import (
@@ -25,10 +23,8 @@ from kudurru.domain.kinds.meta import (
     PEOPLES_ANNOTATIONS,
     Condition,
     ObjectMeta,
-    Spec,
     metadata_faults,
 )
-from kudurru.domain.kinds.reach import reach_faults
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, KINDS, Kind, kind_by_word
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
 from kudurru.domain.object_store import (
@@ -37,7 +33,6 @@ from kudurru.domain.object_store import (
     StoredObject,
     annotations_after,
     manager_faults,
-    manifest_of,
     resource_version,
     scope_of,
     to_document,
@@ -53,6 +48,7 @@ from kudurru.entrypoints.rest.calls import (
     Call,
     Param,
 )
+from kudurru.entrypoints.rest.reach import check_reach
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import (
     BadRequest,
@@ -351,10 +347,7 @@ def _apply_command(
 ) -> Apply:
     """Raises: Forbidden."""
     _check_may_write(call, manifest.key, stored, scope_of(manifest))
-    _check_reach(call, manifest, stored)
-    rights = call.principal.rights
-    if rights.is_limited and (why := catalog_fault(rights, spec_of(stored), manifest.spec)):
-        raise Forbidden(f"{ref_of(manifest.key)}: {why}")
+    check_reach(call, manifest.key, manifest.spec, stored)
     if expected is None and call.principal.rights.zones:
         expected = stored.resource_version if stored is not None else ABSENT
     return Apply(manifest=manifest, manager=manager, force=force, expected=expected)
@@ -673,30 +666,6 @@ def _check_may_write(call: Call, key: Key, stored: StoredObject | None, after: s
     before = stored.scope if stored is not None else None
     if why := call.principal.rights.why_not_write(key, before, after):
         raise Forbidden(why)
-
-
-def spec_of(stored: StoredObject | None) -> Spec | None:
-    """None where there is none, or one of a version that allowed more."""
-    if stored is not None:
-        with suppress(Invalid):
-            return manifest_of(stored.key, stored.body.spec, {}, {}).spec
-    return None
-
-
-def _check_reach(call: Call, manifest: Manifest, stored: StoredObject | None) -> None:
-    """Who is no admin has this node send to no places that the admin may not want to be asked.
-    Raises: Forbidden, which names every fault."""
-    if call.principal.rights.may("objects.reach"):
-        return
-    settings = call.context.settings()
-    faults = reach_faults(
-        manifest.spec,
-        spec_of(stored),
-        allow_private=settings.lists.allow_private,
-        groups=settings.upstreams.groups,
-    )
-    if told := "; ".join(f"{fault.field}: {fault.message}" for fault in faults):
-        raise Forbidden(f"{ref_of(manifest.key)}: {told}")
 
 
 def _precondition(call: Call, key: Key) -> str | None:
