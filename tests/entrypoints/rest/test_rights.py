@@ -391,6 +391,23 @@ def test_a_viewer_reads_the_query_log_where_it_names_nobody(level: int, code: in
     assert asyncio.run(asked()) == code
 
 
+def test_a_catalog_that_was_taken_away_is_neither_restored_nor_undone_by_a_limited_token() -> None:
+    async def asked() -> None:
+        async with serving() as api:
+            await filled(api)
+            for catalog in ({}, None):
+                change = {"spec": {"catalog": catalog}}
+                done = await api.ask("PATCH", "/dnszones/a.example", change)
+                assert done.code == 200, done
+            at = int(done.headers["X-Kudurru-Position"])
+            body = {"beforeEvent": at, "scope": {"objects": ["dnszone/a.example"]}, "apply": True}
+            for path, asked in (("/restore", body), ("/undo", {"what": str(at)})):
+                answer = await api.ask("POST", path, asked, token="a")
+                assert "a catalog" in refused(answer, 403, "Forbidden")["message"]
+
+    asyncio.run(asked())
+
+
 def test_serials_are_set_of_zones_that_the_batch_applies() -> None:
     async def asked() -> Answer:
         async with serving("operator") as api:
