@@ -84,7 +84,7 @@ class RestApp:
     def admit(self, request: Request) -> Response | None:
         try:
             refused = self._check_names(request)
-            if refused is None and request.path not in self._health:
+            if refused is None:
                 request.context = self._admitted(request)
         except KudurruError as error:
             refused = reply_to(error)
@@ -105,9 +105,11 @@ class RestApp:
         return None
 
     def _admitted(self, request: Request) -> "_Admitted | None":
-        if request.path in (OPENAPI, DOCS):
+        """None for what needs no token, and takes no body."""
+        if request.path in self._health or request.path in (OPENAPI, DOCS):
             if request.method not in ("GET", "HEAD"):
                 raise WrongMethod(["GET"])
+            _check_no_body(request)
             return None
         _check_no_secret(request)
         context = self._opened()
@@ -116,7 +118,9 @@ class RestApp:
         if not principal.rights.may(route.right):
             self._deny(context, principal, request, route)
         params = read_query(request.query, route.params)
-        if route.body is not None:
+        if route.body is None:
+            _check_no_body(request)
+        else:
             check_type(request, route.body_types)
         return _Admitted(principal, route, names, params)
 
@@ -156,8 +160,6 @@ class RestApp:
     async def _answer(self, request: Request) -> Answer:
         health = self._health.get(request.path)
         if health is not None:
-            if request.method not in ("GET", "HEAD"):
-                raise WrongMethod(["GET"])
             return health()
         if request.context is None:
             return self._page(request.path)
@@ -226,6 +228,12 @@ def _token_of(request: Request) -> str:
     if key := request.headers.get("x-api-key", "").strip():
         return key
     raise Unauthorized("no token: send `Authorization: Bearer …`; `kudurru token create` makes one")
+
+
+def _check_no_body(request: Request) -> None:
+    """It would be held in memory for nothing. Raises: BadRequest."""
+    if request.has_body:
+        raise BadRequest("request", [Cause("body", "this path takes none with this method")])
 
 
 def _check_no_secret(request: Request) -> None:

@@ -1,16 +1,19 @@
 """What a request may be: who asks by which name, what a body and a URL hold, how much at once."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from kudurru.adapters.http_api import Request
+from kudurru.adapters.http_ops import Response
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.events import AUTH_DENIED, AUTH_LOGIN
 from kudurru.entrypoints.rest.app import IN_FLIGHT_MAX
 from kudurru.entrypoints.rest.calls import DEPTH_MAX
-from tests.api import Answer, Api, refused, serving
+from tests.api import LOCAL, Answer, Api, refused, serving
 
 PATH = "/namespaces/default/dnsrecordsets/www"
 BODY: dict[str, Any] = {"spec": {"zoneRef": {"name": "z"}, "endpoints": []}}
@@ -173,6 +176,41 @@ def test_a_body_that_is_no_json_of_ours_is_refused(body: bytes, fault: str) -> N
 
     status = refused(on_api(ask), 400, "BadRequest")
     assert fault in status["message"]
+
+
+@pytest.mark.parametrize(
+    "announced", [{"content-length": "8000000"}, {"transfer-encoding": "chunked"}]
+)
+@pytest.mark.parametrize(
+    ("method", "path", "code", "reason"),
+    [
+        ("POST", "/livez", 405, "MethodNotAllowed"),
+        ("GET", "/livez", 400, "BadRequest"),
+        ("POST", "/api/docs", 405, "MethodNotAllowed"),
+        ("GET", "/api/docs", 400, "BadRequest"),
+        ("HEAD", "/api/v1/openapi.json", 400, "BadRequest"),
+        ("GET", "/api/v1/info", 400, "BadRequest"),
+        ("DELETE", f"/api/v1{PATH}", 400, "BadRequest"),
+        ("PUT", f"/api/v1{PATH}", None, ""),
+    ],
+)
+def test_a_body_is_taken_only_where_one_is_read(
+    method: str, path: str, code: int | None, reason: str, announced: dict[str, str]
+) -> None:
+    """By the head, before an octet of it is held."""
+
+    async def ask(api: Api) -> Response | None:
+        headers = {
+            "host": "localhost", "content-type": "application/json", **announced,
+            "authorization": f"Bearer {api.token['admin']}",
+        }  # fmt: skip
+        return api.app.admit(
+            Request(method=method, path=path, query="", headers=headers, peer=LOCAL, local=LOCAL)
+        )
+
+    answer = on_api(ask)
+    told = (answer.code, json.loads(answer.body)["reason"]) if answer else (None, "")
+    assert told == (code, reason)
 
 
 @pytest.mark.parametrize("body", [b"null", b"7", b'"x"', b"[]", b"true"])

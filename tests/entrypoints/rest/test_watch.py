@@ -55,7 +55,7 @@ def test_a_watch_tells_what_is_there_then_what_comes() -> None:
         await api.ask("DELETE", f"{path}/two")
         seen += await told(stream, 3)
         await closed(stream)
-        assert api.context.watches == 0
+        assert api.context.watches.total() == 0
         return seen
 
     assert on_api(ask) == [
@@ -149,7 +149,53 @@ def test_a_quiet_watch_says_where_to_resume(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_more_watches_than_there_may_be_are_refused() -> None:
     async def ask(api: Api) -> None:
-        api.context.watches = watching.WATCHES_MAX
+        api.context.watches.update({f"token-{i}": 1 for i in range(watching.WATCHES_MAX)})
         refused(await api.ask("GET", "/dnszones?watch=true"), 503, "Busy")
 
     on_api(ask, clock=ManualClock())
+
+
+def test_one_token_has_a_share_of_the_watches_and_leaves_the_others_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watching, "WATCHES_PER_TOKEN_MAX", 2)
+
+    async def ask(api: Api) -> None:
+        path = "/dnszones?watch=true"
+        late = await api.watch(path)  # while there was room
+        streams = [await api.watch(path) for _ in range(2)]
+        for stream in streams:
+            await told(stream, 1)
+        refused(await api.ask("GET", path), 429, "TooManyRequests")
+        assert [part async for part in late.parts] == []
+        other = await api.watch(path, token="viewer")
+        await told(other, 1)
+        await closed(streams.pop())
+        streams += [other, await api.watch(path)]
+        await told(streams[-1], 1)
+        for stream in streams:
+            await closed(stream)
+        assert not api.context.watches
+
+    on_api(ask)
+
+
+def test_a_stream_that_nobody_begins_to_read_holds_nothing_open() -> None:
+    """Closing a generator that never ran runs nothing of it."""
+
+    async def ask(api: Api) -> None:
+        hub: Any = api.node.observer
+        stream = await api.watch("/dnszones?watch=true")
+        await closed(stream)
+        assert hub.statistics().watchers == 0
+        assert not api.context.watches
+
+    on_api(ask)
+
+
+def test_a_head_opens_no_watch() -> None:
+    async def ask(api: Api) -> None:
+        refused(await api.ask("HEAD", "/dnszones?watch=true"), 400, "BadRequest")
+        assert (await api.ask("HEAD", "/dnszones")).code == 200
+
+    on_api(ask)
