@@ -86,6 +86,8 @@ class Principal(msgspec.Struct, frozen=True):
 
     name: str
     rights: Rights
+    applied: int
+    """Seq of the event that made the token: another one of its name is somebody else."""
 
     @property
     def actor(self) -> str:
@@ -132,7 +134,7 @@ class Tokens:
         if held is None or name is None or not hmac.compare_digest(given, kept):
             raise NotLetIn("unknown", name or "", "the token is not known here, or was revoked")
         now_us = self._node.clock.now_us()
-        if now_us >= held.expires_us or (held.spec.role == BOOTSTRAP and self.has_admin()):
+        if self._is_over(held, now_us):
             fault = f"the token expired, at {held.spec.expires_at} at the latest: make another"
             raise NotLetIn("expired", name, fault)
         if held.networks and not _is_in(address, held.networks):
@@ -149,8 +151,12 @@ class Tokens:
             held is not None
             and bool(held.hash)
             and held.principal == principal
-            and now_us < held.expires_us
+            and not self._is_over(held, now_us)
         )
+
+    def _is_over(self, held: _Held, now_us: int) -> bool:
+        """Whether a token has had its time; the first one has when there is an admin."""
+        return now_us >= held.expires_us or (held.spec.role == BOOTSTRAP and self.has_admin())
 
     def has_admin(self) -> bool:
         """Whether a token counts that may make others."""
@@ -214,7 +220,7 @@ class Tokens:
             applied=applied,
             spec=spec,
             created=stored.body.creation_timestamp,
-            principal=Principal(ref_of(key).name, rights),
+            principal=Principal(ref_of(key).name, rights, applied),
             networks=tuple(ip_network(text, strict=False) for text in spec.cidrs),
             expires_us=expiry_us(spec) or 0,
             hash=kept if kept is not None and not problem else b"",

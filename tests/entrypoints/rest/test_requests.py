@@ -1,16 +1,20 @@
 """What a request may be: who asks by which name, what a body and a URL hold, how much at once."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from kudurru.adapters.http_api import Request
+from kudurru.adapters.http_ops import Response
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.events import AUTH_DENIED, AUTH_LOGIN
 from kudurru.entrypoints.rest.app import IN_FLIGHT_MAX
 from kudurru.entrypoints.rest.calls import DEPTH_MAX
 from tests.api import Answer, Api, refused, serving
+from tests.nodes import TESTER
 
 PATH = "/namespaces/default/dnsrecordsets/www"
 BODY: dict[str, Any] = {"spec": {"zoneRef": {"name": "z"}, "endpoints": []}}
@@ -138,6 +142,40 @@ def test_a_token_of_another_address_is_forbidden_and_an_expired_one_unknown() ->
     far, late = on_api(ask, clock=clock)
     refused(far, 403, "Forbidden")
     assert "expired" in refused(late, 401, "Unauthorized")["message"]
+
+
+@pytest.mark.parametrize("token", ["admin", "bootstrap"])
+def test_a_token_that_is_taken_away_between_head_and_body_does_nothing(token: str) -> None:
+    """The first token goes when there is an admin."""
+
+    async def ask(api: Api) -> tuple[int, dict[str, Any], list[Any]]:
+        await api.ask("DELETE", "/tokens/admin")
+        change, first = api.tokens.bootstrap(TESTER, api.entropy)
+        await api.writer.submit(change)
+        api.token["bootstrap"] = first.token
+        if token == "admin":
+            await api.make_token("admin")
+        head = Request(
+            method="POST", path="/api/v1/tokens", query="", peer="127.0.0.1", local="127.0.0.1",
+            headers={
+                "host": "localhost", "authorization": f"Bearer {api.token[token]}",
+                "content-type": "application/json",
+            },
+        )  # fmt: skip
+        assert api.app.admit(head) is None
+        if token == "admin":
+            await api.writer.submit(api.tokens.revocation("admin", TESTER))
+        else:
+            await api.make_token("admin")
+        head.body = b'{"name": "mine", "role": "admin"}'
+        answer = await api.app.answer(head)
+        assert isinstance(answer, Response)
+        names = [state.name for state in api.tokens.states()]
+        return answer.code, json.loads(answer.body), names
+
+    code, status, names = on_api(ask)
+    assert (code, status["reason"]) == (401, "Unauthorized")
+    assert "mine" not in names
 
 
 # --- what a body is -------------------------------------------------------------------------
