@@ -130,7 +130,7 @@ class RestApp:
         try:
             principal = context.tokens.find(text, request.peer)
         except NotLetIn as error:
-            context.access.denied(error.name, request.peer, error.why)
+            context.access.denied(error.name, request.peer, error.why, claimed=error.claimed)
             kind = Forbidden if error.why == "address" else Unauthorized
             raise kind(str(error)) from None
         context.access.came_in(principal.name, request.peer)
