@@ -134,7 +134,7 @@ class RestApp:
         try:
             principal = context.tokens.find(text, request.peer)
         except NotLetIn as error:
-            context.access.denied(error.name, request.peer, error.why)
+            context.access.denied(error.name, request.peer, error.why, claimed=error.claimed)
             kind = Forbidden if error.why == "address" else Unauthorized
             raise kind(str(error)) from None
         context.access.came_in(principal.name, request.peer)
@@ -165,11 +165,19 @@ class RestApp:
             return self._page(request.path)
         admitted: _Admitted = request.context
         context = self._opened()
+        self._check_still_counts(request, admitted, context)
         name = admitted.principal.name
         if self._in_flight[name] >= IN_FLIGHT_MAX:
             raise TooMany(f"{IN_FLIGHT_MAX} requests of this token are under way; try again")
         self._in_flight[name] += 1
         return await self._carried_out(request, admitted, context)
+
+    def _check_still_counts(self, request: Request, admitted: _Admitted, context: Context) -> None:
+        """Between a head and its body, or the answers before it, a token may have been revoked.
+        Raises: Unauthorized."""
+        if not context.tokens.still_counts(admitted.principal):
+            context.access.denied(admitted.principal.name, request.peer, "over")
+            raise Unauthorized("the token was revoked or expired while this request came in")
 
     async def _carried_out(self, request: Request, admitted: _Admitted, context: Context) -> Answer:
         call = Call(

@@ -86,6 +86,8 @@ async def _parts(
         while context.tokens.still_counts(principal):
             coming = coming or asyncio.ensure_future(anext(found))
             await asyncio.wait([coming], timeout=BOOKMARK_S)
+            if not context.tokens.still_counts(principal):
+                return  # it may have been revoked by the very change that comes
             event: WatchEvent | None
             if coming.done():
                 try:
