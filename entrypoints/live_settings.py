@@ -152,7 +152,7 @@ class LiveSettings:
         self._read = found
         try:
             self._take(found.resolve(self._layer, self._memory), "files")
-        except Invalid as error:
+        except (Invalid, OSError) as error:
             self.problem = str(error)
             log.error("the changed settings are not used, the last good ones stay: %s", error)
         return True

@@ -112,15 +112,23 @@ def read_sources(sources: Sources, before: Read | None = None) -> Read:
     outside = given_by_environment(sources.environ, faults)
     outside += given_by_flags(sources.flags, faults)
     settings_file = before.settings_file if before else _settings_file(files + outside)
-    if settings_file and settings_file.exists():
+    if settings_file and _is_there(settings_file, faults):
         for document in _read(settings_file, faults, digest):
             files += given_by_document(document, "settings file", faults, only_cluster=True)
     return Read(files, outside, faults, settings_file, digest.digest())
 
 
+def _is_there(path: Path, faults: list[Cause]) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # also of its folder: no right to look, a network that is away
+        faults.append(_unreadable(path, error))
+        return False
+
+
 def stamp_of(sources: Sources, settings_file: Path | None) -> Stamp:
-    """What tells, without reading them, that files may have changed. Links are followed: a mounted
-    ConfigMap swaps one, and editors put a new file in the place of the old."""
+    """What tells, without reading them, that files may have changed; never raises. Links are
+    followed: a mounted ConfigMap swaps one, and editors put a new file in the place of the old."""
     faults: list[Cause] = []
     paths = [*_node_files(sources.config, faults), *([settings_file] if settings_file else [])]
     return tuple(_stamps(paths))
@@ -140,9 +148,9 @@ def _stamps(paths: list[Path]) -> Iterator[tuple[str, int, int, int, int]]:
 def _node_files(config: Path | None, faults: list[Cause]) -> list[Path]:
     if config is None:
         return []
-    if not config.is_dir():
-        return [config]
     try:
+        if not config.is_dir():
+            return [config]
         return sorted(
             path
             for path in config.iterdir()

@@ -13,7 +13,7 @@ from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, StorageFa
 from kudurru.domain.settings import KEYS, Settings
 from kudurru.domain.settings_changes import SETTINGS_KEY, SettingsChanged, command
 from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
-from kudurru.entrypoints.settings import Sources
+from kudurru.entrypoints.settings import Sources, stamp_of
 from kudurru.entrypoints.wiring import Node
 from tests.nodes import TESTER, a_change, memory_node
 
@@ -272,6 +272,46 @@ def test_files_that_come_to_the_same_change_nothing(tmp_path: Path) -> None:
     live.reload()
     assert live.problem == ""
     assert told == []
+
+
+@pytest.mark.parametrize("config", [Path("node.d"), Path("node.d/node.yaml"), None])
+def test_files_that_cannot_be_looked_for_leave_the_last_good_settings(
+    tmp_path: Path, config: Path | None
+) -> None:
+    """No right to search a folder, a network file system that is away: stat itself fails."""
+    folder = tmp_path / "node.d"
+    folder.mkdir()
+    (folder / "node.yaml").write_text("cache.maxEntries: 5\n")
+    file = None if config else folder / "node.yaml"
+    environ = {"KUDURRU_SETTINGS_FILE": str(file)} if file else {}
+    sources = Sources(tmp_path / config if config else None, environ)
+    live = LiveSettings(sources, memory_node().clock)
+    before = stamp_of(sources, file)
+    folder.rename(tmp_path / "away")
+    folder.symlink_to("x" * 300)  # a name that the file system refuses
+    assert stamp_of(sources, file) != before
+    assert live.reload()
+    assert "cannot be read: File name too long" in live.problem
+    assert live.current.cache.max_entries == 5
+    folder.unlink()
+    (tmp_path / "away").rename(folder)
+    assert live.reload()
+    assert live.problem == ""
+
+
+def test_a_part_whose_files_cannot_be_read_does_not_end_the_watch(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("cache.maxEntries: 5\n")
+    live = live_on(memory_node(), file)
+
+    def fail(_settings: Settings) -> None:
+        raise PermissionError(13, "Permission denied", "ca.pem")
+
+    live.check(fail)
+    file.write_text("cache.maxEntries: 6\n")
+    assert live.reload()
+    assert "ca.pem" in live.problem
+    assert live.current.cache.max_entries == 5
 
 
 PATCHES = st.dictionaries(
