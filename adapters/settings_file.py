@@ -14,6 +14,8 @@ from kudurru.adapters.data_dir import sync_folder
 from kudurru.domain.errors import Cause, Invalid, StorageFailed
 
 MODE = 0o640
+MOUNTS = Path("/proc/self/mountinfo")
+"""A mount a line, the fifth word is where; Linux has it."""
 HEAD = "# Written by kudurru too, which keeps the keys here and loses comments.\n"
 
 
@@ -22,8 +24,14 @@ class SettingsDraft:
 
     def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
         """`values` by key, as a file gives them. Raises: Invalid for a form that is not written,
-        StorageFailed."""
+        or a file that cannot be replaced; StorageFailed."""
         self._path = Path(os.path.realpath(path))  # a link stays one
+        if _is_mount(self._path):
+            fault = (
+                f"{self._path} is a mount of its own, in whose place no new file can be put: mount "
+                "its folder instead, or change it where it comes from"
+            )
+            raise Invalid("settings", [Cause("settingsFile", fault)])
         self._draft = self._path.with_name(f".{self._path.name}.kudurru")
         text = _text(path, values)
         try:
@@ -62,6 +70,18 @@ class SettingsDraft:
             f"the settings file {self._path} cannot be written: {error.strerror}; let this user "
             "write in its folder, or change it where it comes from"
         )
+
+
+def _is_mount(path: Path) -> bool:
+    """Whether a file is bound to its place, as containers have them; also one of the same disk,
+    which its device does not tell."""
+    try:
+        lines = MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return os.path.ismount(path)
+    escaped = os.fsencode(path).replace(b"\\", rb"\134").replace(b" ", rb"\040")
+    escaped = escaped.replace(b"\t", rb"\011").replace(b"\n", rb"\012")
+    return any(line.split(b" ", 5)[4:5] == [escaped] for line in lines)
 
 
 def _text(path: Path, values: Mapping[str, Any]) -> str:

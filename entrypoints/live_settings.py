@@ -242,7 +242,7 @@ class LiveSettings:
                 memory = patched(memory, patch)
             case "file":
                 written = patched(written, patch)
-                layer = {path: v for path, v in layer.items() if path not in _keys_of(patch)}
+                layer = patched(layer, dict.fromkeys(patch))  # which would cover the file
         is_same = (layer, memory, written) == (self._layer.values, self._memory, self._written())
         self._check(layer, memory, written)
         reply = PatchReply(
@@ -257,7 +257,8 @@ class LiveSettings:
         fact = SettingsChanged(changed=patch, kept=kept, values=layer, node=node)
         command = settings_changes.command(fact, self._layer.version)
         change = Change(commands=(command,), who=because(who, request.reason))
-        draft = SettingsDraft(Path(self.settings_file), written) if kept == "file" else None
+        is_written = written != self._written()
+        draft = SettingsDraft(Path(self.settings_file), written) if is_written else None
         return Planned(reply, change, draft, memory)
 
     def _written(self) -> dict[str, Any]:

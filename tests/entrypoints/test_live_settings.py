@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kudurru.adapters import settings_file
 from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, StorageFailed
 from kudurru.domain.settings import KEYS, Settings
 from kudurru.domain.settings_changes import SETTINGS_KEY, SettingsChanged, command
@@ -157,6 +158,25 @@ def test_a_value_in_the_file_counts_again_once_it_is_set_there(tmp_path: Path) -
     assert live.current.cache.min_ttl.total_seconds() == 1
 
 
+def test_an_entry_that_is_set_in_the_file_leaves_the_other_entries_of_its_map(
+    tmp_path: Path,
+) -> None:
+    node = memory_node()
+    values = {"ratelimit.ipv4": {"24": 1, "16": 2}, "not.known": 1}
+    node.commit(a_change(command(SettingsChanged(changed=values, kept="log", values=values), 0)))
+    file = tmp_path / "settings.yaml"
+    live = live_on(node, file)
+    patch(live, node, {"ratelimit.ipv4.24": 7})
+    assert live.current.ratelimit.ipv4 == {32: 600, 24: 7, 16: 2}
+    # What only the log has is taken out there, and the file is not written for it.
+    before = file.read_bytes()
+    file.chmod(0o604)
+    assert patch(live, node, {"not.known": None}).seq == 3
+    assert live.resolved.warnings == ()
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (before, 0o604)
+    assert live_on(node, file).resolved.values == live.resolved.values
+
+
 @pytest.mark.parametrize(
     ("name", "before"),
     [
@@ -225,6 +245,27 @@ def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
         patch(live_on(node, toml), node, {"cache.maxEntries": 6})
     assert not list(node.log.read(0))
     assert live.current.cache.max_entries == KEYS["cache.maxEntries"].default
+
+
+def test_a_file_that_is_a_mount_is_refused_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, file = memory_node(), tmp_path / "my settings.yaml"
+    file.write_text("cache.maxEntries: 5\n")
+    mounts = tmp_path / "mountinfo"
+    escaped = str(file).replace(" ", "\\040")
+    mounts.write_text(
+        "22 1 0:21 / / rw shared:1 - overlay overlay rw\n"
+        f"91 22 8:1 /srv/s.yaml {escaped} ro,relatime - ext4 /dev/sda1 rw\n"
+    )
+    monkeypatch.setattr(settings_file, "MOUNTS", mounts)
+    with pytest.raises(Invalid, match=r"settings\.yaml is a mount of its own"):
+        patch(live_on(node, file), node, {"cache.maxEntries": 6})
+    assert not list(node.log.read(0))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mountinfo", "my settings.yaml"]
+    # Where there is no such table, the device tells.
+    monkeypatch.setattr(settings_file, "MOUNTS", tmp_path / "none")
+    assert patch(live_on(node, file), node, {"cache.maxEntries": 6}).seq == 1
 
 
 def test_a_log_of_another_version_keeps_no_server_from_starting(tmp_path: Path) -> None:
