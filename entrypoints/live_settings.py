@@ -79,6 +79,7 @@ class LiveSettings:
         self._sources = sources
         self._clock = clock
         self._layer = Layer()
+        self._is_shared = False
         self._memory: dict[str, Any] = {}
         self._stamp: Stamp = ()
         self._read = read_sources(sources)
@@ -99,6 +100,7 @@ class LiveSettings:
 
     def take_up(self, event_log: EventLog) -> None:
         """Lay the log's settings over those of the files, before anything has begun."""
+        self._is_shared = event_log.is_shared
         self._layer = settings_changes.layer_of(event_log)
         self._begin(self._read.resolve(self._layer, self._memory))
         self._tell_warnings()
@@ -109,7 +111,8 @@ class LiveSettings:
 
     @property
     def settings_file(self) -> str:
-        """Where changes of cluster keys are written; "" for the log."""
+        """Where cluster keys are read, and changes of them written unless nodes share the log; ""
+        for none."""
         return str(self._read.settings_file or "")
 
     # --- who wants to know --------------------------------------------------------------
@@ -233,7 +236,10 @@ class LiveSettings:
         if self.settings_file:
             self.reload()  # what somebody wrote there just now is kept
         patch = settings_changes.checked(request.set, self.resolved)
-        kept = settings_changes.kept_by(patch, has_file=bool(self.settings_file))
+        # Another node does not see this one's file: what it took out of a log that they share
+        # would be gone there.
+        has_file = bool(self.settings_file) and not self._is_shared
+        kept = settings_changes.kept_by(patch, has_file=has_file)
         layer, memory, written = dict(self._layer.values), dict(self._memory), self._written()
         match kept:
             case "log":

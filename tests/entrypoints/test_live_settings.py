@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters import settings_file
+from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, StorageFailed
 from kudurru.domain.settings import KEYS, Settings
 from kudurru.domain.settings_changes import SETTINGS_KEY, SettingsChanged, command
@@ -17,6 +18,7 @@ from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchReq
 from kudurru.entrypoints.settings import Sources, stamp_of
 from kudurru.entrypoints.wiring import Node
 from tests.nodes import TESTER, a_change, memory_node
+from tests.shared_log import SharedMemoryLog
 
 
 def live_on(node: Node, file: Path | None = None, **environ: str) -> LiveSettings:
@@ -115,6 +117,24 @@ def test_another_node_takes_what_the_log_says() -> None:
     late = LiveSettings(Sources(None, {}), node.clock)
     late.catch_up(node.log)
     assert late.current.cache.max_entries == 5
+
+
+def test_on_a_shared_log_a_change_on_a_node_with_a_file_reaches_the_others(tmp_path: Path) -> None:
+    clock = ManualClock()
+    node = Node(SharedMemoryLog(entropy=SeededEntropy(1), clock=clock), clock, SeededEntropy(2))
+    there = live_on(node)
+    patch(there, node, {"cache.maxEntries": 5, "blocking.mode": "nodata"})
+    file = tmp_path / "settings.yaml"
+    file.write_text("cache.maxEntries: 4\n")
+    here = live_on(node, file)
+    assert patch(here, node, {"cache.maxEntries": 6}).kept == "log"
+    there.recorded([*node.log.read(1)])
+    for live in (here, there):
+        found = live.current
+        assert (found.cache.max_entries, found.blocking.mode) == (6, "nodata")
+    assert file.read_text() == "cache.maxEntries: 4\n"
+    patch(here, node, {"cache.maxEntries": None})
+    assert here.current.cache.max_entries == 4
 
 
 def test_a_key_of_the_node_is_kept_in_memory_and_recorded() -> None:
