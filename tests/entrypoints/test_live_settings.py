@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,8 @@ from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, StorageFa
 from kudurru.domain.settings import KEYS, Settings
 from kudurru.domain.settings_changes import SETTINGS_KEY, SettingsChanged, command
 from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
-from kudurru.entrypoints.settings import Sources, stamp_of
-from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.settings import Sources, read_sources, stamp_of
+from kudurru.entrypoints.wiring import Change, Node, Result
 from tests.nodes import TESTER, a_change, memory_node
 from tests.shared_log import SharedMemoryLog
 
@@ -35,9 +37,10 @@ def patch(live: LiveSettings, node: Node, values: dict[str, Any]) -> PatchReply:
     planned = live.plan(PatchRequest(set=values), TESTER)
     if planned.change is None:
         return planned.reply
-    result = node.commit(planned.change)
-    live.recorded([*node.log.read(result.seq - 1)])
-    return live.finish(planned, result)
+    with planned.draft or nullcontext():
+        result = node.commit(planned.change)
+        live.recorded([*node.log.read(result.seq - 1)])
+        return live.finish(planned, result)
 
 
 def test_who_subscribed_is_told_in_order_of_what_concerns_them_and_of_nothing_else() -> None:
@@ -172,7 +175,7 @@ def test_a_value_in_the_file_counts_again_once_it_is_set_there(tmp_path: Path) -
     assert patch(live, node, {"cache.maxEntries": 6}).kept == "file"
     assert live.current.cache.max_entries == 6
     assert live_on(node, file).current == live.current
-    file.unlink()
+    file.write_text("")
     live.reload()
     assert live.current.cache.max_entries == KEYS["cache.maxEntries"].default
     assert live.current.cache.min_ttl.total_seconds() == 1
@@ -246,6 +249,8 @@ def test_a_process_that_dies_before_the_file_has_changed_leaves_the_file_whole(
     file.write_text("cache.maxEntries: 5\n")
     planned = live_on(node, file).plan(PatchRequest(set={"cache.maxEntries": 6}), TESTER)
     assert planned.change is not None
+    assert planned.draft is not None
+    planned.draft.write()
     node.commit(planned.change)  # and here it dies
     again = live_on(node, file)
     assert again.current.cache.max_entries == 5
@@ -333,6 +338,81 @@ def test_files_that_come_to_the_same_change_nothing(tmp_path: Path) -> None:
     live.reload()
     assert live.problem == ""
     assert told == []
+
+
+def test_a_settings_file_that_vanishes_leaves_what_it_said(tmp_path: Path) -> None:
+    node, file = memory_node(), tmp_path / "settings.yaml"
+    live = live_on(node, file)
+    assert live.problem == ""  # none at the start: an empty layer
+    file.write_text("cache.maxEntries: 5\n")
+    live.reload()
+    file.unlink()
+    assert live.reload()
+    assert "settings.yaml: is gone: put it back" in live.problem
+    assert live.current.cache.max_entries == 5
+    with pytest.raises(Invalid, match="is gone"):  # which would write the one key only
+        patch(live, node, {"blocking.mode": "nodata"})
+    assert not live.reload()
+    file.write_text("")
+    assert live.reload()
+    assert live.problem == ""
+    assert live.current.cache.max_entries == KEYS["cache.maxEntries"].default
+
+
+def test_files_that_are_the_same_are_not_parsed_again(tmp_path: Path) -> None:
+    file = tmp_path / "node.yaml"
+    sources = Sources(file, {})
+    for text in ("cache.maxEntries: 5\n", "cache: [\n", None):
+        if text is None:
+            file.unlink()
+        else:
+            file.write_text(text)
+        before = read_sources(sources)
+        assert read_sources(sources, before) is before
+    file.write_text("cache.maxEntries: 6\n")
+    assert read_sources(sources, before) is not before
+
+
+def test_a_file_system_that_hangs_stops_nothing_but_the_reading(tmp_path: Path) -> None:
+    """A pipe without a writer is a file that cannot be opened for now."""
+
+    async def main() -> None:
+        node, file = memory_node(), tmp_path / "settings.yaml"
+        file.write_text("cache.maxEntries: 5\n")
+        live = live_on(node, file)
+        file.unlink()
+        os.mkfifo(file)
+        reading = asyncio.create_task(live.reread())
+        await asyncio.sleep(0)  # begins, and gives the turn back
+        assert not reading.done()
+        await asyncio.to_thread(file.write_text, "cache.maxEntries: 6\n")
+        assert await reading
+        assert live.current.cache.max_entries == 6
+
+    asyncio.run(main())
+
+
+def test_a_server_writes_the_file_and_leaves_no_draft_when_recording_fails(tmp_path: Path) -> None:
+    async def main() -> None:
+        node, file = memory_node(), tmp_path / "settings.yaml"
+        live = live_on(node, file)
+
+        async def submit(change: Change) -> Result:
+            assert len([*tmp_path.iterdir()]) == 1  # the draft
+            return node.commit(change)
+
+        async def fail(_change: Change) -> Result:
+            raise StorageFailed("no space left on device; free some")
+
+        request = PatchRequest(set={"cache.maxEntries": 6})
+        with pytest.raises(StorageFailed):
+            await live.patch(request, TESTER, fail)
+        assert [*tmp_path.iterdir()] == []
+        assert (await live.patch(request, TESTER, submit)).seq == 1
+        assert live.current.cache.max_entries == 6
+        assert [*tmp_path.iterdir()] == [file]
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("config", [Path("node.d"), Path("node.d/node.yaml"), None])
