@@ -130,6 +130,7 @@ def read_sources(sources: Sources, before: Read | None = None) -> Read:
             files += given_by_document(document, "node file", faults)
     outside = given_by_environment(sources.environ, faults)
     outside += given_by_flags(sources.flags, faults)
+    _check_stores(files + outside, faults)
     if before is None:
         settings_file = _settings_file(files + outside)
         found = _content(settings_file) if settings_file else None
@@ -138,6 +139,18 @@ def read_sources(sources: Sources, before: Read | None = None) -> Read:
         files += _of_settings_file(found, had_file, faults)
         had_file |= found.error is None
     return Read(files, outside, faults, settings_file, had_file, _digest(contents, found))
+
+
+def _check_stores(given: list[Given], faults: list[Cause]) -> None:
+    """Refuses a URL with a password here already, before its value is logged or shown."""
+    for one in given:
+        if one.key.path == "store" and one.raw and isinstance(one.raw, str):
+            from kudurru.entrypoints.log_place import driver_of  # drivers, which few starts want
+
+            try:
+                driver_of(one.raw)
+            except Invalid as error:
+                faults += [one.fault("store", cause.message) for cause in error.causes]
 
 
 def _of_settings_file(found: Content, had_file: bool, faults: list[Cause]) -> list[Given]:

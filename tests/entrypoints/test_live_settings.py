@@ -359,6 +359,38 @@ def test_a_settings_file_that_vanishes_leaves_what_it_said(tmp_path: Path) -> No
     assert live.current.cache.max_entries == KEYS["cache.maxEntries"].default
 
 
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("postgresql://me:hunter2@db.example/kudurru", "the URL holds a password"),
+        ("postgresql://db.example/kudurru?user=me&password=hunter2", "the URL holds a password"),
+        ("postgres+x://me:hunter2@db.example/kudurru", "'postgres+x' is no store"),
+    ],
+)
+def test_a_password_in_the_url_of_a_store_is_refused_wherever_it_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, why: str
+) -> None:
+    caplog.set_level("INFO")
+    file = tmp_path / "node.yaml"
+    file.write_text("store: sqlite\n")
+    live = LiveSettings(Sources(file, {}), memory_node().clock)
+    file.write_text(f"cache.maxEntries: 5\nstore: {url}\n")
+    assert live.reload()
+    assert f"{file}:2" in live.problem
+    assert why in live.problem
+    told = [live.problem, caplog.text, str(live.rows())]
+    for sources in (
+        Sources(file, {}),
+        Sources(None, {"KUDURRU__STORE": url}),
+        Sources(None, {}, {"store": ("--store", url)}),
+    ):
+        with pytest.raises(Invalid, match="store") as refused:
+            read_sources(sources).resolve()
+        told.append(str(refused.value))
+    assert not any("hunter2" in text for text in told)
+    assert live.waiting == []
+
+
 def test_files_that_are_the_same_are_not_parsed_again(tmp_path: Path) -> None:
     file = tmp_path / "node.yaml"
     sources = Sources(file, {})
