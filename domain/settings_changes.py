@@ -1,7 +1,7 @@
 """Settings that are changed through kudurru: what may be changed, and the event that says so.
 
-    key of the cluster  with a settings file: written there; without: the log keeps it, as a layer
-                        between settings file and environment
+    key of the cluster  with a settings file, and a log that no other node writes: written there;
+                        else the log keeps it, as a layer between settings file and environment
     key of the node     that changes while it runs: kept in memory, gone at the next start
     all other keys      refused, by name
 
@@ -117,7 +117,8 @@ def _normal(key: Key, entry: str, raw: Any, faults: list[Cause]) -> Any:
 
 
 def kept_by(patch: Patch, *, has_file: bool) -> Kept:
-    """Where a checked patch goes."""
+    """Where a checked patch goes. `has_file`: there is a settings file, which all nodes of the log
+    have."""
     keys = [at[0] for path in patch if (at := key_at(path))]
     if any(key.marks.scope == "node" for key in keys):
         return "memory"
