@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -10,11 +11,17 @@ from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.domain.commands import Delete
 from kudurru.domain.errors import Busy, Invalid, KudurruError
-from kudurru.domain.events import Who
+from kudurru.domain.events import SETTINGS_CHANGED, ChangeSet, Event, Who
 from kudurru.domain.objects import Key
+from kudurru.domain.settings_changes import SETTINGS_KEY
 from kudurru.entrypoints import listeners as listeners_module
+from kudurru.entrypoints.cli.serve import serve_options
 from kudurru.entrypoints.listeners import bind_listeners, stop_all
+from kudurru.entrypoints.live_settings import LiveSettings
+from kudurru.entrypoints.server import Server
+from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.wiring import Change, Node
+from tests.nodes import TESTER, memory_node
 
 PAIR = [("udp", "127.0.0.1:0"), ("tcp", "127.0.0.1:0")]
 
@@ -123,3 +130,15 @@ def test_a_fault_of_ours_costs_the_change_that_met_it_and_no_other(
     assert isinstance(first, KudurruError)
     assert "fault of kudurru (ZeroDivisionError: oops)" in str(first)
     assert "does not exist" in str(second)
+
+
+def test_settings_of_a_damaged_log_that_cannot_be_read_are_a_warning() -> None:
+    node = memory_node()
+    event = Event(SETTINGS_CHANGED, SETTINGS_KEY, 1, "/", "kudurru", b'{"kept":1}')
+    node.log.append([ChangeSet((event,), TESTER)], node.clock.now_us())
+    live = LiveSettings(Sources(None, {}), node.clock)
+    server = Server(live, partial(serve_options, with_demo=False, strict=False, pid_file=None))
+    server._take_up_undamaged_settings(node.log)
+    (warning,) = live.resolved.warnings
+    assert warning.startswith("the settings of the log cannot be read, and are left out: ")
+    assert live.current == LiveSettings(Sources(None, {}), node.clock).current
