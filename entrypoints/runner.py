@@ -102,6 +102,7 @@ class Runner:
         self._is_leader = False
         self._term = 0
         self._has_begun = False
+        self._faults: list[BaseException] = []  # that end the process badly; the first is raised
         self.left_behind: list[str] = []
         """Names of what did not return in time."""
 
@@ -130,7 +131,7 @@ class Runner:
         self, serve: Runnable, lameduck: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Run everything until `serve` returns or something fails, then end in order. `lameduck`
-        is the first phase, and sees to its own end. Raises the first fault."""
+        is the first phase, and sees to its own end. Raises the first fault, of the end too."""
         self._has_begun = True
         group = [part for part in self._parts if part.leader_only]
         always_on = {
@@ -146,6 +147,7 @@ class Runner:
             done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             fault = _first_fault(done - {serving}) or _fault_of(serving)
             if fault is not None:
+                self._faults.append(fault)
                 log.error("the server stops: %s", _text(fault))
             if lameduck is not None:
                 await lameduck()
@@ -155,8 +157,8 @@ class Runner:
                 await self._end_term(election)
             await self._end_always_on(always_on)
         await asyncio.gather(serving, return_exceptions=True)
-        if fault is not None:
-            raise fault
+        if self._faults:
+            raise self._faults[0]
 
     # --- always on ----------------------------------------------------------------------
 
@@ -180,18 +182,35 @@ class Runner:
             left = await unfinished(tasks.values(), self._timers, SECOND_US)
             self._leave_behind([task.get_name() for task in left])
         await asyncio.gather(ending, return_exceptions=True)
+        for task in tasks.values():
+            self._note_late(task)
 
     async def _end_in_turn(self, tasks: dict[_Part, "asyncio.Task[None]"]) -> None:
         for part, task in reversed(tasks.items()):
-            if task.done():
-                continue
-            if part.stop is None:
-                task.cancel()
-            else:
-                await part.stop()
-            await asyncio.wait({task})
-            if (fault := _fault_of(task)) is not None:
-                log.error("%s failed as it ended: %s", part.name, _text(fault))
+            if not task.done():
+                await self._ask_to_end(part, task)
+                await asyncio.wait({task})
+            self._note_late(task)
+
+    async def _ask_to_end(self, part: _Part, task: "asyncio.Task[None]") -> None:
+        if part.stop is None:
+            task.cancel()
+            return
+        try:
+            await part.stop()
+        except Exception as error:  # and those below it are to end in order all the same
+            self._tell_late(part.name, error)
+            task.cancel()
+
+    def _note_late(self, task: "asyncio.Task[Any]") -> None:
+        """A fault of the lameduck, or of the end: the server ends anyway, but not well."""
+        fault = _fault_of(task)
+        if fault is not None and fault not in self._faults:
+            self._tell_late(task.get_name(), fault)
+
+    def _tell_late(self, name: str, fault: BaseException) -> None:
+        self._faults.append(fault)
+        log.error("%s failed as the server ended: %s", name, _text(fault))
 
     # --- terms --------------------------------------------------------------------------
 
@@ -251,13 +270,10 @@ class Runner:
         log.error("%s failed; again in %d s: %s", part.name, again_s, part.fault, exc_info=inside)
 
     async def _end_term(self, election: "asyncio.Task[Any]") -> None:
-        if election.done():
-            return
         election.cancel()
         if await unfinished([election], self._timers, PHASE_US):
             self._leave_behind([p.name for p in self._parts if p.leader_only and p.is_running])
-        elif (fault := _fault_of(election)) is not None:
-            log.error("the election failed: %s", _text(fault))
+        self._note_late(election)
 
     def _leave_behind(self, names: list[str]) -> None:
         if names:

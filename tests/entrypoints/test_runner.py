@@ -433,7 +433,9 @@ def test_a_phase_has_30_seconds_and_stragglers_are_named(caplog: pytest.LogCaptu
     run(test)
 
 
-def test_a_fault_while_ending_is_logged_and_the_rest_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_while_ending_is_told_and_raised_when_the_rest_has_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test() -> None:
         rig = Rig()
 
@@ -448,9 +450,61 @@ def test_a_fault_while_ending_is_logged_and_the_rest_ends(caplog: pytest.LogCapt
         task = rig.start()
         await rig.until("first begins")
         rig.stopping.set()
-        await task
+        with pytest.raises(StorageFailed):
+            await task
         assert rig.diary[-1] == "first ends"
-        assert "trips failed as it ended: StorageFailed: the disk is full" in caplog.text
+        assert "trips failed as the server ended: StorageFailed: the disk is full" in caplog.text
+
+    run(test)
+
+
+@pytest.mark.parametrize("leader_only", [False, True])
+def test_a_fault_of_the_lameduck_is_raised_too(
+    leader_only: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        elector, breaking = Granting(), asyncio.Event()
+        rig = Rig(elector)
+
+        async def breaks() -> None:
+            await breaking.wait()
+            raise Invalid("elector", [])
+
+        elector.campaign = breaks  # type: ignore[method-assign]  # in the hands of this test
+        rig.runner.add("breaks", rig.stopping.wait if leader_only else breaks, leader_only)
+        rig.add("first")
+
+        async def lameduck() -> None:
+            breaking.set()
+            await turns()
+
+        task = asyncio.create_task(rig.runner.run(rig.serve, lameduck))
+        await rig.until("first begins")
+        rig.stopping.set()
+        with pytest.raises(Invalid):
+            await task
+        assert rig.diary[-1] == "first ends"
+        name = "election" if leader_only else "breaks"
+        assert f"{name} failed as the server ended: Invalid" in caplog.text
+
+    run(test)
+
+
+def test_a_stop_that_fails_keeps_nobody_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        rig = Rig()
+
+        async def stop() -> None:
+            raise StorageFailed("the disk is full")
+
+        rig.add("first")
+        rig.runner.add("writer", lambda: rig.work("writer"), stop=stop)
+        task = rig.start()
+        await rig.until("writer begins")
+        rig.stopping.set()
+        with pytest.raises(StorageFailed):
+            await task
+        assert rig.diary[-2:] == ["writer ends", "first ends"]
 
     run(test)
 
