@@ -239,6 +239,11 @@ class Runner:
                 # Nobody else may begin, so there is nothing to do but to wait and say so.
                 names = ", ".join(sorted(task.get_name() for task in left))
                 log.error("the term cannot end: %s did not return in 30 s", names)
+                for task in left:
+                    task.cancel()  # one that lost the first, or began something else after it
+            for task in tasks:
+                if (fault := _fault_of(task)) is not None:
+                    log.error("%s failed as its term ended: %s", task.get_name(), _text(fault))
 
     async def _keep(self, part: _Part) -> None:
         """Run it, and again when it fails, until the term ends. One that returns has done what
@@ -251,7 +256,8 @@ class Runner:
                 await part.fn()
             except (Exception, asyncio.CancelledError) as error:
                 part.state = "waiting"
-                if _is_asked(error):
+                if _is_cancelling():  # whatever error was made of it
+                    part.fault = part.fault if _is_asked(error) else _text(error)
                     raise
                 if self._clock.monotonic_us() - begun_us >= BACK_OFF_MAX_US:
                     delay_us = BACK_OFF_US
@@ -288,8 +294,12 @@ async def _called(fn: Runnable) -> None:
 def _is_asked(error: BaseException) -> bool:
     """Whether a task is cancelled because somebody cancelled it; one that waits for something that
     was cancelled gets the same exception."""
+    return isinstance(error, asyncio.CancelledError) and _is_cancelling()
+
+
+def _is_cancelling() -> bool:
     task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return task is not None and task.cancelling() > 0
 
 
 def _text(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -225,11 +226,9 @@ def test_a_term_ends_only_after_all_of_its_work_returned(caplog: pytest.LogCaptu
         rig = Rig(elector)
 
         async def stubborn() -> None:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                await may_end.wait()
-                raise
+            while not may_end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await may_end.wait()
 
         rig.runner.add("stubborn", stubborn, leader_only=True)
         rig.add("prune", leader_only=True)
@@ -244,6 +243,59 @@ def test_a_term_ends_only_after_all_of_its_work_returned(caplog: pytest.LogCaptu
         may_end.set()
         await rig.until(lambda: elector.campaigns == 2)
         assert elector.resigned == 1
+        rig.stopping.set()
+        await task
+
+    run(test)
+
+
+def test_work_that_makes_another_error_of_its_cancellation_ends_with_its_term(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        elector = Granting()
+        rig = Rig(elector)
+
+        async def translates() -> None:
+            try:
+                await rig.work("translates")
+            except asyncio.CancelledError:
+                raise StorageFailed("the connection is closed") from None
+
+        rig.runner.add("translates", translates, leader_only=True)
+        task = rig.start()
+        elector.grant()
+        await rig.until("translates begins")
+        elector.revoke()
+        await rig.until("translates ends")
+        await turns()
+        assert (elector.campaigns, rig.diary.count("translates begins")) == (2, 1)
+        assert "translates failed as its term ended: StorageFailed: the conn" in caplog.text
+        rig.stopping.set()
+        await task
+
+    run(test)
+
+
+def test_work_that_lost_its_cancellation_is_cancelled_again() -> None:
+    async def test() -> None:
+        elector = Granting()
+        rig = Rig(elector)
+
+        async def loses() -> None:
+            with suppress(asyncio.CancelledError):
+                await rig.work("lost")
+            await rig.work("next")
+
+        rig.runner.add("loses", loses, leader_only=True)
+        task = rig.start()
+        elector.grant()
+        await rig.until("lost begins")
+        elector.revoke()
+        await rig.until("next begins")
+        rig.timers.advance(PHASE_US)
+        await rig.until(lambda: elector.campaigns == 2)
+        assert rig.diary[-1] == "next ends"
         rig.stopping.set()
         await task
 
@@ -417,7 +469,7 @@ def test_a_phase_has_30_seconds_and_stragglers_are_named(caplog: pytest.LogCaptu
         await turns()
         assert not rig.runner.left_behind
         rig.timers.advance(1)
-        await rig.until(lambda: rig.diary.count("deaf") == 2)
+        await rig.until(lambda: rig.diary.count("deaf") == 3)  # the leader was asked again
         assert rig.runner.left_behind == ["deaf leader"]
         rig.timers.advance(PHASE_US)
         await rig.until("first ends")
