@@ -278,7 +278,8 @@ class Runner:
     async def _end_term(self, election: "asyncio.Task[Any]") -> None:
         election.cancel()
         if await unfinished([election], self._timers, PHASE_US):
-            self._leave_behind([p.name for p in self._parts if p.leader_only and p.is_running])
+            working = [p.name for p in self._parts if p.leader_only and p.is_running]
+            self._leave_behind(working or ["election"])
         self._note_late(election)
 
     def _leave_behind(self, names: list[str]) -> None:

@@ -485,6 +485,30 @@ def test_a_phase_has_30_seconds_and_stragglers_are_named(caplog: pytest.LogCaptu
     run(test)
 
 
+def test_an_elector_that_does_not_resign_is_left_behind() -> None:
+    async def test() -> None:
+        class Clinging(Granting):
+            async def resign(self) -> None:
+                rig.diary.append("resigning")
+                await asyncio.Event().wait()
+
+        elector = Clinging()
+        rig = Rig(elector)
+        rig.add("first")
+        rig.add("prune", leader_only=True)
+        elector.grant()
+        task = rig.start()
+        await rig.until("prune begins")
+        rig.stopping.set()
+        await rig.until("resigning")
+        rig.timers.advance(PHASE_US)
+        await task
+        assert rig.runner.left_behind == ["election"]
+        assert rig.diary[-1] == "first ends"
+
+    run(test)
+
+
 def test_a_fault_while_ending_is_told_and_raised_when_the_rest_has_ended(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
