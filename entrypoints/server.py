@@ -26,7 +26,7 @@ from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
-from kudurru.domain.ports import EventLog
+from kudurru.domain.ports import EventLog, VerifiableLog
 from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
@@ -316,10 +316,11 @@ class Server:
             await self._replay_undamaged(node)
         except (LogDamaged, *UNREADABLE):
             # A damage older than what is verified at every start.
-            damages = verify(node.log).damages  # type: ignore[arg-type]  # as _open_node made it
-            if not damages:
+            event_log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
+            verified = await asyncio.to_thread(verify, event_log)
+            if verified.is_whole:
                 raise
-            self._stop_writing(node, damages[0])
+            self._stop_writing(node, verified.damages[0])
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()
