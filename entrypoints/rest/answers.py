@@ -129,7 +129,8 @@ def routes() -> Iterator[Route]:
     )  # fmt: skip
     yield Route(
         method="GET", path="/queries", right="stats", handler=queries, tag="query log",
-        about="Logged queries, newest first. A viewer needs querylog.privacyLevel 2 or more.",
+        about="Logged queries, newest first. A viewer needs querylog.privacyLevel 2 or more,"
+        " and sees what was logged with pseudonyms.",
         params=_QUERIES, reply=QueryPage,
     )  # fmt: skip
     yield Route(
@@ -250,10 +251,20 @@ async def flush(call: Call) -> Deleted:
 
 
 async def queries(call: Call) -> QueryPage:
-    if call.context.settings().querylog.privacy_level < PSEUDONYMS_LEVEL:
-        call.demand("querylog.read")
+    _check_level(call)
     page: QueryPage = await call.context.aside(partial(_queries, call))
     return page
+
+
+def _check_level(call: Call) -> None:
+    """Raises: Forbidden, where a query that is logged now names its client."""
+    if call.context.settings().querylog.privacy_level < PSEUDONYMS_LEVEL:
+        call.demand("querylog.read")
+
+
+def _sees_pseudonyms_only(call: Call) -> bool:
+    """Whatever the level is now: what was logged at a lower one is in the file as it was."""
+    return not call.principal.rights.may("querylog.read")
 
 
 def _queries(call: Call) -> QueryPage:
@@ -272,6 +283,7 @@ def _queries(call: Call) -> QueryPage:
         since_us=since,
         until_us=until,
         after=call.count("after", 0),
+        pseudonyms_only=_sees_pseudonyms_only(call),
     )
     limit = min(call.count("limit", 100) or QUERIES_MAX, QUERIES_MAX)
     with open_reader(_log_of(call)) as reader:
@@ -302,8 +314,8 @@ async def top(call: Call) -> Busiest:
     subject = call.names["subject"]
     if subject not in ("domains", "clients", "blocked"):
         raise NotFound(f"there are no statistics of {subject!r}; of domains, clients and blocked")
-    if subject == "clients" and call.context.settings().querylog.privacy_level < PSEUDONYMS_LEVEL:
-        call.demand("querylog.read")
+    if subject == "clients":
+        _check_level(call)
     found: Busiest = await call.context.aside(partial(_top, call, subject))
     return found
 
@@ -313,7 +325,8 @@ def _top(call: Call, subject: Any) -> Busiest:
     since_us = targets.moment_us(call.text("since", "24h ago"), now_us)
     limit = min(call.count("limit", 10) or QUERIES_MAX, QUERIES_MAX)
     with open_reader(_log_of(call)) as reader:
-        return Busiest(reader.top(subject, since_us, limit), reader.totals(since_us))
+        found = reader.top(subject, since_us, limit, pseudonyms_only=_sees_pseudonyms_only(call))
+        return Busiest(found, reader.totals(since_us))
 
 
 async def purge(call: Call) -> Deleted:

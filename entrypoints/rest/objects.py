@@ -6,7 +6,6 @@ that an object which moves meanwhile is refused and not written.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -26,7 +25,6 @@ from kudurru.domain.kinds.meta import (
     ObjectMeta,
     metadata_faults,
 )
-from kudurru.domain.kinds.reach import reach_faults
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, KINDS, Kind, kind_by_word
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
 from kudurru.domain.object_store import (
@@ -35,7 +33,6 @@ from kudurru.domain.object_store import (
     StoredObject,
     annotations_after,
     manager_faults,
-    manifest_of,
     resource_version,
     scope_of,
     to_document,
@@ -45,6 +42,7 @@ from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.rest import watching
 from kudurru.entrypoints.rest.calls import MERGE_PATCH, Answer, Call, Param
+from kudurru.entrypoints.rest.reach import check_reach
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import (
     BadRequest,
@@ -338,7 +336,7 @@ def _apply_command(
 ) -> Apply:
     """Raises: Forbidden."""
     _check_may_write(call, manifest.key, stored, scope_of(manifest))
-    _check_reach(call, manifest, stored)
+    check_reach(call, manifest.key, manifest.spec, stored)
     if expected is None and call.principal.rights.zones:
         expected = stored.resource_version if stored is not None else ABSENT
     return Apply(manifest=manifest, manager=manager, force=force, expected=expected)
@@ -630,26 +628,6 @@ def _check_may_write(call: Call, key: Key, stored: StoredObject | None, after: s
     before = stored.scope if stored is not None else None
     if why := call.principal.rights.why_not_write(key, before, after):
         raise Forbidden(why)
-
-
-def _check_reach(call: Call, manifest: Manifest, stored: StoredObject | None) -> None:
-    """Who is no admin has this node send to no places that the admin may not want to be asked.
-    Raises: Forbidden, which names every fault."""
-    if call.principal.rights.may("objects.reach"):
-        return
-    before = None
-    if stored is not None:
-        with suppress(Invalid):  # of a version that allowed more
-            before = manifest_of(stored.key, stored.body.spec, {}, {}).spec
-    settings = call.context.settings()
-    faults = reach_faults(
-        manifest.spec,
-        before,
-        allow_private=settings.lists.allow_private,
-        groups=settings.upstreams.groups,
-    )
-    if told := "; ".join(f"{fault.field}: {fault.message}" for fault in faults):
-        raise Forbidden(f"{ref_of(manifest.key)}: {told}")
 
 
 def _precondition(call: Call, key: Key) -> str | None:

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
+from kudurru.adapters.query_log.store import QueryLogStore
 from kudurru.domain.access import RIGHTS
+from kudurru.domain.dns.names import from_text
+from kudurru.domain.query_log import Fact, Privacy, Retention, Seen
 from kudurru.domain.settings import ListSettings, QuerylogSettings, Settings
 from kudurru.entrypoints.rest.app import all_routes
 from kudurru.entrypoints.rest.routes import Route
@@ -379,3 +383,30 @@ def test_a_viewer_reads_the_query_log_where_it_names_nobody(level: int, code: in
             return (await api.ask("GET", "/queries", token="viewer")).code
 
     assert asyncio.run(asked()) == code
+
+
+def test_a_viewer_never_reads_who_asked_before_the_level_was_raised(tmp_path: Path) -> None:
+    log = QueryLogStore(tmp_path / "querylog.db", SeededEntropy(3).token)
+    now_us = ManualClock().now_us()
+    for level in range(3):
+        log.configure(Privacy(level=level), Retention())
+        wire = from_text(f"at{level}.example")
+        fact = Fact(now_us, bytes((192, 0, 2, 7)), wire, 1, "udp", 0, "forward")
+        log.write(Seen(now_us, (fact,), ()))
+    log.close()
+
+    async def asked(token: str, path: str) -> list[dict[str, Any]]:
+        async with serving("viewer", "operator", clock=ManualClock()) as api:
+            api.settings = Settings(querylog=QuerylogSettings(privacy_level=2))
+            api.context.query_log = tmp_path / "querylog.db"
+            answer = await api.ask("GET", path, token=token)
+            assert answer.code == 200
+            found: list[dict[str, Any]] = answer.json.get("items", answer.json.get("top"))
+            return found
+
+    for path, key in (("/queries", "client"), ("/stats/clients", "text")):
+        whole = sorted(one[key] for one in asyncio.run(asked("operator", path)))
+        assert whole[:2] == ["192.0.2.0/24", "192.0.2.7"]
+        assert [one[key] for one in asyncio.run(asked("viewer", path))] == whole[2:]
+    assert asyncio.run(asked("viewer", "/queries?client=192.0.2.7")) == []
+    assert len(asyncio.run(asked("viewer", "/stats/domains"))) == 3
