@@ -55,9 +55,9 @@ class Layer(msgspec.Struct, frozen=True):
         return Origin("log", f"position {self.position}")
 
 
-def layer_of(log: EventLog) -> Layer:
-    """The layer as the log has it now: one read."""
-    for event in log.read(key=SETTINGS_KEY, newest_first=True):
+def layer_of(log: EventLog, upto: Position | None = None) -> Layer:
+    """The layer as the log has it now, or had it at a position: one read."""
+    for event in log.read(0, upto, key=SETTINGS_KEY, newest_first=True):
         if event.type == SETTINGS_CHANGED and event.body is not None:
             return Layer(decode(event.body).values, event.ver, event.seq)
     return Layer()

@@ -16,7 +16,7 @@ import msgspec
 from kudurru.adapters.settings_file import SettingsDraft
 from kudurru.domain import settings_changes
 from kudurru.domain.errors import Invalid, ManagedBy
-from kudurru.domain.events import SETTINGS_CHANGED, Recorded, Who
+from kudurru.domain.events import SETTINGS_CHANGED, Position, Recorded, Who
 from kudurru.domain.ports import Clock, EventLog
 from kudurru.domain.settings import KEYS, Settings
 from kudurru.domain.settings_changes import Kept, Layer, Patch, SettingsChanged, patched
@@ -98,10 +98,11 @@ class LiveSettings:
         self.current = resolved.settings
         """What runs. Replaced, never changed."""
 
-    def take_up(self, event_log: EventLog) -> None:
-        """Lay the log's settings over those of the files, before anything has begun."""
+    def take_up(self, event_log: EventLog, upto: Position | None = None) -> None:
+        """Lay the log's settings, of now or of a position, over those of the files, before
+        anything has begun."""
         self._is_shared = event_log.is_shared
-        self._layer = settings_changes.layer_of(event_log)
+        self._layer = settings_changes.layer_of(event_log, upto)
         self._begin(self._read.resolve(self._layer, self._memory))
         self._tell_warnings()
 
