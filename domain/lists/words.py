@@ -56,8 +56,12 @@ def is_address(word: str) -> bool:
 
 
 def address_record(text: str) -> tuple[int, bytes]:
-    """Type and rdata of an address."""
-    address = parse_address(text)
+    """Type and rdata of an address. Raises Refused for one with a zone index, which is of one host
+    and has no place in a record."""
+    try:
+        address = parse_address(text)
+    except ValueError:
+        raise Refused(Reason.UNSUPPORTED) from None
     return (A if address.version == 4 else AAAA), address.packed
 
 

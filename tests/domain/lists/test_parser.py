@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import TXT, A, type_from_text
 from kudurru.domain.dns.records import rdata_from_text
+from kudurru.domain.lists.body import Facts, inspect
 from kudurru.domain.lists.parser import Parser, parse_line
 from kudurru.domain.lists.rules import (
     BELOW,
@@ -145,6 +146,8 @@ REFUSED = [
     ("auto", "||ads.example^$dnstype=NONSENSE", Reason.MODIFIER),
     ("auto", "||ads.example^$dnstype=", Reason.MODIFIER),
     ("auto", "||ads.example^$dnsrewrite=", Reason.MODIFIER),
+    ("auto", "||ads.example^$dnsrewrite=192.0.2.1%eth0", Reason.UNSUPPORTED),
+    ("adblock", "||ads.example^$dnsrewrite=fe80::1%eth0", Reason.UNSUPPORTED),
     ("auto", "0.0.0.0 a..example", Reason.NAME),
     ("auto", "0.0.0.0 -.example", Reason.NAME),
     ("auto", "0.0.0.0 " + "a" * 64 + ".example", Reason.NAME),
@@ -161,6 +164,9 @@ REFUSED = [
     ("auto", "server=/corp.example/192.0.2.1", Reason.UNSUPPORTED),
     ("dnsmasq", "dhcp-range=192.0.2.1,192.0.2.9", Reason.UNSUPPORTED),
     ("dnsmasq", "domain-needed", Reason.NOT_A_RULE),
+    ("dnsmasq", "address=/ads.example/192.0.2.1%", Reason.UNSUPPORTED),
+    ("dnsmasq", "address=/ads.example/fe80::1%eth0", Reason.UNSUPPORTED),
+    ("auto", "address=/ads.example/::1%lo", Reason.UNSUPPORTED),
     ("auto", "moved", Reason.NOT_A_RULE),
     ("auto", "This page has moved", Reason.NOT_A_RULE),
     ("auto", "Once A day", Reason.NOT_A_RULE),
@@ -193,6 +199,12 @@ def test_a_bad_name_does_not_cost_the_others_of_its_line() -> None:
     line = parse_line("0.0.0.0 a.example a..example b.example", Context())
     assert shown(line.rules) == ["self a.example", "self b.example"]
     assert line.refused == (Reason.NAME,)
+
+
+def test_an_answer_with_a_zone_index_does_not_cost_the_other_lines_of_a_list() -> None:
+    text = b"address=/ads.example/fe80::1%eth0\n||b.example^$dnsrewrite=::1%lo\n0.0.0.0 a.example\n"
+    facts = inspect(text, Context(), had_entries=False)
+    assert facts == Facts(1, {Reason.UNSUPPORTED: 2})
 
 
 def test_match_subtree_is_about_bare_names_only() -> None:
