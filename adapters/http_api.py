@@ -50,6 +50,12 @@ class Request(msgspec.Struct, kw_only=True):
     context: Any = None
     """What the application found out from the head."""
 
+    @property
+    def has_body(self) -> bool:
+        """Whether the head announces one."""
+        length = self.headers.get("content-length", "")
+        return bool(length.strip("0")) or "transfer-encoding" in self.headers
+
 
 class Reply(Response, frozen=True, kw_only=True):
     """An answer with headers of its own."""
@@ -136,8 +142,7 @@ class _Connection(asyncio.Protocol):
         self._is_streaming = False
         self._head_octets = 0
         self._has_head = False
-        self._body: list[bytes] = []
-        self._body_octets = 0
+        self._body = bytearray()  # not a list: a chunk of two octets would cost fifty
         self._refusal: Response | None = None
         self.network = ""
         self.deadline_s = self._loop.time() + server.limits.request_s
@@ -241,13 +246,13 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._has_head = True
         if len(self._waiting) >= PIPELINED_MAX:
-            self._stop(failure(503, f"at most {PIPELINED_MAX} requests sent ahead"))
+            self._stop(_busy(f"at most {PIPELINED_MAX} requests sent ahead"))
         self._request = self._read_head()
         length = self._request.headers.get("content-length", "")
         if length and int(length) > self._server.limits.body_bytes:  # the parser saw digits
             self._stop(self._too_large())
         refusal = self._server.application.admit(self._request)
-        has_body = length not in ("", "0") or "transfer-encoding" in self._request.headers
+        has_body = self._request.has_body
         if refusal is not None and has_body:
             self._stop(refusal)
         self._refusal = refusal  # without a body the connection may stay
@@ -277,13 +282,12 @@ class _Connection(asyncio.Protocol):
         )
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
-        self._body_octets += len(body)
+        self._body += body
         self._server.buffered += len(body)
-        if self._body_octets > self._server.limits.body_bytes:
+        if len(self._body) > self._server.limits.body_bytes:
             self._stop(self._too_large())
         if self._server.buffered > BUFFERED_MAX:
-            self._stop(failure(503, "too many large requests at once; try again"))
+            self._stop(_busy("too many large requests at once; try again"))
 
     def _too_large(self) -> Response:
         return failure(413, f"a body has at most {self._server.limits.body_bytes} octets")
@@ -292,9 +296,8 @@ class _Connection(asyncio.Protocol):
         request = self._request
         if self._refusal is not None:
             request.context = self._refusal
-        request.body = b"".join(self._body)
-        self._body = []
-        self._body_octets = 0  # counted on until it is answered
+        request.body = bytes(self._body)
+        self._body = bytearray()  # counted on until it is answered
         self._waiting.append((request, bool(self._parser.should_keep_alive())))
         self._head_octets = 0
 
@@ -316,8 +319,8 @@ class _Connection(asyncio.Protocol):
         self._is_refused = True
 
     def _let_go_of_body(self) -> None:
-        self._server.buffered -= self._body_octets
-        self._body, self._body_octets = [], 0
+        self._server.buffered -= len(self._body)
+        self._body = bytearray()
 
     # --- answering ----------------------------------------------------------------------
 
@@ -328,23 +331,12 @@ class _Connection(asyncio.Protocol):
         self._transport.pause_reading()
         request, stays = self._waiting.popleft()
         self.deadline_s = self._loop.time() + self._server.limits.answer_s
-        if isinstance(request.context, Response):  # refused by its head
-            self._write(request, request.context, stays)
-            self._ended(request, stays)
-            return
         self._task = self._loop.create_task(self._answer(request, stays))
 
     async def _answer(self, request: Request, stays: bool) -> None:
+        """Refusals wait for the client as answers do, or what nobody reads would fill memory."""
         try:
-            answer: Response | Stream
-            try:
-                answer = await self._server.application.answer(request)
-            except Exception as fault:
-                self._server.exceptions += 1
-                self._loop.call_exception_handler(
-                    {"message": f"the API at {request.path} failed", "exception": fault}
-                )
-                answer = failure(500, "a fault of this server; its log has more")
+            answer = await self._answer_to(request)
             stays = stays and not self._is_closing
             if isinstance(answer, Stream):
                 stays = False
@@ -357,6 +349,18 @@ class _Connection(asyncio.Protocol):
             stays = False
         self._task = None
         self._ended(request, stays)
+
+    async def _answer_to(self, request: Request) -> Response | Stream:
+        if isinstance(request.context, Response):  # refused by its head
+            return request.context
+        try:
+            return await self._server.application.answer(request)
+        except Exception as fault:
+            self._server.exceptions += 1
+            self._loop.call_exception_handler(
+                {"message": f"the API at {request.path} failed", "exception": fault}
+            )
+            return failure(500, "a fault of this server; its log has more")
 
     def _ended(self, request: Request, stays: bool) -> None:
         self._server.buffered -= len(request.body)
@@ -384,8 +388,7 @@ class _Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         head = self._head(answer.code, answer.content_type, stays)
-        if isinstance(answer, Reply):
-            head += [f"{name}: {value}" for name, value in answer.headers]
+        head += [f"{name}: {value}" for name, value in answer.headers]
         head.append(f"Content-Length: {len(answer.body)}\r\n\r\n")
         octets = "\r\n".join(head).encode("latin-1")
         if request.method != "HEAD" and answer.code not in (204, 304):
@@ -427,3 +430,7 @@ class _Connection(asyncio.Protocol):
             self._is_streaming = False
             with suppress(asyncio.CancelledError):
                 await answer.parts.aclose()  # type: ignore[attr-defined]  # generators have it
+
+
+def _busy(message: str) -> Response:
+    return msgspec.structs.replace(failure(503, message), headers=(("Retry-After", "1"),))

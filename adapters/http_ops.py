@@ -30,6 +30,10 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 JSON = "application/json"
 LAMEDUCK = "/lameduck"
 
+REASONS = {413: "RequestEntityTooLarge", 500: "InternalError", 503: "Busy"}
+"""Where they are not the phrase of the code in one word, or the phrase is not the same in every
+Python."""
+
 
 class Response(msgspec.Struct, frozen=True):
     code: int
@@ -65,12 +69,14 @@ class HttpStatistics(msgspec.Struct, frozen=True, kw_only=True):
     unhandled_exceptions: int
 
 
-def failure(code: int, message: str, causes: Iterable[Cause] = ()) -> Response:
-    """A `Status` that says what went wrong."""
+def failure(code: int, message: str, causes: Iterable[Cause] = (), *, reason: str = "") -> Response:
+    """A `Status` that says what went wrong, in the shape of every refusal of the API."""
+    phrase = "".join(word.capitalize() for word in HTTPStatus(code).phrase.split())
     status = {
+        "apiVersion": "v1",
         "kind": "Status",
         "status": "Failure",
-        "reason": "".join(word.capitalize() for word in HTTPStatus(code).phrase.split()),
+        "reason": reason or REASONS.get(code, phrase),
         "code": code,
         "message": message,
         "details": {"causes": [{"field": one.field, "message": one.message} for one in causes]},
@@ -90,7 +96,7 @@ def health_routes(
 
     def ready() -> Response:
         if causes := [Cause("", reason) for reason in reasons()]:
-            return failure(503, "not ready", causes)
+            return failure(503, "not ready", causes, reason="ServiceUnavailable")
         if found := warnings():
             return Response(200, msgspec.json.encode({"status": "ok", "warnings": found}))
         return fine

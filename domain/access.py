@@ -10,7 +10,9 @@ from typing import Literal
 
 import msgspec
 
+from kudurru.domain.kinds.meta import Spec
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, KINDS
+from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.settings_changes import SETTINGS_KEY
 
@@ -73,6 +75,8 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
         """Over something; what objects are asked for is another question."""
         if self.is_limited and right not in OVER_OBJECTS:
             return False
+        if self.namespaces and right == "zones.export":
+            return False  # a zone holds record sets of every namespace
         return right in RIGHTS[self.role]
 
     def may_see(self, key: Key, scope: str) -> bool:
@@ -119,3 +123,19 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
         if self.zones:
             return ref.kind == DNS_RECORD_SET.name and zone in self.zones
         return True
+
+
+def catalog_fault(rights: Rights, before: Spec | None, after: Spec | None) -> str:
+    """Why a zone may not be brought from one spec to another, a sentence; "" where it may. A
+    catalog lists other zones, or has them made: what one is, is for tokens without limits to say.
+    None: there is no such object, or its spec is of a version that allowed more."""
+    if not rights.is_limited or _catalog_of(before) == _catalog_of(after):
+        return ""
+    return f"a catalog, and what it is filled from, concerns more than {rights.limits}"
+
+
+def _catalog_of(spec: Spec | None) -> object:
+    """What decides which zones a catalog lists or makes; None where it is no catalog."""
+    if not isinstance(spec, DNSZoneSpec) or spec.catalog is None:
+        return None
+    return spec.catalog, spec.type, spec.zone_name, spec.secondary

@@ -22,6 +22,9 @@ COUNTS_ONLY = 3
 """Level that keeps no query."""
 _TRUNCATED, _PSEUDONYMS = 1, 2
 
+PSEUDONYM = "client-"
+"""How one begins, and neither an address nor a network does."""
+
 KEY_SIZE = 32
 _PSEUDONYM_SIZE = 8  # octets: a site has few clients, and the key guards them
 
@@ -102,7 +105,7 @@ class Filter:
 
     def _pseudonym(self, client: bytes) -> str:
         digest = hmac.digest(self._key, client, sha256)
-        return f"client-{digest[:_PSEUDONYM_SIZE].hex()}"
+        return f"{PSEUDONYM}{digest[:_PSEUDONYM_SIZE].hex()}"
 
 
 def _address(client: bytes) -> str:

@@ -1,7 +1,7 @@
 """Settings that are changed through kudurru: what may be changed, and the event that says so.
 
-    key of the cluster  with a settings file: written there; without: the log keeps it, as a layer
-                        between settings file and environment
+    key of the cluster  with a settings file, and a log that no other node writes: written there;
+                        else the log keeps it, as a layer between settings file and environment
     key of the node     that changes while it runs: kept in memory, gone at the next start
     all other keys      refused, by name
 
@@ -55,9 +55,9 @@ class Layer(msgspec.Struct, frozen=True):
         return Origin("log", f"position {self.position}")
 
 
-def layer_of(log: EventLog) -> Layer:
-    """The layer as the log has it now: one read."""
-    for event in log.read(key=SETTINGS_KEY, newest_first=True):
+def layer_of(log: EventLog, upto: Position | None = None) -> Layer:
+    """The layer as the log has it now, or had it at a position: one read."""
+    for event in log.read(0, upto, key=SETTINGS_KEY, newest_first=True):
         if event.type == SETTINGS_CHANGED and event.body is not None:
             return Layer(decode(event.body).values, event.ver, event.seq)
     return Layer()
@@ -117,7 +117,8 @@ def _normal(key: Key, entry: str, raw: Any, faults: list[Cause]) -> Any:
 
 
 def kept_by(patch: Patch, *, has_file: bool) -> Kept:
-    """Where a checked patch goes."""
+    """Where a checked patch goes. `has_file`: there is a settings file, which all nodes of the log
+    have."""
     keys = [at[0] for path in patch if (at := key_at(path))]
     if any(key.marks.scope == "node" for key in keys):
         return "memory"

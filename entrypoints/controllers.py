@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple, NoReturn, assert_never
 
 import msgspec
@@ -205,13 +206,11 @@ class Controllers:
             keys = self._node.objects.all_keys()
             troubled = self._node.zones.with_problems()
         has_status = self._node.views.statuses.has_status
-        for i, key in enumerate(keys):
+        for i, key in enumerate(chain(keys, troubled)):
             if i % SLICE == 0:
                 await asyncio.sleep(0)
-            if not key.startswith(_SETS) or has_status(key):
+            if i >= len(keys) or not key.startswith(_SETS) or has_status(key):
                 self._enqueue(key)
-        for key in troubled:
-            self._enqueue(key)
 
     async def _keep_resynced(self) -> NoReturn:
         while True:
@@ -256,6 +255,8 @@ class Controllers:
     async def _pass(self, key: Key) -> Done | After | Failed:
         async with self._writer.applying:
             pass  # what is read next is no part of a change
+        if self._node.why_not_writable is not None:
+            return Done()  # which the log and readiness say, and not each object again and again
         try:
             return await self._reconcile(key)
         except NotFound:

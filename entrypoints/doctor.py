@@ -13,15 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kudurru.adapters.clock import SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
+from kudurru.adapters.signing import KeyFolder, check_signature
+from kudurru.domain.chain import origin_of
+from kudurru.domain.checkpoint import KeyChain
+from kudurru.domain.epochs import epoch_began
 from kudurru.domain.errors import Invalid, KudurruError
+from kudurru.domain.events import SIGNING_KEY
 from kudurru.domain.kinds.zone import zone_warnings
 from kudurru.domain.notation import size_text
 from kudurru.domain.objects import ref_of
 from kudurru.domain.ports import VerifiableLog
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints.checkpoints import Checkpointer
-from kudurru.entrypoints.directory import open_checkpointer, open_reader, replay_verified, trust_of
+from kudurru.entrypoints.directory import open_reader, replay_verified, trust_of
 from kudurru.entrypoints.doctor_report import Check, Report, report
 from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.settings import Sources
@@ -66,7 +72,6 @@ async def examine(patient: Patient, caller: str) -> Report:
         "diagnoses": lambda: diagnoses_check(node, parts.keyring.problems()),
         "ready": lambda: ready_check(patient.readiness),
         "listeners": lambda: Check("listeners", "ok", f"bound: {', '.join(listeners)}"),
-        "clock": lambda: clock_check(node),
         "transfers": lambda: transfers_check(node),
         "checkpoints": lambda: checkpoints_check(live, checkpointer),
         "upstreams": lambda: upstreams_check(front.resolving.unhealthy()),
@@ -74,10 +79,11 @@ async def examine(patient: Patient, caller: str) -> Report:
         "lists": lambda: lists_check(parts),
     }.items():
         made[name] = _made(name, check)
-    # What waits for a disk is looked at beside the loop.
+    # What waits for a disk, or for the server that has the log, is looked at beside the loop.
     keys = live.current.audit.trusted_keys
     made["dataDir"] = await asyncio.to_thread(data_dir_check, parts.directory.path)
     made["disk"] = await asyncio.to_thread(disk_check, parts.directory.path)
+    made["clock"] = await asyncio.to_thread(_made, "clock", lambda: clock_check(node))
     made["log"] = await asyncio.to_thread(_made, "log", lambda: log_check(log, keys))
     return report(live.current.node.name, in_order(made))
 
@@ -102,8 +108,8 @@ def examine_directory(data: Path, config: Path | None, environ: Mapping[str, str
                 live.take_up(node.log)
                 name = live.current.node.name
                 made["config"] = config_check(live)
-                signer = open_checkpointer(open_data_dir(data), node)
-                made["checkpoints"] = checkpoints_check(live, signer)
+                with _failing("checkpoints", made):
+                    made["checkpoints"] = kept_key_check(live, data, node)
     return report(name, in_order(made))
 
 
@@ -234,19 +240,40 @@ def log_check(log: VerifiableLog, trusted_keys: Iterable[str]) -> Check:
 
 
 def checkpoints_check(live: LiveSettings, checkpointer: Checkpointer | None) -> Check:
-    publish = live.current.audit.checkpoint.publish
     if checkpointer is None or checkpointer.key is None:
         why = checkpointer.why_not if checkpointer else "the log is damaged"
         return Check("checkpoints", "warn", f"nothing is signed here: {why or 'there is no key'}")
+    return _publishing_check(live, checkpointer.failing())
+
+
+def _publishing_check(live: LiveSettings, failing: list[str]) -> Check:
+    publish = live.current.audit.checkpoint.publish
     if not publish:
         text = (
             "no checkpoint is published elsewhere, so whoever has this machine could replace the "
             "log unseen: set audit.checkpoint.publish"
         )
         return Check("checkpoints", "warn", text)
-    if failed := checkpointer.failing():
-        return Check("checkpoints", "warn", f"no checkpoint reaches {_named(failed)}; see the log")
+    if failing:
+        return Check("checkpoints", "warn", f"no checkpoint reaches {_named(failing)}; see the log")
     return Check("checkpoints", "ok", f"signed, and published to {_named(publish)}")
+
+
+def kept_key_check(live: LiveSettings, data: Path, node: Node) -> Check:
+    """Of a directory that no server holds. Looks at the keys, and makes none."""
+    origin = origin_of(node.log.log_id, node.log.epoch)
+    keys = KeyFolder(open_data_dir(data).keys, origin, SystemEntropy())
+    kept = [key.verifier for key in (keys.read(), keys.read_next()) if key is not None]
+    chain = KeyChain(origin, check_signature)
+    for event in node.log.read(epoch_began(node.log), key=SIGNING_KEY):
+        chain.adopt(event.seq, event.body)
+    if chain.current is None and not kept:
+        return Check("checkpoints", "ok", "there is no key yet: the first start makes one")
+    if chain.current is not None and chain.current not in kept:
+        text = f"the log is signed by {chain.current}, which is not in {keys.path}"
+        more = "another node has it" if node.log.is_shared else "put the key back"
+        return Check("checkpoints", "warn", f"nothing is signed here: {text}: {more}")
+    return _publishing_check(live, [])
 
 
 def clock_check(node: Node) -> Check:

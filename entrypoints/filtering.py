@@ -1,6 +1,6 @@
 """What people ask about filtering: explanations and pauses, over a node."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -14,6 +14,8 @@ from kudurru.domain.filtering.decision import EVERYONE
 from kudurru.domain.filtering.explain import By, Explanation, explain
 from kudurru.domain.filtering.policies import full_name
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
+from kudurru.domain.kinds.registry import CLIENT_GROUP, POLICY
+from kudurru.domain.objects import ObjectRef
 from kudurru.domain.ports import Neighbours
 from kudurru.entrypoints.service import because
 from kudurru.entrypoints.wiring import Change, Node
@@ -155,12 +157,24 @@ def to_blocking(node: Node, request: BlockingRequest, who: Who) -> Change:
     return Change(commands=(command,), who=because(who, request.reason))
 
 
-def read_blocking(node: Node) -> BlockingState:
+def read_blocking(node: Node, sees: Callable[[ObjectRef], bool] = lambda _: True) -> BlockingState:
+    """What is said of groups and policies that `sees`, and of everybody."""
     view = node.views.policies
     now_s = node.clock.now_us() // 1_000_000
     held = {g: until for g, until in view.pauses.items() if until is None or until > now_s}
     return BlockingState(
-        pauses=[Pause(group=group, until=until) for group, until in sorted(held.items())],
-        policies=len(view.filters.policies),
-        diagnoses=[f"{d.object}: {d.reason}: {d.message}" for d in view.diagnoses()],
+        pauses=[
+            Pause(group=group, until=until)
+            for group, until in sorted(held.items())
+            if group == EVERYONE or sees(_ref(CLIENT_GROUP.name, group))
+        ],
+        policies=sum(sees(_ref(POLICY.name, policy.name)) for policy in view.filters.policies),
+        diagnoses=[
+            f"{d.object}: {d.reason}: {d.message}" for d in view.diagnoses() if sees(d.object)
+        ],
     )
+
+
+def _ref(kind: str, name: str) -> ObjectRef:
+    """Of `namespace/name`."""
+    return ObjectRef(kind, *name.split("/", 1))

@@ -8,7 +8,6 @@ the last good settings stay. Keys that are read at the start keep their value un
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -17,14 +16,14 @@ import msgspec
 from kudurru.adapters.settings_file import SettingsDraft
 from kudurru.domain import settings_changes
 from kudurru.domain.errors import Invalid, ManagedBy
-from kudurru.domain.events import SETTINGS_CHANGED, Recorded, Who
+from kudurru.domain.events import SETTINGS_CHANGED, Position, Recorded, Who
 from kudurru.domain.ports import Clock, EventLog
 from kudurru.domain.settings import KEYS, Settings
 from kudurru.domain.settings_changes import Kept, Layer, Patch, SettingsChanged, patched
 from kudurru.domain.settings_layers import Resolved, assembled, given_by_values, key_at
 from kudurru.domain.settings_values import Origin, shown
 from kudurru.entrypoints.service import because
-from kudurru.entrypoints.settings import Sources, Stamp, read_sources, stamp_of
+from kudurru.entrypoints.settings import Read, Sources, Stamp, read_sources, stamp_of
 from kudurru.entrypoints.wiring import Change, Result
 
 log = logging.getLogger("kudurru.settings")
@@ -62,8 +61,8 @@ class PatchReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A patch that may be done: record `change`, then call `finish`; with nothing to change there
-    is none."""
+    """A patch that may be done: with `draft` entered record `change`, then call `finish`; with
+    nothing to change there is none."""
 
     reply: PatchReply
     change: Change | None = None
@@ -79,6 +78,7 @@ class LiveSettings:
         self._sources = sources
         self._clock = clock
         self._layer = Layer()
+        self._is_shared = False
         self._memory: dict[str, Any] = {}
         self._stamp: Stamp = ()
         self._read = read_sources(sources)
@@ -87,6 +87,7 @@ class LiveSettings:
         self._checks: list[Check] = []
         self._subscribers: list[tuple[tuple[str, ...], Subscriber]] = []
         self._patching = asyncio.Lock()
+        self._reading = asyncio.Lock()
         self.problem = ""
         """Why the newest files are not what runs; "" when they are."""
         self.reloaded_us = clock.now_us()  # when settings were taken last
@@ -97,9 +98,11 @@ class LiveSettings:
         self.current = resolved.settings
         """What runs. Replaced, never changed."""
 
-    def take_up(self, event_log: EventLog) -> None:
-        """Lay the log's settings over those of the files, before anything has begun."""
-        self._layer = settings_changes.layer_of(event_log)
+    def take_up(self, event_log: EventLog, upto: Position | None = None) -> None:
+        """Lay the log's settings, of now or of a position, over those of the files, before
+        anything has begun."""
+        self._is_shared = event_log.is_shared
+        self._layer = settings_changes.layer_of(event_log, upto)
         self._begin(self._read.resolve(self._layer, self._memory))
         self._tell_warnings()
 
@@ -109,7 +112,8 @@ class LiveSettings:
 
     @property
     def settings_file(self) -> str:
-        """Where changes of cluster keys are written; "" for the log."""
+        """Where cluster keys are read, and changes of them written unless nodes share the log; ""
+        for none."""
         return str(self._read.settings_file or "")
 
     # --- who wants to know --------------------------------------------------------------
@@ -146,13 +150,20 @@ class LiveSettings:
     def reload(self) -> bool:
         """Read the files again; whether their content is another. What is wrong with them is told
         once, and changes nothing."""
-        found = read_sources(self._sources, self._read)
-        if found.digest == self._read.digest and found.faults == self._read.faults:
+        return self._use(read_sources(self._sources, self._read))
+
+    async def reread(self) -> bool:
+        """`reload`, while the loop turns: a file system on a network may hang."""
+        async with self._reading:  # what was read first is used first
+            return self._use(await asyncio.to_thread(read_sources, self._sources, self._read))
+
+    def _use(self, found: Read) -> bool:
+        if found is self._read:
             return False
         self._read = found
         try:
             self._take(found.resolve(self._layer, self._memory), "files")
-        except Invalid as error:
+        except (Invalid, OSError) as error:
             self.problem = str(error)
             log.error("the changed settings are not used, the last good ones stay: %s", error)
         return True
@@ -220,20 +231,31 @@ class LiveSettings:
         """Raises: Invalid, ManagedBy; Conflict when another node was faster; StorageFailed; what
         submitting does."""
         async with self._patching:
-            planned = self.plan(request, who)
+            if self.settings_file:
+                await self.reread()  # what somebody wrote there just now is kept
+            planned = self._planned(request, who)
             if planned.change is None:
                 return planned.reply
-            with planned.draft or nullcontext():
+            if planned.draft is None:
                 return self.finish(planned, await submit(planned.change))
+            result = await _record_with(planned.draft, submit, planned.change)
+            await self.reread()
+            return msgspec.structs.replace(planned.reply, seq=result.seq)
 
     def plan(self, request: PatchRequest, who: Who) -> Planned:
         """What a patch comes to. Raises as `patch` does; then nothing was done."""
-        if self.current.kubernetes.enabled:
-            raise ManagedBy("settings", f"the ConfigMap behind {self.settings_file or 'this node'}")
         if self.settings_file:
             self.reload()  # what somebody wrote there just now is kept
+        return self._planned(request, who)
+
+    def _planned(self, request: PatchRequest, who: Who) -> Planned:
+        if self.current.kubernetes.enabled:
+            raise ManagedBy("settings", f"the ConfigMap behind {self.settings_file or 'this node'}")
         patch = settings_changes.checked(request.set, self.resolved)
-        kept = settings_changes.kept_by(patch, has_file=bool(self.settings_file))
+        # Another node does not see this one's file: what it took out of a log that they share
+        # would be gone there.
+        has_file = bool(self.settings_file) and not self._is_shared
+        kept = settings_changes.kept_by(patch, has_file=has_file)
         layer, memory, written = dict(self._layer.values), dict(self._memory), self._written()
         match kept:
             case "log":
@@ -242,7 +264,7 @@ class LiveSettings:
                 memory = patched(memory, patch)
             case "file":
                 written = patched(written, patch)
-                layer = {path: v for path, v in layer.items() if path not in _keys_of(patch)}
+                layer = patched(layer, dict.fromkeys(patch))  # which would cover the file
         is_same = (layer, memory, written) == (self._layer.values, self._memory, self._written())
         self._check(layer, memory, written)
         reply = PatchReply(
@@ -257,7 +279,8 @@ class LiveSettings:
         fact = SettingsChanged(changed=patch, kept=kept, values=layer, node=node)
         command = settings_changes.command(fact, self._layer.version)
         change = Change(commands=(command,), who=because(who, request.reason))
-        draft = SettingsDraft(Path(self.settings_file), written) if kept == "file" else None
+        is_written = written != self._written()
+        draft = SettingsDraft(Path(self.settings_file), written) if is_written else None
         return Planned(reply, change, draft, memory)
 
     def _written(self) -> dict[str, Any]:
@@ -296,19 +319,31 @@ class LiveSettings:
         read_at = self._clock.monotonic_us()
         while True:
             await asyncio.sleep(LOOK_S)
-            stamp = self._look()
+            stamp = await self._look()
             now_us = self._clock.monotonic_us()
             if stamp == self._stamp and now_us - read_at < READ_EVERY_S * 1_000_000:
                 continue
             while stamp != self._stamp:
                 self._stamp = stamp
                 await asyncio.sleep(SETTLE_S)
-                stamp = self._look()
+                stamp = await self._look()
             read_at = now_us
-            self.reload()
+            await self.reread()
 
-    def _look(self) -> Stamp:
-        return stamp_of(self._sources, self._read.settings_file)
+    async def _look(self) -> Stamp:
+        return await asyncio.to_thread(stamp_of, self._sources, self._read.settings_file)
+
+
+async def _record_with(draft: SettingsDraft, submit: Submit, change: Change) -> Result:
+    """Record a change between writing a draft and publishing it, which a thread does."""
+    await asyncio.to_thread(draft.write)
+    try:
+        result = await submit(change)
+    except BaseException:
+        await asyncio.to_thread(draft.discard)
+        raise
+    await asyncio.to_thread(draft.publish)
+    return result
 
 
 def setting_row(resolved: Resolved, path: str) -> dict[str, Any]:

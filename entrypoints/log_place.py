@@ -80,7 +80,8 @@ def driver_of(store: str) -> str:
     if store in ("memory", "sqlite"):
         return store
     if not store.startswith(SCHEMES):
-        raise _refused(f"{store!r} is no store: {KNOWN}")
+        # Of what may be a URL with a password only the scheme is repeated.
+        raise _refused(f"{store.partition(':')[0]!r} is no store: {KNOWN}")
     address = store.partition("://")[2]
     userinfo, at, _ = address.partition("/")[0].rpartition("@")
     if (at and ":" in userinfo) or "password=" in address:

@@ -11,9 +11,9 @@ from kudurru.adapters.metrics import Sample, rcode_label
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.chance import Chance
 from kudurru.domain.dns import names
-from kudurru.domain.dns.messages import HEADER_SIZE
+from kudurru.domain.dns.messages import HEADER_SIZE, after_name
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.record_types import AAAA, A
+from kudurru.domain.dns.record_types import AAAA, AXFR, IXFR, A
 from kudurru.domain.dns.responses import addresses_of
 from kudurru.domain.dns.upstreams import ForDomains, UpstreamAddress, parse_entry
 from kudurru.domain.dns.zone_tree import CLASS_IN
@@ -245,13 +245,30 @@ class Resolving:
 
 async def resolved(pipeline: Pipeline, packet: bytes, client: str) -> bytes:
     """The answer that a client gets, as over TCP; a drop is SERVFAIL. It asks to see, so the query
-    log has nothing of it. Raises Invalid for what is too short to be a query."""
+    log has nothing of it. Raises Invalid for what is no question: who asks only says which client
+    it is, and to that updates, notifies and transfers must not be entrusted."""
     if len(packet) < HEADER_SIZE:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
+    if packet[2] & _OPCODE:
+        raise Invalid("query", [Cause("", "only questions are asked this way (opcode QUERY)")])
+    if _asked_type(packet) in (AXFR, IXFR):
+        raise Invalid("query", [Cause("", "no transfers this way; `kudurru zone export` does it")])
     reply = pipeline.handle(packet, client, "tcp", is_noted=False)
     if isinstance(reply, Later):
         reply = await _awaited(reply)
     return packet[:2] + b"\x80\x02" + packet[4:] if reply is None else reply.wire
+
+
+_OPCODE = 0x78  # of the third octet
+
+
+def _asked_type(packet: bytes) -> int | None:
+    """Type of the first question, where there is one."""
+    try:
+        at = after_name(packet, HEADER_SIZE)
+        return packet[at] << 8 | packet[at + 1]
+    except IndexError:
+        return None
 
 
 async def _awaited(later: Later[Reply | None]) -> Reply | None:

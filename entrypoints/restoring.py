@@ -5,17 +5,17 @@ out makes the plan again and compares digests: the plan that a person saw is the
 or nothing is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
 
 from kudurru.domain import mass_change, restore
-from kudurru.domain.commands import Command
+from kudurru.domain.commands import Command, Delete
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, NotFound
-from kudurru.domain.events import POSITION_MAX, Position, Recorded, Who
-from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
+from kudurru.domain.events import POSITION_MAX, Position, Recorded, SecretWrite, Who
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, TSIG_KEY
 from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S
 from kudurru.domain.object_store import StoredObject
@@ -248,9 +248,22 @@ def _changes(
     who = msgspec.structs.replace(who, cause=cause)
     guard = Guard(plan.scope, plan.base, cause) if plan.steps else None
     return tuple(
-        Change(commands=tuple(part), who=who, allow_mass_change=allows, guard=guard)
+        Change(
+            commands=tuple(part),
+            who=who,
+            allow_mass_change=allows,
+            guard=guard,
+            secrets=tuple(_erased(part)),
+        )
         for part in parts
     )
+
+
+def _erased(commands: Iterable[Command]) -> Iterator[SecretWrite]:
+    """A key that goes takes its secret along, as when it is revoked: no restore revives it."""
+    for command in commands:
+        if isinstance(command, Delete) and ref_of(command.key).kind == TSIG_KEY.name:
+            yield SecretWrite(command.key, None)
 
 
 def cut_off(undertaking: Undertaking, carried: int, error: KudurruError) -> KudurruError:

@@ -102,6 +102,7 @@ class Runner:
         self._is_leader = False
         self._term = 0
         self._has_begun = False
+        self._faults: list[BaseException] = []  # that end the process badly; the first is raised
         self.left_behind: list[str] = []
         """Names of what did not return in time."""
 
@@ -130,7 +131,7 @@ class Runner:
         self, serve: Runnable, lameduck: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Run everything until `serve` returns or something fails, then end in order. `lameduck`
-        is the first phase, and sees to its own end. Raises the first fault."""
+        is the first phase, and sees to its own end. Raises the first fault, of the end too."""
         self._has_begun = True
         group = [part for part in self._parts if part.leader_only]
         always_on = {
@@ -146,6 +147,7 @@ class Runner:
             done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             fault = _first_fault(done - {serving}) or _fault_of(serving)
             if fault is not None:
+                self._faults.append(fault)
                 log.error("the server stops: %s", _text(fault))
             if lameduck is not None:
                 await lameduck()
@@ -155,8 +157,8 @@ class Runner:
                 await self._end_term(election)
             await self._end_always_on(always_on)
         await asyncio.gather(serving, return_exceptions=True)
-        if fault is not None:
-            raise fault
+        if self._faults:
+            raise self._faults[0]
 
     # --- always on ----------------------------------------------------------------------
 
@@ -180,18 +182,35 @@ class Runner:
             left = await unfinished(tasks.values(), self._timers, SECOND_US)
             self._leave_behind([task.get_name() for task in left])
         await asyncio.gather(ending, return_exceptions=True)
+        for task in tasks.values():
+            self._note_late(task)
 
     async def _end_in_turn(self, tasks: dict[_Part, "asyncio.Task[None]"]) -> None:
         for part, task in reversed(tasks.items()):
-            if task.done():
-                continue
-            if part.stop is None:
-                task.cancel()
-            else:
-                await part.stop()
-            await asyncio.wait({task})
-            if (fault := _fault_of(task)) is not None:
-                log.error("%s failed as it ended: %s", part.name, _text(fault))
+            if not task.done():
+                await self._ask_to_end(part, task)
+                await asyncio.wait({task})
+            self._note_late(task)
+
+    async def _ask_to_end(self, part: _Part, task: "asyncio.Task[None]") -> None:
+        if part.stop is None:
+            task.cancel()
+            return
+        try:
+            await part.stop()
+        except Exception as error:  # and those below it are to end in order all the same
+            self._tell_late(part.name, error)
+            task.cancel()
+
+    def _note_late(self, task: "asyncio.Task[Any]") -> None:
+        """A fault of the lameduck, or of the end: the server ends anyway, but not well."""
+        fault = _fault_of(task)
+        if fault is not None and fault not in self._faults:
+            self._tell_late(task.get_name(), fault)
+
+    def _tell_late(self, name: str, fault: BaseException) -> None:
+        self._faults.append(fault)
+        log.error("%s failed as the server ended: %s", name, _text(fault))
 
     # --- terms --------------------------------------------------------------------------
 
@@ -220,6 +239,11 @@ class Runner:
                 # Nobody else may begin, so there is nothing to do but to wait and say so.
                 names = ", ".join(sorted(task.get_name() for task in left))
                 log.error("the term cannot end: %s did not return in 30 s", names)
+                for task in left:
+                    task.cancel()  # one that lost the first, or began something else after it
+            for task in tasks:
+                if (fault := _fault_of(task)) is not None:
+                    log.error("%s failed as its term ended: %s", task.get_name(), _text(fault))
 
     async def _keep(self, part: _Part) -> None:
         """Run it, and again when it fails, until the term ends. One that returns has done what
@@ -232,7 +256,8 @@ class Runner:
                 await part.fn()
             except (Exception, asyncio.CancelledError) as error:
                 part.state = "waiting"
-                if _is_asked(error):
+                if _is_cancelling():  # whatever error was made of it
+                    part.fault = part.fault if _is_asked(error) else _text(error)
                     raise
                 if self._clock.monotonic_us() - begun_us >= BACK_OFF_MAX_US:
                     delay_us = BACK_OFF_US
@@ -251,13 +276,11 @@ class Runner:
         log.error("%s failed; again in %d s: %s", part.name, again_s, part.fault, exc_info=inside)
 
     async def _end_term(self, election: "asyncio.Task[Any]") -> None:
-        if election.done():
-            return
         election.cancel()
         if await unfinished([election], self._timers, PHASE_US):
-            self._leave_behind([p.name for p in self._parts if p.leader_only and p.is_running])
-        elif (fault := _fault_of(election)) is not None:
-            log.error("the election failed: %s", _text(fault))
+            working = [p.name for p in self._parts if p.leader_only and p.is_running]
+            self._leave_behind(working or ["election"])
+        self._note_late(election)
 
     def _leave_behind(self, names: list[str]) -> None:
         if names:
@@ -272,8 +295,12 @@ async def _called(fn: Runnable) -> None:
 def _is_asked(error: BaseException) -> bool:
     """Whether a task is cancelled because somebody cancelled it; one that waits for something that
     was cancelled gets the same exception."""
+    return isinstance(error, asyncio.CancelledError) and _is_cancelling()
+
+
+def _is_cancelling() -> bool:
     task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return task is not None and task.cancelling() > 0
 
 
 def _text(error: BaseException) -> str:

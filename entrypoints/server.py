@@ -16,6 +16,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
+import msgspec
+
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, open_data_dir
 from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
@@ -24,7 +26,7 @@ from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
-from kudurru.domain.ports import EventLog
+from kudurru.domain.ports import EventLog, VerifiableLog
 from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
@@ -230,18 +232,33 @@ class Server:
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
         damage = damages[0] if damages else None
-        if damage is None:
-            self._take_up_settings(event_log)
-            targets = self._options.checkpoints.publish
-            damage = first_difference(directory, event_log, targets, SystemEntropy())
         if damage is not None:
             self._stop_writing(node, damage)
+            self._take_up_undamaged_settings(event_log)
+        else:
+            self._take_up_settings(event_log)
+            targets = self._options.checkpoints.publish
+            difference = first_difference(directory, event_log, targets, SystemEntropy())
+            if difference is not None:
+                self._stop_writing(node, difference)
         node.views.policies.configure(block_defaults(self._live.current))
         return node
 
-    def _take_up_settings(self, event_log: EventLog) -> None:
+    def _take_up_undamaged_settings(self, event_log: EventLog) -> None:
+        """What the log said before its damage. An access list that is only there must not go with
+        what is damaged."""
+        try:
+            self._take_up_settings(event_log, self._undamaged())
+        except (LogDamaged, *UNREADABLE) as error:
+            warning = f"the settings of the log cannot be read, and are left out: {error}"
+            log.warning("%s", warning)
+            resolved = self._live.resolved
+            warnings = (*resolved.warnings, warning)
+            self._live.resolved = msgspec.structs.replace(resolved, warnings=warnings)
+
+    def _take_up_settings(self, event_log: EventLog, upto: Position | None = None) -> None:
         before = self._live.current.log
-        self._live.take_up(event_log)
+        self._live.take_up(event_log, upto)
         self._options = self._options_of(self._live.current)
         if self._live.current.log != before:
             logs.start(self._live.current.log.level, self._live.current.log.format)
@@ -299,10 +316,11 @@ class Server:
             await self._replay_undamaged(node)
         except (LogDamaged, *UNREADABLE):
             # A damage older than what is verified at every start.
-            damages = verify(node.log).damages  # type: ignore[arg-type]  # as _open_node made it
-            if not damages:
+            event_log: VerifiableLog = node.log  # type: ignore[assignment]  # every log of ours is
+            verified = await asyncio.to_thread(verify, event_log)
+            if verified.is_whole:
                 raise
-            self._stop_writing(node, damages[0])
+            self._stop_writing(node, verified.damages[0])
             node.views.follower.reset()
             await self._replay_undamaged(node)
         node.advance()

@@ -41,6 +41,18 @@ class Sources(msgspec.Struct, frozen=True):
     flags: Flags = {}
 
 
+class Content(msgspec.Struct, frozen=True):
+    """A file as it was found."""
+
+    path: Path
+    data: bytes = b""
+    error: OSError | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        return isinstance(self.error, FileNotFoundError | NotADirectoryError)
+
+
 class Read(msgspec.Struct):
     """What the sources say, read once."""
 
@@ -48,6 +60,7 @@ class Read(msgspec.Struct):
     outside: list[Given]  # environment and flags
     faults: list[Cause]
     settings_file: Path | None
+    had_file: bool  # the settings file was read, now or before
     digest: bytes  # of the content of all files
 
     def resolve(
@@ -101,29 +114,66 @@ def load_settings(
 
 
 def read_sources(sources: Sources, before: Read | None = None) -> Read:
-    """Never raises: faults are told by `Read.resolve`. The settings file is where it was `before`:
-    which one it is is read at the start."""
+    """Never raises: faults are told by `Read.resolve`. May block as long as the file system does.
+
+    With `before`, the settings file is where it was: which one it is is read at the start; one that
+    was there is not to vanish; and `before` itself is what files that are the same come to."""
+    contents = _contents(sources.config)
+    settings_file = before.settings_file if before else None
+    found = _content(settings_file) if settings_file else None
+    if before is not None and _digest(contents, found) == before.digest:
+        return before
     faults: list[Cause] = []
-    digest = hashlib.sha256()
     files = [Given(KEYS["node.name"], socket.gethostname(), Origin("default", "host name"))]
-    for path in _node_files(sources.config, faults):
-        for document in _read(path, faults, digest):
+    for content in contents:
+        for document in _documents(content, faults):
             files += given_by_document(document, "node file", faults)
     outside = given_by_environment(sources.environ, faults)
     outside += given_by_flags(sources.flags, faults)
-    settings_file = before.settings_file if before else _settings_file(files + outside)
-    if settings_file and settings_file.exists():
-        for document in _read(settings_file, faults, digest):
-            files += given_by_document(document, "settings file", faults, only_cluster=True)
-    return Read(files, outside, faults, settings_file, digest.digest())
+    _check_stores(files + outside, faults)
+    if before is None:
+        settings_file = _settings_file(files + outside)
+        found = _content(settings_file) if settings_file else None
+    had_file = before is not None and before.had_file
+    if found is not None:
+        files += _of_settings_file(found, had_file, faults)
+        had_file |= found.error is None
+    return Read(files, outside, faults, settings_file, had_file, _digest(contents, found))
+
+
+def _check_stores(given: list[Given], faults: list[Cause]) -> None:
+    """Refuses a URL with a password here already, before its value is logged or shown."""
+    for one in given:
+        if one.key.path == "store" and one.raw and isinstance(one.raw, str):
+            from kudurru.entrypoints.log_place import driver_of  # drivers, which few starts want
+
+            try:
+                driver_of(one.raw)
+            except Invalid as error:
+                faults += [one.fault("store", cause.message) for cause in error.causes]
+
+
+def _of_settings_file(found: Content, had_file: bool, faults: list[Cause]) -> list[Given]:
+    """What it says: nothing where there was none at the start. One that vanished is a fault."""
+    if found.is_missing:
+        if had_file:
+            message = "is gone: put it back, or an empty file to take its settings away"
+            faults.append(Cause("", message, str(found.path)))
+        return []
+    given: list[Given] = []
+    for document in _documents(found, faults):
+        given += given_by_document(document, "settings file", faults, only_cluster=True)
+    return given
 
 
 def stamp_of(sources: Sources, settings_file: Path | None) -> Stamp:
-    """What tells, without reading them, that files may have changed. Links are followed: a mounted
-    ConfigMap swaps one, and editors put a new file in the place of the old."""
-    faults: list[Cause] = []
-    paths = [*_node_files(sources.config, faults), *([settings_file] if settings_file else [])]
-    return tuple(_stamps(paths))
+    """What tells, without reading them, that files may have changed; never raises. Links are
+    followed: a mounted ConfigMap swaps one, and editors put a new file in the place of the old."""
+    try:
+        paths = _node_files(sources.config)
+    except OSError:
+        paths = []
+    return tuple(_stamps(paths + ([settings_file] if settings_file else [])))
 
 
 def _stamps(paths: list[Path]) -> Iterator[tuple[str, int, int, int, int]]:
@@ -137,20 +187,40 @@ def _stamps(paths: list[Path]) -> Iterator[tuple[str, int, int, int, int]]:
             yield str(path), found.st_ino, found.st_size, *times
 
 
-def _node_files(config: Path | None, faults: list[Cause]) -> list[Path]:
+def _node_files(config: Path | None) -> list[Path]:
+    """Raises: OSError."""
     if config is None:
         return []
     if not config.is_dir():
         return [config]
+    return sorted(
+        path
+        for path in config.iterdir()
+        if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
+
+
+def _contents(config: Path | None) -> list[Content]:
     try:
-        return sorted(
-            path
-            for path in config.iterdir()
-            if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file()
-        )
+        return [_content(path) for path in _node_files(config)]
+    except OSError as error:  # no right to look, a network that is away
+        return [Content(config or Path(), error=error)]
+
+
+def _content(path: Path) -> Content:
+    try:
+        with path.open("rb") as file:
+            return Content(path, file.read(SIZE_MAX + 1))
     except OSError as error:
-        faults.append(_unreadable(config, error))
-        return []
+        return Content(path, error=error)
+
+
+def _digest(contents: list[Content], settings_file: Content | None) -> bytes:
+    digest = hashlib.sha256()
+    for one in [*contents, *([settings_file] if settings_file else [])]:
+        state = one.error.errno if one.error else "read"
+        digest.update(b"%d %a %s\n" % (len(one.data), state, os.fsencode(one.path)) + one.data)
+    return digest.digest()
 
 
 def _settings_file(given: list[Given]) -> Path | None:
@@ -159,22 +229,21 @@ def _settings_file(given: list[Given]) -> Path | None:
     return Path(named[-1]) if named and named[-1] and isinstance(named[-1], str) else None
 
 
-def _read(path: Path, faults: list[Cause], digest: Any) -> list[Document]:
+def _documents(content: Content, faults: list[Cause]) -> list[Document]:
     """The one document of a file, or none."""
+    path = content.path
+    if content.error is not None:
+        faults.append(_unreadable(path, content.error))
+        return []
     try:
-        with path.open("rb") as file:
-            data = file.read(SIZE_MAX + 1)
-        digest.update(b"%d %s\n" % (len(data), os.fsencode(path)) + data)
-        documents = read_documents(data, what=str(path))
-    except OSError as error:
-        faults.append(_unreadable(path, error))
+        documents = read_documents(content.data, what=str(path))
     except Invalid as error:
         faults.extend(error.causes)
-    else:
-        if len(documents) <= 1:
-            return documents
-        place = f"{path}:{documents[1].line}"
-        faults.append(Cause("", "settings are one document: remove what follows the ---", place))
+        return []
+    if len(documents) <= 1:
+        return documents
+    place = f"{path}:{documents[1].line}"
+    faults.append(Cause("", "settings are one document: remove what follows the ---", place))
     return []
 
 

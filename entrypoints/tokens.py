@@ -86,6 +86,8 @@ class Principal(msgspec.Struct, frozen=True):
 
     name: str
     rights: Rights
+    applied: int
+    """Seq of the event that made the token: another one of its name is somebody else."""
 
     @property
     def actor(self) -> str:
@@ -93,12 +95,21 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 class NotLetIn(Exception):
-    """A token that does not count. `name` is that of the token it claims to be, "" where that is
-    nonsense; `why` is a word for the audit; the text is for who holds it."""
+    """A token that does not count. `name` is that of the token that it is, `claimed` of one that
+    is there and that it only says to be, "" where it is none; `why` is a word for the audit; the
+    text is for who holds it."""
 
-    def __init__(self, why: Literal["unknown", "expired", "address"], name: str, text: str) -> None:
+    def __init__(
+        self,
+        why: Literal["unknown", "expired", "address"],
+        text: str,
+        *,
+        name: str = "",
+        claimed: str = "",
+    ) -> None:
         self.why = why
         self.name = name
+        self.claimed = claimed
         super().__init__(text)
 
 
@@ -130,14 +141,16 @@ class Tokens:
         held = self._look(_key(name)) if name is not None else None
         given, kept = hash_of(text), held.hash if held is not None else b""
         if held is None or name is None or not hmac.compare_digest(given, kept):
-            raise NotLetIn("unknown", name or "", "the token is not known here, or was revoked")
+            claimed = held.principal.name if held is not None else ""
+            fault = "the token is not known here, or was revoked"
+            raise NotLetIn("unknown", fault, claimed=claimed)
         now_us = self._node.clock.now_us()
-        if now_us >= held.expires_us or (held.spec.role == BOOTSTRAP and self.has_admin()):
+        if self._is_over(held, now_us):
             fault = f"the token expired, at {held.spec.expires_at} at the latest: make another"
-            raise NotLetIn("expired", name, fault)
+            raise NotLetIn("expired", fault, name=name)
         if held.networks and not _is_in(address, held.networks):
             fault = "the token does not count from this address"
-            raise NotLetIn("address", name, fault)
+            raise NotLetIn("address", fault, name=name)
         self.used_s[name] = now_us // 1_000_000
         return held.principal
 
@@ -149,8 +162,12 @@ class Tokens:
             held is not None
             and bool(held.hash)
             and held.principal == principal
-            and now_us < held.expires_us
+            and not self._is_over(held, now_us)
         )
+
+    def _is_over(self, held: _Held, now_us: int) -> bool:
+        """Whether a token has had its time; the first one has when there is an admin."""
+        return now_us >= held.expires_us or (held.spec.role == BOOTSTRAP and self.has_admin())
 
     def has_admin(self) -> bool:
         """Whether a token counts that may make others."""
@@ -214,7 +231,7 @@ class Tokens:
             applied=applied,
             spec=spec,
             created=stored.body.creation_timestamp,
-            principal=Principal(ref_of(key).name, rights),
+            principal=Principal(ref_of(key).name, rights, applied),
             networks=tuple(ip_network(text, strict=False) for text in spec.cidrs),
             expires_us=expiry_us(spec) or 0,
             hash=kept if kept is not None and not problem else b"",

@@ -18,6 +18,7 @@ from kudurru.adapters.query_log.schema import VERSION
 from kudurru.adapters.query_log.store import HOUR_US
 from kudurru.adapters.sqlite.connection import BUSY_TIMEOUT_S, storage_errors
 from kudurru.domain.errors import NotFound
+from kudurru.domain.query_log import PSEUDONYM
 
 Subject = Literal["domains", "clients", "blocked"]
 
@@ -34,6 +35,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     since_us: int | None = None
     until_us: int | None = None  # before it
     after: int = 0  # id of the newest that is known
+    pseudonyms_only: bool = False  # kept at a privacy level that names no client
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,13 +92,17 @@ class QueryLogReader:
         for row in self._database.query(sql, {**arguments, "limit": limit}):
             yield msgspec.convert(row, Logged)
 
-    def top(self, subject: Subject, since_us: int, limit: int) -> list[Top]:
-        """The busiest, from the roll-ups of the hours since a moment."""
+    def top(
+        self, subject: Subject, since_us: int, limit: int, *, pseudonyms_only: bool = False
+    ) -> list[Top]:
+        """The busiest, from the roll-ups of the hours since a moment; of clients only those that
+        are not named, if so wanted."""
         table = "clients" if subject == "clients" else "names"
         order = "blocked" if subject == "blocked" else "queries"
+        some = f" AND {_is_pseudonym('t')}" if pseudonyms_only and table == "clients" else ""
         sql = (
             f"SELECT t.text, sum(queries) AS queries, sum(blocked) AS blocked FROM hourly_{table} h"  # noqa: S608  # our own tables
-            f" JOIN {table} t ON t.id = h.{table[:-1]} WHERE hour >= :hour GROUP BY t.id"
+            f" JOIN {table} t ON t.id = h.{table[:-1]} WHERE hour >= :hour{some} GROUP BY t.id"
             f" HAVING {order} > 0 ORDER BY {order} DESC, t.text LIMIT :limit"
         )
         rows = self._database.query(sql, {"hour": since_us // HOUR_US, "limit": limit})
@@ -125,6 +131,8 @@ def _conditions(wanted: Wanted) -> tuple[str, dict[str, Any]]:
         if value := getattr(wanted, column):
             found.append(f"{column}_.text = :{column}")
             arguments[column] = value
+    if wanted.pseudonyms_only:
+        found.append(_is_pseudonym("client_"))
     if wanted.name:
         found.append("(name_.text = :name OR substr(name_.text, -length(:below)) = :below)")
         arguments |= {"name": wanted.name, "below": f".{wanted.name}"}
@@ -137,6 +145,10 @@ def _conditions(wanted: Wanted) -> tuple[str, dict[str, Any]]:
             found.append(condition)
             arguments[condition.rpartition(":")[2]] = value
     return " AND ".join(found), arguments
+
+
+def _is_pseudonym(table: str) -> str:
+    return f"{table}.text GLOB '{PSEUDONYM}*'"
 
 
 @contextmanager

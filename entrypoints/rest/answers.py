@@ -17,10 +17,15 @@ from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.filtering.policies import full_name
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
 from kudurru.domain.kinds.registry import BLOCK_LIST
-from kudurru.domain.objects import key_of, ref_of
+from kudurru.domain.objects import ObjectRef, key_of, ref_of
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.asking import answer_document, logged_document, query_packet
-from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
+from kudurru.entrypoints.filtering import (
+    BlockingRequest,
+    BlockingState,
+    ExplainRequest,
+    read_blocking,
+)
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.rest.calls import Call, Param
 from kudurru.entrypoints.rest.objects import AT, check_names
@@ -129,7 +134,8 @@ def routes() -> Iterator[Route]:
     )  # fmt: skip
     yield Route(
         method="GET", path="/queries", right="stats", handler=queries, tag="query log",
-        about="Logged queries, newest first. A viewer needs querylog.privacyLevel 2 or more.",
+        about="Logged queries, newest first. A viewer needs querylog.privacyLevel 2 or more,"
+        " and sees what was logged with pseudonyms.",
         params=_QUERIES, reply=QueryPage,
     )  # fmt: skip
     yield Route(
@@ -191,7 +197,13 @@ async def explain(call: Call) -> Any:
 
 
 async def blocking(call: Call) -> Any:
-    return await call.context.operate("blocking", None, call.who)
+    rights = call.principal.rights
+
+    def sees(ref: ObjectRef) -> bool:
+        return rights.may_see(key_of(ref.kind, ref.namespace, ref.name), f"{ref.namespace}/")
+
+    async with call.context.writer.applying:
+        return read_blocking(call.context.node, sees)
 
 
 async def set_blocking(call: Call) -> Any:
@@ -250,10 +262,20 @@ async def flush(call: Call) -> Deleted:
 
 
 async def queries(call: Call) -> QueryPage:
-    if call.context.settings().querylog.privacy_level < PSEUDONYMS_LEVEL:
-        call.demand("querylog.read")
+    _check_level(call)
     page: QueryPage = await call.context.aside(partial(_queries, call))
     return page
+
+
+def _check_level(call: Call) -> None:
+    """Raises: Forbidden, where a query that is logged now names its client."""
+    if call.context.settings().querylog.privacy_level < PSEUDONYMS_LEVEL:
+        call.demand("querylog.read")
+
+
+def _sees_pseudonyms_only(call: Call) -> bool:
+    """Whatever the level is now: what was logged at a lower one is in the file as it was."""
+    return not call.principal.rights.may("querylog.read")
 
 
 def _queries(call: Call) -> QueryPage:
@@ -272,6 +294,7 @@ def _queries(call: Call) -> QueryPage:
         since_us=since,
         until_us=until,
         after=call.count("after", 0),
+        pseudonyms_only=_sees_pseudonyms_only(call),
     )
     limit = min(call.count("limit", 100) or QUERIES_MAX, QUERIES_MAX)
     with open_reader(_log_of(call)) as reader:
@@ -302,8 +325,8 @@ async def top(call: Call) -> Busiest:
     subject = call.names["subject"]
     if subject not in ("domains", "clients", "blocked"):
         raise NotFound(f"there are no statistics of {subject!r}; of domains, clients and blocked")
-    if subject == "clients" and call.context.settings().querylog.privacy_level < PSEUDONYMS_LEVEL:
-        call.demand("querylog.read")
+    if subject == "clients":
+        _check_level(call)
     found: Busiest = await call.context.aside(partial(_top, call, subject))
     return found
 
@@ -313,7 +336,8 @@ def _top(call: Call, subject: Any) -> Busiest:
     since_us = targets.moment_us(call.text("since", "24h ago"), now_us)
     limit = min(call.count("limit", 10) or QUERIES_MAX, QUERIES_MAX)
     with open_reader(_log_of(call)) as reader:
-        return Busiest(reader.top(subject, since_us, limit), reader.totals(since_us))
+        found = reader.top(subject, since_us, limit, pseudonyms_only=_sees_pseudonyms_only(call))
+        return Busiest(found, reader.totals(since_us))
 
 
 async def purge(call: Call) -> Deleted:

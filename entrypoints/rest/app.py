@@ -84,7 +84,7 @@ class RestApp:
     def admit(self, request: Request) -> Response | None:
         try:
             refused = self._check_names(request)
-            if refused is None and request.path not in self._health:
+            if refused is None:
                 request.context = self._admitted(request)
         except KudurruError as error:
             refused = reply_to(error)
@@ -105,9 +105,11 @@ class RestApp:
         return None
 
     def _admitted(self, request: Request) -> "_Admitted | None":
-        if request.path in (OPENAPI, DOCS):
+        """None for what needs no token, and takes no body."""
+        if request.path in self._health or request.path in (OPENAPI, DOCS):
             if request.method not in ("GET", "HEAD"):
                 raise WrongMethod(["GET"])
+            _check_no_body(request)
             return None
         _check_no_secret(request)
         context = self._opened()
@@ -116,7 +118,9 @@ class RestApp:
         if not principal.rights.may(route.right):
             self._deny(context, principal, request, route)
         params = read_query(request.query, route.params)
-        if route.body is not None:
+        if route.body is None:
+            _check_no_body(request)
+        else:
             check_type(request, route.body_types)
         return _Admitted(principal, route, names, params)
 
@@ -130,7 +134,7 @@ class RestApp:
         try:
             principal = context.tokens.find(text, request.peer)
         except NotLetIn as error:
-            context.access.denied(error.name, request.peer, error.why)
+            context.access.denied(error.name, request.peer, error.why, claimed=error.claimed)
             kind = Forbidden if error.why == "address" else Unauthorized
             raise kind(str(error)) from None
         context.access.came_in(principal.name, request.peer)
@@ -156,18 +160,24 @@ class RestApp:
     async def _answer(self, request: Request) -> Answer:
         health = self._health.get(request.path)
         if health is not None:
-            if request.method not in ("GET", "HEAD"):
-                raise WrongMethod(["GET"])
             return health()
         if request.context is None:
             return self._page(request.path)
         admitted: _Admitted = request.context
         context = self._opened()
+        self._check_still_counts(request, admitted, context)
         name = admitted.principal.name
         if self._in_flight[name] >= IN_FLIGHT_MAX:
             raise TooMany(f"{IN_FLIGHT_MAX} requests of this token are under way; try again")
         self._in_flight[name] += 1
         return await self._carried_out(request, admitted, context)
+
+    def _check_still_counts(self, request: Request, admitted: _Admitted, context: Context) -> None:
+        """Between a head and its body, or the answers before it, a token may have been revoked.
+        Raises: Unauthorized."""
+        if not context.tokens.still_counts(admitted.principal):
+            context.access.denied(admitted.principal.name, request.peer, "over")
+            raise Unauthorized("the token was revoked or expired while this request came in")
 
     async def _carried_out(self, request: Request, admitted: _Admitted, context: Context) -> Answer:
         call = Call(
@@ -226,6 +236,12 @@ def _token_of(request: Request) -> str:
     if key := request.headers.get("x-api-key", "").strip():
         return key
     raise Unauthorized("no token: send `Authorization: Bearer …`; `kudurru token create` makes one")
+
+
+def _check_no_body(request: Request) -> None:
+    """It would be held in memory for nothing. Raises: BadRequest."""
+    if request.has_body:
+        raise BadRequest("request", [Cause("body", "this path takes none with this method")])
 
 
 def _check_no_secret(request: Request) -> None:

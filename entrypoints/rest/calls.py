@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 DEPTH_MAX = 32
 """As of documents that come as files."""
 
+VALUES_MAX = 10_000
+"""Commas, brackets and braces that open, outside of strings: what a body costs to read goes by its
+values more than by its octets. Only objects have more."""
+
+OBJECTS_VALUES_MAX = 400_000
+"""Of objects, which are read in a thread where they are large: 10,000 record sets have half."""
+
+ASIDE_MIN = 64 * 1024
+"""Octets of a body from which on it is read in a thread."""
+
 QUERY_MAX = 4096
 """Characters of a parameter: a selector or a reason is shorter."""
 
@@ -64,17 +74,24 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     def has(self, name: str) -> bool:
         return bool(self.params.get(name, False))
 
-    def document(self, *types: str) -> Any:
+    def document(self, *types: str, values_max: int = VALUES_MAX) -> Any:
         """The body as builtins. Raises: BadRequest, WrongType."""
         check_type(self.request, types or (JSON,))
-        return read_json(self.request.body)
+        return read_json(self.request.body, values_max)
 
-    def body(self, kind: type[_T]) -> _T:
+    def body(self, kind: type[_T], *, values_max: int = VALUES_MAX) -> _T:
         """The body as a value of that type. Raises: BadRequest, WrongType, Invalid."""
         try:
-            return msgspec.convert(self.document(), kind, strict=True)
+            return msgspec.convert(self.document(values_max=values_max), kind, strict=True)
         except msgspec.ValidationError as error:
             raise Invalid("body", [_cause(error)]) from None
+
+    async def reading(self, read: Callable[[], _T]) -> _T:
+        """What is read of the body; a large one in a thread, and DNS is answered meanwhile."""
+        if len(self.request.body) < ASIDE_MIN:
+            return read()
+        found: _T = await self.context.aside(read)
+        return found
 
     def demand(self, right: Right) -> None:
         """Raises: Forbidden."""
@@ -118,10 +135,10 @@ def check_type(request: Request, types: Sequence[str]) -> None:
         raise WrongType(f"a body of type {given or 'none'}: send {' or '.join(types)}, in UTF-8")
 
 
-def read_json(body: bytes) -> Any:
+def read_json(body: bytes, values_max: int = VALUES_MAX) -> Any:
     """JSON within our bounds: UTF-8, no key twice, no fractions, not nested deeper than
-    DEPTH_MAX. Raises: BadRequest."""
-    _check_depth(body)
+    DEPTH_MAX, of so many values at most. Raises: BadRequest."""
+    _check_shape(body, values_max)
     try:
         value = json.loads(
             body.decode(),
@@ -153,9 +170,11 @@ def _bad(fault: str) -> NoReturn:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _Unwanted(f"the key {twice!r} is given twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _Unwanted(f"the key {name!r} is given twice")
+            seen.add(name)
     return found
 
 
@@ -163,21 +182,28 @@ def _fraction(text: str) -> NoReturn:
     raise _Unwanted(f"{text[:40]} has a fraction or an exponent, which no field takes")
 
 
-_OPENING = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.S)
+_MARKS = b",[]{}"
+_AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_OTHERS = bytes(set(range(256)) - set(_MARKS))
 
 
-def _check_depth(body: bytes) -> None:
-    if body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
+def _check_shape(body: bytes, values_max: int) -> None:
+    """In a few passes that cost as much whatever the body is: it is no JSON yet."""
+    if sum(body.count(mark) for mark in _MARKS) <= DEPTH_MAX:
         return
-    depth = 0
-    for found in _OPENING.finditer(body):
-        mark = found[0][:1]
-        if mark in b"[{":
-            depth += 1
-            if depth > DEPTH_MAX:
-                _bad(f"nested deeper than {DEPTH_MAX}")
-        elif mark in b"]}":
-            depth -= 1
+    # Without escapes every quote begins or ends a string: every other part is outside of them.
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 4 * values_max + 2:  # a key and a value after each mark
+        _bad(f"more than {values_max} values")
+    marks = b"".join(plain.split(b'"')[::2]).translate(_AS_BRACKETS, _OTHERS)
+    if marks.count(b",") + marks.count(b"[") > values_max:
+        _bad(f"more than {values_max} values")
+    nested = marks.replace(b",", b"")
+    for _ in range(DEPTH_MAX):  # each takes the innermost ones away
+        nested = nested.replace(b"[]", b"")
+    # What is left otherwise has brackets without their other half, and is no JSON.
+    if b"[]" in nested or b"[" * (DEPTH_MAX + 1) in nested:
+        _bad(f"nested deeper than {DEPTH_MAX}")
 
 
 # --- paths and queries ----------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What the routes of the API work on: one node and its parts."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ class Context(msgspec.Struct, kw_only=True):
     """Those that run now."""
     heavy: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(HEAVY_MAX))
     verifying: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
-    watches: int = 0
+    watches: Counter[str] = msgspec.field(default_factory=Counter)
+    """Open ones, by the name of the token."""
     on_token: Callable[[], None] = lambda: None
     """Called when a token was made or revoked."""
 

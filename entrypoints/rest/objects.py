@@ -6,7 +6,6 @@ that an object which moves meanwhile is refused and not written.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -26,7 +25,6 @@ from kudurru.domain.kinds.meta import (
     ObjectMeta,
     metadata_faults,
 )
-from kudurru.domain.kinds.reach import reach_faults
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, KINDS, Kind, kind_by_word
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
 from kudurru.domain.object_store import (
@@ -35,7 +33,6 @@ from kudurru.domain.object_store import (
     StoredObject,
     annotations_after,
     manager_faults,
-    manifest_of,
     resource_version,
     scope_of,
     to_document,
@@ -44,7 +41,14 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.rest import watching
-from kudurru.entrypoints.rest.calls import MERGE_PATCH, Answer, Call, Param
+from kudurru.entrypoints.rest.calls import (
+    MERGE_PATCH,
+    OBJECTS_VALUES_MAX,
+    Answer,
+    Call,
+    Param,
+)
+from kudurru.entrypoints.rest.reach import check_reach
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import (
     BadRequest,
@@ -316,7 +320,12 @@ async def _settled(call: Call) -> None:
 
 async def put(kind: Kind, call: Call) -> Answer:
     key = key_in(kind, call)
-    manifest = _manifest(_named(call.document(), kind, key), str(ref_of(key)))
+
+    def read() -> Manifest:
+        document = call.document(values_max=OBJECTS_VALUES_MAX)
+        return _manifest(_named(document, kind, key), str(ref_of(key)))
+
+    manifest = await call.reading(read)
     return await _apply(call, manifest, _manager(call), _precondition(call, key))
 
 
@@ -338,7 +347,7 @@ def _apply_command(
 ) -> Apply:
     """Raises: Forbidden."""
     _check_may_write(call, manifest.key, stored, scope_of(manifest))
-    _check_reach(call, manifest, stored)
+    check_reach(call, manifest.key, manifest.spec, stored)
     if expected is None and call.principal.rights.zones:
         expected = stored.resource_version if stored is not None else ABSENT
     return Apply(manifest=manifest, manager=manager, force=force, expected=expected)
@@ -346,7 +355,7 @@ def _apply_command(
 
 async def patch(kind: Kind, call: Call) -> Answer:
     key = key_in(kind, call)
-    change = call.document(MERGE_PATCH)
+    change = await call.reading(partial(call.document, MERGE_PATCH, values_max=OBJECTS_VALUES_MAX))
     if not isinstance(change, dict):
         raise Invalid(str(ref_of(key)), [Cause("", "a merge patch is an object (RFC 7396)")])
     expected = _precondition(call, key)
@@ -355,14 +364,18 @@ async def patch(kind: Kind, call: Call) -> Answer:
         if stored is None or not may_see(call, stored):
             raise NotFound(f"{ref_of(key)} does not exist")
         manager = stored.manager if _is_peoples(change) else _manager(call)
-        patched = merged(to_document(stored), change)
-        manifest = _manifest(_named(patched, kind, key), str(ref_of(key)))
+        manifest = await call.reading(partial(_patched, kind, stored, change))
         try:
             return await _apply(call, manifest, manager, expected or stored.resource_version)
         except Conflict:
             if not left or expected is not None:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+def _patched(kind: Kind, stored: StoredObject, change: dict[str, Any]) -> Manifest:
+    document = _named(merged(to_document(stored), change), kind, stored.key)
+    return _manifest(document, str(ref_of(stored.key)))
 
 
 def merged(value: Any, change: Any) -> Any:
@@ -408,13 +421,8 @@ def _delete_command(
 
 
 async def batch(call: Call) -> BatchReply:
-    wanted = call.body(Batch)
-    if len(wanted.apply) + len(wanted.delete) > BATCH_MAX:
-        raise Invalid("batch", [Cause("", f"more than {BATCH_MAX} objects: send several")])
-    if wanted.force:
-        call.demand("objects.force")
-    _check_manager(wanted.manager)
-    manifests = _manifests(wanted.apply)
+    wanted, manifests = await call.reading(partial(_read_batch, call))
+    _check_serials(call, wanted, manifests)
     # Zones first: record sets are held against them, wherever they stand in the batch.
     order = sorted(range(len(manifests)), key=lambda i: manifests[i].kind is not DNS_ZONE)
     commands: list[Command] = [
@@ -444,6 +452,34 @@ async def batch(call: Call) -> BatchReply:
     at = {index: place for place, index in enumerate(order)}
     outcomes = [result.outcomes[at[i]] for i in range(len(order))] + result.outcomes[len(order) :]
     return BatchReply(outcomes=[_outcome(one) for one in outcomes], position=result.seq)
+
+
+def _read_batch(call: Call) -> tuple[Batch, list[Manifest]]:
+    """Raises: BadRequest, Invalid, Forbidden."""
+    wanted = call.body(Batch, values_max=OBJECTS_VALUES_MAX)
+    if len(wanted.apply) + len(wanted.delete) > BATCH_MAX:
+        raise Invalid("batch", [Cause("", f"more than {BATCH_MAX} objects: send several")])
+    if wanted.force:
+        call.demand("objects.force")
+    _check_manager(wanted.manager)
+    return wanted, _manifests(wanted.apply)
+
+
+def _check_serials(call: Call, wanted: Batch, manifests: Sequence[Manifest]) -> None:
+    """A serial far ahead is one that secondaries hold against us for years. Raises: Forbidden,
+    Invalid."""
+    if not wanted.imported_serials:
+        return
+    if call.principal.rights.is_limited:
+        raise Forbidden("importedSerials: a token with limits gives no serials")
+    applied = {manifest.key for manifest in manifests}
+    causes = [
+        Cause(f"importedSerials.{name}", "the batch applies no DNSZone of this name")
+        for name in wanted.imported_serials
+        if key_of(DNS_ZONE.name, "", name) not in applied
+    ]
+    if causes:
+        raise Invalid("batch", causes[:CAUSES_MAX])
 
 
 def _manifests(documents: Sequence[dict[str, Any]]) -> list[Manifest]:
@@ -630,26 +666,6 @@ def _check_may_write(call: Call, key: Key, stored: StoredObject | None, after: s
     before = stored.scope if stored is not None else None
     if why := call.principal.rights.why_not_write(key, before, after):
         raise Forbidden(why)
-
-
-def _check_reach(call: Call, manifest: Manifest, stored: StoredObject | None) -> None:
-    """Who is no admin has this node send to no places that the admin may not want to be asked.
-    Raises: Forbidden, which names every fault."""
-    if call.principal.rights.may("objects.reach"):
-        return
-    before = None
-    if stored is not None:
-        with suppress(Invalid):  # of a version that allowed more
-            before = manifest_of(stored.key, stored.body.spec, {}, {}).spec
-    settings = call.context.settings()
-    faults = reach_faults(
-        manifest.spec,
-        before,
-        allow_private=settings.lists.allow_private,
-        groups=settings.upstreams.groups,
-    )
-    if told := "; ".join(f"{fault.field}: {fault.message}" for fault in faults):
-        raise Forbidden(f"{ref_of(manifest.key)}: {told}")
 
 
 def _precondition(call: Call, key: Key) -> str | None:

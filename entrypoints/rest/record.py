@@ -11,15 +11,16 @@ from kudurru.domain.access import Rights
 from kudurru.domain.errors import Busy, Cause, Invalid, NotFound
 from kudurru.domain.events import POSITION_MAX, Position, Recorded
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
-from kudurru.domain.kinds.registry import kind_by_word
+from kudurru.domain.kinds.registry import KINDS, kind_by_word
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import VerifiableLog
-from kudurru.domain.restore import Plan, Scope
+from kudurru.domain.restore import Plan, Scope, Step
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import restoring
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
 from kudurru.entrypoints.rest.calls import Call, Param
 from kudurru.entrypoints.rest.objects import check_names
+from kudurru.entrypoints.rest.reach import check_reach, spec_of
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Forbidden
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
@@ -386,8 +387,22 @@ def _check_plan(call: Call, plan: Plan) -> None:
         before, after = (one.scope if one is not None else None for one in (step.now, step.then))
         if why := rights.why_not_write(step.key, before, after):
             raise Forbidden(why)
+        _check_step(call, step)
     if rights.is_limited and plan.skipped:
         raise Forbidden(f"it concerns objects outside of {rights.limits}, or changed since")
+
+
+def _check_step(call: Call, step: Step) -> None:
+    """What a write of the object would be refused for. Raises: Forbidden."""
+    rights = call.principal.rights
+    if KINDS[ref_of(step.key).kind].is_internal:
+        call.demand("keys")
+    if step.action == "replace" and rights.is_limited:
+        raise Forbidden(
+            f"{ref_of(step.key)}: its DNS name changes, which is not for limited tokens"
+        )
+    if step.then is not None and (spec := spec_of(step.then)) is not None:
+        check_reach(call, step.key, spec, step.now)
 
 
 async def undo(call: Call) -> Carried:

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from kudurru.adapters.http_api import (
     BUFFERED_MAX,
     HEADERS_COUNT_MAX,
+    PIPELINED_MAX,
     ApiLimits,
     ApiServer,
     Reply,
@@ -30,11 +32,14 @@ class Echo:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.admitted = 0
+        self.loudness = 1
         self.gate = asyncio.Event()
         self.is_stream_closed = False
 
     def admit(self, request: Request) -> Response | None:
-        return failure(401, "who?") if "x-nobody" in request.headers else None
+        self.admitted += 1
+        return failure(401, "who?" * self.loudness) if "x-nobody" in request.headers else None
 
     async def answer(self, request: Request) -> Response | Stream:
         self.seen.append(request.path)
@@ -261,6 +266,79 @@ def test_a_refusal_without_a_body_keeps_the_connection() -> None:
             return found
 
     assert asyncio.run(asked()) == [401, 200]
+
+
+def test_refusals_that_nobody_reads_are_not_heaped_up() -> None:
+    """Nothing more is read meanwhile, and the client is cut off in the end."""
+
+    async def asked() -> None:
+        app = Echo()
+        app.loudness = 1 << 18  # a megabyte each, to fill what the system holds
+        async with serving(app) as server:
+            _, writer = await opened(server)
+            await until(lambda: len(server.connections) == 1)
+            (connection,) = server.connections
+            sent = 0
+            while connection._can_write.is_set():
+                writer.write(request("/", X_Nobody="1"))
+                sent += 1
+                await until(lambda: app.admitted == sent)  # noqa: B023  # in this turn
+                await asyncio.sleep(0)
+            assert not connection._transport.is_reading()
+            assert connection._transport.get_write_buffer_size() < 2 << 20
+            connection_expires(server)
+            await until(lambda: not len(server.connections))
+
+    asyncio.run(asked())
+
+
+def test_a_body_in_small_chunks_takes_little_more_than_its_octets() -> None:
+    octets = 400_000
+
+    async def asked() -> int:
+        async with serving() as server:
+            _, writer = await opened(server)
+            writer.write(POST + b"Transfer-Encoding: chunked\r\n\r\n")
+            tracemalloc.start()
+            try:
+                for _ in range(100):
+                    writer.write(b"2\r\nab\r\n" * (octets // 200))
+                    await writer.drain()
+                await until(lambda: server.buffered == octets)
+                return tracemalloc.get_traced_memory()[0]
+            finally:
+                tracemalloc.stop()
+
+    assert asyncio.run(asked()) < 6 * octets
+
+
+@pytest.mark.parametrize(
+    ("octets", "code", "reason"),
+    [
+        (b"nonsense\r\n\r\n", 400, "BadRequest"),
+        (POST + b"Content-Length: 9999999\r\n\r\n", 413, "RequestEntityTooLarge"),
+        (GET + b"X: y\r\n" * HEADERS_COUNT_MAX + b"\r\n", 431, "RequestHeaderFieldsTooLarge"),
+        (request("/wait") + request("/") * (PIPELINED_MAX + 1), 503, "Busy"),
+        (request("/boom", Connection="close"), 500, "InternalError"),
+    ],
+)
+def test_refusals_of_the_parser_have_the_shape_of_all_others(
+    octets: bytes, code: int, reason: str
+) -> None:
+    async def asked() -> bytes:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        app = Echo()
+        app.gate.set()
+        async with serving(app) as server:
+            return await raw(server, octets)
+
+    last = asyncio.run(asked()).rpartition(b"HTTP/1.1 ")[2]
+    head, _, body = last.partition(b"\r\n\r\n")
+    told, fields = parsed_head(b"HTTP/1.1 " + head)
+    status = json.loads(body)
+    assert (told, status["code"], status["reason"]) == (code, code, reason)
+    assert (status["apiVersion"], status["kind"], status["status"]) == ("v1", "Status", "Failure")
+    assert fields.get("retry-after") == ("1" if code == 503 else None)
 
 
 def test_expect_continue_is_answered_for_who_may_send() -> None:

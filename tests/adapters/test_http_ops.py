@@ -105,6 +105,7 @@ def test_it_is_ready_when_there_is_no_reason_against_it(path: str) -> None:
             code, fields, body = await ask(server, path)
             assert (code, fields["content-type"]) == (503, "application/json")
             assert body == {
+                "apiVersion": "v1",
                 "kind": "Status",
                 "status": "Failure",
                 "reason": "ServiceUnavailable",

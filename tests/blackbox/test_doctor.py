@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+from kudurru.adapters.clock import SystemEntropy
+from kudurru.adapters.data_dir import open_data_dir
+from kudurru.adapters.signing import KeyFolder
+from kudurru.entrypoints.log_place import open_event_log
 from tests.blackbox.program import command, records, serving, write_json, zone
 
 
@@ -81,3 +85,21 @@ def test_a_directory_without_a_server_is_looked_over_too(tmp_path: Path) -> None
     done = command("doctor", "--data", data, "--config", bad)
     assert done.code == 1
     assert "there is no key a" in done.out
+
+
+def test_a_look_at_a_directory_makes_no_key(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    file = write_json(tmp_path / "zone.json", zone("a.example"))
+    assert command("apply", "-f", file, "--data", data).code == 0
+    assert "set audit.checkpoint.publish" in checks(data)[1]["checkpoints"][1]
+    key = KeyFolder(data / "keys", "", SystemEntropy()).path
+    aside = key.rename(tmp_path / "aside")
+    before = sorted(path.name for path in data.rglob("*"))
+    status, message = checks(data)[1]["checkpoints"]
+    assert status == "warn"
+    assert "put the key back" in message
+    assert sorted(path.name for path in data.rglob("*")) == before
+    aside.rename(key)
+    open_event_log(open_data_dir(tmp_path / "new", create=True), create=True).close()
+    assert checks(tmp_path / "new")[1]["checkpoints"][1].startswith("there is no key yet")
+    assert not list((tmp_path / "new" / "keys").iterdir())

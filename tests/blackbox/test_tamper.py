@@ -13,7 +13,14 @@ import pytest
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import codec
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, ChangeSet, Event, Who
+from kudurru.domain.events import (
+    OBJECT_APPLIED,
+    OBJECT_STATUS,
+    SETTINGS_CHANGED,
+    ChangeSet,
+    Event,
+    Who,
+)
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
 from kudurru.domain.verify import TAIL_ROWS
@@ -129,6 +136,10 @@ class Knife:
 
     def write(self, column: str, seq: int, value: Any) -> None:
         self.do(f"UPDATE log SET {column} = ? WHERE seq = ?", value, seq)
+
+    def positions(self, kind: str) -> list[int]:
+        found = self._db.execute("SELECT seq FROM log WHERE type = ? ORDER BY seq", (kind,))
+        return [seq for (seq,) in found]
 
     def do(self, sql: str, *parameters: Any) -> None:
         self._db.execute(sql, parameters)
@@ -278,6 +289,20 @@ def test_a_server_serves_what_is_before_the_damage_and_refuses_changes(
         assert f"position {seq}: " in done.err
         assert command("query", "www.home.arpa", "--data", node).code == 0
     assert verify(node).json()["damages"][0]["position"] == seq
+
+
+@pytest.mark.parametrize(("damaged", "shown"), [("second", "7s"), ("first", "0s"), (1, "0s")])
+def test_settings_of_the_log_from_before_its_damage_stay(
+    damaged: str | int, shown: str, node: Path
+) -> None:
+    for value in ("7s", "8s"):
+        assert command("config", "set", "cache.minTTL", value, "--data", node).code == 0
+    with closing(Knife(node)) as knife:
+        first, second = knife.positions(SETTINGS_CHANGED)
+        knife.write("body", {"first": first, "second": second}.get(str(damaged), damaged), b"{}")
+    with serving(node):
+        done = command("config", "show", "cache.minTTL", "--data", node, "-o", "json")
+        assert done.json()[0]["value"] == shown
 
 
 def test_a_strict_server_does_not_start_on_a_damaged_log(node: Path) -> None:

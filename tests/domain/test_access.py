@@ -2,9 +2,11 @@
 
 from typing import get_args
 
+import msgspec
 import pytest
 
-from kudurru.domain.access import RIGHTS, Right, Rights
+from kudurru.domain.access import RIGHTS, Right, Rights, catalog_fault
+from kudurru.domain.kinds.zone import Catalog, DNSZoneSpec, Primary, Secondary
 from kudurru.domain.objects import key_of
 
 ZONE_A, ZONE_B = key_of("DNSZone", "", "a"), key_of("DNSZone", "", "b")
@@ -85,3 +87,46 @@ def test_tokens_and_keys_are_seen_by_admins_only_and_facts_by_who_has_no_limit()
     assert not Rights(role="admin", zones=("a",)).may_see(token, "/")
     assert Rights(role="viewer").may_see(fact, "/")
     assert not Rights(role="viewer", namespaces=("team",)).may_see(fact, "/")
+
+
+def test_a_token_of_some_namespaces_exports_no_zone() -> None:
+    """Record sets of other namespaces are in it."""
+    assert Rights(role="viewer", zones=("a",)).may("zones.export")
+    assert not Rights(role="viewer", namespaces=("team",)).may("zones.export")
+    assert not Rights(role="admin", namespaces=("team",), zones=("a",)).may("zones.export")
+
+
+def fetched(address: str) -> Secondary:
+    return Secondary(primaries=[Primary(address=address)])
+
+
+PLAIN = DNSZoneSpec(zone_name="a.example")
+LISTS = DNSZoneSpec(zone_name="a.example", catalog=Catalog())
+MAKES = DNSZoneSpec(
+    zone_name="a.example", type="Secondary", secondary=fetched("192.0.2.1"), catalog=Catalog()
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "may"),
+    [
+        (PLAIN, msgspec.structs.replace(PLAIN, default_ttl=5), True),
+        (LISTS, msgspec.structs.replace(LISTS, default_ttl=5), True),
+        (PLAIN, msgspec.structs.replace(PLAIN, zone_name="b.example"), True),
+        (PLAIN, LISTS, False),
+        (None, LISTS, False),
+        (LISTS, PLAIN, False),
+        (LISTS, None, False),
+        (LISTS, msgspec.structs.replace(LISTS, catalog=Catalog(selector="a=b")), False),
+        (LISTS, MAKES, False),
+        (MAKES, msgspec.structs.replace(MAKES, secondary=fetched("192.0.2.2")), False),
+        (MAKES, msgspec.structs.replace(MAKES, zone_name="b.example"), False),
+    ],
+)
+def test_a_limited_token_leaves_catalogs_as_they_are(
+    before: DNSZoneSpec | None, after: DNSZoneSpec | None, may: bool
+) -> None:
+    """They list other zones, or have them made."""
+    limited = Rights(role="admin", zones=("a",))
+    assert (catalog_fault(limited, before, after) == "") is may
+    assert catalog_fault(Rights(role="operator"), before, after) == ""

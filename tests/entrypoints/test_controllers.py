@@ -1,6 +1,7 @@
 """Controllers on a node: statuses that say what is so, written when they differ and not else."""
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from kudurru.domain.objects import Key, key_of
 from kudurru.domain.ports import Document
 from kudurru.domain.reconcile.conditions import condition
 from kudurru.entrypoints import controllers
-from kudurru.entrypoints.controllers import RESYNC_US
+from kudurru.entrypoints.controllers import RESYNC_US, Done
 from kudurru.entrypoints.store import LogStore
 from tests.controllers import SECOND, Scene, play
 from tests.nodes import a_change, memory_node
@@ -520,3 +521,30 @@ def test_nobody_works_before_everything_is_listed(monkeypatch: pytest.MonkeyPatc
         await asyncio.gather(term, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_objects_are_listed_slice_by_slice_those_with_problems_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controllers, "SLICE", 2)
+    node = memory_node()
+    node.commit(a_change(*(addresses(f"s{i}", "192.0.2.1", zone="missing") for i in range(6))))
+    listing = Scene(node).controllers._list()
+    turns = 0
+    with suppress(StopIteration):
+        while True:
+            listing.send(None)
+            turns += 1
+    assert turns == (6 + 6) // 2, "each is an object, and has a problem"
+
+
+def test_while_nothing_can_be_written_nothing_is_tried() -> None:
+    async def main() -> None:
+        scene = Scene(memory_node())
+        writing = asyncio.create_task(scene.writer.run())
+        await scene.do(put(www()))
+        scene.node.why_not_writable = StorageFailed("the disk is broken")
+        assert await scene.controllers._pass(WWW_KEY) == Done()
+        writing.cancel()
+
+    asyncio.run(main())

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kudurru.adapters import settings_file
+from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, StorageFailed
 from kudurru.domain.settings import KEYS, Settings
 from kudurru.domain.settings_changes import SETTINGS_KEY, SettingsChanged, command
 from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
-from kudurru.entrypoints.settings import Sources
-from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.settings import Sources, read_sources, stamp_of
+from kudurru.entrypoints.wiring import Change, Node, Result
 from tests.nodes import TESTER, a_change, memory_node
+from tests.shared_log import SharedMemoryLog
 
 
 def live_on(node: Node, file: Path | None = None, **environ: str) -> LiveSettings:
@@ -32,9 +37,10 @@ def patch(live: LiveSettings, node: Node, values: dict[str, Any]) -> PatchReply:
     planned = live.plan(PatchRequest(set=values), TESTER)
     if planned.change is None:
         return planned.reply
-    result = node.commit(planned.change)
-    live.recorded([*node.log.read(result.seq - 1)])
-    return live.finish(planned, result)
+    with planned.draft or nullcontext():
+        result = node.commit(planned.change)
+        live.recorded([*node.log.read(result.seq - 1)])
+        return live.finish(planned, result)
 
 
 def test_who_subscribed_is_told_in_order_of_what_concerns_them_and_of_nothing_else() -> None:
@@ -116,6 +122,24 @@ def test_another_node_takes_what_the_log_says() -> None:
     assert late.current.cache.max_entries == 5
 
 
+def test_on_a_shared_log_a_change_on_a_node_with_a_file_reaches_the_others(tmp_path: Path) -> None:
+    clock = ManualClock()
+    node = Node(SharedMemoryLog(entropy=SeededEntropy(1), clock=clock), clock, SeededEntropy(2))
+    there = live_on(node)
+    patch(there, node, {"cache.maxEntries": 5, "blocking.mode": "nodata"})
+    file = tmp_path / "settings.yaml"
+    file.write_text("cache.maxEntries: 4\n")
+    here = live_on(node, file)
+    assert patch(here, node, {"cache.maxEntries": 6}).kept == "log"
+    there.recorded([*node.log.read(1)])
+    for live in (here, there):
+        found = live.current
+        assert (found.cache.max_entries, found.blocking.mode) == (6, "nodata")
+    assert file.read_text() == "cache.maxEntries: 4\n"
+    patch(here, node, {"cache.maxEntries": None})
+    assert here.current.cache.max_entries == 4
+
+
 def test_a_key_of_the_node_is_kept_in_memory_and_recorded() -> None:
     node = memory_node()
     live = live_on(node, KUDURRU__NODE__NAME="n1")
@@ -151,10 +175,29 @@ def test_a_value_in_the_file_counts_again_once_it_is_set_there(tmp_path: Path) -
     assert patch(live, node, {"cache.maxEntries": 6}).kept == "file"
     assert live.current.cache.max_entries == 6
     assert live_on(node, file).current == live.current
-    file.unlink()
+    file.write_text("")
     live.reload()
     assert live.current.cache.max_entries == KEYS["cache.maxEntries"].default
     assert live.current.cache.min_ttl.total_seconds() == 1
+
+
+def test_an_entry_that_is_set_in_the_file_leaves_the_other_entries_of_its_map(
+    tmp_path: Path,
+) -> None:
+    node = memory_node()
+    values = {"ratelimit.ipv4": {"24": 1, "16": 2}, "not.known": 1}
+    node.commit(a_change(command(SettingsChanged(changed=values, kept="log", values=values), 0)))
+    file = tmp_path / "settings.yaml"
+    live = live_on(node, file)
+    patch(live, node, {"ratelimit.ipv4.24": 7})
+    assert live.current.ratelimit.ipv4 == {32: 600, 24: 7, 16: 2}
+    # What only the log has is taken out there, and the file is not written for it.
+    before = file.read_bytes()
+    file.chmod(0o604)
+    assert patch(live, node, {"not.known": None}).seq == 3
+    assert live.resolved.warnings == ()
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (before, 0o604)
+    assert live_on(node, file).resolved.values == live.resolved.values
 
 
 @pytest.mark.parametrize(
@@ -206,6 +249,8 @@ def test_a_process_that_dies_before_the_file_has_changed_leaves_the_file_whole(
     file.write_text("cache.maxEntries: 5\n")
     planned = live_on(node, file).plan(PatchRequest(set={"cache.maxEntries": 6}), TESTER)
     assert planned.change is not None
+    assert planned.draft is not None
+    planned.draft.write()
     node.commit(planned.change)  # and here it dies
     again = live_on(node, file)
     assert again.current.cache.max_entries == 5
@@ -225,6 +270,27 @@ def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
         patch(live_on(node, toml), node, {"cache.maxEntries": 6})
     assert not list(node.log.read(0))
     assert live.current.cache.max_entries == KEYS["cache.maxEntries"].default
+
+
+def test_a_file_that_is_a_mount_is_refused_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, file = memory_node(), tmp_path / "my settings.yaml"
+    file.write_text("cache.maxEntries: 5\n")
+    mounts = tmp_path / "mountinfo"
+    escaped = str(file).replace(" ", "\\040")
+    mounts.write_text(
+        "22 1 0:21 / / rw shared:1 - overlay overlay rw\n"
+        f"91 22 8:1 /srv/s.yaml {escaped} ro,relatime - ext4 /dev/sda1 rw\n"
+    )
+    monkeypatch.setattr(settings_file, "MOUNTS", mounts)
+    with pytest.raises(Invalid, match=r"settings\.yaml is a mount of its own"):
+        patch(live_on(node, file), node, {"cache.maxEntries": 6})
+    assert not list(node.log.read(0))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mountinfo", "my settings.yaml"]
+    # Where there is no such table, the device tells.
+    monkeypatch.setattr(settings_file, "MOUNTS", tmp_path / "none")
+    assert patch(live_on(node, file), node, {"cache.maxEntries": 6}).seq == 1
 
 
 def test_a_log_of_another_version_keeps_no_server_from_starting(tmp_path: Path) -> None:
@@ -272,6 +338,153 @@ def test_files_that_come_to_the_same_change_nothing(tmp_path: Path) -> None:
     live.reload()
     assert live.problem == ""
     assert told == []
+
+
+def test_a_settings_file_that_vanishes_leaves_what_it_said(tmp_path: Path) -> None:
+    node, file = memory_node(), tmp_path / "settings.yaml"
+    live = live_on(node, file)
+    assert live.problem == ""  # none at the start: an empty layer
+    file.write_text("cache.maxEntries: 5\n")
+    live.reload()
+    file.unlink()
+    assert live.reload()
+    assert "settings.yaml: is gone: put it back" in live.problem
+    assert live.current.cache.max_entries == 5
+    with pytest.raises(Invalid, match="is gone"):  # which would write the one key only
+        patch(live, node, {"blocking.mode": "nodata"})
+    assert not live.reload()
+    file.write_text("")
+    assert live.reload()
+    assert live.problem == ""
+    assert live.current.cache.max_entries == KEYS["cache.maxEntries"].default
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("postgresql://me:hunter2@db.example/kudurru", "the URL holds a password"),
+        ("postgresql://db.example/kudurru?user=me&password=hunter2", "the URL holds a password"),
+        ("postgres+x://me:hunter2@db.example/kudurru", "'postgres+x' is no store"),
+    ],
+)
+def test_a_password_in_the_url_of_a_store_is_refused_wherever_it_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, why: str
+) -> None:
+    caplog.set_level("INFO")
+    file = tmp_path / "node.yaml"
+    file.write_text("store: sqlite\n")
+    live = LiveSettings(Sources(file, {}), memory_node().clock)
+    file.write_text(f"cache.maxEntries: 5\nstore: {url}\n")
+    assert live.reload()
+    assert f"{file}:2" in live.problem
+    assert why in live.problem
+    told = [live.problem, caplog.text, str(live.rows())]
+    for sources in (
+        Sources(file, {}),
+        Sources(None, {"KUDURRU__STORE": url}),
+        Sources(None, {}, {"store": ("--store", url)}),
+    ):
+        with pytest.raises(Invalid, match="store") as refused:
+            read_sources(sources).resolve()
+        told.append(str(refused.value))
+    assert not any("hunter2" in text for text in told)
+    assert live.waiting == []
+
+
+def test_files_that_are_the_same_are_not_parsed_again(tmp_path: Path) -> None:
+    file = tmp_path / "node.yaml"
+    sources = Sources(file, {})
+    for text in ("cache.maxEntries: 5\n", "cache: [\n", None):
+        if text is None:
+            file.unlink()
+        else:
+            file.write_text(text)
+        before = read_sources(sources)
+        assert read_sources(sources, before) is before
+    file.write_text("cache.maxEntries: 6\n")
+    assert read_sources(sources, before) is not before
+
+
+def test_a_file_system_that_hangs_stops_nothing_but_the_reading(tmp_path: Path) -> None:
+    """A pipe without a writer is a file that cannot be opened for now."""
+
+    async def main() -> None:
+        node, file = memory_node(), tmp_path / "settings.yaml"
+        file.write_text("cache.maxEntries: 5\n")
+        live = live_on(node, file)
+        file.unlink()
+        os.mkfifo(file)
+        reading = asyncio.create_task(live.reread())
+        await asyncio.sleep(0)  # begins, and gives the turn back
+        assert not reading.done()
+        await asyncio.to_thread(file.write_text, "cache.maxEntries: 6\n")
+        assert await reading
+        assert live.current.cache.max_entries == 6
+
+    asyncio.run(main())
+
+
+def test_a_server_writes_the_file_and_leaves_no_draft_when_recording_fails(tmp_path: Path) -> None:
+    async def main() -> None:
+        node, file = memory_node(), tmp_path / "settings.yaml"
+        live = live_on(node, file)
+
+        async def submit(change: Change) -> Result:
+            assert len([*tmp_path.iterdir()]) == 1  # the draft
+            return node.commit(change)
+
+        async def fail(_change: Change) -> Result:
+            raise StorageFailed("no space left on device; free some")
+
+        request = PatchRequest(set={"cache.maxEntries": 6})
+        with pytest.raises(StorageFailed):
+            await live.patch(request, TESTER, fail)
+        assert [*tmp_path.iterdir()] == []
+        assert (await live.patch(request, TESTER, submit)).seq == 1
+        assert live.current.cache.max_entries == 6
+        assert [*tmp_path.iterdir()] == [file]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("config", [Path("node.d"), Path("node.d/node.yaml"), None])
+def test_files_that_cannot_be_looked_for_leave_the_last_good_settings(
+    tmp_path: Path, config: Path | None
+) -> None:
+    """No right to search a folder, a network file system that is away: stat itself fails."""
+    folder = tmp_path / "node.d"
+    folder.mkdir()
+    (folder / "node.yaml").write_text("cache.maxEntries: 5\n")
+    file = None if config else folder / "node.yaml"
+    environ = {"KUDURRU_SETTINGS_FILE": str(file)} if file else {}
+    sources = Sources(tmp_path / config if config else None, environ)
+    live = LiveSettings(sources, memory_node().clock)
+    before = stamp_of(sources, file)
+    folder.rename(tmp_path / "away")
+    folder.symlink_to("x" * 300)  # a name that the file system refuses
+    assert stamp_of(sources, file) != before
+    assert live.reload()
+    assert "cannot be read: File name too long" in live.problem
+    assert live.current.cache.max_entries == 5
+    folder.unlink()
+    (tmp_path / "away").rename(folder)
+    assert live.reload()
+    assert live.problem == ""
+
+
+def test_a_part_whose_files_cannot_be_read_does_not_end_the_watch(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("cache.maxEntries: 5\n")
+    live = live_on(memory_node(), file)
+
+    def fail(_settings: Settings) -> None:
+        raise PermissionError(13, "Permission denied", "ca.pem")
+
+    live.check(fail)
+    file.write_text("cache.maxEntries: 6\n")
+    assert live.reload()
+    assert "ca.pem" in live.problem
+    assert live.current.cache.max_entries == 5
 
 
 PATCHES = st.dictionaries(

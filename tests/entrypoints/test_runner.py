@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -225,11 +226,9 @@ def test_a_term_ends_only_after_all_of_its_work_returned(caplog: pytest.LogCaptu
         rig = Rig(elector)
 
         async def stubborn() -> None:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                await may_end.wait()
-                raise
+            while not may_end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await may_end.wait()
 
         rig.runner.add("stubborn", stubborn, leader_only=True)
         rig.add("prune", leader_only=True)
@@ -244,6 +243,59 @@ def test_a_term_ends_only_after_all_of_its_work_returned(caplog: pytest.LogCaptu
         may_end.set()
         await rig.until(lambda: elector.campaigns == 2)
         assert elector.resigned == 1
+        rig.stopping.set()
+        await task
+
+    run(test)
+
+
+def test_work_that_makes_another_error_of_its_cancellation_ends_with_its_term(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        elector = Granting()
+        rig = Rig(elector)
+
+        async def translates() -> None:
+            try:
+                await rig.work("translates")
+            except asyncio.CancelledError:
+                raise StorageFailed("the connection is closed") from None
+
+        rig.runner.add("translates", translates, leader_only=True)
+        task = rig.start()
+        elector.grant()
+        await rig.until("translates begins")
+        elector.revoke()
+        await rig.until("translates ends")
+        await turns()
+        assert (elector.campaigns, rig.diary.count("translates begins")) == (2, 1)
+        assert "translates failed as its term ended: StorageFailed: the conn" in caplog.text
+        rig.stopping.set()
+        await task
+
+    run(test)
+
+
+def test_work_that_lost_its_cancellation_is_cancelled_again() -> None:
+    async def test() -> None:
+        elector = Granting()
+        rig = Rig(elector)
+
+        async def loses() -> None:
+            with suppress(asyncio.CancelledError):
+                await rig.work("lost")
+            await rig.work("next")
+
+        rig.runner.add("loses", loses, leader_only=True)
+        task = rig.start()
+        elector.grant()
+        await rig.until("lost begins")
+        elector.revoke()
+        await rig.until("next begins")
+        rig.timers.advance(PHASE_US)
+        await rig.until(lambda: elector.campaigns == 2)
+        assert rig.diary[-1] == "next ends"
         rig.stopping.set()
         await task
 
@@ -417,7 +469,7 @@ def test_a_phase_has_30_seconds_and_stragglers_are_named(caplog: pytest.LogCaptu
         await turns()
         assert not rig.runner.left_behind
         rig.timers.advance(1)
-        await rig.until(lambda: rig.diary.count("deaf") == 2)
+        await rig.until(lambda: rig.diary.count("deaf") == 3)  # the leader was asked again
         assert rig.runner.left_behind == ["deaf leader"]
         rig.timers.advance(PHASE_US)
         await rig.until("first ends")
@@ -433,7 +485,33 @@ def test_a_phase_has_30_seconds_and_stragglers_are_named(caplog: pytest.LogCaptu
     run(test)
 
 
-def test_a_fault_while_ending_is_logged_and_the_rest_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_elector_that_does_not_resign_is_left_behind() -> None:
+    async def test() -> None:
+        class Clinging(Granting):
+            async def resign(self) -> None:
+                rig.diary.append("resigning")
+                await asyncio.Event().wait()
+
+        elector = Clinging()
+        rig = Rig(elector)
+        rig.add("first")
+        rig.add("prune", leader_only=True)
+        elector.grant()
+        task = rig.start()
+        await rig.until("prune begins")
+        rig.stopping.set()
+        await rig.until("resigning")
+        rig.timers.advance(PHASE_US)
+        await task
+        assert rig.runner.left_behind == ["election"]
+        assert rig.diary[-1] == "first ends"
+
+    run(test)
+
+
+def test_a_fault_while_ending_is_told_and_raised_when_the_rest_has_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test() -> None:
         rig = Rig()
 
@@ -448,9 +526,61 @@ def test_a_fault_while_ending_is_logged_and_the_rest_ends(caplog: pytest.LogCapt
         task = rig.start()
         await rig.until("first begins")
         rig.stopping.set()
-        await task
+        with pytest.raises(StorageFailed):
+            await task
         assert rig.diary[-1] == "first ends"
-        assert "trips failed as it ended: StorageFailed: the disk is full" in caplog.text
+        assert "trips failed as the server ended: StorageFailed: the disk is full" in caplog.text
+
+    run(test)
+
+
+@pytest.mark.parametrize("leader_only", [False, True])
+def test_a_fault_of_the_lameduck_is_raised_too(
+    leader_only: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        elector, breaking = Granting(), asyncio.Event()
+        rig = Rig(elector)
+
+        async def breaks() -> None:
+            await breaking.wait()
+            raise Invalid("elector", [])
+
+        elector.campaign = breaks  # type: ignore[method-assign]  # in the hands of this test
+        rig.runner.add("breaks", rig.stopping.wait if leader_only else breaks, leader_only)
+        rig.add("first")
+
+        async def lameduck() -> None:
+            breaking.set()
+            await turns()
+
+        task = asyncio.create_task(rig.runner.run(rig.serve, lameduck))
+        await rig.until("first begins")
+        rig.stopping.set()
+        with pytest.raises(Invalid):
+            await task
+        assert rig.diary[-1] == "first ends"
+        name = "election" if leader_only else "breaks"
+        assert f"{name} failed as the server ended: Invalid" in caplog.text
+
+    run(test)
+
+
+def test_a_stop_that_fails_keeps_nobody_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        rig = Rig()
+
+        async def stop() -> None:
+            raise StorageFailed("the disk is full")
+
+        rig.add("first")
+        rig.runner.add("writer", lambda: rig.work("writer"), stop=stop)
+        task = rig.start()
+        await rig.until("writer begins")
+        rig.stopping.set()
+        with pytest.raises(StorageFailed):
+            await task
+        assert rig.diary[-2:] == ["writer ends", "first ends"]
 
     run(test)
 

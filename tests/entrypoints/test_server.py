@@ -1,20 +1,32 @@
 """Parts of the server that need no process."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
+from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.domain.commands import Delete
-from kudurru.domain.errors import Busy, Invalid, KudurruError
-from kudurru.domain.events import Who
+from kudurru.domain.errors import Busy, Invalid, KudurruError, LogDamaged
+from kudurru.domain.events import SETTINGS_CHANGED, ChangeSet, Event, Who
 from kudurru.domain.objects import Key
+from kudurru.domain.ports import LogRow
+from kudurru.domain.settings_changes import SETTINGS_KEY
 from kudurru.entrypoints import listeners as listeners_module
+from kudurru.entrypoints.cli.serve import serve_options
 from kudurru.entrypoints.listeners import bind_listeners, stop_all
+from kudurru.entrypoints.live_settings import LiveSettings
+from kudurru.entrypoints.server import Server
+from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.wiring import Change, Node
+from tests.nodes import TESTER, a_change, memory_node
+from tests.objects import put, www, zone
 
 PAIR = [("udp", "127.0.0.1:0"), ("tcp", "127.0.0.1:0")]
 
@@ -123,3 +135,44 @@ def test_a_fault_of_ours_costs_the_change_that_met_it_and_no_other(
     assert isinstance(first, KudurruError)
     assert "fault of kudurru (ZeroDivisionError: oops)" in str(first)
     assert "does not exist" in str(second)
+
+
+def a_server(node: Node) -> tuple[LiveSettings, Server]:
+    live = LiveSettings(Sources(None, {}), node.clock)
+    return live, Server(live, partial(serve_options, with_demo=False, strict=False, pid_file=None))
+
+
+class LongLog(MemoryEventLog):
+    """One of which reading all rows takes its time, so nobody may on the loop."""
+
+    def rows(self, after: int = 0, upto: int | None = None) -> Iterator[LogRow]:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise AssertionError("all rows were read on the event loop")
+        return super().rows(after, upto)
+
+
+def test_an_older_damage_is_looked_for_beside_the_event_loop() -> None:
+    clock = ManualClock()
+    log = LongLog(entropy=SeededEntropy(1), clock=clock)
+    Node(log, clock, SeededEntropy(2)).commit(a_change(put(zone()), put(www())))
+    row = log._rows[1]
+    assert row is not None
+    log._rows[1] = replace(row, event=replace(row.event, body=b"{}"))
+    node = Node(log, clock, SeededEntropy(3))
+    server = a_server(node)[1]
+    server._node = node
+    asyncio.run(server._replay(node, None))
+    assert isinstance(server.why_not_writable, LogDamaged)
+    assert (server.why_not_writable.position, node.position) == (2, 1)
+
+
+def test_settings_of_a_damaged_log_that_cannot_be_read_are_a_warning() -> None:
+    node = memory_node()
+    event = Event(SETTINGS_CHANGED, SETTINGS_KEY, 1, "/", "kudurru", b'{"kept":1}')
+    node.log.append([ChangeSet((event,), TESTER)], node.clock.now_us())
+    live, server = a_server(node)
+    server._take_up_undamaged_settings(node.log)
+    (warning,) = live.resolved.warnings
+    assert warning.startswith("the settings of the log cannot be read, and are left out: ")
+    assert live.current == LiveSettings(Sources(None, {}), node.clock).current

@@ -17,7 +17,7 @@ from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.signing import KeyFolder
 from kudurru.domain.chain import origin_of
 from kudurru.domain.commands import Command
-from kudurru.domain.errors import Conflict, Invalid, ManagedBy, NotFound, StorageFailed
+from kudurru.domain.errors import Busy, Conflict, Invalid, ManagedBy, NotFound, StorageFailed
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, PAYLOAD_REDACTED, Recorded
 from kudurru.domain.object_store import decode_status
 from kudurru.domain.objects import key_of
@@ -179,7 +179,8 @@ def a_command(rng: random.Random) -> Command:
 def test_nodes_that_all_write_by_chance_end_equal_and_as_a_rebuilt_one(seed: int) -> None:
     async def write(peer: Peer, rng: random.Random) -> None:
         for _ in range(12):
-            with suppress(NotFound, Conflict, Invalid):
+            # Busy: the other nodes were faster all the time, which is told and changes nothing.
+            with suppress(NotFound, Conflict, Invalid, Busy):
                 await peer.do(*(a_command(rng) for _ in range(rng.choice([1, 1, 1, 4]))))
 
     async def test(peers: list[Peer]) -> None:

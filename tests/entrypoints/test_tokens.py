@@ -154,6 +154,15 @@ def test_a_revoked_token_does_not_come_back(desk: Desk) -> None:
     assert desk.why(text) == "unknown"
 
 
+def test_a_token_made_again_does_not_keep_its_predecessor_in(desk: Desk) -> None:
+    old = desk.tokens.find(desk.make().token, "192.0.2.1")
+    desk.node.commit(desk.tokens.revocation("ci", TESTER))
+    assert not desk.tokens.still_counts(old)
+    new = desk.tokens.find(desk.make().token, "192.0.2.1")
+    assert not desk.tokens.still_counts(old)
+    assert desk.tokens.still_counts(new)
+
+
 def test_a_hash_of_another_version_lets_nobody_in(desk: Desk) -> None:
     """As an old table of secrets beside a newer log would have it."""
     old, key = desk.make().token, key_of("APIToken", "", "ci")
@@ -189,6 +198,7 @@ def test_the_first_token_only_makes_others_until_there_is_an_admin(desk: Desk) -
     assert desk.tokens.is_bootstrapped()
     found = desk.tokens.find(first.token, "127.0.0.1")
     assert found.rights.may("tokens.create")
+    assert desk.tokens.still_counts(found)
     assert not found.rights.may("tokens")
     desk.make("ops", "operator")
     desk.make("part", "admin", namespaces=["team"])
@@ -196,6 +206,7 @@ def test_the_first_token_only_makes_others_until_there_is_an_admin(desk: Desk) -
     assert not desk.tokens.is_bootstrap_over()
     desk.make("root", "admin")
     assert desk.why(first.token) == "expired"
+    assert not desk.tokens.still_counts(found)
     assert desk.tokens.is_bootstrap_over()
 
 

@@ -1,16 +1,25 @@
 """What a request may be: who asks by which name, what a body and a URL hold, how much at once."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kudurru.adapters.http_api import Request
+from kudurru.adapters.http_ops import Response
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.events import AUTH_DENIED, AUTH_LOGIN
+from kudurru.domain.objects import key_of
+from kudurru.entrypoints import access_log
 from kudurru.entrypoints.rest.app import IN_FLIGHT_MAX
-from kudurru.entrypoints.rest.calls import DEPTH_MAX
-from tests.api import Answer, Api, refused, serving
+from kudurru.entrypoints.rest.calls import ASIDE_MIN, DEPTH_MAX, read_json
+from kudurru.entrypoints.rest.status import BadRequest
+from tests.api import LOCAL, Answer, Api, refused, serving
+from tests.nodes import TESTER
 
 PATH = "/namespaces/default/dnsrecordsets/www"
 BODY: dict[str, Any] = {"spec": {"zoneRef": {"name": "z"}, "endpoints": []}}
@@ -140,6 +149,40 @@ def test_a_token_of_another_address_is_forbidden_and_an_expired_one_unknown() ->
     assert "expired" in refused(late, 401, "Unauthorized")["message"]
 
 
+@pytest.mark.parametrize("token", ["admin", "bootstrap"])
+def test_a_token_that_is_taken_away_between_head_and_body_does_nothing(token: str) -> None:
+    """The first token goes when there is an admin."""
+
+    async def ask(api: Api) -> tuple[int, dict[str, Any], list[Any]]:
+        await api.ask("DELETE", "/tokens/admin")
+        change, first = api.tokens.bootstrap(TESTER, api.entropy)
+        await api.writer.submit(change)
+        api.token["bootstrap"] = first.token
+        if token == "admin":
+            await api.make_token("admin")
+        head = Request(
+            method="POST", path="/api/v1/tokens", query="", peer="127.0.0.1", local="127.0.0.1",
+            headers={
+                "host": "localhost", "authorization": f"Bearer {api.token[token]}",
+                "content-type": "application/json",
+            },
+        )  # fmt: skip
+        assert api.app.admit(head) is None
+        if token == "admin":
+            await api.writer.submit(api.tokens.revocation("admin", TESTER))
+        else:
+            await api.make_token("admin")
+        head.body = b'{"name": "mine", "role": "admin"}'
+        answer = await api.app.answer(head)
+        assert isinstance(answer, Response)
+        names = [state.name for state in api.tokens.states()]
+        return answer.code, json.loads(answer.body), names
+
+    code, status, names = on_api(ask)
+    assert (code, status["reason"]) == (401, "Unauthorized")
+    assert "mine" not in names
+
+
 # --- what a body is -------------------------------------------------------------------------
 
 
@@ -160,19 +203,59 @@ def test_a_token_of_another_address_is_forbidden_and_an_expired_one_unknown() ->
         (b'{"a":' + b"9" * 5000 + b"}", "no JSON"),
         (b"[" * 40 + b"]" * 40, "nested deeper"),
         (b'{"a":' * 40 + b"1" + b"}" * 40, "nested deeper"),
-        (b"[" * 2_000_000, "nested deeper"),
+        (b"[" * 200_000, "nested deeper"),
+        (b"[" * 2_000_000, "more than 400000 values"),
+        (b"[" + b"0," * 400_001 + b"0]", "more than 400000 values"),
+        (b'{"a":[' + b'"",' * 1_000_000 + b"0]}", "more than 400000 values"),
+        # These two took minutes and hours where time grew with the square of the size.
+        (b"{" + b",".join(b'"%x":0' % i for i in range(200_000)) + b',"1":0}', "given twice"),
+        (b'{"a":"' + b"[" * 40 + b'\\"' * 2_000_000, "no JSON"),
         (b'{"a":"[[[","b":[' + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"]}", "deeper"),
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_json_of_ours_is_refused(body: bytes, fault: str) -> None:
     async def ask(api: Api) -> Answer:
-        before = api.node.objects.position
         answer = await api.ask("PUT", PATH, body)
-        assert api.node.objects.position == before
+        assert api.node.objects.find(key_of("DNSRecordSet", "default", "www")) is None
         return answer
 
     status = refused(on_api(ask), 400, "BadRequest")
     assert fault in status["message"]
+
+
+@pytest.mark.parametrize(
+    "announced", [{"content-length": "8000000"}, {"transfer-encoding": "chunked"}]
+)
+@pytest.mark.parametrize(
+    ("method", "path", "code", "reason"),
+    [
+        ("POST", "/livez", 405, "MethodNotAllowed"),
+        ("GET", "/livez", 400, "BadRequest"),
+        ("POST", "/api/docs", 405, "MethodNotAllowed"),
+        ("GET", "/api/docs", 400, "BadRequest"),
+        ("HEAD", "/api/v1/openapi.json", 400, "BadRequest"),
+        ("GET", "/api/v1/info", 400, "BadRequest"),
+        ("DELETE", f"/api/v1{PATH}", 400, "BadRequest"),
+        ("PUT", f"/api/v1{PATH}", None, ""),
+    ],
+)
+def test_a_body_is_taken_only_where_one_is_read(
+    method: str, path: str, code: int | None, reason: str, announced: dict[str, str]
+) -> None:
+    """By the head, before an octet of it is held."""
+
+    async def ask(api: Api) -> Response | None:
+        headers = {
+            "host": "localhost", "content-type": "application/json", **announced,
+            "authorization": f"Bearer {api.token['admin']}",
+        }  # fmt: skip
+        return api.app.admit(
+            Request(method=method, path=path, query="", headers=headers, peer=LOCAL, local=LOCAL)
+        )
+
+    answer = on_api(ask)
+    told = (answer.code, json.loads(answer.body)["reason"]) if answer else (None, "")
+    assert told == (code, reason)
 
 
 @pytest.mark.parametrize("body", [b"null", b"7", b'"x"', b"[]", b"true"])
@@ -186,6 +269,47 @@ def test_brackets_in_texts_are_not_depth() -> None:
     text = "[{" * 1000 + '\\"['
     wanted = {**BODY, "metadata": {"annotations": {"a/b": text}}}
     assert on_api(lambda api: api.ask("PUT", PATH, wanted)).code == 201
+
+
+depths = st.recursive(
+    st.one_of(st.integers(), st.text('[]{},\\\\"\\n x')),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text('[{,\\\\"'), inner)),
+)
+
+
+@given(depths, st.integers(0, DEPTH_MAX + 3))
+def test_what_strings_hold_is_no_structure(value: Any, more: int) -> None:
+    def depth_of(value: Any) -> int:
+        inside = value.values() if isinstance(value, dict) else value
+        return 1 + max(map(depth_of, inside), default=0) if isinstance(value, list | dict) else 0
+
+    for _ in range(more):
+        value = [value]
+    body = json.dumps(value).encode()
+    if depth_of(value) > DEPTH_MAX:
+        with pytest.raises(BadRequest):
+            read_json(body)
+    else:
+        assert read_json(body) == value
+
+
+def test_what_is_no_object_has_fewer_values() -> None:
+    body = {"what": "1", "more": [0] * 10_001}
+    answer = on_api(lambda api: api.ask("POST", "/undo", body))
+    assert "more than 10000 values" in refused(answer, 400, "BadRequest")["message"]
+
+
+def test_a_large_body_is_read_in_a_thread_while_others_are_answered() -> None:
+    large = json.dumps(BODY).encode() + b" " * ASIDE_MIN
+
+    async def ask(api: Api) -> tuple[int, int]:
+        async with api.context.heavy, api.context.heavy:  # all the room for such
+            held = asyncio.create_task(api.ask("PUT", PATH, large))
+            small = (await api.ask("PUT", PATH + "2", BODY)).code
+            assert not held.done()
+        return small, (await held).code
+
+    assert on_api(ask) == (201, 201)
 
 
 @pytest.mark.parametrize(
@@ -400,11 +524,80 @@ def test_denials_are_events_that_are_counted_and_hold_no_secret() -> None:
 
     denials, whole = on_api(ask, clock=clock)
     assert denials == [
-        {"count": 1, "token": "admin", "why": "unknown"},
+        {"count": 1, "token": "", "claimed": "admin", "why": "unknown"},
         {"count": 1, "right": "objects.write", "token": "viewer", "why": "right"},
-        {"count": 50, "token": "admin", "why": "unknown"},
+        {"count": 50, "token": "", "claimed": "admin", "why": "unknown"},
     ]
     assert "f" * 64 not in whole
+
+
+def test_a_refusal_is_that_of_a_token_only_where_it_was_proven() -> None:
+    clock = ManualClock()
+
+    async def ask(api: Api) -> list[tuple[dict[str, Any], str]]:
+        await api.make_token("viewer", "near", cidrs=["127.0.0.0/8"])
+        await api.ask("GET", "/info", token="near", peer="192.0.2.1")
+        for i in range(300):
+            headers = {"authorization": f"Bearer kudurru_n{i}_" + "0" * 64}
+            await api.ask("GET", "/info", token="", headers=headers, peer=f"2001:db8::{i:x}")
+        headers = {"authorization": "Bearer kudurru_near_" + "0" * 64}
+        await api.ask("GET", "/info", token="", headers=headers, peer="2001:db8::1")
+        await api.events(AUTH_DENIED)
+        return [
+            (json.loads(event.body or b""), json.loads(event.who or b"")["actor"])
+            for event in api.node.log.read()
+            if event.type == AUTH_DENIED
+        ]
+
+    assert on_api(ask, clock=clock) == [
+        ({"token": "near", "why": "address", "count": 1}, "token:near"),
+        ({"token": "", "why": "unknown", "count": 1}, "nobody"),
+        ({"token": "", "why": "unknown", "count": 1, "claimed": "near"}, "nobody"),
+    ]
+
+
+def test_strangers_write_a_bounded_number_of_events_a_day_and_hide_no_refusal_of_a_token() -> None:
+    clock = ManualClock()
+
+    async def ask(api: Api) -> tuple[list[dict[str, Any]], int]:
+        for ten_minutes in range(144):
+            for i in range(20):
+                api.access.denied("", f"2001:db8:{ten_minutes:x}:{i:x}::1", "unknown")
+            await api.events(AUTH_DENIED)
+            clock.advance(600_000_000)
+        api.access.denied("viewer", "192.0.2.1", "right", "objects.write")
+        return await api.events(AUTH_DENIED), api.access.statistics().lost
+
+    events, lost = on_api(ask, clock=clock)
+    assert len(events) <= access_log.DENIED_DAY_MAX + 145
+    assert sum(event["count"] for event in events) >= 144 * 20 - 20
+    assert (events[-1]["token"], lost) == ("viewer", 0)
+
+
+def test_a_token_that_is_used_from_everywhere_is_a_bounded_number_of_events_a_day() -> None:
+    clock = ManualClock()
+
+    async def ask(api: Api) -> list[dict[str, Any]]:
+        for day in range(2):
+            for i in range(300):
+                peer = f"2001:db8:{day:x}:{i:x}::1"
+                await api.ask("GET", "/info", token="viewer", peer=peer)
+                await asyncio.sleep(0)
+            clock.advance(86_400_000_000)
+        return await api.events(AUTH_LOGIN)
+
+    each = [{"token": "viewer"}] * access_log.LOGINS_DAY_MAX
+    first, second = {"token": "viewer", "count": 1}, {"token": "viewer", "count": 300 - 32 - 1}
+    assert on_api(ask, clock=clock) == [*each, first, each[0], second, *each[1:]]
+
+
+def test_addresses_of_one_network_are_one_login() -> None:
+    async def ask(api: Api) -> list[dict[str, Any]]:
+        for i in range(300):
+            await api.ask("GET", "/info", token="viewer", peer=f"2001:db8::{i:x}")
+        return await api.events(AUTH_LOGIN)
+
+    assert on_api(ask) == [{"token": "viewer"}]
 
 
 def test_a_login_is_an_event_once_a_day_for_each_address() -> None:

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
+from kudurru.adapters.query_log.store import QueryLogStore
 from kudurru.domain.access import RIGHTS
+from kudurru.domain.dns.names import from_text
+from kudurru.domain.query_log import Fact, Privacy, Retention, Seen
 from kudurru.domain.settings import ListSettings, QuerylogSettings, Settings
 from kudurru.entrypoints.rest.app import all_routes
 from kudurru.entrypoints.rest.routes import Route
@@ -225,6 +229,16 @@ def test_what_may_not_be_seen_is_refused_as_what_is_not_there(
         ("red", "GET", "/stats/domains", None),
         ("a", "PUT", "/blocking", {"blocks": False}),
         ("a", "GET", "/events/verify", None),
+        ("red", "GET", "/dnszones/a.example/export", None),
+        ("both", "GET", "/dnszones/a.example/export?at=6", None),
+        ("a", "PUT", "/dnszones/a.example",
+         {"spec": {"zoneName": "a.example", "catalog": {}}}),
+        ("a", "PATCH", "/dnszones/a.example", {"spec": {"catalog": {}}}),
+        ("a", "POST", "/batch", {"apply": [
+            {**zone("a.example"), "spec": {"zoneName": "a.example", "catalog": {}}}]}),
+        ("a", "POST", "/batch", {"importedSerials": {"b.example": 1}}),
+        ("a", "POST", "/batch",
+         {"apply": [zone("a.example")], "importedSerials": {"a.example": 1}}),
         ("red", "POST", "/batch", {"force": True}),
         ("red", "PUT", "/namespaces/red/dnsrecordsets/red-a?force=true",
          record_set("red-a", "a.example", "red")),
@@ -379,3 +393,102 @@ def test_a_viewer_reads_the_query_log_where_it_names_nobody(level: int, code: in
             return (await api.ask("GET", "/queries", token="viewer")).code
 
     assert asyncio.run(asked()) == code
+
+
+def test_a_catalog_that_was_taken_away_is_neither_restored_nor_undone_by_a_limited_token() -> None:
+    async def asked() -> None:
+        async with serving() as api:
+            await filled(api)
+            for catalog in ({}, None):
+                change = {"spec": {"catalog": catalog}}
+                done = await api.ask("PATCH", "/dnszones/a.example", change)
+                assert done.code == 200, done
+            at = int(done.headers["X-Kudurru-Position"])
+            body = {"beforeEvent": at, "scope": {"objects": ["dnszone/a.example"]}, "apply": True}
+            for path, asked in (("/restore", body), ("/undo", {"what": str(at)})):
+                answer = await api.ask("POST", path, asked, token="a")
+                assert "a catalog" in refused(answer, 403, "Forbidden")["message"]
+
+    asyncio.run(asked())
+
+
+def test_serials_are_set_of_zones_that_the_batch_applies() -> None:
+    async def asked() -> Answer:
+        async with serving("operator") as api:
+            await filled(api)
+            body = {
+                "apply": [zone("a.example"), record_set("a.example", "a.example", "red")],
+                "importedSerials": {"a.example": 5, "b.example": 5, "no/name": 5},
+            }
+            answer = await api.ask("POST", "/batch", body, token="operator")
+            del body["importedSerials"]["b.example"], body["importedSerials"]["no/name"]  # type: ignore[attr-defined]  # the dict above
+            assert (await api.ask("POST", "/batch", body, token="operator")).code == 200
+            return answer
+
+    causes = refused(asyncio.run(asked()), 422, "Invalid")["details"]["causes"]
+    assert [cause["field"] for cause in causes] == [
+        "importedSerials.b.example", "importedSerials.no/name",
+    ]  # fmt: skip
+
+
+def filters(namespace: str) -> list[dict[str, Any]]:
+    """A group, and a policy for it that names a list that is not there."""
+    group, policy = (
+        {"apiVersion": "kudurru.io/v1alpha1", "kind": kind, "spec": spec,
+         "metadata": {"name": "kids", "namespace": namespace}}
+        for kind, spec in (
+            ("ClientGroup", {"clients": [{"cidr": "192.0.2.0/24"}]}),
+            ("Policy", {"clientGroupRefs": ["kids"], "blockListRefs": ["none"]}),
+        )
+    )  # fmt: skip
+    return [group, policy]
+
+
+def test_pauses_and_diagnoses_are_told_of_what_may_be_seen() -> None:
+    async def asked() -> dict[str, Any]:
+        async with serving("viewer") as api:
+            await filled(api)
+            made = await api.ask("POST", "/batch", {"apply": filters("red") + filters("blue")})
+            assert made.code == 200, made
+            for group in ("red/kids", "blue/kids", ""):
+                paused = await api.ask("PUT", "/blocking", {"blocks": False, "group": group})
+                assert paused.code == 200, paused
+            return {
+                token: (await api.ask("GET", "/blocking", token=token)).json
+                for token in ("viewer", "red", "a")
+            }
+
+    told = asyncio.run(asked())
+    groups = {token: [one["group"] for one in state["pauses"]] for token, state in told.items()}
+    assert groups == {"viewer": ["", "blue/kids", "red/kids"], "red": ["", "red/kids"], "a": [""]}
+    assert [told[token]["policies"] for token in ("viewer", "red", "a")] == [2, 1, 0]
+    about = [" ".join(told[token]["diagnoses"]) for token in ("viewer", "red", "a")]
+    assert ["blue" in text for text in about] == [True, False, False]
+    assert ["red" in text for text in about] == [True, True, False]
+
+
+def test_a_viewer_never_reads_who_asked_before_the_level_was_raised(tmp_path: Path) -> None:
+    log = QueryLogStore(tmp_path / "querylog.db", SeededEntropy(3).token)
+    now_us = ManualClock().now_us()
+    for level in range(3):
+        log.configure(Privacy(level=level), Retention())
+        wire = from_text(f"at{level}.example")
+        fact = Fact(now_us, bytes((192, 0, 2, 7)), wire, 1, "udp", 0, "forward")
+        log.write(Seen(now_us, (fact,), ()))
+    log.close()
+
+    async def asked(token: str, path: str) -> list[dict[str, Any]]:
+        async with serving("viewer", "operator", clock=ManualClock()) as api:
+            api.settings = Settings(querylog=QuerylogSettings(privacy_level=2))
+            api.context.query_log = tmp_path / "querylog.db"
+            answer = await api.ask("GET", path, token=token)
+            assert answer.code == 200
+            found: list[dict[str, Any]] = answer.json.get("items", answer.json.get("top"))
+            return found
+
+    for path, key in (("/queries", "client"), ("/stats/clients", "text")):
+        whole = sorted(one[key] for one in asyncio.run(asked("operator", path)))
+        assert whole[:2] == ["192.0.2.0/24", "192.0.2.7"]
+        assert [one[key] for one in asyncio.run(asked("viewer", path))] == whole[2:]
+    assert asyncio.run(asked("viewer", "/queries?client=192.0.2.7")) == []
+    assert len(asyncio.run(asked("viewer", "/stats/domains"))) == 3

@@ -55,7 +55,7 @@ def test_a_watch_tells_what_is_there_then_what_comes() -> None:
         await api.ask("DELETE", f"{path}/two")
         seen += await told(stream, 3)
         await closed(stream)
-        assert api.context.watches == 0
+        assert api.context.watches.total() == 0
         return seen
 
     assert on_api(ask) == [
@@ -114,10 +114,39 @@ def test_a_watch_ends_when_its_token_is_revoked() -> None:
         stream = await api.watch("/dnszones?watch=true", token="viewer")
         await told(stream, 3)
         await api.ask("DELETE", "/tokens/viewer")
-        await api.ask("DELETE", "/dnszones/b.example")  # wakes it; it says that and no more
+        await api.ask("DELETE", "/dnszones/b.example")  # wakes it; it does not say that
         return [part async for part in _at_most(stream, 3)]
 
-    assert len(on_api(ask)) <= 1
+    assert on_api(ask) == []
+
+
+def test_a_watch_ends_when_its_token_is_revoked_while_it_waits() -> None:
+    async def ask(api: Api) -> list[bytes]:
+        stream = await api.watch("/dnszones?watch=true", token="viewer")
+        await told(stream, 3)
+        rest = asyncio.create_task(_all_of(_at_most(stream, 3)))
+        await asyncio.sleep(0)  # it waits
+        await api.ask("DELETE", "/tokens/viewer")
+        await api.ask("DELETE", "/dnszones/b.example")
+        return await rest
+
+    assert on_api(ask) == []
+
+
+def test_a_watch_does_not_go_on_for_another_token_of_the_same_name_and_rights() -> None:
+    async def ask(api: Api) -> list[bytes]:
+        stream = await api.watch("/dnszones?watch=true", token="viewer")
+        await told(stream, 3)
+        await api.ask("DELETE", "/tokens/viewer")
+        await api.make_token("viewer")
+        await api.ask("DELETE", "/dnszones/b.example")
+        return [part async for part in _at_most(stream, 3)]
+
+    assert on_api(ask) == []
+
+
+async def _all_of(parts: AsyncIterator[bytes]) -> list[bytes]:
+    return [part async for part in parts]
 
 
 async def _at_most(stream: Stream, count: int) -> AsyncIterator[bytes]:
@@ -149,7 +178,53 @@ def test_a_quiet_watch_says_where_to_resume(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_more_watches_than_there_may_be_are_refused() -> None:
     async def ask(api: Api) -> None:
-        api.context.watches = watching.WATCHES_MAX
+        api.context.watches.update({f"token-{i}": 1 for i in range(watching.WATCHES_MAX)})
         refused(await api.ask("GET", "/dnszones?watch=true"), 503, "Busy")
 
     on_api(ask, clock=ManualClock())
+
+
+def test_one_token_has_a_share_of_the_watches_and_leaves_the_others_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watching, "WATCHES_PER_TOKEN_MAX", 2)
+
+    async def ask(api: Api) -> None:
+        path = "/dnszones?watch=true"
+        late = await api.watch(path)  # while there was room
+        streams = [await api.watch(path) for _ in range(2)]
+        for stream in streams:
+            await told(stream, 1)
+        refused(await api.ask("GET", path), 429, "TooManyRequests")
+        assert [part async for part in late.parts] == []
+        other = await api.watch(path, token="viewer")
+        await told(other, 1)
+        await closed(streams.pop())
+        streams += [other, await api.watch(path)]
+        await told(streams[-1], 1)
+        for stream in streams:
+            await closed(stream)
+        assert not api.context.watches
+
+    on_api(ask)
+
+
+def test_a_stream_that_nobody_begins_to_read_holds_nothing_open() -> None:
+    """Closing a generator that never ran runs nothing of it."""
+
+    async def ask(api: Api) -> None:
+        hub: Any = api.node.observer
+        stream = await api.watch("/dnszones?watch=true")
+        await closed(stream)
+        assert hub.statistics().watchers == 0
+        assert not api.context.watches
+
+    on_api(ask)
+
+
+def test_a_head_opens_no_watch() -> None:
+    async def ask(api: Api) -> None:
+        refused(await api.ask("HEAD", "/dnszones?watch=true"), 400, "BadRequest")
+        assert (await api.ask("HEAD", "/dnszones")).code == 200
+
+    on_api(ask)
