@@ -154,7 +154,8 @@ class ObjectsView:
             self._gone.pop(key, None)
         if before is not None or entry is not None:
             group = _group(event.scope, key)
-            self._count_later(key, before, _group(scope, key), group)
+            left = group if scope is event.scope else _group(scope, key)
+            self._count_later(key, before, left, group)
 
     def _count_later(self, key: Key, before: Entry | None, left: str, group: str) -> None:
         """Note that an object was in the group `left` and is in `group` now."""

@@ -7,6 +7,7 @@ arithmetic.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from itertools import islice
 
 import msgspec
@@ -108,8 +109,7 @@ class ZoneHistory:
     def digest(self) -> str:
         whole = SetDigest()
         for apex, versions in self._versions.items():
-            for packed in versions:
-                whole.add(apex + packed)
+            whole.add(apex + sha256(b"".join(versions)).digest())  # each says where it ends
         for apex, serial in self._highest.items():
             whole.add(b"highest" + apex + serial.to_bytes(4, "big"))
         return whole.hexdigest()
