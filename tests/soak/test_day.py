@@ -131,7 +131,7 @@ def soaking(data: Path) -> Iterator[Soaked]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=environment(**{AT_ONCE: "0s"}),
+        env=environment(**{AT_ONCE: "0s", "KUDURRU__LOG__LEVEL": "error"}),
     )
     with process:
         try:
