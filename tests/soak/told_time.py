@@ -2,8 +2,8 @@
 
     python -m tests.soak.told_time serve --data D …
 
-Each octet on its standard input lets STEP_S seconds pass at once, for its clocks and its event loop;
-it answers with a line when what was due then has had its turn. In between time runs as usual.
+Each octet on its standard input lets STEP_S seconds pass at once, for its clocks and its event
+loop; it answers with a line when what was due then has had its turn. In between time runs as usual.
 """
 
 import asyncio
@@ -14,6 +14,9 @@ from collections.abc import Callable
 
 STEP_S = 5
 """What a server does most often, to ask its own listeners, it does every five seconds."""
+
+TURN_S = 0.0005
+"""For tasks that timers woke to begin what they do."""
 
 _passed_s = 0
 
@@ -29,13 +32,13 @@ def _pass_time() -> None:
     steps = len(os.read(sys.stdin.fileno(), 4096))
     _passed_s += steps * STEP_S
     # Timers have their turn in the order of their times: this one comes after all that are due.
-    asyncio.get_running_loop().call_later(0, _tell_when_looked)
+    asyncio.get_running_loop().call_later(TURN_S, _tell_when_looked)
 
 
 def _tell_when_looked() -> None:
     """Whoever asks their own listeners has patience for three seconds: no more pass meanwhile."""
     if any(task.get_name().startswith("selfcheck:") for task in asyncio.all_tasks()):
-        asyncio.get_running_loop().call_later(0.0005, _tell_when_looked)
+        asyncio.get_running_loop().call_later(TURN_S, _tell_when_looked)
     else:
         print("passed", flush=True)
 
