@@ -20,8 +20,8 @@ from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, Explai
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
-from kudurru.entrypoints.rest.objects import BatchReply
 from kudurru.entrypoints.rest.status import Status, error_from
+from kudurru.entrypoints.rest.writing import BatchReply
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     LOOPBACK,

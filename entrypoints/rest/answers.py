@@ -28,7 +28,7 @@ from kudurru.entrypoints.filtering import (
 )
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.rest.calls import Call, Param
-from kudurru.entrypoints.rest.objects import AT, check_names
+from kudurru.entrypoints.rest.naming import AT, check_names
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Status, encoded, success
 from kudurru.entrypoints.service import LOOPBACK
