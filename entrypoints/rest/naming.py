@@ -38,6 +38,12 @@ def may_see(call: Call, stored: StoredObject) -> bool:
     return call.principal.rights.may_see(stored.key, stored.scope)
 
 
+async def settled(call: Call) -> None:
+    """What is read next is no part of a change."""
+    async with call.context.writer.applying:
+        pass
+
+
 def document_reply(
     document: dict[str, Any], code: int = 200, headers: tuple[tuple[str, str], ...] = ()
 ) -> Reply:

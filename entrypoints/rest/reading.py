@@ -14,7 +14,7 @@ from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.rest import watching
 from kudurru.entrypoints.rest.calls import Answer, Call
-from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see
+from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see, settled
 from kudurru.entrypoints.service import PAGE_MAX, export_zone, read_conditions, read_problems
 from kudurru.projections import as_of
 
@@ -24,7 +24,7 @@ async def get(kind: Kind, call: Call) -> Answer:
     if "at" in call.params:
         stored = await call.context.aside(partial(_find_as_of, call, key))
     else:
-        await _settled(call)
+        await settled(call)
         stored = call.context.node.objects.find(key)
     if stored is None or not may_see(call, stored):
         # The same for what is not there and for what may not be seen.
@@ -88,7 +88,7 @@ def _list_document(kind: Kind, items: list[Any], version: str, more: str) -> dic
 
 
 async def export(call: Call) -> Response:
-    await _settled(call)
+    await settled(call)
     lines = await call.context.aside(partial(_exported, call))
     return Response(200, "".join(lines).encode(), "text/dns")
 
@@ -112,7 +112,7 @@ def _exported(call: Call) -> list[str]:
 
 async def problems(call: Call) -> Any:
     key = key_in(DNS_RECORD_SET, call)
-    await _settled(call)
+    await settled(call)
     stored = call.context.node.objects.find(key)
     if stored is None or not may_see(call, stored):
         raise NotFound(f"{ref_of(key)} does not exist")
@@ -121,14 +121,8 @@ async def problems(call: Call) -> Any:
 
 async def conditions(kind: Kind, call: Call) -> Any:
     key = key_in(kind, call)
-    await _settled(call)
+    await settled(call)
     stored = call.context.node.objects.find(key)
     if stored is None or not may_see(call, stored):
         raise NotFound(f"{ref_of(key)} does not exist")
     return read_conditions(call.context.node, key)
-
-
-async def _settled(call: Call) -> None:
-    """What is read next is no part of a change."""
-    async with call.context.writer.applying:
-        pass
