@@ -63,12 +63,17 @@ class Reply(Response, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+class CutShort(Exception):
+    """What the parts of a stream raise to end it so that its reader sees that it is not whole."""
+
+
 class Stream(msgspec.Struct, frozen=True):
     """An answer without an end: parts are sent as they come, until the iterator or the client
-    ends. The iterator is closed then."""
+    ends. The iterator is closed then. It raises CutShort, or what else it raises is a fault."""
 
     content_type: str
     parts: AsyncIterator[bytes]
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Application(Protocol):
@@ -356,11 +361,14 @@ class _Connection(asyncio.Protocol):
         try:
             return await self._server.application.answer(request)
         except Exception as fault:
-            self._server.exceptions += 1
-            self._loop.call_exception_handler(
-                {"message": f"the API at {request.path} failed", "exception": fault}
-            )
+            self._note_fault(request, fault)
             return failure(500, "a fault of this server; its log has more")
+
+    def _note_fault(self, request: Request, fault: Exception) -> None:
+        self._server.exceptions += 1
+        self._loop.call_exception_handler(
+            {"message": f"the API at {request.path} failed", "exception": fault}
+        )
 
     def _ended(self, request: Request, stays: bool) -> None:
         self._server.buffered -= len(request.body)
@@ -412,7 +420,8 @@ class _Connection(asyncio.Protocol):
         off; one that only waits is not."""
         self._is_streaming = True
         self._transport.resume_reading()  # to see it go; what it sends is dropped
-        head = "\r\n".join(self._head(200, answer.content_type, stays=False))
+        lines = self._head(200, answer.content_type, stays=False)
+        head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in answer.headers)])
         self._transport.write(f"{head}\r\nTransfer-Encoding: chunked\r\n\r\n".encode("latin-1"))
         try:
             if request.method == "HEAD":
@@ -425,6 +434,10 @@ class _Connection(asyncio.Protocol):
                 await self._can_write.wait()
                 self.deadline_s = float("inf")
             self._transport.write(b"0\r\n\r\n")
+        except CutShort:  # without the last chunk
+            return
+        except Exception as fault:
+            self._note_fault(request, fault)
         finally:
             self.deadline_s = self._loop.time() + self._server.limits.request_s
             self._is_streaming = False

@@ -17,7 +17,7 @@ from kudurru.adapters.http_api import Reply, Request, Stream
 from kudurru.adapters.http_ops import LOOPBACK, Response
 from kudurru.adapters.http_ops import Route as HealthRoute
 from kudurru.domain.errors import Busy, Cause, KudurruError
-from kudurru.entrypoints.rest import admin, answers, objects, openapi, record
+from kudurru.entrypoints.rest import admin, answers, objects, openapi, past, record
 from kudurru.entrypoints.rest.calls import (
     SECRETS_IN_URLS,
     Answer,
@@ -50,7 +50,7 @@ DOCS = "/api/docs"
 
 
 def all_routes() -> list[Route]:
-    return [*objects.routes(), *record.routes(), *answers.routes(), *admin.routes()]
+    return [*objects.routes(), *record.routes(), *past.routes(), *answers.routes(), *admin.routes()]
 
 
 class _Admitted(msgspec.Struct):
