@@ -38,7 +38,7 @@ BODIES: dict[str, Any] = {
 READS = {"info", "objects.read", "history", "explain", "query", "zones.export", "stats"}
 ADMINS = {
     "settings.write",
-    "tokens", "tokens.create", "keys", "audit.redact", "audit.prune", "querylog.purge",
+    "tokens", "tokens.create", "keys", "audit.export", "audit.redact", "audit.prune", "querylog.purge",
 }  # fmt: skip
 
 
