@@ -22,7 +22,7 @@ from kudurru.domain.tree import Tree
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.audit_prove import covering
-from kudurru.entrypoints.cli.output import note
+from kudurru.entrypoints.cli.output import counted, note
 from kudurru.entrypoints.cli.progress import EVERY, progress
 from kudurru.entrypoints.history import first_position, matches, zone_meant
 
@@ -94,7 +94,7 @@ def export(
         with progress("exporting") as move:
             count = _write(log, selection, format_, output, move)
     if output is not None:
-        note(f"{count} events written to {output}")
+        note(f"{counted(count, 'event')} written to {output}")
 
 
 def _write(
