@@ -85,6 +85,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     guard: Guard | None = None
     secrets: tuple[SecretWrite, ...] = ()
     """Secret parts of the objects, written with the events that come of the commands."""
+    is_own: bool = False
+    """To be decided here, also where another place owns the objects."""
 
 
 class Result(msgspec.Struct, frozen=True):
