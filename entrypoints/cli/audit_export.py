@@ -9,25 +9,12 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from kudurru.domain.errors import Cause, Invalid, StorageFailed
-<<<<<<< HEAD
-from kudurru.domain.events import SIGNING_KEY, Recorded
-from kudurru.domain.kinds.registry import kind_by_word
-from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
-from kudurru.domain.tree import Tree
-from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
-from kudurru.entrypoints.cli.audit_prove import covering
-from kudurru.entrypoints.cli.output import counted, note
-from kudurru.entrypoints.cli.progress import EVERY, progress
-from kudurru.entrypoints.history import first_position, matches, zone_meant
-=======
 from kudurru.domain.ports import VerifiableLog
 from kudurru.entrypoints import directory, exporting
 from kudurru.entrypoints.cli import common, remote
-from kudurru.entrypoints.cli.output import note
+from kudurru.entrypoints.cli.output import counted, note
 from kudurru.entrypoints.cli.progress import progress
 from kudurru.entrypoints.exporting import Format, Selection, Wanted
->>>>>>> main
 
 if TYPE_CHECKING:
     from kudurru.entrypoints.api_client import ApiService
