@@ -7,6 +7,7 @@ returns no event when nothing would change, because an apply every minute must n
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol, assert_never
 
 import msgspec
@@ -189,7 +190,7 @@ class Batch:
         self, state: ObjectState, *, now_us: int, epoch: int, new_uid: Callable[[], str]
     ) -> None:
         self._state = state
-        self._now = datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._now_us = now_us
         self._epoch = epoch
         self._new_uid = new_uid
         self._led_to: dict[Key, tuple[Event, ...]] = {}
@@ -197,9 +198,7 @@ class Batch:
 
     def nested(self) -> "Batch":
         """A batch on top of this one, for commands that happen together or not at all."""
-        inner = Batch(self, now_us=0, epoch=self._epoch, new_uid=self._new_uid)
-        inner._now = self._now
-        return inner
+        return Batch(self, now_us=self._now_us, epoch=self._epoch, new_uid=self._new_uid)
 
     def absorb(self, inner: "Batch") -> None:
         """Take over what a nested batch decided."""
@@ -257,7 +256,7 @@ class Batch:
                 manifest.meta.annotations, stored.body.annotations if stored else {}
             ),
             manager=command.manager,
-            created=self._now,
+            created=_time_text(self._now_us // 1_000_000),
         )
         return self._write(manifest, stored, written)
 
@@ -459,8 +458,11 @@ class Batch:
 
     def _zone(self, key: Key) -> "_ZoneFacts | None":
         if key not in self._zones:
-            stored = self.find(key)
-            self._zones[key] = _zone_facts(stored) if stored else None
+            if key not in self._led_to and isinstance(self._state, Batch):
+                self._zones[key] = self._state._zone(key)  # who may know it already
+            else:
+                stored = self.find(key)
+                self._zones[key] = _zone_facts(stored) if stored else None
         return self._zones[key]
 
 
@@ -480,6 +482,11 @@ def _is_below(text: str, suffix: str) -> bool:
     """Whether a name is surely below a zone, as its text tells: the usual case, ten times as cheap
     as its octets. An escaped dot before the suffix would deceive it."""
     return "\\" not in text and text.endswith((suffix, suffix[:-1]))
+
+
+@lru_cache(1)  # of a second, in which many things are made
+def _time_text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _ZoneFacts(NamedTuple):

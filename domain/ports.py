@@ -6,6 +6,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -521,6 +522,26 @@ class Reply(NamedTuple):
     more: Iterator[bytes] | None = None
     """Messages that follow, of a transfer, each made when it is asked for; on "tcp" and "tls"
     there may be any number, elsewhere none."""
+
+
+class SharedTexts(msgspec.Struct, frozen=True):
+    """What a cluster keeps under one name, as a ConfigMap does: texts by key, of one version."""
+
+    version: str
+    texts: dict[str, bytes]
+
+
+class ConfigMaps(Protocol):
+    """Texts that a cluster keeps for those who run in it."""
+
+    def follow(self, namespaces: Collection[str], changed: Callable[[str, str], None]) -> None:
+        """From now on tell of what is new, changed or gone in these namespaces, as far as they can
+        be followed: (namespace, name). What is there is told once at first."""
+        ...
+
+    async def read(self, namespace: str, name: str) -> SharedTexts:
+        """As it is now. Raises: NotFound, StorageFailed."""
+        ...
 
 
 class Neighbours(Protocol):

@@ -18,7 +18,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         binary = build()
     except NoAssets as error:
         absent(str(error))
-    with api_server(binary, tmp_path_factory.mktemp("kube"), ("nobody", "account")) as found:
+    users = ("nobody", "account", "limited")
+    with api_server(binary, tmp_path_factory.mktemp("kube"), users) as found:
         yield found
 
 
