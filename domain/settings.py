@@ -366,6 +366,11 @@ class KubernetesSettings(Section, frozen=True):
     server: Annotated[str, node("URL of the API server; empty: as kubectl or the pod finds it")] = (
         ""
     )
+    kubeconfig: Annotated[
+        str,
+        node("File that says how to reach the cluster; empty: as kubectl finds it", host_only=True),
+    ] = ""
+    context: Annotated[str, node("Context of that file; empty: its current one")] = ""
     cluster_id: Annotated[
         str, node("Uid of kube-system, to know the cluster's log while its API server is away")
     ] = ""

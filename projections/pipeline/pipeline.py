@@ -36,7 +36,7 @@ from kudurru.domain.dns.messages import (
     truncated,
 )
 from kudurru.domain.dns.record_types import AXFR, CNAME, IXFR, type_label
-from kudurru.domain.dns.responses import Resolved, behind_alias, compose_resolved
+from kudurru.domain.dns.responses import Malformed, Resolved, behind_alias, compose_resolved
 from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import ZoneSet, alias_of
 from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
@@ -457,7 +457,10 @@ class Pipeline:
         if not isinstance(found, Resolved):
             # Nobody is there to ask: the client may follow the alias by itself.
             return msgspec.structs.replace(answer, is_lasting=False)
-        message = behind_alias(answer.answer[0].wire, question, found.message, found.age_s)
+        try:
+            message = behind_alias(answer.answer[0].wire, question, found.message, found.age_s)
+        except Malformed:  # it would be larger than a message
+            return msgspec.structs.replace(answer, is_lasting=False)
         return msgspec.structs.replace(found, message=message, age_s=0)
 
     def _for(self, decision: Decision, answer: Answer) -> Answer:

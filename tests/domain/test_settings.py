@@ -53,6 +53,7 @@ KEYS_BY_MARKS = {
         listeners listeners.sockets listeners.internal
         api.address api.names api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
+        kubernetes.kubeconfig kubernetes.context
         kubernetes.clusterID kubernetes.startupTimeout kubernetes.lease.duration
         kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
     """,

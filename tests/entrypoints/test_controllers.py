@@ -446,12 +446,39 @@ def test_what_was_written_and_is_not_seen_yet_is_not_written_again() -> None:
         while scene.says(POLICY) != ("True", "AsExpected"):
             await store.echo()
             scene.timers.advance(SECOND)
-            await asyncio.sleep(0)
+            await scene.idle()
         await scene.settle()
         assert scene.says(POLICY) == ("True", "AsExpected")
         assert scene.status_events() == 3  # and no needless one
 
     play(act, store=LateStore)
+
+
+class SlowStore(LogStore):
+    """One whose status writes take until a test lets them end."""
+
+    gate: ClassVar[asyncio.Event]
+
+    async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002  # as the port has it
+        await self.gate.wait()
+        return await super().update_status(object, manager)
+
+
+def test_a_resync_that_comes_due_before_all_were_looked_at_is_left_out() -> None:
+    async def act(scene: Scene) -> None:
+        SlowStore.gate = asyncio.Event()
+        spec = {"clientGroupRefs": ["kids"]}
+        await scene.do(*(put(manifest("Policy", f"p{i}", spec)) for i in range(5)))
+        seen = scene.controllers.statistics
+        for _ in range(4):  # the first of them finds what came since the start to be looked at
+            scene.timers.advance(RESYNC_US)
+            await scene.until(lambda: seen().resyncs["Policy"] == 1)
+        SlowStore.gate.set()
+        await scene.settle()
+        assert seen().status_writes == {"Policy": 5}
+        await scene.resync()
+
+    play(act, store=SlowStore)
 
 
 class FlakyStore(LogStore):
