@@ -71,12 +71,17 @@ class Reply(Response, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+class CutShort(Exception):
+    """What the parts of a stream raise to end it so that its reader sees that it is not whole."""
+
+
 class Stream(msgspec.Struct, frozen=True):
     """An answer without an end: parts are sent as they come, until the iterator or the client
-    ends. The iterator is closed then."""
+    ends. The iterator is closed then. It raises CutShort, or what else it raises is a fault."""
 
     content_type: str
     parts: AsyncIterator[bytes]
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Application(Protocol):
@@ -384,11 +389,14 @@ class _Connection(asyncio.Protocol):
         try:
             return await self._server.application.answer(request)
         except Exception as fault:
-            self._server.exceptions += 1
-            self._loop.call_exception_handler(
-                {"message": f"the API at {request.path} failed", "exception": fault}
-            )
+            self._note_fault(request, fault)
             return failure(500, "a fault of this server; its log has more")
+
+    def _note_fault(self, request: Request, fault: Exception) -> None:
+        self._server.exceptions += 1
+        self._loop.call_exception_handler(
+            {"message": f"the API at {request.path} failed", "exception": fault}
+        )
 
     def _ended(self, request: Request, stays: bool) -> None:
         self._server.buffered -= len(request.body)
@@ -444,6 +452,7 @@ class _Connection(asyncio.Protocol):
             if self._is_closing:  # it is gone already
                 return
             head = self._head(200, answer.content_type, stays=False)
+            head += "".join([f"{name}: {value}\r\n" for name, value in answer.headers])
             self._transport.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode("latin-1"))
             if request.method == "HEAD":
                 return
@@ -455,6 +464,10 @@ class _Connection(asyncio.Protocol):
                 await self._can_write.wait()
                 self.deadline_s = float("inf")
             self._transport.write(b"0\r\n\r\n")
+        except CutShort:  # without the last chunk
+            return
+        except Exception as fault:
+            self._note_fault(request, fault)
         finally:
             self.deadline_s = self._loop.time() + self._server.limits.request_s
             self._is_streaming = False

@@ -68,7 +68,7 @@ def record_set_status(
     now_s: int,
 ) -> dict[str, Any]:
     """The whole status of a DNSRecordSet of so many endpoints."""
-    faults = [Fault(problem.reason, _problem_text(problem)) for problem in problems]
+    faults = [Fault(problem.reason, problem_text(problem)) for problem in problems]
     concerns_all = any(not problem.record_type for problem in problems)
     said = judged(faults, works=not concerns_all and len(problems) < endpoints)
     others = {field: value for field, value in (before or {}).items() if field != _PROBLEMS}
@@ -78,7 +78,7 @@ def record_set_status(
     return status
 
 
-def _problem_text(problem: EndpointProblem) -> str:
+def problem_text(problem: EndpointProblem) -> str:
     if not problem.record_type:
         return problem.message
     return f"{problem.dns_name} {problem.record_type}: {problem.message}"

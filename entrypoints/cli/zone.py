@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,9 @@ from kudurru.entrypoints.service import (
     manifest_from_wire,
 )
 from kudurru.entrypoints.zone_files import ZoneFile, read_zone_file, to_manifests
+
+if TYPE_CHECKING:
+    from kudurru.entrypoints.api_client import ApiService
 
 app = command_app(no_args_is_help=True)
 
@@ -197,11 +200,16 @@ def _is_of(stored: Any, zone: str) -> bool:
 
 
 def _zone_name_of(data: Path, name: str) -> str | None:
-    """The DNS name of the DNSZone of that name, None when there is none: read from the log, where
-    the newest event of one object is found at once, without building the views."""
-    if not is_dns_subdomain(name) or not data.is_dir():
+    """The DNS name of the DNSZone of that name, None when there is none: asked of a server far
+    away, or read from the log, where the newest event of one object is found at once, without
+    building the views."""
+    if not is_dns_subdomain(name):
         return None
     key = key_of(DNS_ZONE.name, "", name)
+    if (far := remote.service()) is not None:
+        return _zone_name_far_away(far, key)
+    if not data.is_dir():
+        return None
     try:
         with directory.open_reader(data) as node:
             for event in node.log.read(key=key, newest_first=True):
@@ -212,6 +220,14 @@ def _zone_name_of(data: Path, name: str) -> str | None:
     except NotFound:
         pass
     return None
+
+
+def _zone_name_far_away(far: "ApiService", key: Key) -> str | None:
+    with far:
+        try:
+            return str(far.get(key)["spec"]["zoneName"])
+        except NotFound:
+            return None
 
 
 def _present(service: Service, read: ZoneFile, named: str | None, namespace: str) -> Present:

@@ -18,7 +18,7 @@ from kudurru.adapters.http_api import Reply, Request, Stream
 from kudurru.adapters.http_ops import LOOPBACK, Response
 from kudurru.adapters.http_ops import Route as HealthRoute
 from kudurru.domain.errors import Busy, Cause, KudurruError
-from kudurru.entrypoints.rest import admin, answers, objects, openapi, record
+from kudurru.entrypoints.rest import admin, answers, objects, openapi, past, record
 from kudurru.entrypoints.rest.calls import (
     SECRETS_IN_URLS,
     Answer,
@@ -50,7 +50,7 @@ DOCS = "/api/docs"
 
 
 def all_routes() -> list[Route]:
-    return [*objects.routes(), *record.routes(), *answers.routes(), *admin.routes()]
+    return [*objects.routes(), *record.routes(), *past.routes(), *answers.routes(), *admin.routes()]
 
 
 class _Admitted(msgspec.Struct):
@@ -100,6 +100,8 @@ class RestApp:
             return _refusal(421, "MisdirectedRequest", "Host is no name or address of ours")
         if origin is not None and _host_of(origin) not in ours:
             return _refusal(403, "Forbidden", "Origin is no name or address of ours")
+        if origin is not None and _is_of_neighbour(origin, host):
+            return _refusal(403, "Forbidden", "Origin is another port of this host")
         if request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
             return _refusal(403, "Forbidden", "asked by a page of another site")
         return None
@@ -255,9 +257,19 @@ def _refusal(code: int, reason: str, message: str) -> Reply:
     return Reply(code=code, body=encoded(status))
 
 
+def _is_of_neighbour(origin: str, host: str) -> bool:
+    """Whether a page comes from the host that is asked, and from another program there. A port
+    that is left out, and one that a proxy in front leaves out, is that of the scheme."""
+    page, asked = urlsplit(origin), urlsplit(f"//{host}")
+    usual = {"http": 80, "https": 443}.get(page.scheme)
+    return page.hostname == asked.hostname and (page.port or usual) != (asked.port or usual)
+
+
 @lru_cache(256)  # clients have few names for us, and most send the same one again and again
 def _host_of(url: str) -> str | None:
     try:
-        return urlsplit(url).hostname  # lower-case, without port and brackets
+        parts = urlsplit(url)
+        _ = parts.port  # raises for one that is none
+        return parts.hostname  # lower-case, without port and brackets
     except ValueError:
         return None

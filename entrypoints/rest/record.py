@@ -19,7 +19,7 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import restoring
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
 from kudurru.entrypoints.rest.calls import Call, Param
-from kudurru.entrypoints.rest.objects import check_names
+from kudurru.entrypoints.rest.naming import check_names
 from kudurru.entrypoints.rest.reach import check_reach, spec_of
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Forbidden
