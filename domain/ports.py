@@ -544,6 +544,30 @@ class ConfigMaps(Protocol):
         ...
 
 
+class ClusterUser(msgspec.Struct, frozen=True):
+    """Somebody whom a cluster knows, as it knows him."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, list[str]] = {}
+
+
+class ClusterReviews(Protocol):
+    """Whom a cluster knows, and what it lets them do. What it said holds for some seconds."""
+
+    async def user(self, token: str) -> ClusterUser | None:
+        """Whose token it is; None where it is nobody's, or not meant for us. Raises:
+        StorageFailed when that cannot be told."""
+        ...
+
+    async def refusal(self, user: ClusterUser, verb: str, key: Key) -> str:
+        """Why somebody may not do that with an object, a sentence; "" where he may. `verb` is the
+        cluster's: get, list, create, patch, delete. Raises: StorageFailed when that cannot be
+        told."""
+        ...
+
+
 class Neighbours(Protocol):
     """Hardware addresses of the hosts on the same links."""
 
