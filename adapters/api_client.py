@@ -2,7 +2,8 @@
 
 import http.client
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -13,6 +14,7 @@ ANSWER_S = 120.0
 """More than a server takes for anything but a restore."""
 
 ANSWER_MAX = 1 << 30
+PART_BYTES = 64 * 1024
 
 
 class Given(NamedTuple):
@@ -68,19 +70,49 @@ class ApiClient:
         content_type: str = "application/json",
     ) -> Given:
         """An answer, whatever it says. Raises: Unreachable."""
+        with self._translated():
+            response = self._asked(method, path, params, body, content_type)
+            octets = response.read(ANSWER_MAX)
+        return Given(response.status, dict(response.headers.items()), octets)
+
+    def stream(
+        self, path: str, params: Mapping[str, str | int | bool]
+    ) -> tuple[Given, Iterator[bytes]]:
+        """An answer of any length: its head, and its body in parts; a refusal has its body with its
+        head. Raises: Unreachable, also where the parts end too early."""
+        with self._translated():
+            response = self._asked("GET", path, params, None, "")
+            body = response.read(ANSWER_MAX) if response.status >= 400 else b""
+        given = Given(response.status, dict(response.headers.items()), body)
+        return given, iter(lambda: self._part(response), b"")
+
+    def _part(self, response: http.client.HTTPResponse) -> bytes:
+        with self._translated():
+            return response.read1(PART_BYTES)
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str | int | bool] | None,
+        body: bytes | None,
+        content_type: str,
+    ) -> http.client.HTTPResponse:
         shown = {k: str(v).lower() if isinstance(v, bool) else v for k, v in (params or {}).items()}
         target = path + (f"?{urlencode(shown)}" if shown else "")
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = content_type
+        if self._connection.sock is None:
+            self._connect()
+        self._connection.request(method, target, body=body, headers=headers)
+        return self._connection.getresponse()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
         try:
-            if self._connection.sock is None:
-                self._connect()
-            self._connection.request(method, target, body=body, headers=headers)
-            response = self._connection.getresponse()
-            octets = response.read(ANSWER_MAX)
+            yield
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             what = str(error) or type(error).__name__
             raise Unreachable(f"{self.url} does not answer: {what}") from None
-        return Given(response.status, dict(response.headers.items()), octets)

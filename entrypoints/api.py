@@ -24,6 +24,7 @@ from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context, Operations
 from kudurru.entrypoints.serve_options import ServeOptions
+from kudurru.entrypoints.snapshots import can_have_snapshots
 from kudurru.entrypoints.tokens import BOOTSTRAP
 
 log = logging.getLogger("kudurru")
@@ -76,6 +77,7 @@ class Api:
                 access=self._access,
                 entropy=SystemEntropy(),
                 query_log=query_log,
+                data=parts.directory.path if can_have_snapshots(parts.node) else None,
                 settings=lambda: parts.settings.current,
                 on_token=self._look.set,
             )

@@ -21,7 +21,8 @@ ABLE = frozenset({
     "cache stats", "config set", "config show", "config unset", "delete", "describe", "doctor",
     "edit", "explain", "get", "history", "list status", "list refresh", "query", "token create",
     "token list", "token revoke", "tsig create", "tsig list", "tsig revoke", "undo",
-    "zone export", "zone refresh", "audit mark", "audit redact",
+    "zone export", "zone import", "zone refresh", "audit export", "audit mark", "audit redact",
+    "diff", "restore",
 })  # fmt: skip
 """Commands that ask a `Service`, and nothing else."""
 

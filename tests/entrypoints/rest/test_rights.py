@@ -38,7 +38,8 @@ BODIES: dict[str, Any] = {
 READS = {"info", "objects.read", "history", "explain", "query", "zones.export", "stats"}
 ADMINS = {
     "settings.write",
-    "tokens", "tokens.create", "keys", "audit.redact", "audit.prune", "querylog.purge",
+    "tokens", "tokens.create", "keys", "querylog.purge",
+    "audit.export", "audit.redact", "audit.prune",
 }  # fmt: skip
 
 
