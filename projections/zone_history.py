@@ -57,14 +57,21 @@ class ZoneHistory:
         if kept is not None and len(kept.changes) > CHANGES_MAX:
             kept = None
         version = ZoneVersion(delta.to_serial, seq, ts, kept)
-        versions = self._versions.setdefault(apex, deque())
+        versions = self._versions.get(apex)
+        if versions is None:
+            versions = self._versions[apex] = deque()
         versions.append(_pack(version))
-        self._changes[apex] = self._changes.get(apex, 0) + _size(version)
-        while len(versions) > VERSIONS_MAX or self._changes[apex] > CHANGES_MAX:
-            self._drop_first(apex, versions)
+        changes = self._changes.get(apex, 0) + _size(version)
+        self._changes[apex] = changes
+        if len(versions) > VERSIONS_MAX or changes > CHANGES_MAX:
+            self._bound(apex, versions)
         highest = self._highest.get(apex)
         if highest is None or is_newer(delta.to_serial, highest):
             self._highest[apex] = delta.to_serial
+
+    def _bound(self, apex: Name, versions: deque[bytes]) -> None:
+        while len(versions) > VERSIONS_MAX or self._changes[apex] > CHANGES_MAX:
+            self._drop_first(apex, versions)
 
     def forget(self, apex: Name) -> None:
         """The zone is served no more: its versions are of no use, its highest serial stays."""
