@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kudurru.adapters.kubernetes import store as kubernetes_store
 from kudurru.adapters.kubernetes.fakes.network import Response
 from kudurru.adapters.kubernetes.store import ROUNDS, KubernetesStore, Place
 from kudurru.adapters.memory.clock import SeededEntropy
@@ -100,9 +101,11 @@ def test_the_mass_change_guard_is_that_of_every_store(case: Any) -> None:
     in_world(case_of(case.__dict__["case"]))
 
 
-def test_a_change_of_few_records_asks_for_no_others_and_one_of_many_stops_where_it_is_safe() -> (
-    None
-):
+def test_a_few_records_ask_for_no_others_and_more_of_them_until_the_zone_is_large_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubernetes_store, "PAGE", 25)
+
     def host(i: int, *addresses: str) -> Document:
         spec = {
             "zoneRef": {"name": "example.org"},
@@ -115,7 +118,7 @@ def test_a_change_of_few_records_asks_for_no_others_and_one_of_many_stops_where_
         zone = document("DNSZone", "example.org", {"zoneName": "example.org"})
         several = [f"192.0.2.{i}" for i in range(6)]
         await store.apply_many(
-            [zone, host(0, *several), *(host(i, "192.0.2.9") for i in range(1, 600))], "a"
+            [zone, host(0, *several), *(host(i, "192.0.2.9") for i in range(1, 95))], "a"
         )
         listed = world.api.calls
         for change, pages in ((host(1, "192.0.2.8"), 0), (host(0, "192.0.2.7"), 1)):
@@ -128,7 +131,7 @@ def test_a_change_of_few_records_asks_for_no_others_and_one_of_many_stops_where_
                 document("DNSZone", "example.org", {"zoneName": "example.org", "defaultTTL": 9}),
                 "a",
             )
-        assert (refused.value.changed, refused.value.total) == (600, 600)
+        assert (refused.value.changed, refused.value.total) == (95, 95)
         with pytest.raises(ManagedBy):
             await store.delete(key_of("DNSZone", "", "example.org"), manager="bob")
 
