@@ -83,7 +83,9 @@ class Server:
         self._readiness = Readiness(self.invalidate)
         self._readiness.add_obstacles(self._why_not_whole)
         self._readiness.add_warnings(self._troubles)
-        self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
+        self._certificates = certificates_of(
+            options.listeners, options.tls, SystemClock(), with_api=options.api_tls
+        )
         self._node: Node | None = None
         self._parts: Parts | None = None
         self._front: Front | None = None
