@@ -26,7 +26,7 @@ from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
-from kudurru.domain.ports import EventLog, VerifiableLog
+from kudurru.domain.ports import EventLog, NamesLeader, VerifiableLog
 from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
@@ -112,10 +112,10 @@ class Server:
                 return
             follow_settings(self._live, parts, front, self._certificates)
             parts.writer.follow()
-            operate = operations_of(parts, front, self._readiness).handle
+            runner = self._runner(parts, front)
+            operate = operations_of(parts, front, self._readiness, runner).handle
             rpc = RpcServer(stack.enter_context(command_socket.placed(parts.directory)), operate)
             await rpc.start()
-            runner = self._runner(parts, front)
             runner.add("commands", rpc.run)
             try:
                 await runner.run(
@@ -132,6 +132,8 @@ class Server:
         """What runs while the server does. Ended in reverse, so the writer is there for all."""
         node, writer = parts.node, parts.writer
         elector = node.log.elector(ROLE) if node.log.is_shared else None
+        if isinstance(elector, NamesLeader):
+            elector.node_name = self._options.node_name
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
         front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
@@ -404,7 +406,7 @@ class Server:
         parts.writer.stop()
 
 
-def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operations:
+def operations_of(parts: Parts, front: Front, readiness: Readiness, runner: Runner) -> Operations:
     patient = Patient(parts=parts, front=front, readiness=readiness)
     return Operations(
         node=parts.node,
@@ -420,6 +422,7 @@ def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operation
         query_log=parts.query_log,
         settings=parts.settings,
         examine=partial(examine, patient),
+        check_leads=runner.check_leads,
     )
 
 
