@@ -12,7 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -188,6 +188,18 @@ class Elector(Protocol):
 
     async def resign(self) -> None:
         """Let another lead. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class NamesLeader(Protocol):
+    """What an elector may also be able to do: tell who leads, wherever that is."""
+
+    node_name: str
+    """By which this process is known to the others. Set before it campaigns."""
+
+    async def leader(self) -> str | None:
+        """Name of the node that leads, None: none does. Raises: StorageFailed."""
         ...
 
 
@@ -544,6 +556,30 @@ class ConfigMaps(Protocol):
         ...
 
 
+class ClusterUser(msgspec.Struct, frozen=True):
+    """Somebody whom a cluster knows, as it knows him."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, list[str]] = {}
+
+
+class ClusterReviews(Protocol):
+    """Whom a cluster knows, and what it lets them do. What it said holds for some seconds."""
+
+    async def user(self, token: str) -> ClusterUser | None:
+        """Whose token it is; None where it is nobody's, or not meant for us. Raises:
+        StorageFailed when that cannot be told."""
+        ...
+
+    async def refusal(self, user: ClusterUser, verb: str, key: Key) -> str:
+        """Why somebody may not do that with an object, a sentence; "" where he may. `verb` is the
+        cluster's: get, list, create, patch, delete. Raises: StorageFailed when that cannot be
+        told."""
+        ...
+
+
 class Neighbours(Protocol):
     """Hardware addresses of the hosts on the same links."""
 
@@ -677,8 +713,8 @@ class Exchange(Protocol):
         ...
 
     def received(self, packet: bytes) -> bool:
-        """A response with the ID of the query came, the ID set back to 0. False: it is no answer
-        to it, and the wait goes on."""
+        """A response with the ID of the query came, whatever that is. False: it is no answer to
+        it, and the wait goes on."""
         ...
 
     def failed(self, why: str) -> None:

@@ -20,6 +20,7 @@ from kudurru.adapters.kubernetes.store import PREFIX, KubernetesStore, Place
 from kudurru.domain.errors import StorageFailed
 from kudurru.domain.objects import key_of
 from tests.kube.connections import connected
+from tests.kube.installing import collection
 from tests.kube.server import ApiServer
 from tests.objects import Document, document
 
@@ -27,18 +28,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 PATIENCE_S = 60.0
 """Roles take effect some moments after they are written."""
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SUBJECT = {"kind": "User", "name": "limited", "apiGroup": "rbac.authorization.k8s.io"}
 GROUPS = f"{PREFIX}/namespaces/default/clientgroups"
 
 Object = dict[str, Any]
 Attempt = Callable[[KubernetesStore], Awaitable[object]]
-
-
-def collection(manifest: Object) -> str:
-    namespace = manifest["metadata"].get("namespace")
-    within = f"/namespaces/{namespace}" if namespace else ""
-    return f"{RBAC}{within}/{manifest['kind'].lower()}s"
 
 
 @pytest.fixture(scope="module")
