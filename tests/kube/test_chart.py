@@ -30,7 +30,7 @@ EVERYTHING: dict[str, Any] = {
     "replicas": 3,
     "commonLabels": {"team": "network"},
     "config": {
-        "upstreams": {"groups": {"default": ["192.0.2.1", "tls://192.0.2.2#dns.example"]}},
+        "upstreams": {"groups": {"default": ["192.0.2.1", "tls://dns.example#ip=192.0.2.2"]}},
         "log": {"format": "json"},
     },
     "zones": {"home": {"zoneName": "home.example"}},
