@@ -172,6 +172,8 @@ class Cluster:
                 await self.feed.run()
         finally:
             timer.cancel()
+            if self.feed.synced.is_set():
+                await self.feed.note()
 
     async def close(self) -> None:
         await self._recorder.close()
