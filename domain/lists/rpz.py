@@ -157,8 +157,8 @@ def _trigger(owner: str, context: Context) -> Name:
 
 
 def _address(trigger: Name) -> Name:
-    """The name that an address is in rules, from the owner of its trigger: the length of the prefix,
-    then octets or groups of digits from the last to the first, `zz` for a run of zeros."""
+    """The name that an address is in rules, from the owner of its trigger: the length of the
+    prefix, then octets or groups of digits from the last to the first, `zz` for a run of zeros."""
     try:
         prefix, *parts = [label.decode("ascii") for label in names.labels(trigger)[:-1]]
         parts.reverse()
