@@ -27,9 +27,12 @@ from kudurru.domain.objects import Key
 from kudurru.domain.settings import CacheSettings, ServeStaleSettings
 from kudurru.projections.pipeline.resolver import Rules
 from tests.filtering import policy
-from tests.upstreams import CLIENT, Asked, Rig, Said
+from tests.upstreams import Asked, Rig, Said
 
 UPSTREAM = "192.0.2.11"
+LOOPBACK = "127.0.0.1"
+"""Who asks where no address is given."""
+
 FLAGS = {name: getattr(dns.flags, name) for name in ("QR", "AA", "TC", "RD", "RA", "AD", "CD")}
 COMPARED = dns.flags.QR | dns.flags.RD | dns.flags.CD | dns.flags.TC
 
@@ -239,6 +242,7 @@ class Player:
         self.replay = replay
         self.compared = COMPARED | (dns.flags.AD if is_trusted else 0)
         self.number = 0
+        self.unread: frozenset[int] = frozenset()  # checks that are not looked at
         self.local = local or LocalData()
         upstream = f"{UPSTREAM}#trusted" if is_trusted else UPSTREAM
         self.rig = Rig(
@@ -264,6 +268,15 @@ class Player:
                 fault.add_note(f"at step {step.number} {step.kind}")
                 raise
 
+    def play_but_for(self, otherwise: Sequence[int]) -> int:
+        """Play all steps but these checks, whose answers are waited for and not looked at. How many
+        checks there are."""
+        checks = {step.number for step in self.replay.steps if step.kind == "CHECK_ANSWER"}
+        assert checks.issuperset(otherwise)
+        self.unread = frozenset(otherwise)
+        self.play()
+        return len(checks)
+
     def _say(self, query: dns.message.Message, packet: bytes) -> Said:
         if query.question[0].name == dns.name.root:
             return b"\0\0\x81\x80" + packet[4:]  # it lives
@@ -287,7 +300,7 @@ class Player:
                 if "DO" not in entry.words and "use_edns" in entry.adjust:
                     edns = {"use_edns": 0}
                 proto = "tcp" if "tcp" in entry.match else "udp"
-                client = step.words[1] if step.words[:1] == ["ADDRESS"] else CLIENT
+                client = step.words[1] if step.words[:1] == ["ADDRESS"] else LOOPBACK
                 asked = self.rig.ask(
                     name, rtype, proto=proto, client=client, flags=entry.flags, **edns
                 )
@@ -298,7 +311,9 @@ class Player:
                 self.rig.pass_time(0)
             case "CHECK_ANSWER":
                 assert entry is not None
-                self._check(entry, self.asked.pop(0))
+                asked = self.asked.pop(0)
+                if step.number not in self.unread:
+                    self._check(entry, asked)
             case "CHECK_OUT_QUERY":
                 assert self.rig.asked
             case "REPLY":
