@@ -567,6 +567,10 @@ class RepeatListener(Protocol):
         the handler had given before. Costs what an append costs."""
         ...
 
+    def missed(self, count: int) -> None:
+        """So many more were answered, of which an engine could not tell."""
+        ...
+
 
 class QueryLimiter(Protocol):
     def admit(

@@ -51,7 +51,7 @@ KEYS_BY_MARKS = {
     ("node", "restart"): """
         settingsFile store node.name node.dataDir node.secretsKey
         listeners listeners.sockets listeners.internal
-        api.address api.names api.maxBodyBytes ops.address metrics.address
+        api.address api.names dns.engine api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.clusterID kubernetes.startupTimeout kubernetes.lease.duration
         kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
