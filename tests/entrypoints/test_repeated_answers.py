@@ -32,6 +32,7 @@ if engine_native.is_available():
     KINDS["native"] = NativeEngine
 
 NAMES = ["www", "nas", "a.deep", "alias", "*.wild", "x.wild", "gone", "old"]
+SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
 CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the second one has a policy of its own
 ZONES = ["example.org", "sub.example.org"]
 RTYPES = {"A": 1, "AAAA": 28, "TXT": 16, "CNAME": 5, "HTTPS": 65, "ANY": 255, "NS": 2, "SOA": 6}
