@@ -601,6 +601,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
+    dropped_busy: int = 0  # the handler had too much to do, and was not asked
     dropped_by_handler: int = 0
     waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0

@@ -132,7 +132,7 @@ class DnsSettings(Section, frozen=True):
             "What answers repeated queries over UDP: threads in C (native, where it was built) or "
             "the event loop (python); auto is native where that is there"
         ),
-    ] = "python"
+    ] = "auto"
 
 
 class InternalTlsSettings(Section, frozen=True):

@@ -76,9 +76,10 @@ class Workers:
     ) -> tuple[int, int, int]:
         """Send answers to origins: how many were sent, refused by the system, and without room."""
 
-    def counters(self) -> tuple[int, int, int, int, int]:
-        """Queries received, answered, malformed, dropped because something was full, and answers
-        that the system refused. What a client has got is counted."""
+    def counters(self) -> tuple[int, int, int, int, int, int]:
+        """Queries received, answered, malformed; answers that the system had no room for; queries
+        that found no room in the queue; answers that the system refused. What a client has got is
+        counted."""
 
     def hits(self, places: int, /) -> list[int]:
         """Answers given from the table, by place."""

@@ -150,7 +150,7 @@ class NativeEngine:
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
-        self._scope = (table or AnswerTable()).new_scope()
+        self._scope = (AnswerTable() if table is None else table).new_scope()
         self._answering = Answering(handler, "udp", MESSAGE_MAX, self._scope)
         self._waiting = Waiting()
         self._outbox: dict[int, list[tuple[bytes, bytes]]] = {}
@@ -216,7 +216,7 @@ class NativeEngine:
         seen = self._answering.statistics()
         if self._workers is None:
             return seen
-        received, answered, malformed, full, send_errors = self._workers.counters()
+        received, answered, malformed, full, busy, send_errors = self._workers.counters()
         places = self._scope.table.places
         hits = dict(seen.memo_hits)
         for of, count in zip(places, self._workers.hits(len(places)), strict=True):
@@ -228,6 +228,7 @@ class NativeEngine:
             memo_hits=hits,
             dropped_malformed=malformed,
             dropped_full=seen.dropped_full + full,
+            dropped_busy=busy,
             dropped_by_handler=seen.dropped_by_handler,
             send_errors=seen.send_errors + send_errors,
             unhandled_exceptions=seen.unhandled_exceptions,

@@ -55,7 +55,7 @@ class PythonEngine:
         self._waiting = Waiting()
         self._outboxes: list[_Outbox] = []
         self._sockets = tuple(sockets)
-        self._memo = memo or Memo()
+        self._memo = Memo() if memo is None else memo
         self._answering = Answering(handler, "udp", mmsg.SLOT, self._memo)
         self._batched = mmsg.is_available() if batched is None else batched
         self._proxies = proxies

@@ -245,7 +245,7 @@ static int run_packets(uint64_t state, uint64_t count) {
     uint64_t hits = worker_hits(worker, 7), received = worker_counter(worker, RECEIVED);
     check(hits == sums.answered, "what was repeated is counted");
     check(received == sums.answered + sums.missed + limited.slipped + limited.dropped +
-                          worker_counter(worker, MALFORMED) + worker_counter(worker, FULL),
+                          worker_counter(worker, MALFORMED) + worker_counter(worker, BUSY),
           "each message is counted once");
     struct table_statistics held = table_statistics(table);
     check(held.entries <= 200 && held.bytes <= 60000, "the table is bounded");

@@ -210,7 +210,8 @@ enum counter {
     RECEIVED,
     ANSWERED,
     MALFORMED,
-    FULL,        /* of the system's, and of queries for Python */
+    FULL,        /* the system had no room for an answer */
+    BUSY,        /* no room in the queue for Python */
     SEND_ERRORS,
     UNTOLD,      /* repeats that found no room in the queue */
     COUNTERS,

@@ -626,8 +626,8 @@ static PyObject *workers_counters(PyObject *object, PyObject *Py_UNUSED(args)) {
     for (Py_ssize_t i = 0; i < self->count; i++)
         for (int which = 0; which < COUNTERS; which++)
             sums[which] += worker_counter(self->workers[i], (enum counter)which);
-    return Py_BuildValue("KKKKK", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
-                         sums[SEND_ERRORS]);
+    return Py_BuildValue("KKKKKK", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
+                         sums[BUSY], sums[SEND_ERRORS]);
 }
 
 static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {

@@ -205,7 +205,7 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
     memcpy(head.origin + address_size(worker), worker->controls[i], control);
     switch (queue_put(&worker->misses, &head, sizeof head, slot(worker, i), worker->sizes[i])) {
     case NO_ROOM:
-        count(worker, FULL, 1);
+        count(worker, BUSY, 1);
         break;
     case FIRST:
         batch->has_news = true;
