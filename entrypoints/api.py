@@ -8,7 +8,8 @@ a day or until the first admin token exists.
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from kudurru.adapters.clock import SystemEntropy
@@ -24,6 +25,7 @@ from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context, Operations
 from kudurru.entrypoints.serve_options import ServeOptions
+from kudurru.entrypoints.snapshots import can_have_snapshots
 from kudurru.entrypoints.tokens import BOOTSTRAP
 
 log = logging.getLogger("kudurru")
@@ -49,9 +51,13 @@ class Api:
         self._look = asyncio.Event()
         self._server: ApiServer | None = None
 
-    def server(self, sockets: Sequence[socket.socket]) -> ApiServer:
+    def server(
+        self,
+        sockets: Sequence[socket.socket],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> ApiServer:
         limits = ApiLimits(body_bytes=self._options.api_body_bytes)
-        self._server = ApiServer(self._app, sockets, limits=limits)
+        self._server = ApiServer(self._app, sockets, limits=limits, tls=tls)
         return self._server
 
     async def open(self, operate: Operations) -> None:
@@ -76,6 +82,7 @@ class Api:
                 access=self._access,
                 entropy=SystemEntropy(),
                 query_log=query_log,
+                data=parts.directory.path if can_have_snapshots(parts.node) else None,
                 settings=lambda: parts.settings.current,
                 on_token=self._look.set,
             )

@@ -10,6 +10,7 @@ from kudurru.domain.settings import (
     AclSettings,
     BlockingSettings,
     CacheSettings,
+    KubernetesSettings,
     QuerylogSettings,
     RatelimitSettings,
     ResolverSettings,
@@ -29,6 +30,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     store: str = ""  # as the setting: where the log is
     http: str = "127.0.0.1:8080"
+    api_tls: bool = False
     api_names: tuple[str, ...] = ()
     api_body_bytes: int = 8 << 20
     token_lifetime: timedelta = timedelta(days=365)  # the longest
@@ -53,3 +55,4 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_interval_s: float = 0.0  # 0: only when it stops
     secrets_key: str = ""
     tsig: TsigSettings = TsigSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()

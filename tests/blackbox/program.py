@@ -79,10 +79,11 @@ def kudurru(
 
 def command(*args: str | Path) -> Done:
     """Run a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
+    written, err = io.BytesIO(), io.StringIO()
+    out = io.TextIOWrapper(written, encoding="utf-8", newline="", write_through=True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(arg) for arg in args])
-    return _checked(Done(code, out.getvalue(), err.getvalue()))
+    return _checked(Done(code, written.getvalue().decode(), err.getvalue()))
 
 
 def _checked(done: Done) -> Done:
