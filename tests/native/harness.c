@@ -53,7 +53,8 @@ static size_t make_query(uint8_t *packet, uint16_t id, unsigned name, uint64_t *
 
 /* Keep an answer to a query, marked with the generation, if it has the form that answers have. */
 static void store(
-    struct table *table, uint64_t generation, const uint8_t *packet, size_t size, size_t padding) {
+    struct table *table, uint64_t generation, const uint8_t *packet, size_t size, size_t padding,
+    int64_t now_us) {
     uint8_t key[KEY_MAX], wire[MESSAGE_MAX];
     size_t key_size = message_key(0, packet, size, key), end = name_end(packet, size);
     if (!key_size || end + padding + MARK > sizeof wire)
@@ -65,7 +66,16 @@ static void store(
     memset(wire + end - 2, 0x55, padding);
     for (int i = 0; i < MARK; i++)
         wire[end - 2 + padding + (size_t)i] = (uint8_t)(generation >> 8 * i);
-    table_store(table, generation, key, key_size, wire, end - 2 + padding + MARK, 7);
+    const uint16_t ttls_at[] = {(uint16_t)(end - 2), (uint16_t)(end + 2), (uint16_t)(end - 1)};
+    struct answer answer = {.wire = wire, .wire_size = end - 2 + padding + MARK, .place = 7};
+    if (padding >= 8) { /* a TTL that counts down, for some who may have it and for some time */
+        answer.is_restricted = padding & 1;
+        answer.until_us = padding & 2 ? now_us + 100000 : 0;
+        answer.stored_us = now_us - 5000000;
+        answer.aged_s = 2;
+        answer.ttls_at = ttls_at, answer.ttl_count = padding % 4;
+    }
+    table_store(table, generation, key, key_size, &answer);
 }
 
 static uint64_t mark_of(const uint8_t *answer, size_t size) {
@@ -164,7 +174,8 @@ struct sums {
 
 /* Take what is left to Python; what has a name may be remembered. */
 static void take_misses(
-    struct worker *worker, struct table *table, struct sums *sums, uint64_t *state) {
+    struct worker *worker, struct table *table, struct sums *sums, uint64_t *state,
+    int64_t now_us) {
     uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
     struct queue *queue = worker_misses(worker);
     for (size_t size; (size = queue_next(queue));) {
@@ -178,7 +189,7 @@ static void take_misses(
         sums->missed++;
         if (chance(state) % 2)
             store(table, table_generation(table), packet, size - sizeof head,
-                  chance(state) % 8 ? chance(state) % 40 : chance(state) % 4200);
+                  chance(state) % 8 ? chance(state) % 40 : chance(state) % 4200, now_us);
     }
     struct queue *repeats = worker_repeats(worker);
     for (size_t size; (size = queue_next(repeats));)
@@ -236,7 +247,14 @@ static int run_packets(uint64_t state, uint64_t count) {
             else
                 sums.answered++;
         }
-        take_misses(worker, table, &sums, &state);
+        take_misses(worker, table, &sums, &state, now_us);
+        if (chance(&state) % 100 == 0) { /* others may have what is not for everybody */
+            struct network *networks = calloc(2, sizeof *networks);
+            networks[0] = (struct network){.octets = {32}, .bits = 3, .is_ipv6 = true};
+            networks[1] =
+                (struct network){.octets = {192, 0, 2}, .bits = (uint8_t)(chance(&state) % 33)};
+            table_admit(table, networks, chance(&state) % 3, chance(&state) % 4 == 0);
+        }
         if (chance(&state) % 500 == 0)
             table_invalidate(table);
         done += number;
@@ -332,7 +350,8 @@ static void serve_misses(struct stress *stress, struct worker *worker) {
         size -= sizeof head;
         uint64_t generation = table_generation(stress->table);
         if (!head.is_slip)
-            store(stress->table, generation, packet, size, chance(&stress->state) % 100);
+            store(stress->table, generation, packet, size, chance(&stress->state) % 100,
+                  (int64_t)1 << 60);
         packet[2] |= 0x80;
         for (int i = 0; i < MARK && size < MESSAGE_MAX; i++)
             packet[size++] = (uint8_t)(generation >> 8 * i);
@@ -371,6 +390,7 @@ static void *change(void *context) {
         for (int i = 0; i < WORKERS; i++)
             worker_settle(stress->workers[i]);
         table_statistics(stress->table);
+        table_admit(stress->table, NULL, 0, round % 4 != 0);
         limiter_statistics(stress->limiter);
         usleep(chance(&state) % 4000);
     }

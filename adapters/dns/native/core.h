@@ -3,6 +3,7 @@
  * hash.c     for the tables
  * message.c  what a datagram says, as far as the engine cares
  * table.c    answers that may be repeated, read without locks
+ * networks.c who may be given what is not for everybody
  * limiter.c  token buckets per network
  * queue.c    octets from one thread to another
  * worker.c   threads that receive, answer and send
@@ -52,13 +53,40 @@ enum slip slip_in_place(uint8_t *packet, size_t *size);
 /* Whether a message asks for the name that is never charged. */
 bool is_health_query(const uint8_t *packet, size_t size);
 
+/* --- networks ------------------------------------------------------------------------------- */
+
+struct network {
+    uint8_t octets[16];
+    uint8_t bits;
+    bool is_ipv6;
+};
+
+/* IPv4 addresses among those of IPv6 (RFC 4291 section 2.5.5.2) are IPv4 addresses. */
+const uint8_t *unmapped(const uint8_t *client, size_t *size);
+/* `client` as `unmapped` has it. */
+bool is_within(const uint8_t *client, size_t size, const struct network *network);
+
 /* --- table ---------------------------------------------------------------------------------- */
 
 #define READERS_MAX 1024
 
 struct table;
 
-/* An answer. `octets` are the key and then the answer without its ID. */
+/* What may be repeated. `wire` is without its ID, its question in lower case. */
+struct answer {
+    const uint8_t *wire;
+    size_t wire_size;
+    uint16_t place;     /* where it is counted */
+    bool is_restricted; /* for clients that `table_admit` names */
+    int64_t until_us;   /* monotonic time at which it ends; 0: never */
+    /* TTLs count down from then on: places in `wire`, and how much was taken off already. */
+    int64_t stored_us;
+    uint32_t aged_s;
+    const uint16_t *ttls_at;
+    size_t ttl_count;
+};
+
+/* An answer in the table. `octets` are the key, the answer and the places of its TTLs. */
 struct entry {
     _Atomic(struct entry *) next; /* of its bucket */
     struct entry *limbo_next;
@@ -68,7 +96,11 @@ struct entry {
     uint32_t position;   /* in the table's circle */
     uint16_t key_size;
     uint16_t wire_size;
-    uint16_t place; /* where it is counted */
+    uint16_t place;
+    uint16_t ttl_count;
+    uint32_t aged_s;
+    int64_t stored_us, until_us;
+    bool is_restricted;
     atomic_bool is_used;
     uint8_t octets[];
 };
@@ -76,6 +108,11 @@ struct entry {
 static inline const uint8_t *entry_wire(const struct entry *entry) {
     return entry->octets + entry->key_size;
 }
+
+/* Where TTL i is, in the wire. */
+size_t entry_ttl_at(const struct entry *entry, size_t i);
+/* Count the TTLs down in a copy of the wire. */
+void entry_age(const struct entry *entry, uint8_t *wire, int64_t now_us);
 
 struct table_statistics {
     uint64_t entries, bytes, in_limbo;
@@ -102,15 +139,16 @@ const struct entry *table_find(
 
 uint64_t table_generation(const struct table *table);
 /* Keep an answer that was asked for in `generation`: false when that is over, or there is no
- * room. Any thread. `wire` is without its ID, its question in lower case. */
+ * room. Any thread. */
 bool table_store(
     struct table *table,
     uint64_t generation,
     const uint8_t *key,
     size_t key_size,
-    const uint8_t *wire,
-    size_t wire_size,
-    uint16_t place);
+    const struct answer *answer);
+/* Whom restricted answers are for, nobody at first. Takes over `networks`, from malloc. */
+void table_admit(struct table *table, struct network *networks, size_t count, bool is_everybody);
+bool table_admits(struct table *table, const uint8_t *client, size_t size);
 /* When it returns, no reader that looks up finds what was there before. Any thread. */
 void table_invalidate(struct table *table);
 struct table_statistics table_statistics(struct table *table);
@@ -122,11 +160,6 @@ struct table_statistics table_statistics(struct table *table);
 struct level {
     uint8_t bits;
     uint64_t limit; /* queries a minute, and at once */
-};
-
-struct network {
-    uint8_t octets[16];
-    uint8_t bits;
 };
 
 /* What holds for one address family. */

@@ -42,8 +42,6 @@ struct limiter {
     uint32_t count, room, oldest, newest;
 };
 
-static const uint8_t MAPPED[12] = {[10] = 0xff, [11] = 0xff}; /* RFC 4291 section 2.5.5.2 */
-
 struct limiter *limiter_new(const struct seed *seed) {
     struct limiter *limiter = calloc(1, sizeof *limiter);
     if (limiter && pthread_mutex_init(&limiter->lock, NULL)) {
@@ -116,23 +114,9 @@ static struct place place_of(const uint8_t *client, size_t size, unsigned bits) 
     return place;
 }
 
-static bool is_within(const uint8_t *client, size_t size, const struct network *network) {
-    struct place place = place_of(client, size, network->bits);
-    return !memcmp(place.octets, network->octets, size);
-}
-
 static bool is_same(const struct place *one, const struct place *other) {
     return one->bits == other->bits && one->is_ipv6 == other->is_ipv6 &&
            !memcmp(one->octets, other->octets, sizeof one->octets);
-}
-
-/* IPv4 addresses among those of IPv6 are IPv4 addresses. */
-static const uint8_t *unmapped(const uint8_t *client, size_t *size) {
-    if (*size == 16 && !memcmp(client, MAPPED, sizeof MAPPED)) {
-        *size = 4;
-        return client + sizeof MAPPED;
-    }
-    return client;
 }
 
 /* --- buckets, under the lock ------------------------------------------------------------------ */

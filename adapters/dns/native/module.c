@@ -104,7 +104,7 @@ static PyObject *table_py_find(PyObject *object, PyObject *args) {
         table_enter(self->table, self->reader);
         const struct entry *entry =
             table_find(self->table, key, size, table_hash(self->table, key, size));
-        if (entry) {
+        if (entry && !entry->is_restricted && !entry->until_us) {
             found = answer_to(entry, packet.buf, (size_t)packet.len);
             place = entry->place;
         }
@@ -133,28 +133,111 @@ static bool stored_form(
     return true;
 }
 
-static PyObject *table_py_store(PyObject *object, PyObject *args) {
-    TableObject *self = (TableObject *)object;
+#define TTLS_MAX 512
+
+/* Offsets in a message become places in a wire without its ID. */
+static bool read_ttls(PyObject *given, size_t wire_size, uint16_t *ttls_at, size_t *count) {
+    Py_ssize_t number = PySequence_Size(given);
+    if (number < 0)
+        return false;
+    if (number > TTLS_MAX) {
+        PyErr_SetString(PyExc_ValueError, "that are more TTLs than a message has");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < number; i++) {
+        PyObject *one = PySequence_GetItem(given, i);
+        long at = one ? PyLong_AsLong(one) : -1;
+        Py_XDECREF(one);
+        if (PyErr_Occurred())
+            return false;
+        if (at < HEADER_SIZE || (size_t)at + 4 > wire_size) {
+            PyErr_SetString(PyExc_ValueError, "a TTL that is not in the message");
+            return false;
+        }
+        ttls_at[i] = (uint16_t)(at - 2);
+    }
+    *count = (size_t)number;
+    return true;
+}
+
+static bool keep(
+    TableObject *self, unsigned char scope, unsigned long long generation, const Py_buffer *packet,
+    const Py_buffer *wire, struct answer *answer) {
+    uint8_t key[KEY_MAX], octets[MESSAGE_MAX];
+    if (packet->len < HEADER_SIZE || wire->len < HEADER_SIZE || wire->len > MESSAGE_MAX ||
+        answer->place >= PLACES)
+        return false;
+    size_t size = message_key(scope, packet->buf, (size_t)packet->len, key);
+    if (!size ||
+        !stored_form(packet, wire, name_end(packet->buf, (size_t)packet->len), octets))
+        return false;
+    answer->wire = octets;
+    answer->wire_size = (size_t)wire->len - 2;
+    return table_store(self->table, generation, key, size, answer);
+}
+
+static PyObject *table_py_store(PyObject *object, PyObject *args, PyObject *named) {
     unsigned char scope;
     unsigned long long generation;
     Py_buffer packet, wire;
     unsigned short place;
-    if (!PyArg_ParseTuple(args, "bKy*y*H", &scope, &generation, &packet, &wire, &place))
+    int is_restricted = 0;
+    long long until_us = 0, stored_us = 0;
+    unsigned int aged_s = 0;
+    PyObject *ttls = NULL;
+    static char *names[] = {"",          "",          "",       "",         "", "is_restricted",
+                            "until_us", "stored_us", "aged_s", "ttls_at", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*H|pLLIO", names, &scope, &generation,
+                                     &packet, &wire, &place, &is_restricted, &until_us, &stored_us,
+                                     &aged_s, &ttls))
         return NULL;
-    uint8_t key[KEY_MAX], octets[MESSAGE_MAX];
-    size_t size = 0, end = 0;
-    bool is_kept = false;
-    if (packet.len >= HEADER_SIZE && wire.len >= HEADER_SIZE && wire.len <= MESSAGE_MAX &&
-        place < PLACES) {
-        size = message_key(scope, packet.buf, (size_t)packet.len, key);
-        end = name_end(packet.buf, (size_t)packet.len);
-    }
-    if (size && stored_form(&packet, &wire, end, octets))
-        is_kept = table_store(
-            self->table, generation, key, size, octets, (size_t)wire.len - 2, place);
+    uint16_t ttls_at[TTLS_MAX];
+    struct answer answer = {.place = place, .is_restricted = is_restricted, .until_us = until_us,
+                            .stored_us = stored_us, .aged_s = aged_s, .ttls_at = ttls_at};
+    bool is_read = !ttls || read_ttls(ttls, (size_t)wire.len, ttls_at, &answer.ttl_count);
+    bool is_kept = is_read &&
+                   keep((TableObject *)object, scope, generation, &packet, &wire, &answer);
     PyBuffer_Release(&packet);
     PyBuffer_Release(&wire);
-    return PyBool_FromLong(is_kept);
+    return is_read ? PyBool_FromLong(is_kept) : NULL;
+}
+
+/* A network of (octets, bits); false with an exception. */
+static bool read_network(PyObject *given, Py_ssize_t i, struct network *network) {
+    PyObject *one = PySequence_GetItem(given, i);
+    char *octets;
+    Py_ssize_t size, bits;
+    bool is_read = one && PyArg_ParseTuple(one, "y#n", &octets, &size, &bits);
+    if (is_read && ((size != 4 && size != 16) || bits < 0 || bits > size * 8)) {
+        PyErr_SetString(PyExc_ValueError, "a network that no address is in");
+        is_read = false;
+    }
+    if (is_read) {
+        *network = (struct network){.bits = (uint8_t)bits, .is_ipv6 = size == 16};
+        memcpy(network->octets, octets, (size_t)size);
+    }
+    Py_XDECREF(one);
+    return is_read;
+}
+
+static PyObject *table_py_admit(PyObject *self, PyObject *args) {
+    PyObject *given;
+    int is_everybody;
+    if (!PyArg_ParseTuple(args, "Op", &given, &is_everybody))
+        return NULL;
+    Py_ssize_t number = PySequence_Size(given);
+    if (number < 0)
+        return NULL;
+    struct network *networks = calloc((size_t)number + 1, sizeof *networks);
+    if (!networks)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < number; i++)
+        if (!read_network(given, i, &networks[i])) {
+            free(networks);
+            return NULL;
+        }
+    table_admit(((TableObject *)self)->table, networks, (size_t)number, is_everybody);
+    Py_RETURN_NONE;
 }
 
 static PyObject *table_py_generation(PyObject *self, PyObject *Py_UNUSED(args)) {
@@ -174,7 +257,8 @@ static PyObject *table_py_statistics(PyObject *self, PyObject *Py_UNUSED(args)) 
 
 static PyMethodDef table_methods[] = {
     {"find", table_py_find, METH_VARARGS, NULL},
-    {"store", table_py_store, METH_VARARGS, NULL},
+    {"store", (PyCFunction)(void (*)(void))table_py_store, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"admit", table_py_admit, METH_VARARGS, NULL},
     {"generation", table_py_generation, METH_NOARGS, NULL},
     {"invalidate", table_py_invalidate, METH_NOARGS, NULL},
     {"statistics", table_py_statistics, METH_NOARGS, NULL},
@@ -257,28 +341,18 @@ static bool read_levels(PyObject *levels, struct family_rules *rules) {
 static bool read_exempt(PyObject *exempt, struct family_rules *rules) {
     Py_ssize_t number = PySequence_Size(exempt);
     for (Py_ssize_t i = 0; i < number; i++) {
-        PyObject *one = PySequence_GetItem(exempt, i);
-        char *octets;
-        Py_ssize_t size, bits;
-        if (!one || !PyArg_ParseTuple(one, "y#n", &octets, &size, &bits)) {
-            Py_XDECREF(one);
+        struct network network;
+        if (!read_network(exempt, i, &network))
+            return false;
+        struct family_rules *family = &rules[network.is_ipv6];
+        struct network *more =
+            realloc(family->exempt, (family->exempt_count + 1) * sizeof *more);
+        if (!more) {
+            PyErr_NoMemory();
             return false;
         }
-        struct family_rules *family = rules_of(rules, size);
-        struct network *more = NULL;
-        if (family && bits >= 0 && bits <= size * 8)
-            more = realloc(family->exempt, (family->exempt_count + 1) * sizeof *more);
-        if (more) {
-            family->exempt = more;
-            struct network *network = &more[family->exempt_count++];
-            *network = (struct network){.bits = (uint8_t)bits};
-            memcpy(network->octets, octets, (size_t)size);
-        } else if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_ValueError, "a network that no address is in");
-        }
-        Py_DECREF(one);
-        if (!more)
-            return false;
+        family->exempt = more;
+        more[family->exempt_count++] = network;
     }
     return number >= 0;
 }

@@ -20,6 +20,7 @@
 #define LIMBO_BATCH 64  /* answers that left, before it is looked who still reads */
 #define LIMBO_SHARE 4   /* of the table's octets may wait for slow readers, one part in so many */
 #define NOT_READING 0
+#define SECOND_US 1000000
 
 struct reader {
     _Alignas(64) _Atomic uint64_t epoch; /* when it began to read, or NOT_READING */
@@ -33,6 +34,11 @@ struct table {
     _Atomic(struct entry *) *buckets;
     uint64_t mask;
     struct reader *readers;
+
+    pthread_mutex_t admitted_lock; /* held for a look at some networks */
+    struct network *admitted;
+    size_t admitted_count;
+    bool is_everybody_admitted;
 
     pthread_mutex_t lock; /* of all below */
     unsigned readers_count; /* numbers ever given, from 0 */
@@ -66,7 +72,7 @@ struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed 
     table->circle = calloc(entries_max, sizeof *table->circle);
     table->vacant = calloc(entries_max, sizeof *table->vacant);
     if (!table->buckets || !table->readers || !table->circle || !table->vacant ||
-        pthread_mutex_init(&table->lock, NULL)) {
+        pthread_mutex_init(&table->lock, NULL) || pthread_mutex_init(&table->admitted_lock, NULL)) {
         free(table->buckets), free(table->readers), free(table->circle), free(table->vacant);
         free(table);
         return NULL;
@@ -89,7 +95,8 @@ void table_free(struct table *table) {
         next = entry->limbo_next;
         free(entry);
     }
-    pthread_mutex_destroy(&table->lock);
+    pthread_mutex_destroy(&table->lock), pthread_mutex_destroy(&table->admitted_lock);
+    free(table->admitted);
     free(table->buckets), free(table->readers), free(table->circle), free(table->vacant);
     free(table);
 }
@@ -147,12 +154,52 @@ const struct entry *table_find(
     return NULL;
 }
 
+void table_admit(struct table *table, struct network *networks, size_t count, bool is_everybody) {
+    pthread_mutex_lock(&table->admitted_lock);
+    struct network *before = table->admitted;
+    table->admitted = networks;
+    table->admitted_count = count;
+    table->is_everybody_admitted = is_everybody;
+    pthread_mutex_unlock(&table->admitted_lock);
+    free(before);
+}
+
+bool table_admits(struct table *table, const uint8_t *client, size_t size) {
+    client = unmapped(client, &size);
+    pthread_mutex_lock(&table->admitted_lock);
+    bool is_admitted = table->is_everybody_admitted;
+    for (size_t i = 0; i < table->admitted_count && !is_admitted; i++)
+        is_admitted = is_within(client, size, &table->admitted[i]);
+    pthread_mutex_unlock(&table->admitted_lock);
+    return is_admitted;
+}
+
+size_t entry_ttl_at(const struct entry *entry, size_t i) {
+    uint16_t at;
+    memcpy(&at, entry->octets + entry->key_size + entry->wire_size + i * sizeof at, sizeof at);
+    return at;
+}
+
+void entry_age(const struct entry *entry, uint8_t *wire, int64_t now_us) {
+    int64_t more = (now_us - entry->stored_us) / SECOND_US - entry->aged_s;
+    if (more <= 0)
+        return;
+    for (size_t i = 0; i < entry->ttl_count; i++) {
+        uint8_t *at = wire + entry_ttl_at(entry, i);
+        uint32_t ttl = (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+        ttl = ttl > more ? ttl - (uint32_t)more : 0;
+        at[0] = (uint8_t)(ttl >> 24), at[1] = (uint8_t)(ttl >> 16);
+        at[2] = (uint8_t)(ttl >> 8), at[3] = (uint8_t)ttl;
+    }
+}
+
 uint64_t table_generation(const struct table *table) { return atomic_load(&table->generation); }
 
 /* --- writing, under the lock ------------------------------------------------------------------ */
 
 static size_t size_of(const struct entry *entry) {
-    return sizeof *entry + entry->key_size + entry->wire_size;
+    return sizeof *entry + entry->key_size + entry->wire_size +
+           entry->ttl_count * sizeof(uint16_t);
 }
 
 /* Free what left before the oldest reader began. */
@@ -237,30 +284,50 @@ static bool put_entry(struct table *table, struct entry *entry) {
     return true;
 }
 
+static struct entry *entry_new(
+    const struct table *table,
+    uint64_t generation,
+    const uint8_t *key,
+    size_t key_size,
+    const struct answer *answer) {
+    size_t ttls_size = answer->ttl_count * sizeof *answer->ttls_at;
+    struct entry *entry = malloc(sizeof *entry + key_size + answer->wire_size + ttls_size);
+    if (!entry)
+        return NULL;
+    entry->hash = table_hash(table, key, key_size);
+    entry->generation = generation;
+    entry->key_size = (uint16_t)key_size;
+    entry->wire_size = (uint16_t)answer->wire_size;
+    entry->place = answer->place;
+    entry->is_restricted = answer->is_restricted;
+    entry->until_us = answer->until_us;
+    entry->stored_us = answer->stored_us;
+    entry->aged_s = answer->aged_s;
+    entry->ttl_count = (uint16_t)answer->ttl_count;
+    atomic_init(&entry->is_used, false);
+    uint8_t *at = entry->octets;
+    memcpy(at, key, key_size), at += key_size;
+    memcpy(at, answer->wire, answer->wire_size), at += answer->wire_size;
+    if (ttls_size)
+        memcpy(at, answer->ttls_at, ttls_size);
+    return entry;
+}
+
 bool table_store(
     struct table *table,
     uint64_t generation,
     const uint8_t *key,
     size_t key_size,
-    const uint8_t *wire,
-    size_t wire_size,
-    uint16_t place) {
-    if (generation != table_generation(table) ||
-        sizeof(struct entry) + key_size + wire_size > table->bytes_max)
+    const struct answer *answer) {
+    if (generation != table_generation(table))
         return false;
-    struct entry *entry = malloc(sizeof *entry + key_size + wire_size);
+    struct entry *entry = entry_new(table, generation, key, key_size, answer);
     if (!entry)
         return false;
-    entry->hash = table_hash(table, key, key_size);
-    entry->generation = generation;
-    entry->key_size = (uint16_t)key_size;
-    entry->wire_size = (uint16_t)wire_size;
-    entry->place = place;
-    atomic_init(&entry->is_used, false);
-    memcpy(entry->octets, key, key_size);
-    memcpy(entry->octets + key_size, wire, wire_size);
+    bool is_kept = false;
     pthread_mutex_lock(&table->lock);
-    bool is_kept = put_entry(table, entry);
+    if (size_of(entry) <= table->bytes_max)
+        is_kept = put_entry(table, entry);
     pthread_mutex_unlock(&table->lock);
     if (!is_kept)
         free(entry);

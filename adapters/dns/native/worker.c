@@ -193,6 +193,8 @@ struct batch {
     const uint8_t *(*client_of)(void *, unsigned, size_t *);
     void *context;
     bool has_news; /* for Python */
+    bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
+    unsigned admitted_at;
 };
 
 static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
@@ -234,6 +236,27 @@ static void tell_of(struct batch *batch, unsigned i, size_t size) {
     }
 }
 
+/* Whether the client of a message may have restricted answers. Most batches of a busy server are
+ * from one client, so the last verdict is remembered. */
+static bool is_admitted(struct batch *batch, unsigned i) {
+    size_t size, size_before;
+    const uint8_t *client = batch->client_of(batch->context, i, &size);
+    if (batch->is_admitted_known) {
+        const uint8_t *before = batch->client_of(batch->context, batch->admitted_at, &size_before);
+        if (size == size_before && !memcmp(client, before, size))
+            return batch->is_admitted;
+    }
+    batch->is_admitted_known = true;
+    batch->admitted_at = i;
+    return batch->is_admitted = table_admits(batch->worker->table, client, size);
+}
+
+static bool may_repeat(struct batch *batch, unsigned i, const struct entry *entry) {
+    return entry->wire_size + 2u <= MESSAGE_MAX &&
+           (!entry->until_us || batch->now_us < entry->until_us) &&
+           (!entry->is_restricted || is_admitted(batch, i));
+}
+
 static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     struct worker *worker = batch->worker;
     if (worker->options.hears_repeats)
@@ -243,6 +266,8 @@ static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     size_t end = name_end(packet, worker->sizes[i]) - 2; /* in the answer, which has no ID */
     memcpy(packet + 2, wire, HEADER_SIZE - 2);           /* the name stays as it was asked */
     memcpy(packet + 2 + end, wire + end, entry->wire_size - end);
+    if (entry->ttl_count)
+        entry_age(entry, packet + 2, batch->now_us);
     worker->sizes[i] = entry->wire_size + 2u;
     _Atomic uint64_t *hits = &worker->hits[entry->place];
     uint64_t now = atomic_load_explicit(hits, memory_order_relaxed);
@@ -294,7 +319,7 @@ static void answer(struct batch *batch) {
         if (worker->key_sizes[i])
             entry = table_find(
                 worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
-        if (entry && entry->wire_size + 2u <= MESSAGE_MAX)
+        if (entry && may_repeat(batch, i, entry))
             repeat(batch, i, entry);
         else
             hand_over(batch, i, false);
@@ -380,7 +405,7 @@ static void serve_batch(struct worker *worker, unsigned number) {
     struct batch batch = {
         .worker = worker,
         .number = number,
-        .now_us = worker->limiter ? monotonic_us() : 0,
+        .now_us = monotonic_us(),
         .client_of = sender_of,
         .context = worker,
     };
