@@ -145,6 +145,14 @@ METRICS: Final = {
     "controller_waiting": Declared("gauge", "Objects to be looked at", ("kind",)),
     "store_operations_total": Declared("counter", "Calls of the store", ("op", "result")),
     "store_operation_duration_seconds": Declared("summary", "Time that they took", ("op",)),
+    "store_snapshot_serving": Declared(
+        "gauge", "1 while answers come from the log and the cluster was not read yet"
+    ),
+    "store_snapshot_age_seconds": Declared("gauge", "How old that is"),
+    "informer_reopened_total": Declared("counter", "Watches of the cluster opened anew", ("kind",)),
+    "events_dropped_total": Declared("counter", "Events for people that were not written"),
+    "cluster_requests_total": Declared("counter", "Requests sent to the API server"),
+    "cluster_synced": Declared("gauge", "1 while every watch of the cluster is open"),
     "store_watchers": Declared("gauge", "Open watches"),
     "store_watch_resyncs_total": Declared(
         "counter", "Watches that began with all that is there", ("kind",)

@@ -6,6 +6,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -535,6 +536,50 @@ class Reply(NamedTuple):
     there may be any number, elsewhere none."""
 
 
+class SharedTexts(msgspec.Struct, frozen=True):
+    """What a cluster keeps under one name, as a ConfigMap does: texts by key, of one version."""
+
+    version: str
+    texts: dict[str, bytes]
+
+
+class ConfigMaps(Protocol):
+    """Texts that a cluster keeps for those who run in it."""
+
+    def follow(self, namespaces: Collection[str], changed: Callable[[str, str], None]) -> None:
+        """From now on tell of what is new, changed or gone in these namespaces, as far as they can
+        be followed: (namespace, name). What is there is told once at first."""
+        ...
+
+    async def read(self, namespace: str, name: str) -> SharedTexts:
+        """As it is now. Raises: NotFound, StorageFailed."""
+        ...
+
+
+class ClusterUser(msgspec.Struct, frozen=True):
+    """Somebody whom a cluster knows, as it knows him."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, list[str]] = {}
+
+
+class ClusterReviews(Protocol):
+    """Whom a cluster knows, and what it lets them do. What it said holds for some seconds."""
+
+    async def user(self, token: str) -> ClusterUser | None:
+        """Whose token it is; None where it is nobody's, or not meant for us. Raises:
+        StorageFailed when that cannot be told."""
+        ...
+
+    async def refusal(self, user: ClusterUser, verb: str, key: Key) -> str:
+        """Why somebody may not do that with an object, a sentence; "" where he may. `verb` is the
+        cluster's: get, list, create, patch, delete. Raises: StorageFailed when that cannot be
+        told."""
+        ...
+
+
 class Neighbours(Protocol):
     """Hardware addresses of the hosts on the same links."""
 
@@ -668,8 +713,8 @@ class Exchange(Protocol):
         ...
 
     def received(self, packet: bytes) -> bool:
-        """A response with the ID of the query came, the ID set back to 0. False: it is no answer
-        to it, and the wait goes on."""
+        """A response with the ID of the query came, whatever that is. False: it is no answer to
+        it, and the wait goes on."""
         ...
 
     def failed(self, why: str) -> None:

@@ -259,8 +259,8 @@ class CacheSettings(Section, frozen=True):
     persist_interval: Annotated[timedelta, cluster("Time between dumps to disk; 0s: never")] = (
         timedelta(minutes=10)
     )
-    persist_max_age: Annotated[timedelta, cluster("Oldest dump that is loaded")] = timedelta(
-        hours=24
+    persist_max_age: Annotated[timedelta, cluster("Oldest dump that is loaded", restart=True)] = (
+        timedelta(hours=24)
     )
 
 
@@ -284,7 +284,7 @@ class ListSettings(Section, frozen=True):
     concurrency: Annotated[int, cluster("Lists fetched at once", low=1, high=64)] = 4
     startup: Annotated[
         Literal["fast", "blocking", "failOnError"],
-        cluster("Serve at once, wait for lists, or stop when one fails"),
+        cluster("Serve at once, wait for lists, or stop when one fails", restart=True),
     ] = "fast"
     allow_private: Annotated[bool, cluster("Fetch lists from private addresses too")] = False
 
@@ -369,6 +369,11 @@ class KubernetesSettings(Section, frozen=True):
     server: Annotated[str, node("URL of the API server; empty: as kubectl or the pod finds it")] = (
         ""
     )
+    kubeconfig: Annotated[
+        str,
+        node("File that says how to reach the cluster; empty: as kubectl finds it", host_only=True),
+    ] = ""
+    context: Annotated[str, node("Context of that file; empty: its current one")] = ""
     cluster_id: Annotated[
         str, node("Uid of kube-system, to know the cluster's log while its API server is away")
     ] = ""

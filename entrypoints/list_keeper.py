@@ -27,19 +27,22 @@ from kudurru.adapters.lists.jobs import (
     Fetched,
     Job,
     Request,
+    Response,
     Result,
     Text,
     Unchanged,
 )
+from kudurru.adapters.secret_files import write_private
 from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, NotFound
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.lists.matcher import Matcher, Union
 from kudurru.domain.lists.table import Table, Unusable
 from kudurru.domain.objects import Key, ref_of
-from kudurru.domain.ports import Clock, Entropy
+from kudurru.domain.ports import Clock, ConfigMaps, Entropy
 from kudurru.domain.reconcile.blocklists import (
     NEVER_FETCHED,
     Arrived,
+    ConfigMapPlace,
     Missed,
     Want,
     after,
@@ -114,6 +117,8 @@ class ListKeeper:
         self._settled = asyncio.Event()
         self._fetches: Counter[str] = Counter()
         self._builds: Counter[str] = Counter()
+        self.config_maps: ConfigMaps | None = None
+        """Where those are that sources name; None where there is no cluster."""
         self._is_leader = False  # each node fetches for itself; one writes statuses
 
     # --- starting -----------------------------------------------------------------------
@@ -209,8 +214,10 @@ class ListKeeper:
         while True:
             self._due.clear()
             now_us = self._clock.now_us()
-            self._follow_leader()
-            todo = plan(self._wants(), self._states, now_us, forced=self._forced, busy=self._busy)
+            wants = self._wants()
+            self._follow(wants)
+            self._follow_leader(wants)
+            todo = plan(wants, self._states, now_us, forced=self._forced, busy=self._busy)
             for want in todo.fetch:
                 self._busy.add(want.id)
                 self._forced.discard(want.id)
@@ -226,11 +233,16 @@ class ListKeeper:
                 async with asyncio.timeout(wait_s):
                     await self._due.wait()
 
-    def _follow_leader(self) -> None:
+    def _follow(self, wants: Iterable[Want]) -> None:
+        if self.config_maps is not None:
+            namespaces = {want.config_map.namespace for want in wants if want.config_map}
+            self.config_maps.follow(namespaces, self._config_map_changed)
+
+    def _follow_leader(self, wants: Iterable[Want]) -> None:
         """A text that the leader has and this node has not is due here too, once."""
         if self._is_leader:
             return
-        for want in self._wants():
+        for want in wants:
             told = _digest_told(self._read_status(want.list), want.title)
             if not told or self._told.get(want.id) == told:
                 continue
@@ -254,8 +266,8 @@ class ListKeeper:
             self._due.set()
 
     async def _attempt(self, want: Want, spool: Path) -> Result:
-        if want.title.startswith("configMap:"):
-            return Failed("ConfigMaps are read on Kubernetes only, and this node has none")
+        if want.config_map is not None:
+            return await self._from_cluster(want, want.config_map, spool)
         state = self._states.get(want.id, NEVER_FETCHED)
         request = Request(
             url=want.title,
@@ -269,6 +281,41 @@ class ListKeeper:
             self._options.nameservers,
         )  # fmt: skip
         return await self._run_job(job, FETCH_S + 5)
+
+    async def _from_cluster(self, want: Want, place: ConfigMapPlace, spool: Path) -> Result:
+        if self.config_maps is None:
+            return Failed("ConfigMaps are read on Kubernetes only, and this node has none")
+        state = self._states.get(want.id, NEVER_FETCHED)
+        try:
+            found = await self.config_maps.read(place.namespace, place.name)
+        except KudurruError as error:
+            return Failed(str(error))
+        if state.digest and state.etag == found.version:
+            return Unchanged()
+        if place.key and place.key not in found.texts:
+            there = ", ".join(sorted(found.texts)) or "none"
+            return Failed(f"the ConfigMap has no key {place.key!r}; there are {there}")
+        texts = [found.texts[key] for key in sorted(found.texts) if place.key in ("", key)]
+        copy = self._files.new_path()
+        try:
+            await asyncio.to_thread(write_private, copy, b"\n".join(texts))
+            request = Request(url=f"file:{copy.resolve()}", max_bytes=want.max_bytes)
+            job = Fetch(request, str(spool), want.context, bool(state.entries), FETCH_S)
+            result = await self._run_job(job, FETCH_S + 5)
+        except OSError as error:
+            return Failed(f"the disk refuses: {error.strerror}")
+        finally:
+            copy.unlink(missing_ok=True)
+        if isinstance(result, Fetched):
+            return msgspec.structs.replace(result, response=Response("new", found.version))
+        return result
+
+    def _config_map_changed(self, namespace: str, name: str) -> None:
+        place = (namespace, name)
+        self._forced |= {
+            want.id for want in self._wants() if want.config_map and want.config_map[:2] == place
+        }
+        self._due.set()
 
     async def _take_in(self, want: Want, result: Result, spool: Path) -> Arrived | Missed:
         match result:
@@ -385,7 +432,7 @@ class ListKeeper:
         if not self._is_leader:
             return
         for key, state in list(self._view.lists.items()):
-            sources = sources_status(state.spec, self._states, state.inline)
+            sources = sources_status(key, state.spec, self._states, state.inline)
             if not is_worth_writing(self._read_status(key).sources, sources):
                 continue
             entries = sum(source.entries for source in sources)
@@ -403,7 +450,7 @@ class ListKeeper:
         for key in self._view.all_keys():
             ref = ref_of(key)
             state = self._view.lists.get(key)
-            sources = sources_status(state.spec, self._states, state.inline) if state else []
+            sources = sources_status(key, state.spec, self._states, state.inline) if state else []
             found.append(
                 ListRow(
                     namespace=ref.namespace,

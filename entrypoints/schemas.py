@@ -15,6 +15,7 @@ from kudurru.adapters.kubernetes.rbac import FEATURES, manifests
 from kudurru.domain.kinds.meta import API_VERSION, ObjectMeta
 from kudurru.domain.kinds.registry import KINDS, Kind
 from kudurru.domain.settings_docs import settings_reference, settings_schema
+from kudurru.entrypoints import dashboards
 from kudurru.entrypoints.cli.main import COMMANDS, command_of
 from kudurru.entrypoints.rest import openapi
 from kudurru.entrypoints.rest.app import all_routes
@@ -44,6 +45,9 @@ def generated() -> dict[str, str]:
     files["schemas/openapi.json"] = _text(openapi.document(all_routes()))
     files["docs/reference/settings.md"] = settings_reference()
     files["docs/reference/commands.md"] = commands_reference()
+    files["docs/reference/metrics.md"] = dashboards.metrics_reference()
+    files["deploy/grafana/kudurru.json"] = dashboards.dashboard()
+    files["deploy/alerts/kudurru.yaml"] = dashboards.alert_rules()
     return files
 
 

@@ -9,6 +9,7 @@ from kudurru.domain.settings import (
     AclSettings,
     BlockingSettings,
     CacheSettings,
+    KubernetesSettings,
     QuerylogSettings,
     RatelimitSettings,
     ResolverSettings,
@@ -52,3 +53,4 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_interval_s: float = 0.0  # 0: only when it stops
     secrets_key: str = ""
     tsig: TsigSettings = TsigSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()

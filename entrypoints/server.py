@@ -131,9 +131,11 @@ class Server:
     def _runner(self, parts: Parts, front: Front) -> Runner:
         """What runs while the server does. Ended in reverse, so the writer is there for all."""
         node, writer = parts.node, parts.writer
-        elector = node.log.elector(ROLE) if node.log.is_shared else None
+        elector, cluster = node.log.elector(ROLE) if node.log.is_shared else None, parts.cluster
         if isinstance(elector, NamesLeader):
             elector.node_name = self._options.node_name
+        if cluster is not None:
+            elector = cluster.elector(ROLE, elector)
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
         front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
@@ -145,7 +147,10 @@ class Server:
         runner.add("stamps", partial(keep_stamped, writer, node, self._options.coalesce_s))
         runner.add("notifies", parts.notifier.run)
         runner.add("notifies: status", parts.notifier.run_reports, leader_only=True)
-        parts.inbound.add_to(runner)
+        parts.inbound.add_to(runner, leader_only=cluster is None or not cluster.owns)
+        if cluster is not None:
+            front.metrics.add(cluster.samples)
+            cluster.add_to(runner)
         if parts.old_rows is not None:
             runner.add("prune", partial(self._prune, parts.old_rows), leader_only=True)
         checkpointer = parts.checkpointer
@@ -182,6 +187,10 @@ class Server:
         await self._unless_stopped(parts.lists.settle())
         if self._front is not None:
             await self._front.api.open(operate)
+        cluster = parts.cluster
+        if cluster is not None and cluster.owns and not cluster.has_log:
+            # It knows of no zone, and to say that there is none would be wrong.
+            await self._unless_stopped(cluster.until_synced())
         self._readiness.synced.set()
         self._write_pid_file(stack)
         if parts.checkpointer is not None and parts.checkpointer.is_new_key:
@@ -225,6 +234,10 @@ class Server:
         stack.enter_context(DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us()))
         node = self._open_node(directory, stack)
         parts = self._parts = open_parts(self._options, directory, node, self._live, stack)
+        if parts.cluster is not None:
+            parts.cluster.on_change = self.invalidate
+            self._readiness.add_obstacles(parts.cluster.why_not)
+            self._readiness.add_warnings(parts.cluster.warnings)
         return parts
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:

@@ -33,6 +33,7 @@ from kudurru.domain.object_store import DEFAULT_MANAGER
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Entropy
 from kudurru.domain.secrets import SALT_SIZE, digest_of, matches
+from kudurru.entrypoints.keyring import check_kept_here
 from kudurru.entrypoints.wiring import Change, Node
 
 TOKENS_MAX = 1_000
@@ -288,10 +289,12 @@ class Tokens:
         return Change(commands=(command,), who=who, secrets=(secret,)), new
 
     def revocation(self, name: str, who: Who) -> Change:
-        """The change that takes a token away, hash and all. Raises: NotFound."""
+        """The change that takes a token away, hash and all. Raises: NotFound; Conflict for one
+        that a cluster keeps."""
         key = _key(name)
         if self._node.objects.entry(key) is None:
             raise NotFound(f"there is no token {name!r}")
+        check_kept_here(self._node, key)
         return Change(commands=(Delete(key=key),), who=who, secrets=(SecretWrite(key, None),))
 
     # --- the first one ------------------------------------------------------------------

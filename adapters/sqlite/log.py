@@ -215,14 +215,10 @@ class SQLiteEventLog(RecordedLog):
         self._edge = edge
         if upkeep is not None:
             self.epoch = upkeep.epoch or self.epoch
-            self._empty_wal()
+            # What was taken away is durable, and its octets are still in the -wal file.
+            with self._write_lock:
+                _empty_wal(self._writer)
         return [row.event for row in sealed]
-
-    def _empty_wal(self) -> None:
-        """What was taken away is durable; its octets are in the -wal file until that is begun
-        anew, which waits for readers and so may have to wait for the next time."""
-        with self._write_lock, suppress(sqlite3.Error):
-            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _grow_tree(self, db: sqlite3.Connection, head: LogHead, leaves: list[bytes]) -> Edge:
         """The edge of the tree with these leaves after `head`, tiles stored. Where another process
@@ -252,8 +248,10 @@ class SQLiteEventLog(RecordedLog):
             try:
                 db.execute("BEGIN IMMEDIATE")
                 yield db
-            except BaseException:
+            except BaseException as error:
                 _roll_back(db)
+                if primary_code(error) == sqlite3.SQLITE_FULL:
+                    _empty_wal(db)  # or what was refused would go on filling the disk
                 raise
             try:
                 db.execute("COMMIT")
@@ -266,7 +264,10 @@ class SQLiteEventLog(RecordedLog):
         knows what is durable: appending stops, and opening the log again reads what is.
         Raises: StorageBroken."""
         _roll_back(self._writer)
-        if primary_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+        if primary_code(error) == sqlite3.SQLITE_FULL:
+            _empty_wal(self._writer)
+            return
+        if primary_code(error) == sqlite3.SQLITE_BUSY:
             return
         why = str(error) or type(error).__name__
         self._refusal = (
@@ -537,6 +538,13 @@ def _roll_back(db: sqlite3.Connection) -> None:
     with suppress(sqlite3.Error):
         if db.in_transaction:
             db.execute("ROLLBACK")
+
+
+def _empty_wal(db: sqlite3.Connection) -> None:
+    """Begin the -wal file anew, cut to nothing. That waits for readers, and so may have to wait
+    for the next time."""
+    with suppress(sqlite3.Error):
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _prepare(

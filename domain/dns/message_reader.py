@@ -4,7 +4,6 @@ Names in rdata come out uncompressed for the types that may hold compressed ones
 section 4); rdata of a type that is known is well formed, of any other it is octets.
 """
 
-from collections.abc import Callable
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import msgspec
 
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.dns.names import BadName, Name
+from kudurru.domain.dns.rdata_names import find_names, plain_rdata
 from kudurru.domain.dns.record_types import AAAA, A, BadRecord, type_to_text
 
 HEADER_SIZE = 12
@@ -99,7 +99,7 @@ def _record(octets: bytes, at: int) -> tuple[Record, int]:
     ttl = 0 if ttl > TTL_MAX and not record_types.is_meta_type(rtype) else ttl
     try:
         rdata = _rdata(octets, at, end, rtype)
-    except (BadRecord, BadName) as error:
+    except (BadRecord, BadName, IndexError) as error:
         where = f"{type_to_text(rtype)} of {names.to_text(owner)}"
         raise BadMessage(f"{where}: {error}") from None
     return Record(owner, rtype, rclass, ttl, rdata), end
@@ -113,53 +113,8 @@ def _rdata(octets: bytes, at: int, end: int, rtype: int) -> bytes:
         return rdata
     if (rtype == A and len(rdata) == 4) or (rtype == AAAA and len(rdata) == 16):
         return rdata
-    where = _NAMES.get(rtype)
-    if where is not None:
-        rdata = _uncompressed(octets, at, end, *where(octets, at))
+    found = find_names(octets, at, end, rtype)
+    if found is not None:
+        rdata = plain_rdata(octets, at, end, found)
     records.check_rdata(rtype, rdata)
     return rdata
-
-
-def _uncompressed(octets: bytes, at: int, end: int, before: int, count: int) -> bytes:
-    parts = [octets[at : at + before]]
-    at += before
-    for _ in range(count):
-        if at >= end:
-            raise BadRecord("a name is missing")
-        name, at = names.from_wire(octets, at)
-        parts.append(name)
-    if at > end:
-        raise BadRecord("a name is cut short")
-    parts.append(octets[at:end])
-    return records.bounded(b"".join(parts))
-
-
-_Where = Callable[[bytes, int], tuple[int, int]]
-"""(message, start of rdata) to octets before the first name, and how many names follow."""
-
-
-def _fixed(before: int, count: int) -> _Where:
-    return lambda _octets, _at: (before, count)
-
-
-def _naptr(octets: bytes, at: int) -> tuple[int, int]:
-    before = 4
-    for _ in range(3):
-        where = at + before
-        before += 1 + (octets[where] if where < len(octets) else 0)
-    return before, 1
-
-
-_NAMES: dict[int, _Where] = {
-    record_types.type_from_text(mnemonic): where
-    for where, mnemonics in (
-        (_fixed(0, 1), "NS MD MF CNAME MB MG MR PTR DNAME NXT"),
-        (_fixed(0, 2), "SOA MINFO RP"),
-        (_fixed(2, 1), "MX AFSDB RT KX"),
-        (_fixed(2, 2), "PX"),
-        (_fixed(6, 1), "SRV"),
-        (_fixed(18, 1), "SIG RRSIG"),
-        (_naptr, "NAPTR"),
-    )
-    for mnemonic in mnemonics.split()
-}

@@ -8,6 +8,7 @@ case. OPT is between two hops and is never kept (RFC 6891 section 6.1.1).
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
 from typing import Literal
@@ -28,6 +29,7 @@ from kudurru.domain.dns.messages import (
     RA,
     RD,
     TC,
+    TCP_MAX,
     Query,
     find_option,
     opt_record,
@@ -35,6 +37,7 @@ from kudurru.domain.dns.messages import (
     padded_options,
 )
 from kudurru.domain.dns.names import BadName, Name
+from kudurru.domain.dns.rdata_names import Found, find_names, plain_rdata
 from kudurru.domain.dns.record_types import (
     AAAA,
     ANY,
@@ -42,19 +45,17 @@ from kudurru.domain.dns.record_types import (
     DNAME,
     DS,
     HTTPS,
-    MX,
     NS,
     NSEC,
     NSEC3,
     OPT,
-    PTR,
     RRSIG,
     SOA,
-    SRV,
     SVCB,
     TXT,
     A,
 )
+from kudurru.domain.dns.records import RDATA_MAX
 from kudurru.domain.dns.zone_tree import QUESTION_POINTER
 
 TTL_MAX_S = 0x7FFF_FFFF
@@ -70,12 +71,8 @@ _HEADER = Layout("!HHHHHH")
 _RR_FIXED = Layout("!HHIH")
 _OPT = Layout("!BHHBBHH")
 
-_NAMES_AT = {
-    NS: (0, 1), CNAME: (0, 1), PTR: (0, 1), DNAME: (0, 1), MX: (2, 1), SOA: (0, 2), SRV: (6, 1),
-}  # fmt: skip
-"""Offset of the first name in rdata that may be compressed, and how many there are."""
 _SIZES = {A: 4, AAAA: 16}
-_SERVICES = frozenset({SVCB, HTTPS})
+SERVICES = frozenset({SVCB, HTTPS})
 _PROOFS = frozenset({NSEC, NSEC3, RRSIG})
 
 _QUESTIONLESS = frozenset({FORMERR, SERVFAIL, NOTIMP, REFUSED})
@@ -260,7 +257,7 @@ class _Record(msgspec.Struct, gc=False):
     start: int  # of the owner
     fixed_at: int  # of the type
     end: int
-    names: list[bytes]  # in rdata, as written
+    found: Found | None  # names in rdata, as written
 
 
 _NO_NAME = b"\xff" * HEADER_SIZE
@@ -281,13 +278,13 @@ class _Reader:
         self.opt: bytes | None = None
         self.rcode = self.flags & 0xF
         self.opt_at = 0
-        self.has_dropped = False
+        self.must_rewrite = False
 
     def read(self, is_trusted: bool) -> Message:
         if self.flags & TC:
             raise Malformed("it is truncated")
         kept = self._kept(self.records())
-        if self.has_dropped:
+        if self.must_rewrite:
             body, ttls_at = self._rebuilt(kept)
         else:
             end = self.opt_at or len(self.packet)
@@ -334,13 +331,11 @@ class _Reader:
                 if rtype == OPT:
                     self._take_opt(section, start, end, ttl)
                 else:
-                    targets = self._names(rtype, at + 10, end)
-                    found.append(
-                        _Record(section, owner, rtype, rclass, ttl, start, at, end, targets)
-                    )
+                    inner = self._names(rtype, at + 10, end)
+                    found.append(_Record(section, owner, rtype, rclass, ttl, start, at, end, inner))
                 at = end
         if self.opt_at and self.opt_end != at:
-            self.has_dropped = True  # it stands between others
+            self.must_rewrite = True  # it stands between others
         if at != len(packet):
             raise Malformed("octets after the last record")
         return found
@@ -352,33 +347,15 @@ class _Reader:
         self.opt_at, self.opt_end = start, end
         self.rcode |= ttl >> 24 << 4
 
-    def _names(self, rtype: int, at: int, end: int) -> list[bytes]:
-        """Names in rdata, checked as far as they matter to us."""
+    def _names(self, rtype: int, at: int, end: int) -> Found | None:
+        """Names in rdata, which is checked as far as it matters to us."""
         size = _SIZES.get(rtype)
         if size is not None and end - at != size:
             raise Malformed(f"an address of {end - at} octets")
-        layout = _NAMES_AT.get(rtype)
-        if layout is None:
-            return [self._service(at, end)] if rtype in _SERVICES else []
-        skipped, count = layout
-        found: list[bytes] = []
-        at += skipped
-        for _ in range(count):
-            name, at = names.from_wire(self.packet, at)
-            found.append(name)
-        if at + (20 if rtype == SOA else 0) != end:
-            raise Malformed("rdata is longer or shorter than its fields")
+        found = find_names(self.packet, at, end, rtype)
+        if found is not None and not found.may_be_sent:
+            self.must_rewrite = True
         return found
-
-    def _service(self, at: int, end: int) -> bytes:
-        """Target of SVCB and HTTPS, which is never compressed (RFC 9460 section 2.2): a pointer
-        would lead elsewhere in an answer of ours."""
-        name, after = names.from_wire(self.packet, at + 2)
-        if after > end:
-            raise Malformed("rdata is shorter than its fields")
-        if after - at - 2 != len(name):
-            raise Malformed("the target of a service is compressed")
-        return name
 
     def _extended_error(self) -> int | None:
         """Its code. The text may hold anything and is not given on."""
@@ -399,14 +376,19 @@ class _Reader:
         count, found = len(found), [record for record in found if record.rclass == rclass]
         chain = self.chain(found)
         kept = [record for record in found if record.section < 2 and self._fits(record, chain)]
-        hosts = {name.lower() for record in kept for name in record.names}
+        hosts = {
+            name.lower()
+            for record in kept
+            if record.found is not None and record.rtype not in _PROOFS
+            for name in record.found.names
+        }
         kept += [
             record
             for record in found
             if record.section == 2 and record.owner in hosts and record.rtype in (A, AAAA, RRSIG)
         ]
         if len(kept) != count:
-            self.has_dropped = True
+            self.must_rewrite = True
         return kept
 
     def chain(self, found: list[_Record]) -> set[bytes]:
@@ -414,10 +396,11 @@ class _Reader:
         aliases: dict[bytes, bytes] = {}
         dnames: dict[bytes, bytes] = {}
         for record in found:
-            if record.section == 0 and record.rtype == CNAME:
-                aliases.setdefault(record.owner, record.names[0].lower())
-            elif record.section == 0 and record.rtype == DNAME:
-                dnames.setdefault(record.owner, record.names[0].lower())
+            if record.section or record.rtype not in (CNAME, DNAME):
+                continue
+            assert record.found is not None, "an alias has a target"
+            known = aliases if record.rtype == CNAME else dnames
+            known.setdefault(record.owner, record.found.names[0].lower())
         name = self.qname
         chain = {name}
         for _ in range(CHAIN_MAX if aliases or dnames else 0):
@@ -487,16 +470,16 @@ class _Reader:
             parts += (owner, fixed, len(rdata).to_bytes(2, "big"), rdata)
             ttls_at.append(size + len(owner) + 4)
             size += len(owner) + 10 + len(rdata)
+            if size > TCP_MAX:
+                raise Malformed("with names in full it is larger than a message")
         return b"".join(parts), tuple(ttls_at)
 
     def plain_rdata(self, record: _Record) -> bytes:
-        """Rdata with its names in full."""
-        rdata = self.packet[record.fixed_at + 10 : record.end]
-        layout = _NAMES_AT.get(record.rtype)
-        if layout is None:
-            return rdata
-        tail = rdata[-20:] if record.rtype == SOA else b""
-        return rdata[: layout[0]] + b"".join(record.names) + tail
+        """Rdata with its names in full. Raises Malformed where it is then too long for a record."""
+        rdata = plain_rdata(self.packet, record.fixed_at + 10, record.end, record.found)
+        if len(rdata) > RDATA_MAX:
+            raise Malformed(f"rdata of {len(rdata)} octets with its names in full")
+        return rdata
 
 
 def _is_above(ancestor: bytes, name: bytes) -> bool:
@@ -575,7 +558,7 @@ def hints_of(message: Message) -> list[bytes]:
     found: list[bytes] = []
     body = message.body
     for at in message.ttls_at[: message.counts[0]]:
-        if body[at - 4] << 8 | body[at - 3] not in _SERVICES:
+        if body[at - 4] << 8 | body[at - 3] not in SERVICES:
             continue
         rdata = body[at + 6 : at + 6 + (body[at + 4] << 8 | body[at + 5])]
         end = 2  # of the target
@@ -661,28 +644,19 @@ def dangling_alias(question: bytes, message: Message) -> Name | None:
 
 def joined(first: Message, target: bytes, second: Message, age_s: int) -> Message:
     """An answer that ends in an alias, and that to the question for its target: names of the
-    second in full, for its pointers would point into the wrong question."""
-    head = _HEADER.pack(0, 0, 1, *second.counts)
-    reader = _Reader(target, head + target + second.body)
-    records = [record for record in reader.records() if record.section < 2]
+    second in full, for its pointers would point into the wrong question. Raises Malformed where
+    that is larger than a message."""
     last = first.ttls_at[first.counts[0] - 1]
     size = last + 6 + int.from_bytes(first.body[last + 4 : last + 6], "big")
     ttls_at = list(first.ttls_at[: first.counts[0]])
     ttl_s = min(int.from_bytes(first.body[at : at + 4], "big") for at in ttls_at)
-    parts = [first.body[:size]]
-    for record in records:
-        rdata = reader.plain_rdata(record)
-        ttl = max(0, record.ttl - age_s)
-        fixed = _RR_FIXED.pack(record.rtype, record.rclass, ttl, len(rdata))
-        ttls_at.append(size + len(record.owner) + 4)
-        parts += (record.owner, fixed, rdata)
-        size += len(record.owner) + len(fixed) + len(rdata)
+    records, places = _in_full(target, second, age_s, size)
     left_s = None if second.ttl_s is None else max(0, min(ttl_s, second.ttl_s - age_s))
     return Message(
         second.rcode,
         (first.counts[0] + second.counts[0], second.counts[1], 0),
-        b"".join(parts),
-        tuple(ttls_at),
+        first.body[:size] + records,
+        (*ttls_at, *places),
         left_s,
         second.is_negative,
         extended_error=second.extended_error,
@@ -692,28 +666,40 @@ def joined(first: Message, target: bytes, second: Message, age_s: int) -> Messag
 def behind_alias(alias: bytes, question: bytes, message: Message, age_s: int) -> Message:
     """A message that begins with an alias of ours (a record whose owner is a pointer to the asked
     question) and goes on with the answer to another question, that of its target: names in full,
-    for its pointers would point into the wrong question. TTLs are as old as `age_s`."""
-    head = _HEADER.pack(0, 0, 1, *message.counts)
-    reader = _Reader(question, head + question + message.body)
-    records = [record for record in reader.records() if record.section < 2]
-    parts, ttls_at, size = [alias], [6], len(alias)
-    for record in records:
-        ttl = max(0, record.ttl - age_s)
-        rdata = reader.plain_rdata(record)
-        fixed = _RR_FIXED.pack(record.rtype, record.rclass, ttl, len(rdata))
-        ttls_at.append(size + len(record.owner) + 4)
-        parts += (record.owner, fixed, rdata)
-        size += len(record.owner) + len(fixed) + len(rdata)
+    for its pointers would point into the wrong question. TTLs are as old as `age_s`. Raises
+    Malformed where that is larger than a message."""
+    records, places = _in_full(question, message, age_s, len(alias))
     an, ns, _ = message.counts
     return Message(
         message.rcode,
         (an + 1, ns, 0),
-        b"".join(parts),
-        tuple(ttls_at),
+        alias + records,
+        (6, *places),
         message.ttl_s,
         message.is_negative,
         extended_error=message.extended_error,
     )
+
+
+def _in_full(question: bytes, message: Message, age_s: int, at: int) -> tuple[bytes, list[int]]:
+    """Answer and authority of a message as octets that may stand anywhere, and the places of their
+    TTLs where they begin at `at`."""
+    head = _HEADER.pack(0, 0, 1, *message.counts)
+    reader = _Reader(question, head + question + message.body)
+    parts: list[bytes] = []
+    ttls_at: list[int] = []
+    for record in reader.records():
+        if record.section == 2:
+            break
+        rdata = reader.plain_rdata(record)
+        ttl = max(0, record.ttl - age_s)
+        fixed = _RR_FIXED.pack(record.rtype, record.rclass, ttl, len(rdata))
+        ttls_at.append(at + len(record.owner) + 4)
+        parts += (record.owner, fixed, rdata)
+        at += len(record.owner) + len(fixed) + len(rdata)
+        if at > TCP_MAX:
+            raise Malformed("with names in full it is larger than a message")
+    return b"".join(parts), ttls_at
 
 
 # Asking
@@ -730,6 +716,9 @@ def mixed(name: bytes, chance: int) -> bytes:
     return (int.from_bytes(name, "big") ^ letters & chance).to_bytes(size, "big")
 
 
+QUERIES_REMEMBERED = 256
+"""Kinds of queries: a few flags, and the cookies of upstreams or lengths of padding."""
+
 PADDING_BLOCK = 128
 """Queries over encrypted transports are padded to a multiple of it (RFC 8467 section 4.1)."""
 
@@ -745,11 +734,20 @@ def build_query(
 ) -> bytes:
     """A query with ID 0. `flags` are of RD, CD and AD; `udp_size` None leaves EDNS out. `options`
     are of EDNS; where queries are padded to a `block` there are none."""
-    if udp_size is None:
-        return _HEADER.pack(0, flags, 1, 0, 0, 0) + question
-    if block:
+    if block and udp_size is not None:
         size = HEADER_SIZE + len(question) + 11 + 4
         options = pack_option(PADDING, bytes(-size % block))
+    head, tail = _around_question(flags, udp_size, is_dnssec_ok, options)
+    return head + question + tail
+
+
+@lru_cache(QUERIES_REMEMBERED)
+def _around_question(
+    flags: int, udp_size: int | None, is_dnssec_ok: bool, options: bytes
+) -> tuple[bytes, bytes]:
+    """The octets before and behind the question of a query."""
+    if udp_size is None:
+        return _HEADER.pack(0, flags, 1, 0, 0, 0), b""
     dnssec = 0x8000 if is_dnssec_ok else 0
     opt = _OPT.pack(0, OPT, udp_size, 0, EDNS_VERSION, dnssec, len(options))
-    return _HEADER.pack(0, flags, 1, 0, 0, 1) + question + opt + options
+    return _HEADER.pack(0, flags, 1, 0, 0, 1), opt + options

@@ -29,6 +29,11 @@ app = command_app()
 FILES_WANTED = 16_384
 
 
+class Owner(StrEnum):
+    cluster = "cluster"
+    log = "log"
+
+
 class Engine(StrEnum):
     auto = "auto"
     native = "native"
@@ -73,6 +78,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    kubernetes: Annotated[
+        Owner | None,
+        typer.Option(
+            "--kubernetes",
+            help="Work with the cluster that kubectl would talk to; who owns the objects.",
+            show_default=False,
+        ),
+    ] = None,
     engine: Annotated[Engine, typer.Option("--engine", help="What answers queries.")] = Engine.auto,
     demo: Annotated[bool, typer.Option("--demo", help="Add the zone demo.example once.")] = False,
     strict: Annotated[
@@ -97,6 +110,9 @@ def serve(
     ):
         if value is not None:
             flags[key] = (flag, value)
+    if kubernetes is not None:
+        flags["kubernetes.enabled"] = ("--kubernetes", True)
+        flags["kubernetes.owner"] = ("--kubernetes", kubernetes.value)
     live = LiveSettings(Sources(config, os.environ, flags), SystemClock())
     run(live, with_demo=demo, strict=strict, pid_file=pid_file)
 
@@ -171,6 +187,7 @@ def serve_options(
         snapshot_interval_s=settings.snapshots.interval.total_seconds(),
         secrets_key=settings.node.secrets_key,
         tsig=settings.tsig,
+        kubernetes=settings.kubernetes,
     )
 
 

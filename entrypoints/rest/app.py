@@ -5,9 +5,10 @@ limits, then the route itself. What is refused for lack of a right, and who came
 access log; refusals of any kind have one shape.
 """
 
-import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -44,7 +45,6 @@ from kudurru.entrypoints.tokens import NotLetIn, Principal
 IN_FLIGHT_MAX = 100
 """Requests of one token that are being answered."""
 
-ANSWER_S = 30.0
 OPENAPI = f"{PREFIX}/openapi.json"
 DOCS = "/api/docs"
 
@@ -124,6 +124,8 @@ class RestApp:
             _check_no_body(request)
         else:
             check_type(request, route.body_types)
+        if route.is_endless:
+            request.limit_s = math.inf
         return _Admitted(principal, route, names, params)
 
     def _opened(self) -> Context:
@@ -153,10 +155,8 @@ class RestApp:
             answer = await self._answer(request)
         except KudurruError as error:
             answer = reply_to(error)
-        if isinstance(answer, Response):
-            self.requests[answer.code] += 1
-        else:
-            self.requests[200] += 1
+        if not request.is_overdue:  # or it was counted as such
+            self.requests[answer.code if isinstance(answer, Response) else 200] += 1
         return answer
 
     async def _answer(self, request: Request) -> Answer:
@@ -172,7 +172,12 @@ class RestApp:
         if self._in_flight[name] >= IN_FLIGHT_MAX:
             raise TooMany(f"{IN_FLIGHT_MAX} requests of this token are under way; try again")
         self._in_flight[name] += 1
-        return await self._carried_out(request, admitted, context)
+        try:
+            return await self._carried_out(request, admitted, context)
+        finally:
+            self._in_flight[name] -= 1
+            if not self._in_flight[name]:
+                del self._in_flight[name]
 
     def _check_still_counts(self, request: Request, admitted: _Admitted, context: Context) -> None:
         """Between a head and its body, or the answers before it, a token may have been revoked.
@@ -191,15 +196,7 @@ class RestApp:
         )
         route = admitted.route
         try:
-            # It goes on where the client goes away: half of it would be worse.
-            doing = asyncio.ensure_future(route.handler(call))
-            doing.add_done_callback(lambda done: self._done(call.principal.name, done))
-            limit = None if route.is_endless else ANSWER_S
-            async with asyncio.timeout(limit):
-                found = await asyncio.shield(doing)
-        except TimeoutError:
-            fault = f"not done within {ANSWER_S:.0f} s; see with `kudurru history` what came of it"
-            raise Busy(fault) from None
+            found = await route.handler(call)
         except Forbidden:
             context.access.denied(call.principal.name, request.peer, "scope", route.right)
             raise
@@ -207,13 +204,12 @@ class RestApp:
             return found
         return Reply(code=route.code, body=encoded(found))
 
-    def _done(self, name: str, done: "asyncio.Future[Any]") -> None:
-        """Only now: whoever goes away has it under way all the same."""
-        self._in_flight[name] -= 1
-        if not self._in_flight[name]:
-            del self._in_flight[name]
-        if not done.cancelled():
-            done.exception()  # nobody may be left to hear of it
+    def overdue(self, request: Request) -> Response:
+        self.requests[503] += 1
+        fault = (
+            f"not done within {request.limit_s:.0f} s; see with `kudurru history` what came of it"
+        )
+        return reply_to(Busy(fault))
 
     def _page(self, path: str) -> Reply:
         """OpenAPI, and the page that shows it: made once."""
@@ -249,7 +245,7 @@ def _check_no_body(request: Request) -> None:
 def _check_no_secret(request: Request) -> None:
     """A URL is in logs, histories and Referer headers. Raises: BadRequest, which does not repeat
     it."""
-    for pair in request.query.split("&"):
+    for pair in request.query.split("&") if request.query else ():
         name = unquoted(pair.partition("=")[0], "query").lower()
         if name in SECRETS_IN_URLS:
             fault = "a token in a URL: it counts as told to everybody, so revoke it; send a header"
@@ -269,6 +265,7 @@ def _is_of_neighbour(origin: str, host: str) -> bool:
     return page.hostname == asked.hostname and (page.port or usual) != (asked.port or usual)
 
 
+@lru_cache(256)  # clients have few names for us, and most send the same one again and again
 def _host_of(url: str) -> str | None:
     try:
         parts = urlsplit(url)

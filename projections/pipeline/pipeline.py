@@ -36,7 +36,7 @@ from kudurru.domain.dns.messages import (
     truncated,
 )
 from kudurru.domain.dns.record_types import AXFR, CNAME, IXFR, type_label
-from kudurru.domain.dns.responses import Resolved, behind_alias, compose_resolved
+from kudurru.domain.dns.responses import Malformed, Resolved, behind_alias, compose_resolved
 from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import ZoneSet, alias_of
 from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
@@ -107,10 +107,10 @@ class Resolver(Protocol):
         ...
 
     def resolve(
-        self, query: Query, client: str, route: Route | None = None
+        self, query: Query, client: str, now_us: int, route: Route | None = None
     ) -> Resolved | Later[Resolved] | None:
         """The answer, at once or within some seconds; None: not for this client. `client` is an
-        address in text, `route` where a policy sends its questions."""
+        address in text, `now_us` monotonic, `route` where a policy sends its questions."""
         ...
 
 
@@ -408,7 +408,8 @@ class Pipeline:
         route = self._route_of(named) if named else None
         if self._resolver is None or (route is None and not self._resolver.is_on):
             return self._for(decision, NOT_OURS)
-        return self._resolver.resolve(query, course.client, route) or NOT_FOR_YOU
+        found = self._resolver.resolve(query, course.client, course.started_us, route)
+        return found or NOT_FOR_YOU
 
     def _guarded(
         self, change: Callable[[Answer | Resolved], Answer | Resolved], found: Answer | Resolved
@@ -457,7 +458,10 @@ class Pipeline:
         if not isinstance(found, Resolved):
             # Nobody is there to ask: the client may follow the alias by itself.
             return msgspec.structs.replace(answer, is_lasting=False)
-        message = behind_alias(answer.answer[0].wire, question, found.message, found.age_s)
+        try:
+            message = behind_alias(answer.answer[0].wire, question, found.message, found.age_s)
+        except Malformed:  # it would be larger than a message
+            return msgspec.structs.replace(answer, is_lasting=False)
         return msgspec.structs.replace(found, message=message, age_s=0)
 
     def _for(self, decision: Decision, answer: Answer) -> Answer:

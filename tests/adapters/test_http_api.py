@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import ssl
 import tempfile
 import tracemalloc
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from kudurru.adapters.http_api import (
+    ANSWER_S,
     BUFFERED_MAX,
     HEADERS_COUNT_MAX,
     PIPELINED_MAX,
@@ -70,6 +72,9 @@ class Echo:
     def admit(self, request: Request) -> Response | None:
         self.admitted += 1
         return failure(401, "who?" * self.loudness) if "x-nobody" in request.headers else None
+
+    def overdue(self, request: Request) -> Response:
+        return failure(503, f"later than {request.limit_s:.0f} s")
 
     async def answer(self, request: Request) -> Response | Stream:
         self.seen.append(request.path)
@@ -471,7 +476,7 @@ def connection_expires(server: ApiServer) -> None:
 def test_a_client_that_says_nothing_is_cut_off_and_one_that_waits_is_not() -> None:
     async def asked() -> list[bytes]:
         app = Echo()
-        async with serving(app) as server:
+        async with serving(app, limits=ApiLimits(request_s=ANSWER_S / 2)) as server:
             idle, idle_writer = await opened(server)
             waiting, writer = await opened(server)
             writer.write(request("/wait"))
@@ -487,6 +492,98 @@ def test_a_client_that_says_nothing_is_cut_off_and_one_that_waits_is_not() -> No
             return found
 
     assert [codes(answer) for answer in asyncio.run(asked())] == [[200]]
+
+
+def test_who_waits_too_long_is_told_so_and_what_was_asked_for_goes_on() -> None:
+    async def asked() -> tuple[bytes, bool, int]:
+        app = Echo()
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            writer.write(request("/wait"))
+            await until(lambda: app.seen == ["/wait"])
+            (connection,) = server.connections
+            answering = connection._task
+            server.connections.expire(asyncio.get_running_loop().time() + ANSWER_S)
+            answer = await reader.read()
+            writer.close()
+            app.gate.set()
+            assert answering is not None
+            await answering
+            return answer, answering.cancelled(), server.exceptions
+
+    answer, is_cancelled, exceptions = asyncio.run(asked())
+    assert codes(answer) == [503]
+    assert b"later than 30 s" in answer
+    assert (is_cancelled, exceptions) == (False, 0)
+
+
+def test_what_takes_as_long_as_it_takes_is_waited_for() -> None:
+    class Endless(Echo):
+        def admit(self, request: Request) -> Response | None:
+            request.limit_s = math.inf
+            return None
+
+    async def asked() -> bytes:
+        app = Endless()
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            writer.write(request("/wait"))
+            await until(lambda: app.seen == ["/wait"])
+            server.connections.expire(asyncio.get_running_loop().time() + 86_400)
+            app.gate.set()
+            answer = await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            return answer
+
+    assert codes(asyncio.run(asked())) == [200]
+
+
+def test_a_client_that_goes_away_takes_nothing_back() -> None:
+    async def asked() -> bool:
+        app = Echo()
+        async with serving(app) as server:
+            _, writer = await opened(server)
+            writer.write(request("/wait"))
+            await until(lambda: app.seen == ["/wait"])
+            (connection,) = server.connections
+            answering = connection._task
+            writer.close()
+            await until(lambda: not len(server.connections))
+            app.gate.set()
+            assert answering is not None
+            await answering
+            return answering.cancelled()
+
+    assert not asyncio.run(asked())
+
+
+def test_a_client_that_left_before_its_stream_began_gets_none() -> None:
+    async def asked() -> None:
+        app = Late()
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            writer.write(request("/wait"))
+            await until(lambda: app.seen == ["/wait"])
+            if writer.can_write_eof():
+                writer.write_eof()  # half of it: its end is told, and it would still read
+            else:
+                writer.close()  # asyncio ends TLS as a whole
+            (connection,) = server.connections
+            await until(lambda: connection._is_closing)
+            app.gate.set()
+            assert await reader.read() == b""
+            writer.close()
+
+    class Late(Echo):
+        async def answer(self, request: Request) -> Response | Stream:
+            await super().answer(request)
+            return Stream("text/plain", self.endless())
+
+        async def endless(self) -> AsyncIterator[bytes]:
+            yield b""
+            await asyncio.Event().wait()
+
+    asyncio.run(asked())
 
 
 def test_the_octets_that_bodies_hold_are_counted_and_given_back() -> None:

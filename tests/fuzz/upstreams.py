@@ -4,13 +4,15 @@ import contextlib
 from collections.abc import Callable
 
 from kudurru.domain.dns.messages import TCP_MAX, Query, parse_query
-from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.names import Name, from_text
 from kudurru.domain.dns.responses import (
     TTL_MAX_S,
     Malformed,
+    Message,
     Resolved,
     _read_simple,
     _Reader,
+    behind_alias,
     compose_resolved,
     is_answer_but_for_letters,
     is_answer_to,
@@ -57,6 +59,29 @@ def check(question: bytes, packet: bytes) -> None:
         assert int.from_bytes(again.body[at : at + 4], "big") <= TTL_MAX_S
     aged = Resolved(message, "cache", age_s=60)
     assert len(compose_resolved(asked(question), aged, TCP_MAX)) <= TCP_MAX
+    check_behind_alias(question, message)
+
+
+FAR = from_text("a.name.of.another.length.example.")
+
+
+def check_behind_alias(question: bytes, message: Message) -> None:
+    """Records say the same where they stand behind an alias, in another message."""
+    target = question[:-4]
+    alias = b"\xc0\x0c\0\5\0\1\0\0\0\1" + len(target).to_bytes(2, "big") + target
+    try:
+        moved = behind_alias(alias, question, message, 0)
+    except Malformed:
+        return  # larger than a message
+    before, after = said(question, message), said(FAR + question[-4:], moved)
+    assert after[1:] == [record for record in before if record[0] < 2]
+
+
+def said(question: bytes, message: Message) -> list[tuple[int, bytes, int, bytes]]:
+    """Section, owner, type and data in full of each record."""
+    head = b"\0\0\x81\x80\0\1" + b"".join(n.to_bytes(2, "big") for n in message.counts)
+    reader = _Reader(question, head + question + message.body)
+    return [(r.section, r.owner, r.rtype, reader.plain_rdata(r)) for r in reader.records()]
 
 
 def asked(question: bytes) -> Query:

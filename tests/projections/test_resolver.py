@@ -274,6 +274,37 @@ def test_names_with_pointers_into_what_was_dropped_stay_whole() -> None:
     assert rig.ask("www.example").texts == ["www.example. 60 CNAME x.evil.example."]
 
 
+@pytest.mark.parametrize(
+    ("rtype", "rdata", "whole"),
+    [
+        ("TYPE14", b"\1m\xc0\x0c\1n\xc0\x0c", b"\1m%b\1n%b"),  # MINFO
+        ("TYPE8", b"\1m\xc0\x0c", b"\1m%b"),  # MG
+        ("RP", b"\1m\xc0\x0c\xc0\x0c", b"\1m%b%b"),
+        ("AFSDB", b"\0\1\1m\xc0\x0c", b"\0\1\1m%b"),
+        ("PX", b"\0\1\1m\xc0\x0c\1n\xc0\x0c", b"\0\1\1m%b\1n%b"),
+        ("NAPTR", b"\0\1\0\2\1s\1t\0\xc0\x0c", b"\0\1\0\2\1s\1t\0%b"),
+        ("SRV", b"\0\1\0\2\0\3\xc0\x0c", b"\0\1\0\2\0\3%b"),
+    ],
+)
+def test_compressed_names_in_rdata_stay_whole_behind_an_alias(
+    rtype: str, rdata: bytes, whole: bytes
+) -> None:
+    rig = Rig(ONE, by_domain={key("corp.example"): [TWO]})
+    rig.scripts[TWO] = always("www.corp.example. 60 IN CNAME web.example.")
+
+    def script(query: dns.message.Message, packet: bytes) -> bytes:
+        asked = question_in(packet)
+        fixed = asked[-4:] + b"\0\0\0\x3c" + len(rdata).to_bytes(2, "big")
+        head = packet[:2] + b"\x81\x80\0\1\0\1\0\0\0\0"
+        return head + asked + b"\xc0\x0c" + fixed + rdata
+
+    rig.scripts[ONE] = script
+    found = rig.ask("www.corp.example", rtype).answer.answer[-1][0].to_wire()
+    full = whole.replace(b"%b", names.from_text("web.example."))
+    assert found is not None
+    assert found.lower() == full
+
+
 def zone_server(**names: str) -> Any:
     """An upstream that serves zones: an alias is all it says."""
 
@@ -360,7 +391,10 @@ def test_answers_that_are_too_large_together_leave_the_alias() -> None:
 
     rig.scripts[ONE] = script
     asked = rig.ask("n0.example", "TYPE65280", proto="tcp")
-    assert asked.texts == ["n0.example. 60 CNAME n1.example."]
+    assert asked.texts == [
+        "n0.example. 60 CNAME n1.example.",
+        "n1.example. 60 CNAME n2.example.",
+    ]
     assert rig.resolver.statistics().waiting == 0
 
 
