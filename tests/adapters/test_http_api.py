@@ -566,8 +566,8 @@ def test_a_client_that_left_before_its_stream_began_gets_none() -> None:
             await until(lambda: app.seen == ["/wait"])
             if writer.can_write_eof():
                 writer.write_eof()  # half of it: its end is told, and it would still read
-            else:
-                writer.close()  # asyncio ends TLS as a whole
+            else:  # TLS has no halves
+                writer.close()
             (connection,) = server.connections
             await until(lambda: connection._is_closing)
             app.gate.set()
