@@ -5,6 +5,7 @@ nobody wants it any more. Everything happens in the thread of the loop.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -60,5 +61,9 @@ class Later(Generic[T]):
     def map(self, change: Callable[[T], U]) -> "Later[U]":
         """The changed value, later. Cancelling it cancels this one."""
         changed: Later[U] = Later(self.cancel)
-        self.then(lambda value: changed.settle(change(value)))
+        self.then(partial(_settle_changed, changed, change))
         return changed
+
+
+def _settle_changed(changed: Later[U], change: Callable[[T], U], value: T) -> None:
+    changed.settle(change(value))

@@ -701,8 +701,8 @@ class Exchange(Protocol):
         ...
 
     def received(self, packet: bytes) -> bool:
-        """A response with the ID of the query came, the ID set back to 0. False: it is no answer
-        to it, and the wait goes on."""
+        """A response with the ID of the query came, whatever that is. False: it is no answer to
+        it, and the wait goes on."""
         ...
 
     def failed(self, why: str) -> None:

@@ -256,8 +256,8 @@ class CacheSettings(Section, frozen=True):
     persist_interval: Annotated[timedelta, cluster("Time between dumps to disk; 0s: never")] = (
         timedelta(minutes=10)
     )
-    persist_max_age: Annotated[timedelta, cluster("Oldest dump that is loaded")] = timedelta(
-        hours=24
+    persist_max_age: Annotated[timedelta, cluster("Oldest dump that is loaded", restart=True)] = (
+        timedelta(hours=24)
     )
 
 
@@ -281,7 +281,7 @@ class ListSettings(Section, frozen=True):
     concurrency: Annotated[int, cluster("Lists fetched at once", low=1, high=64)] = 4
     startup: Annotated[
         Literal["fast", "blocking", "failOnError"],
-        cluster("Serve at once, wait for lists, or stop when one fails"),
+        cluster("Serve at once, wait for lists, or stop when one fails", restart=True),
     ] = "fast"
     allow_private: Annotated[bool, cluster("Fetch lists from private addresses too")] = False
 

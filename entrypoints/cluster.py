@@ -136,7 +136,7 @@ class Cluster:
         self.copies = Copies(node, writer, self.facts, leading, self.feed, **waits)
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
-        self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed)
+        self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed, timers)
         if self.owns:
             writer.elsewhere = self._writes
             writer.may_stamp = self._leads
@@ -174,7 +174,9 @@ class Cluster:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tell_synced())
                 if self.owns:
-                    tasks.create_task(self._settle_open())
+                    # First: or what was intended here would come from there, as somebody else's.
+                    await self._settle_open()
+                    tasks.create_task(self._writes.keep_settled())
                 await self.feed.run()
         finally:
             timer.cancel()

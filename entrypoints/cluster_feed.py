@@ -12,7 +12,6 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, NoReturn, TypeAlias
@@ -122,7 +121,6 @@ class Feed:
         """Nothing waits to be recorded."""
         self._versions: dict[str, int] = {}
         self._noted: dict[str, str] = {}
-        self._changes = 0
         self._restorations: list[mirror.Restored] = []
         self._parts = [
             _KindFeed(self, kind, namespace, client, chance)
@@ -180,17 +178,15 @@ class Feed:
 
     # --- our own writes -----------------------------------------------------------------
 
-    @contextmanager
-    def holding(self, keys: Iterable[Key]) -> Iterator[None]:
-        """What comes of these objects meanwhile waits: who writes them records what he wrote."""
-        held = list(keys)
-        self._held.update(held)
-        try:
-            yield
-        finally:
-            self._held.subtract(held)
-            self._held = +self._held
-            self._wake.set()
+    def hold(self, keys: Iterable[Key]) -> None:
+        """What comes of these objects waits until `release`: who writes them records what he
+        wrote."""
+        self._held.update(keys)
+
+    def release(self, keys: Iterable[Key]) -> None:
+        self._held.subtract(keys)
+        self._held = +self._held
+        self._wake.set()
 
     def wrote(self, key: Key, version: str) -> None:
         """The log has this version, so that what came before it is old."""
@@ -290,8 +286,7 @@ class Feed:
         found = self.order(seen)
         if found is not None:
             command, who = found
-            result = await self._writer.submit(Change(commands=(command,), who=who))
-            self._changes += result.seq != 0
+            await self._writer.submit(Change(commands=(command,), who=who))
         self._recorded[seen.key] = number
         if isinstance(seen, Found):
             seen.content = None
@@ -345,7 +340,7 @@ class Feed:
     async def note(self) -> None:
         """Tell the log up to where it has followed the cluster; nothing when it knows."""
         versions = {kind: str(number) for kind, number in sorted(self._versions.items())}
-        if self._noted and not self._changes:
+        if self._noted == versions:
             return
         synced = mirror.newest_synced(self._facts.newest_first())
         if synced is None or (synced.cluster, synced.versions) != (self._facts.cluster, versions):
@@ -355,7 +350,7 @@ class Feed:
             except KudurruError as error:
                 log.warning("the log is not told which versions it has followed: %s", error)
                 return
-        self._noted, self._changes = versions, 0
+        self._noted = versions
 
 
 class _KindFeed(Handler[Found]):

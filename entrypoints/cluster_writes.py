@@ -9,6 +9,7 @@ begins, and when a process finds one open in its log.
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 import msgspec
 
@@ -24,31 +25,44 @@ from kudurru.domain.commands import (
     Revert,
 )
 from kudurru.domain.errors import KudurruError, NotFound, PartiallyApplied, StorageFailed
-from kudurru.domain.events import Recorded
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.object_store import Outcome, manifest_of
 from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.ports import Timers
 from kudurru.entrypoints.cluster_facts import Facts, who_of
 from kudurru.entrypoints.cluster_feed import Feed, Found, found_in
+from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node, Result
 from kudurru.entrypoints.writer import Writer
 
 log = logging.getLogger("kudurru.kubernetes")
+
+RETRY_US = 1_000_000
 
 
 class ClusterWrites:
     """Implements `writer.Elsewhere`."""
 
     def __init__(
-        self, node: Node, writer: Writer, facts: Facts, store: KubernetesStore, feed: Feed
+        self,
+        node: Node,
+        writer: Writer,
+        facts: Facts,
+        store: KubernetesStore,
+        feed: Feed,
+        timers: Timers,
     ) -> None:
         self._node = node
         self._writer = writer
         self._facts = facts
         self._store = store
         self._feed = feed
+        self._timers = timers
         self._turn = asyncio.Lock()
-        self._may_be_open = True
+        self._held: list[Key] = []
+        self._is_open = asyncio.Event()
+        """A change has no outcome yet; at the start that is not known."""
+        self._is_open.set()
 
     def takes(self, change: Change) -> bool:
         return any(self._is_theirs(command) for command in change.commands)
@@ -80,9 +94,20 @@ class ClusterWrites:
             return await self._carry_out(change, theirs, steps)
 
     async def settle(self) -> None:
-        """What an earlier process left open. Raises: StorageFailed when it cannot be read yet."""
+        """What was left open, by an earlier process or this one. Raises: StorageFailed when it
+        cannot be read yet."""
         async with self._turn:
             await self._settle_open()
+
+    async def keep_settled(self) -> NoReturn:
+        """Settle what is left open as soon as the API server can be asked."""
+        while True:
+            await self._is_open.wait()
+            try:
+                await self.settle()
+            except KudurruError as error:
+                log.debug("a change is still open: %s", error)
+                await pause(self._timers, RETRY_US)
 
     # --- the three steps ----------------------------------------------------------------
 
@@ -91,15 +116,24 @@ class ClusterWrites:
     ) -> Result:
         keys = [mirror.key_of_command(command) for command in theirs]
         aims = mirror.Intended(cluster=self._facts.cluster, aims=mirror.aims_of(theirs))
-        with self._feed.holding(keys):
-            self._may_be_open = True  # from here on a crash leaves it so
-            intent = (await self._facts.record(aims, change.who)).seq
-            try:
-                await self._store.carry_out_tried(steps)
-            except KudurruError as error:
-                await self._record_failed(intent, keys, change, error)
-                raise _told(error) from error
-            return await self._record_done(intent, keys, change)
+        self._feed.hold(keys)
+        self._held = keys
+        self._is_open.set()  # from here on a crash leaves it so
+        intent = (await self._facts.record(aims, change.who)).seq
+        try:
+            await self._store.carry_out_tried(steps)
+        except KudurruError as error:
+            await self._record_failed(intent, keys, change, error)
+            raise _told(error) from error
+        return await self._record_done(intent, keys, change)
+
+    def _close(self, versions: Iterable[mirror.Version]) -> None:
+        """The outcome is in the log."""
+        for version in versions:
+            self._feed.wrote(version.key, version.resource_version)
+        self._feed.release(self._held)
+        self._held = []
+        self._is_open.clear()
 
     async def _record_done(self, intent: int, keys: Sequence[Key], change: Change) -> Result:
         """Both parts of a change: what the cluster has of it now, and what is ours alone."""
@@ -116,8 +150,7 @@ class ClusterWrites:
             secrets=change.secrets,
             imported_serials=change.imported_serials,
         )
-        self._may_be_open = False
-        self._note(versions)
+        self._close(versions)
         return msgspec.structs.replace(result, outcomes=result.outcomes[: len(change.commands)])
 
     async def _record_failed(
@@ -132,27 +165,22 @@ class ClusterWrites:
             cluster=self._facts.cluster, intent=intent, versions=versions, refused=str(error)
         )
         await self._facts.record(body, change.who, observed)
-        self._may_be_open = False
-        self._note(versions)
+        self._close(versions)
 
     async def _settle_open(self) -> None:
-        if not self._may_be_open:
+        if not self._is_open.is_set():
             return
         intent = mirror.open_intent(self._facts.newest_first())
+        versions: list[mirror.Version] = []
         if intent is not None and intent.body is not None:
             aims = msgspec.json.decode(intent.body, type=mirror.Intended).aims
-            await self._settle_one(intent, [aim.key for aim in aims])
-        self._may_be_open = False
-
-    async def _settle_one(self, intent: Recorded, keys: Sequence[Key]) -> None:
-        with self._feed.holding(keys):
-            versions, observed = await self._look(keys)
+            versions, observed = await self._look(aim.key for aim in aims)
             body = mirror.Written(
                 cluster=self._facts.cluster, intent=intent.seq, versions=versions, is_settled=True
             )
             await self._facts.record(body, who_of(intent), observed)
-            self._note(versions)
-        log.info("the change of position %d was settled by reading its objects", intent.seq)
+            log.info("the change of position %d was settled by reading its objects", intent.seq)
+        self._close(versions)
 
     async def _look(self, keys: Iterable[Key]) -> tuple[list[mirror.Version], list[Command]]:
         """What the cluster has of these objects now."""
@@ -173,10 +201,6 @@ class ClusterWrites:
                 Observe(manifest=found.content.manifest, manager=found.owner, origin=origin)
             )
         return versions, commands
-
-    def _note(self, versions: Iterable[mirror.Version]) -> None:
-        for version in versions:
-            self._feed.wrote(version.key, version.resource_version)
 
     # --- translating --------------------------------------------------------------------
 

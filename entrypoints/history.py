@@ -149,11 +149,9 @@ def _content(event: Recorded) -> dict[str, Any]:
 
 
 def _settings_changes(event: Recorded, log: EventLog) -> list[dict[str, Any]]:
-    """Of settings, as the layer of the log had them before."""
+    """Of settings, where they are kept."""
     changed = settings_changes.decode(event.body or b"").changed
-    earlier = _before(event, log)
-    values = settings_changes.decode(earlier.body).values if earlier and earlier.body else {}
-    before = {path: values[path] for path in changed if path in values}
+    before = settings_changes.before(log, event)
     after = {path: value for path, value in changed.items() if value is not None}
     return list(differences(before, after))
 

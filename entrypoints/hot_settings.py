@@ -1,7 +1,8 @@
 """Which part of a server takes which settings while it runs, and in which order.
 
 A key that is marked hot in the table of settings is of a part here, or is read where it is used:
-`health.lameduck` when the server stops, `cache.persistMaxAge` and `lists.startup` when it starts.
+`health.lameduck` when the server stops, `audit.trustedKeys` when doctor looks at the log. One that
+counts only while a server starts is none.
 """
 
 from typing import TYPE_CHECKING

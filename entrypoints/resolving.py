@@ -53,6 +53,7 @@ class Resolving:
         chance = Chance(SystemEntropy())
         timers = LoopTimers()
         self._loop = asyncio.get_running_loop()
+        self._clock = clock
         self._upstreams: dict[str, Upstream] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._forwarder = Forwarder(clock, timers, chance)
@@ -227,8 +228,11 @@ class Resolving:
         nearly everywhere."""
         found: Later[tuple[str, ...]] = Later()
         name = names.key(names.from_text(host))
+        now_us = self._clock.monotonic_us()
         asked = [
-            self._forwarder.ask(Question(name, rtype, CLASS_IN), self._bootstrap)
+            self._forwarder.ask(
+                Question(name, bytes((0, rtype, 0, CLASS_IN))), self._bootstrap, now_us
+            )
             for rtype in (A, AAAA)
         ]
         outcomes: dict[int, Outcome] = {}

@@ -168,6 +168,8 @@ class MessageCache:
         if ttl_s is None:
             return message
         high_s = self._high_s
+        if len(message.ttls_at) == 1 and self._low_s <= ttl_s <= high_s and not message.is_negative:
+            return message  # its only TTL is the smallest
         if message.is_negative:
             # RFC 2308 section 5: the SOA of the answer shows how long it is kept.
             high_s = min(high_s, max(min(ttl_s, self._negative_s), self._low_s))
@@ -191,9 +193,10 @@ class MessageCache:
         size = len(key) + len(message.body) + ENTRY_BYTES
         if size > self._bytes_max:
             return
-        shard = self._shard(key)
+        shard = self._shards[hash(key) % len(self._shards)]
         shard.put(key, Entry(message, stored_us, ttl_us, upstream, size))
-        self._evictions += shard.make_room(self._entries_max, self._bytes_max)
+        if len(shard.entries) > self._entries_max or shard.bytes > self._bytes_max:
+            self._evictions += shard.make_room(self._entries_max, self._bytes_max)
 
     def flush(self, name: Name | None = None, *, subtree: bool = False) -> int:
         """Forget everything, a name, or a name and what is below it; how many answers that was."""

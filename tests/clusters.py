@@ -24,7 +24,7 @@ from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 APPLY = "application/apply-patch+yaml"
 ALICE = Who(actor="user:1000", source="cli")
 

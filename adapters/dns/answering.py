@@ -63,7 +63,8 @@ class Waiting:
     def _settled(self, later: Later[Wire], deliver: Callable[[Wire], None], wire: Wire) -> None:
         self._laters.discard(later)
         deliver(wire)
-        self._tell_when_empty()
+        if not self._laters:
+            self._tell_when_empty()
 
     def _tell_when_empty(self) -> None:
         if not self._laters and self.on_empty is not None:
@@ -142,7 +143,7 @@ class Answering:
     ) -> Later[Wire]:
         self.waiting += 1
         later: Later[Wire] = Later(partial(self._give_up, reply))
-        reply.then(lambda found: self._came(later, young, packet, found))
+        reply.then(partial(self._came, later, young, packet))
         return later
 
     def _came(

@@ -171,7 +171,7 @@ class PythonEngine:
                 hits[place] += 1
                 continue
             others.append(i)
-            wire = self._answer_one(octets[start : start + lengths[i]], batch, i)
+            wire = self._answer_one(octets[start : start + lengths[i]], batch, i, end)
             recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
             if isinstance(wire, Later):
                 self._waiting.add(wire, partial(outbox.deliver, batch.origin(i)))
@@ -198,13 +198,20 @@ class PythonEngine:
             unknown = [query for query, kept in zip(queries, found, strict=True) if not kept]
         return self._limiter.admit(batch.clients(count), queries, unknown=unknown)
 
-    def _answer_one(self, packet: bytes, batch: mmsg.Batch, i: int) -> Wire | Later[Wire]:
+    def _answer_one(
+        self, packet: bytes, batch: mmsg.Batch, i: int, name_end: int
+    ) -> Wire | Later[Wire]:
+        """The answer to what is not among the young answers."""
         answering = self._answering
         if not HEADER <= len(packet) <= mmsg.SLOT:
             answering.malformed += 1
             return None
         client = batch.client(i)
-        return answering.recall(packet, client) or answering.ask(packet, client)
+        if answering.memo.has_old and name_end:
+            wire = answering.recall(packet, client)
+            if wire is not None:
+                return wire
+        return answering.ask(packet, client)
 
     def _send(self, batch: mmsg.Batch, first: int, count: int) -> None:
         if not count:

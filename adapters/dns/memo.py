@@ -50,6 +50,11 @@ class Memo:
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
 
+    @property
+    def has_old(self) -> bool:
+        """Whether there are answers beside the young ones."""
+        return bool(self._old)
+
     def counts(self) -> dict[tuple[int, int], int]:
         """Answers given, by type (as `counted_as` has it) and RCODE."""
         return {of: self.hits[place] for of, place in self._places.items()}

@@ -7,7 +7,8 @@ unspecified addresses are let through: upstreams that filter answer with them.
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-from kudurru.domain.dns.responses import Message, addresses_of, hints_of
+from kudurru.domain.dns.record_types import AAAA, A
+from kudurru.domain.dns.responses import SERVICES, Message, hints_of
 
 PRIVATE = tuple(
     map(
@@ -35,10 +36,22 @@ def is_private(address: IPv4Address | IPv6Address) -> bool:
 
 def leads_inside(message: Message) -> bool:
     """Whether an answer holds a private address, also beside what was asked, or a hint of one."""
-    found = [octets for _, octets in addresses_of(message, everywhere=True)]
-    found += hints_of(message)
-    suspects = list(filter(_may_be_private, found))
-    return any(is_private(ip_address(octets)) for octets in suspects) if suspects else False
+    body = message.body
+    has_hints = False
+    for at in message.ttls_at:
+        rtype = body[at - 4] << 8 | body[at - 3]
+        if rtype == A:
+            octets = body[at + 6 : at + 10]
+        elif rtype == AAAA:
+            octets = body[at + 6 : at + 22]
+        else:
+            has_hints = has_hints or rtype in SERVICES
+            continue
+        if _may_be_private(octets) and is_private(ip_address(octets)):
+            return True
+    return has_hints and any(
+        _may_be_private(octets) and is_private(ip_address(octets)) for octets in hints_of(message)
+    )
 
 
 _SECOND_OCTETS = {

@@ -8,6 +8,7 @@ case. OPT is between two hops and is never kept (RFC 6891 section 6.1.1).
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
 from typing import Literal
@@ -71,7 +72,7 @@ _RR_FIXED = Layout("!HHIH")
 _OPT = Layout("!BHHBBHH")
 
 _SIZES = {A: 4, AAAA: 16}
-_SERVICES = frozenset({SVCB, HTTPS})
+SERVICES = frozenset({SVCB, HTTPS})
 _PROOFS = frozenset({NSEC, NSEC3, RRSIG})
 
 _QUESTIONLESS = frozenset({FORMERR, SERVFAIL, NOTIMP, REFUSED})
@@ -557,7 +558,7 @@ def hints_of(message: Message) -> list[bytes]:
     found: list[bytes] = []
     body = message.body
     for at in message.ttls_at[: message.counts[0]]:
-        if body[at - 4] << 8 | body[at - 3] not in _SERVICES:
+        if body[at - 4] << 8 | body[at - 3] not in SERVICES:
             continue
         rdata = body[at + 6 : at + 6 + (body[at + 4] << 8 | body[at + 5])]
         end = 2  # of the target
@@ -715,6 +716,9 @@ def mixed(name: bytes, chance: int) -> bytes:
     return (int.from_bytes(name, "big") ^ letters & chance).to_bytes(size, "big")
 
 
+QUERIES_REMEMBERED = 256
+"""Kinds of queries: a few flags, and the cookies of upstreams or lengths of padding."""
+
 PADDING_BLOCK = 128
 """Queries over encrypted transports are padded to a multiple of it (RFC 8467 section 4.1)."""
 
@@ -730,11 +734,20 @@ def build_query(
 ) -> bytes:
     """A query with ID 0. `flags` are of RD, CD and AD; `udp_size` None leaves EDNS out. `options`
     are of EDNS; where queries are padded to a `block` there are none."""
-    if udp_size is None:
-        return _HEADER.pack(0, flags, 1, 0, 0, 0) + question
-    if block:
+    if block and udp_size is not None:
         size = HEADER_SIZE + len(question) + 11 + 4
         options = pack_option(PADDING, bytes(-size % block))
+    head, tail = _around_question(flags, udp_size, is_dnssec_ok, options)
+    return head + question + tail
+
+
+@lru_cache(QUERIES_REMEMBERED)
+def _around_question(
+    flags: int, udp_size: int | None, is_dnssec_ok: bool, options: bytes
+) -> tuple[bytes, bytes]:
+    """The octets before and behind the question of a query."""
+    if udp_size is None:
+        return _HEADER.pack(0, flags, 1, 0, 0, 0), b""
     dnssec = 0x8000 if is_dnssec_ok else 0
     opt = _OPT.pack(0, OPT, udp_size, 0, EDNS_VERSION, dnssec, len(options))
-    return _HEADER.pack(0, flags, 1, 0, 0, 1) + question + opt + options
+    return _HEADER.pack(0, flags, 1, 0, 0, 1), opt + options

@@ -5,6 +5,8 @@ RFC 9476 (alt), RFC 9462 (resolver.arpa), RFC 9665 (service.arpa), the reverse z
 and RFC 7793, and the name by which browsers ask whether to bypass the local resolver.
 """
 
+from collections import Counter
+
 from kudurru.domain.dns import names
 from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN
 from kudurru.domain.dns.names import Name
@@ -45,6 +47,17 @@ def zones(*, with_canary: bool, with_designation: bool) -> frozenset[bytes]:
     if with_designation:
         wanted.add(DESIGNATION)
     return frozenset(wanted)
+
+
+def ends_of(zones: frozenset[bytes]) -> tuple[bytes, ...]:
+    """What every name in a special zone ends in: few endings, by which most other names are told
+    from them at once."""
+    tops = Counter(map(_top, zones))
+    return tuple({zone if tops[_top(zone)] == 1 else _top(zone) for zone in zones})
+
+
+def _top(zone: bytes) -> Name:
+    return names.from_labels(names.labels(zone)[-1:])
 
 
 def special_zone(name: bytes, zones: frozenset[bytes]) -> Name | None:

@@ -12,7 +12,7 @@ from kudurru.domain.errors import Cause, Invalid, StorageFailed
 from kudurru.domain.ports import VerifiableLog
 from kudurru.entrypoints import directory, exporting
 from kudurru.entrypoints.cli import common, remote
-from kudurru.entrypoints.cli.output import note
+from kudurru.entrypoints.cli.output import counted, note
 from kudurru.entrypoints.cli.progress import progress
 from kudurru.entrypoints.exporting import Format, Selection, Wanted
 
@@ -54,7 +54,7 @@ def export(
     else:
         count = _from_directory(data, wanted, format_, output)
     if output is not None:
-        note(f"{count} events written to {output}")
+        note(f"{counted(count, 'event')} written to {output}")
 
 
 def _from_directory(data: Path, wanted: Wanted, format_: Format, output: Path | None) -> int:

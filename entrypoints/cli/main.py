@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from kudurru import __version__
 from kudurru.domain.errors import KudurruError
 
 EXIT_FAILED = 1
@@ -98,6 +99,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """kudurru: DNS on an append-only, hash-chained log. Every change is an event: see who changed
     what, ask what a name answered last Tuesday, replay it all."""

@@ -22,6 +22,7 @@ from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import (
     Output,
+    counted,
     echo,
     escape,
     note,
@@ -98,7 +99,7 @@ def replay(
         return
     print_table(["VIEW", "DIGEST"], list(document["digests"].items()))
     pruned = f", up to position {position}" if position != replayed.events else ""
-    note(f"{replayed.events} events replayed{pruned} in {took_s:.2f} s, {rate} a second")
+    note(f"{counted(replayed.events, 'event')} replayed{pruned} in {took_s:.2f} s, {rate} a second")
     if check:
         note(f"chain verified; {replayed.stamps} stamped versions equal the zones replayed")
         note(compared or "no server holds the directory: nothing live to compare with")
@@ -278,7 +279,8 @@ def _described(exported: Exported) -> dict[str, Any]:
 
 
 def _tell(exported: Exported, folder: Path) -> None:
-    echo(f"exported to {folder}: {exported.manifests} manifests, {exported.zones} zones")
+    manifests = counted(exported.manifests, "manifest")
+    echo(f"exported to {folder}: {manifests}, {counted(exported.zones, 'zone')}")
     echo(f"state {exported.digest}")
     if exported.first:
         note(

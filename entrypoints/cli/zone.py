@@ -21,7 +21,7 @@ from kudurru.domain.zone_import import Present, may_share_names, zone_object_nam
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
+from kudurru.entrypoints.cli.output import Output, counted, echo, escape, note, print_documents
 from kudurru.entrypoints.cli.progress import progress
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -102,7 +102,8 @@ def import_(
         return
     shown = ", ".join(f"{count} {verb}" for verb, count in sorted(counts.items()))
     suffix = " (dry run)" if dry_run else ""
-    echo(escape(f"{document['zone']}: {len(read.records)} records; objects: {shown}{suffix}"))
+    size = counted(len(read.records), "record")
+    echo(escape(f"{document['zone']}: {size}; objects: {shown}{suffix}"))
 
 
 @app.command()
@@ -158,7 +159,8 @@ def check(
             echo(escape(f"warning: {warning}"))
         verdict = "ok" if not document["problems"] else "not ok"
         serial = f", serial {document['serial']}" if document["serial"] is not None else ""
-        echo(escape(f"{document['zone']}: {document['records']} records{serial}: {verdict}"))
+        size = counted(document["records"], "record")
+        echo(escape(f"{document['zone']}: {size}{serial}: {verdict}"))
     if document["problems"]:
         raise typer.Exit(1)
 

@@ -67,25 +67,26 @@ _RESENT: Final[frozenset[Transport]] = frozenset({"udp", "dnscrypt"})
 
 
 class Question(msgspec.Struct, frozen=True, gc=False):
-    """What is asked. `name` is in lower case."""
+    """What is asked. `name` is in lower case, `tail` type and class."""
 
     name: bytes
-    qtype: int
-    qclass: int
+    tail: bytes
     is_dnssec_ok: bool = False
     is_checking_disabled: bool = False
 
     @property
-    def tail(self) -> bytes:
-        return self.qtype.to_bytes(2, "big") + self.qclass.to_bytes(2, "big")
+    def qtype(self) -> int:
+        return self.tail[0] << 8 | self.tail[1]
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What came of a flight. `message` None: no upstream could be asked, and `why` says why."""
+    """What came of a flight. `message` None: no upstream could be asked, and `why` says why.
+    `heard_us`: when the message came, monotonic."""
 
     message: Message | None
     upstream: str = ""
     latency_us: int = 0
+    heard_us: int = 0
     why: str = ""
 
     @property
@@ -178,11 +179,10 @@ class Forwarder:
         self.timeout_us = timeout_us
         self.delays = Delays(clock, timers)
 
-    def ask(self, question: Question, group: Group) -> Later[Outcome]:
+    def ask(self, question: Question, group: Group, now_us: int) -> Later[Outcome]:
         """What upstreams of a group say. Settled within ATTEMPTS_MAX time-outs."""
         later: Later[Outcome] = Later()
-        flight = _Flight(self, question, group, later)
-        flight.start(self.clock.monotonic_us())
+        _Flight(self, question, group, later).start(now_us)
         return later
 
 
@@ -251,6 +251,10 @@ class _Flight:
                 self._later.settle(self._lame or Outcome(None, why=self._why))
 
     def _ask_all(self, upstreams: Sequence[Upstream], now_us: int) -> None:
+        if len(upstreams) == 1 and not upstreams[0].health.failures:
+            self._left = [upstreams[0]]  # as `choose` would have it
+            self.launch(now_us)
+            return
         forwarder = self.forwarder
         healths = [upstream.health for upstream in upstreams]
         plan = choose(healths, forwarder.strategy, now_us, forwarder.chance)
@@ -290,12 +294,13 @@ class _Attempt:
         self._send(self._sent_us)
 
     def _send(self, now_us: int, *, over_tcp: bool = False) -> None:
-        upstream, question = self._upstream, self._flight.question
+        flight, upstream = self._flight, self._upstream
+        question = flight.question
         transport = upstream.address.transport
         name = question.name
         is_exact = upstream.keeps_letters and not over_tcp
         if is_exact:
-            name = mixed(name, self._flight.forwarder.chance.bits(len(name)))
+            name = mixed(name, flight.forwarder.chance.bits(len(name)))
         asked = name + question.tail
         flags = RD | CD if question.is_checking_disabled else RD
         if upstream.address.is_trusted:
@@ -429,13 +434,14 @@ class _Attempt:
             self._send(now_us, over_tcp=self._has_tried_tcp)
             return
         self._note_defences(exchange)
-        latency_us = self._heard(exchange)
+        now_us = self._heard(exchange)
+        latency_us = now_us - exchange.sent_us
         self._exchanges.remove(exchange)  # over, as its carrier is told
         upstream.responses[message.rcode] += 1
         upstream.latency_us += latency_us
         upstream.answers += 1
         self._finish()
-        self._flight.succeeded(Outcome(message, upstream.address.text, latency_us))
+        self._flight.succeeded(Outcome(message, upstream.address.text, latency_us, now_us))
 
     def failed(self, exchange: "_Exchange", why: str) -> None:
         """One exchange came to nothing; another of this attempt may still answer."""
@@ -481,11 +487,10 @@ class _Attempt:
             upstream.keeps_letters = upstream.letters_lost < LETTERS_LOST_MAX
 
     def _heard(self, exchange: "_Exchange") -> int:
-        """Microseconds that an answer took."""
+        """The time, and its upstream's health knows."""
         now_us = self._now_us()
-        latency_us = now_us - exchange.sent_us
-        self._upstream.health.heard(now_us, latency_us)
-        return latency_us
+        self._upstream.health.heard(now_us, now_us - exchange.sent_us)
+        return now_us
 
     def _fail(self, why: str) -> None:
         upstream = self._upstream

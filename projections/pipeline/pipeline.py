@@ -107,10 +107,10 @@ class Resolver(Protocol):
         ...
 
     def resolve(
-        self, query: Query, client: str, route: Route | None = None
+        self, query: Query, client: str, now_us: int, route: Route | None = None
     ) -> Resolved | Later[Resolved] | None:
         """The answer, at once or within some seconds; None: not for this client. `client` is an
-        address in text, `route` where a policy sends its questions."""
+        address in text, `now_us` monotonic, `route` where a policy sends its questions."""
         ...
 
 
@@ -408,7 +408,8 @@ class Pipeline:
         route = self._route_of(named) if named else None
         if self._resolver is None or (route is None and not self._resolver.is_on):
             return self._for(decision, NOT_OURS)
-        return self._resolver.resolve(query, course.client, route) or NOT_FOR_YOU
+        found = self._resolver.resolve(query, course.client, course.started_us, route)
+        return found or NOT_FOR_YOU
 
     def _guarded(
         self, change: Callable[[Answer | Resolved], Answer | Resolved], found: Answer | Resolved

@@ -146,6 +146,7 @@ class CachingResolver:
         self._special_zones = special_names.zones(
             with_canary=rules.canary, with_designation=rules.designation
         )
+        self._special_ends = special_names.ends_of(self._special_zones)
         self.admits_all = rules.clients == "all"
         self._note_routes()
         self._may_ask = lru_cache(CLIENTS_REMEMBERED)(partial(_is_among, rules.clients))
@@ -179,7 +180,7 @@ class CachingResolver:
         )
 
     def resolve(
-        self, query: Query, client: str, route: Route | None = None
+        self, query: Query, client: str, now_us: int, route: Route | None = None
     ) -> Resolved | Later[Resolved] | None:
         """`route` is where a policy sends this client's questions."""
         if query.qclass != CLASS_IN or not self._may_ask(client):
@@ -190,11 +191,10 @@ class CachingResolver:
             return self._special(name, query.qtype)
         flags = query.is_dnssec_ok << 1 | (query.flags & CD != 0)
         key = b"%b%b%c%b" % (name, query.question[-4:], flags, route.scope)  # as `_key`
-        now_us = self._clock.monotonic_us()
         entry, left_us = self.cache.find(key, now_us)
         if entry is not None and left_us > 0:
             if self.cache.is_due(entry, left_us):
-                self._begin(key, self._question(query, name), route, entry)
+                self._begin(key, self._question(query, name), route, entry, now_us)
             return Resolved(entry.message, "cache", entry.age_s(now_us), None, entry.upstream)
         if not route.is_inside:
             local = self._special(name, query.qtype)
@@ -202,7 +202,7 @@ class CachingResolver:
                 return local
         if not query.flags & RD:
             return None
-        return self._ask(key, query, name, route, entry)
+        return self._ask(key, query, name, route, entry, now_us)
 
     # --- where it goes ------------------------------------------------------------------
 
@@ -234,28 +234,37 @@ class CachingResolver:
     def _special(self, name: bytes, qtype: int) -> Resolved | None:
         if not self._rules.special_names:
             return None
+        if not name.endswith(self._special_ends):
+            return None
         zone = special_names.special_zone(name, self._special_zones)
         if zone is None:
             return None
         return Resolved(special_names.special_answer(zone, name, qtype), "local")
 
     def _question(self, query: Query, name: bytes) -> Question:
-        return Question(name, query.qtype, query.qclass, query.is_dnssec_ok, bool(query.flags & CD))
+        tail = query.question[-4:]
+        return Question(name, tail, query.is_dnssec_ok, query.flags & CD != 0)
 
     # --- asking -------------------------------------------------------------------------
 
     def _ask(
-        self, key: bytes, query: Query, name: bytes, route: Route, stale: Entry | None
+        self,
+        key: bytes,
+        query: Query,
+        name: bytes,
+        route: Route,
+        stale: Entry | None,
+        now_us: int,
     ) -> Resolved | Later[Resolved]:
         flight = self._flights.get(key)
         if flight is None:
             failure = self._failures.get(key)
-            if failure is not None and failure[0] > self._clock.monotonic_us():
+            if failure is not None and failure[0] > now_us:
                 return self._stale(key, stale) if stale is not None else failure[1]
             if self._waiting >= self._waiting_max:
                 self._refused_full += 1
                 return self._stale(key, stale) if stale is not None else _FULL
-            started = self._begin(key, self._question(query, name), route, stale)
+            started = self._begin(key, self._question(query, name), route, stale, now_us)
             if isinstance(started, Resolved):
                 return started
             flight = started
@@ -281,6 +290,7 @@ class CachingResolver:
         question: Question,
         route: Route,
         stale: Entry | None,
+        now_us: int,
         depth: int = 0,
     ) -> _Flight | Resolved:
         """Ask upstreams; the answer itself where it is known at once."""
@@ -288,7 +298,7 @@ class CachingResolver:
         if flight is not None:
             return flight
         flight = _Flight(key, stale if self._rules.is_stale_served else None, depth)
-        outcome = self._forwarder.ask(question, route.group)
+        outcome = self._forwarder.ask(question, route.group, now_us)
         if outcome.is_over:
             return self._result(flight, question, route, outcome.value)
         self._flights[key] = flight
@@ -340,7 +350,7 @@ class CachingResolver:
         if entry is not None and left_us > 0:
             later.settle(Resolved(entry.message, "cache", entry.age_s(now_us)))
             return later
-        onward = self._begin(key, question, route, None, flight.depth + 1)
+        onward = self._begin(key, question, route, None, now_us, flight.depth + 1)
         if isinstance(onward, Resolved):
             later.settle(onward)
             return later
@@ -367,7 +377,8 @@ class CachingResolver:
             assert target is not None
             with suppress(Malformed):  # it would be larger than a message: the alias is an answer
                 whole = joined(message, target + question.tail, found.message, found.age_s)
-                outcome = msgspec.structs.replace(outcome, message=whole)
+                now_us = self._clock.monotonic_us()
+                outcome = msgspec.structs.replace(outcome, message=whole, heard_us=now_us)
         self._end(flight, question, route, outcome)
 
     def _tell(self, flight: _Flight, resolved: Resolved) -> None:
@@ -397,7 +408,7 @@ class CachingResolver:
             return _REBOUND
         message = self.cache.bounded(message)
         self._failures.pop(key, None)
-        self.cache.store(key, message, self._clock.monotonic_us(), outcome.upstream)
+        self.cache.store(key, message, outcome.heard_us, outcome.upstream)
         return Resolved(
             message,
             "forward",

@@ -3,10 +3,13 @@
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from kudurru.adapters.memory.clock import SeededEntropy
+from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.errors import Busy, Conflict, Invalid, StorageFailed
 from kudurru.domain.object_store import CONTROLLER, Outcome
 from kudurru.domain.objects import Key, key_of
@@ -14,9 +17,10 @@ from kudurru.domain.ports import Document
 from kudurru.domain.reconcile.conditions import condition
 from kudurru.entrypoints import controllers
 from kudurru.entrypoints.controllers import RESYNC_US, Done
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.store import LogStore
 from tests.controllers import SECOND, Scene, play
-from tests.nodes import a_change, memory_node
+from tests.nodes import TESTER, a_change, memory_node
 from tests.objects import (
     WWW_KEY,
     ZONE_KEY,
@@ -166,6 +170,31 @@ def test_of_two_zones_with_one_name_the_later_is_told_until_the_earlier_goes() -
         await scene.settle()
         assert scene.says(second.key) == ("True", "AsExpected")
         assert (scene.status(second.key) or {})["serial"]
+
+    play(act)
+
+
+def test_a_zone_says_which_of_its_tsig_keys_is_not_there_until_it_is(tmp_path: Path) -> None:
+    box = NodeKey(tmp_path / "node.key", SeededEntropy(1))
+
+    async def act(scene: Scene) -> None:
+        keyring = Keyring(scene.node, box)
+        request = KeyRequest(name="Xfr.example", algorithm="hmac-sha256", secret=bytes(32))
+        transfer = {"allow": ["192.0.2.0/24", "xfr.example"], "keys": ["xfr.example"]}
+        await scene.do(put(zone(transfer=transfer)), put(zone("other.org")))
+        await scene.settle()
+        said = condition(scene.status(ZONE_KEY), "Degraded") or {}
+        assert (said["status"], said["reason"]) == ("True", "MissingReference")
+        assert said["message"].startswith("there is no TSIG key xfr.example: `kudurru tsig create")
+        assert scene.says(ZONE_KEY) == ("True", "AsExpected")
+        before = scene.status_events()
+        await scene.writer.submit(keyring.creation(request, TESTER, SeededEntropy(2)))
+        await scene.settle()
+        assert scene.says(ZONE_KEY, "Degraded") == ("False", "AsExpected")
+        assert scene.status_events() == before + 1
+        await scene.writer.submit(revocation(scene.node, "xfr.example", TESTER))
+        await scene.settle()
+        assert scene.says(ZONE_KEY, "Degraded") == ("True", "MissingReference")
 
     play(act)
 

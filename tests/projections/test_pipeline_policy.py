@@ -374,7 +374,7 @@ class Upstream:
         return client != self._stranger
 
     def resolve(
-        self, query: Query, client: str, route: Route | None = None
+        self, query: Query, client: str, now_us: int, route: Route | None = None
     ) -> Resolved | Later[Resolved] | None:
         name = dns.name.from_wire(query.qname, 0)[0]
         self.asked.append(name.to_text())

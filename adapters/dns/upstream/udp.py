@@ -57,8 +57,11 @@ class UdpCarrier:
         if len(one.waiting) >= WAITING_PER_SOCKET:
             self._loop.call_soon(exchange.failed, "full")
             return
-        ident = self._free_id(one)
-        one.waiting[ident] = exchange
+        waiting = one.waiting
+        ident = self._chance.bits(2)
+        while ident in waiting:
+            ident = self._chance.bits(2)
+        waiting[ident] = exchange
         self._by_exchange[exchange] = one, ident
         self._outgoing.append((ident, ident.to_bytes(2, "big") + exchange.packet[2:]))
         if len(self._outgoing) >= mmsg.BATCH:
@@ -104,12 +107,12 @@ class UdpCarrier:
             self._close(self._pool.pop())
 
     def _forget(self, one: "_Socket", ident: int) -> None:
-        exchange = one.waiting.pop(ident)
-        del self._by_exchange[exchange]
-        self._close_when_done(one)
+        del self._by_exchange[one.waiting.pop(ident)]
+        if one.sent >= QUERIES_PER_SOCKET:
+            self._close_when_done(one)
 
     def _close_when_done(self, one: "_Socket") -> None:
-        if not one.waiting and one.sent >= QUERIES_PER_SOCKET and one is not self._current:
+        if not one.waiting and one is not self._current:
             self._close(one)
 
     def _socket(self) -> "_Socket":
@@ -136,12 +139,6 @@ class UdpCarrier:
             self._loop.remove_reader(one.sock)
             one.sock.close()
 
-    def _free_id(self, one: "_Socket") -> int:
-        while True:
-            ident = self._chance.bits(2)
-            if ident not in one.waiting:
-                return ident
-
     def _receive(self, one: "_Socket") -> None:
         waiting = one.waiting
         try:
@@ -150,11 +147,13 @@ class UdpCarrier:
             self._fail_all(one, _reason(fault))
             return
         for packet in packets:
-            ident = int.from_bytes(packet[:2], "big")
+            if len(packet) < 2:
+                continue
+            ident = packet[0] << 8 | packet[1]
             exchange = waiting.get(ident)
             if (
                 exchange is not None
-                and exchange.received(b"\0\0" + packet[2:])
+                and exchange.received(packet)
                 and waiting.get(ident) is exchange
             ):
                 self._forget(one, ident)

@@ -430,10 +430,12 @@ class FakeApi:
         return self._put(call, "MODIFIED", after, owners)
 
     def _put(self, call: _Call, type_: str, new: Object, owners: "_Owners") -> Object:
-        self._version += 1
         metadata = new["metadata"]
-        metadata["resourceVersion"] = str(self._version)
         metadata["managedFields"] = owners.rendered(call.resource)
+        if call.query.get("dryRun") == "All":
+            return new
+        self._version += 1
+        metadata["resourceVersion"] = str(self._version)
         found = {"apiVersion": call.resource.api_version, "kind": call.resource.kind, **new}
         self._objects[call.key] = found
         if call.resource.plural == "events":
