@@ -12,7 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -188,6 +188,18 @@ class Elector(Protocol):
 
     async def resign(self) -> None:
         """Let another lead. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class NamesLeader(Protocol):
+    """What an elector may also be able to do: tell who leads, wherever that is."""
+
+    node_name: str
+    """By which this process is known to the others. Set before it campaigns."""
+
+    async def leader(self) -> str | None:
+        """Name of the node that leads, None: none does. Raises: StorageFailed."""
         ...
 
 

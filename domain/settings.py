@@ -143,6 +143,9 @@ class TlsSettings(Section, frozen=True):
 
 class ApiSettings(Section, frozen=True):
     address: Annotated[SocketAddress, node("Where the API listens")] = SocketAddress(LOOPBACK, 8080)
+    tls: Annotated[
+        bool, node("Serve the API over HTTPS only, with the certificate of tls.cert and tls.key")
+    ] = False
     max_body_bytes: Annotated[Bytes, node("Largest request body", low=KIB)] = Bytes(8 * MIB)
     names: Annotated[
         tuple[Domain, ...],

@@ -8,7 +8,8 @@ a day or until the first admin token exists.
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from kudurru.adapters.clock import SystemEntropy
@@ -50,9 +51,13 @@ class Api:
         self._look = asyncio.Event()
         self._server: ApiServer | None = None
 
-    def server(self, sockets: Sequence[socket.socket]) -> ApiServer:
+    def server(
+        self,
+        sockets: Sequence[socket.socket],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> ApiServer:
         limits = ApiLimits(body_bytes=self._options.api_body_bytes)
-        self._server = ApiServer(self._app, sockets, limits=limits)
+        self._server = ApiServer(self._app, sockets, limits=limits, tls=tls)
         return self._server
 
     async def open(self, operate: Operations) -> None:

@@ -43,6 +43,9 @@ from kudurru.projections.pipeline.ratelimit import RateLimiter
 from kudurru.projections.pipeline.transfers import Transfers
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
     from kudurru.adapters.certificates import Certificates
 
 log = logging.getLogger("kudurru")
@@ -97,7 +100,7 @@ class Front:
         actions = lameduck_actions(lambda: readiness.is_lameduck, readiness.ask_lameduck)
         names = [options.node_name] if options.node_name else []
         servers: list[HttpServer | ApiServer | PacketEngine] = [
-            self.api.server(self._web.sockets),
+            self.api.server(self._web.sockets, self._api_tls()),
             HttpServer(health | shown, self._ops.sockets, actions=actions, names=names),
             HttpServer(metrics_routes(self.metrics), self._scraped.sockets, names=names),
             *(engine for _, engine in self.engines),
@@ -109,6 +112,12 @@ class Front:
         for name, one in (("http", self._web), ("ops", self._ops), ("metrics", self._scraped)):
             addresses[name] = one.address
         return "ready " + " ".join(f"{name}={address}" for name, address in addresses.items())
+
+    def _api_tls(self) -> "Callable[[], ssl.SSLContext] | None":
+        if not self._options.api_tls:
+            return None
+        assert self.certificates is not None, "there is one where something wants it"
+        return self.certificates.context("http/1.1")
 
     def invalidate(self) -> None:
         """Forget remembered answers."""

@@ -94,10 +94,10 @@ def close(bound: Bound) -> None:
 
 
 def certificates_of(
-    listeners: Iterable[Configured], tls: TlsSettings, clock: Clock
+    listeners: Iterable[Configured], tls: TlsSettings, clock: Clock, *, with_api: bool = False
 ) -> "Certificates | None":
     """The certificate, when a listener wants one. Raises Invalid when it cannot be served."""
-    if not any(one.proto in ENCRYPTED for one in listeners):
+    if not with_api and not any(one.proto in ENCRYPTED for one in listeners):
         return None
     from kudurru.adapters.certificates import Certificates
 

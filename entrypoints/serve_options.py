@@ -29,6 +29,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     store: str = ""  # as the setting: where the log is
     http: str = "127.0.0.1:8080"
+    api_tls: bool = False
     api_names: tuple[str, ...] = ()
     api_body_bytes: int = 8 << 20
     token_lifetime: timedelta = timedelta(days=365)  # the longest

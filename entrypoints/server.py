@@ -26,7 +26,7 @@ from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
-from kudurru.domain.ports import EventLog, VerifiableLog
+from kudurru.domain.ports import EventLog, NamesLeader, VerifiableLog
 from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
@@ -83,7 +83,9 @@ class Server:
         self._readiness = Readiness(self.invalidate)
         self._readiness.add_obstacles(self._why_not_whole)
         self._readiness.add_warnings(self._troubles)
-        self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
+        self._certificates = certificates_of(
+            options.listeners, options.tls, SystemClock(), with_api=options.api_tls
+        )
         self._node: Node | None = None
         self._parts: Parts | None = None
         self._front: Front | None = None
@@ -110,10 +112,10 @@ class Server:
                 return
             follow_settings(self._live, parts, front, self._certificates)
             parts.writer.follow()
-            operate = operations_of(parts, front, self._readiness).handle
+            runner = self._runner(parts, front)
+            operate = operations_of(parts, front, self._readiness, runner).handle
             rpc = RpcServer(stack.enter_context(command_socket.placed(parts.directory)), operate)
             await rpc.start()
-            runner = self._runner(parts, front)
             runner.add("commands", rpc.run)
             try:
                 await runner.run(
@@ -130,6 +132,8 @@ class Server:
         """What runs while the server does. Ended in reverse, so the writer is there for all."""
         node, writer = parts.node, parts.writer
         elector, cluster = node.log.elector(ROLE) if node.log.is_shared else None, parts.cluster
+        if isinstance(elector, NamesLeader):
+            elector.node_name = self._options.node_name
         if cluster is not None:
             elector = cluster.elector(ROLE, elector)
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
@@ -415,7 +419,7 @@ class Server:
         parts.writer.stop()
 
 
-def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operations:
+def operations_of(parts: Parts, front: Front, readiness: Readiness, runner: Runner) -> Operations:
     patient = Patient(parts=parts, front=front, readiness=readiness)
     return Operations(
         node=parts.node,
@@ -431,6 +435,7 @@ def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operation
         query_log=parts.query_log,
         settings=parts.settings,
         examine=partial(examine, patient),
+        check_leads=runner.check_leads,
     )
 
 

@@ -163,6 +163,7 @@ def serve_options(
         listeners=settings.listeners.all,
         tls=settings.tls,
         http=str(settings.api.address),
+        api_tls=settings.api.tls,
         api_names=settings.api.names,
         api_body_bytes=settings.api.max_body_bytes,
         token_lifetime=settings.auth.tokens.max_lifetime,

@@ -252,6 +252,7 @@ RESTART: dict[str, Any] = {
     "listeners.internal": "127.0.0.1:0",
     "api.address": "127.0.0.1:1",
     "api.maxBodyBytes": "1 MiB",
+    "api.tls": True,
     "api.names": ["dns.lan"],
     "ops.address": "127.0.0.1:1",
     "metrics.address": "127.0.0.1:1",
