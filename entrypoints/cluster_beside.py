@@ -10,6 +10,7 @@ from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.config_maps import KubernetesConfigMaps
 from kudurru.adapters.kubernetes.diagnosis import Diagnosis
 from kudurru.adapters.kubernetes.rbac import FEATURES, Feature
+from kudurru.adapters.kubernetes.reviews import KubernetesReviews
 from kudurru.domain.ports import Entropy, Timers
 from kudurru.entrypoints.cluster_secrets import ClusterSecrets
 from kudurru.entrypoints.keyring import Keyring
@@ -38,6 +39,8 @@ class Beside:
         self.diagnosis = Diagnosis(client, namespace, _used(owns=owns))
         self.client = client.with_observer(self.diagnosis.observe)
         """Whose refusals are told."""
+        self.reviews = KubernetesReviews(self.client)
+        """Who the cluster's users are, and what they may do."""
         self._maps = KubernetesConfigMaps(self.client, chance)
         self._node = node
         self._writer = writer
