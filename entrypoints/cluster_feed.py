@@ -69,11 +69,16 @@ class Found(msgspec.Struct):
     made: bytes  # digest of what people write
     said: bytes  # digest of its status
     content: Content | None
+    as_of: int = 0  # version of the list or the event that it was told by
 
 
 class Gone(msgspec.Struct, frozen=True):
     key: Key
     version: str
+
+    @property
+    def as_of(self) -> int:
+        return _number(self.version)
 
 
 Seen: TypeAlias = Found | Gone
@@ -230,6 +235,8 @@ class Feed:
     def hear_restored(self, kind: str, seen: str, now: str) -> None:
         """The versions of the cluster went back. What was recorded is no measure any more."""
         prefix = f"{kind}/"
+        if self._restorations and self._restorations[-1].kind == kind:
+            return  # of this list it was said
         self._recorded = {k: v for k, v in self._recorded.items() if not k.startswith(prefix)}
         self._versions[kind] = _number(now)
         text = f"{kind} objects of the cluster went back from version {seen} to {now}"
@@ -280,14 +287,14 @@ class Feed:
             await pause(self._timers, RETRY_US)
 
     async def _record_one(self, seen: Seen) -> None:
-        number = _number(seen.version)
-        if number <= self._recorded.get(seen.key, 0):
+        # What the API server answered to a write of ours is newer than what was on its way.
+        if seen.as_of < self._recorded.get(seen.key, 0):
             return
         found = self.order(seen)
         if found is not None:
             command, who = found
             await self._writer.submit(Change(commands=(command,), who=who))
-        self._recorded[seen.key] = number
+        self._recorded[seen.key] = seen.as_of
         if isinstance(seen, Found):
             seen.content = None
 
@@ -378,6 +385,10 @@ class _KindFeed(Handler[Found]):
         return key_of(self.kind.name, namespace, name)
 
     def put(self, key: str, new: Found, old: Found | None) -> None:  # noqa: ARG002  # of the port
+        new.as_of = _number(self.informer.as_of)
+        if old is not None and _number(new.version) < _number(old.version):
+            # Versions only rise, so that it was set back, and went on from there since.
+            self._feed.hear_restored(self.kind.name, old.version, new.version)
         self._feed.hear(new)
 
     def gone(self, key: str, last: Found | None, version: str) -> None:  # noqa: ARG002
