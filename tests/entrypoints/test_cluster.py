@@ -395,6 +395,30 @@ def test_one_of_two_nodes_gives_serials_and_both_have_them() -> None:
     in_cluster(case)
 
 
+def test_a_follower_takes_a_serial_with_the_records_that_it_is_of() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        leader = Member(kube)
+        async with leader.running():
+            await kube.apply(a_zone())
+            await until(lambda: leader.serial("lab.example"))
+            await kube.apply(a_set("www", "192.0.2.1"))
+            await until(lambda: leader.names("lab.example"))
+            await until(lambda: status_of(kube).get("recordCount") == 2)
+        await kube.delete(a_set("www", ""))
+        follower = Member(kube, name="node-2")
+        follower.cluster.feed.early_tries = 1_000_000
+        kube.api.forbidden = {("update", "leases")}  # it never leads
+        async with follower.running():
+            assert follower.serial("lab.example") is None
+            assert follower.node.zones.served  # it is served all the same
+            await kube.apply(a_set("www", "192.0.2.1"))
+            await until(lambda: follower.serial("lab.example") == status_of(kube)["serial"])
+            assert follower.names("lab.example")
+
+    in_cluster(case)
+
+
 def test_who_leads_is_told_with_the_address_that_the_slices_of_the_service_have() -> None:
     async def case(kube: Kube) -> None:
         kube.free_lease()
