@@ -169,7 +169,8 @@ def serve_options(
         token_lifetime=settings.auth.tokens.max_lifetime,
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
-        sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
+        sockets=settings.listeners.sockets,
+        engine=settings.dns.engine,
         coalesce_s=settings.zones.coalesce.total_seconds(),
         ratelimit=settings.ratelimit,
         blocking=settings.blocking,

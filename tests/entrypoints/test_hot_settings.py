@@ -268,6 +268,8 @@ RESTART: dict[str, Any] = {
     "kubernetes.owner": "cluster",
     "kubernetes.namespaces": ["a"],
     "kubernetes.server": "https://k",
+    "kubernetes.kubeconfig": "/k.yaml",
+    "kubernetes.context": "c",
     "kubernetes.clusterID": "u",
     "kubernetes.startupTimeout": "1s",
     "kubernetes.lease.duration": "20s",
