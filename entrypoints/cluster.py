@@ -37,6 +37,7 @@ from kudurru.domain.mirror import MIRRORED
 from kudurru.domain.objects import key_of, ref_of
 from kudurru.domain.ports import Clock, Elector, Entropy, EventSink, Notice, Timers
 from kudurru.domain.settings import KubernetesSettings
+from kudurru.entrypoints.cluster_beside import Beside
 from kudurru.entrypoints.cluster_copy import Copies
 from kudurru.entrypoints.cluster_facts import Facts
 from kudurru.entrypoints.cluster_feed import SHOWN_MAX, Feed
@@ -115,6 +116,11 @@ class Cluster:
         self._check_log()
         self.has_log = self.facts.has_followed
         self._elector: _Leading | None = None
+        self.beside = Beside(
+            node, writer, client, place.namespace,
+            owns=self.owns, timers=timers, entropy=entropy, chance=chance,
+        )  # fmt: skip
+        client = self.beside.client
         self._client = client.with_guard(self._guard)
         timings = _timings(settings)
         how: dict[str, Any] = {"entropy": entropy, "chance": chance, "timings": timings}
@@ -164,6 +170,7 @@ class Cluster:
         runner.add("cluster: statuses", self.statuses.run, leader_only=True)
         if self._addresses is not None:
             runner.add("cluster: addresses", self._addresses.run)
+        self.beside.add_to(runner)
         if self.owns:
             runner.add("cluster: serials", self._stamp, leader_only=True)
         else:
@@ -176,6 +183,7 @@ class Cluster:
         )
         try:
             await self.facts.bind(await self._identified())
+            self.beside.begin()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tell_synced())
                 if self.owns:
@@ -228,8 +236,7 @@ class Cluster:
         feed = self.feed
         for plural, why in feed.why_not_read().items():
             yield f"{plural} are not read: {why}"
-        for plural in feed.absent():
-            yield f"{plural} are not installed there: apply schemas/crds"
+        yield from self.beside.warnings()
         yield from feed.restored
         for key, why in list(feed.broken.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} cannot be read: {why}"

@@ -166,10 +166,6 @@ class Feed:
         """Whether every watch is open."""
         return self.synced.is_set() and all(part.informer.is_synced for part in self._parts)
 
-    def absent(self) -> list[str]:
-        """Kinds whose definition is not installed."""
-        return sorted({part.kind.plural for part in self._parts if part.informer.is_absent})
-
     def reopened(self) -> Mapping[str, int]:
         found: Counter[str] = Counter()
         for part in self._parts:

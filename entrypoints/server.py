@@ -169,6 +169,8 @@ class Server:
         runner.add("settings", self._live.watch)
         if self._certificates is not None:
             runner.add("certificates", partial(keep_fresh, self._certificates))
+        if front.peer_certificates is not None:
+            runner.add("certificates: nodes", partial(keep_fresh, front.peer_certificates))
         return runner
 
     async def _serve(

@@ -369,7 +369,8 @@ def test_definitions_that_are_not_installed_take_no_zone_away() -> None:
         later = Member(kube, member.log)
         async with later.running():
             assert later.node.zones.find("lab.example")
-            assert "dnszones are not installed" in " ".join(later.cluster.warnings())
+            told = "dnszones.kudurru.io is not installed"
+            await until(lambda: told in " ".join(later.cluster.warnings()))
 
     in_cluster(case)
 

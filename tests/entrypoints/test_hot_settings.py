@@ -265,6 +265,7 @@ RESTART: dict[str, Any] = {
     "auth.tokens.maxLifetime": "1d",
     "log.format": "json",
     "kubernetes.enabled": True,
+    "dns.engine": "python",
     "kubernetes.owner": "cluster",
     "kubernetes.namespaces": ["a"],
     "kubernetes.server": "https://k",
