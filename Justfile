@@ -31,6 +31,10 @@ kube-assets:
 test-kube *args: kube-assets
     python -m pytest -m slow tests/kube {{args}}
 
+# a day of told time, a write and 80 calls a minute: memory is flat
+soak minutes="1440":
+    KUDURRU_SOAK_MINUTES={{minutes}} python -m pytest -m slow -s tests/soak
+
 # 1,000 kills of a writer, and those of a server
 crash:
     KUDURRU_CRASHES=1000 python -m pytest -m slow tests/simulation/test_crash.py tests/blackbox/test_crash.py

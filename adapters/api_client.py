@@ -2,7 +2,9 @@
 
 import http.client
 import socket
-from collections.abc import Mapping
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -13,6 +15,7 @@ ANSWER_S = 120.0
 """More than a server takes for anything but a restore."""
 
 ANSWER_MAX = 1 << 30
+PART_BYTES = 64 * 1024
 
 
 class Given(NamedTuple):
@@ -26,8 +29,9 @@ class Given(NamedTuple):
 class ApiClient:
     """Speaks to one server. `url` is `http://host:port` or `https://…`."""
 
-    def __init__(self, url: str, token: str) -> None:
-        """Raises: Invalid for what is no address of a server, or no token."""
+    def __init__(self, url: str, token: str, ca: str = "") -> None:
+        """`ca` is a file of CAs that the server's certificate may be from, empty: the system's.
+        Raises: Invalid for what is no address of a server, no token, or no CA."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -45,7 +49,11 @@ class ApiClient:
         self._token = token
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            self._connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_S)
+            self._connection = http.client.HTTPSConnection(
+                host, port, timeout=CONNECT_S, context=_trusting(ca)
+            )
+        elif ca:
+            raise Invalid("--ca", [Cause("", f"{url} is asked in the clear: give an https:// one")])
         else:
             self._connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
 
@@ -68,19 +76,63 @@ class ApiClient:
         content_type: str = "application/json",
     ) -> Given:
         """An answer, whatever it says. Raises: Unreachable."""
+        with self._translated():
+            response = self._asked(method, path, params, body, content_type)
+            octets = response.read(ANSWER_MAX)
+        return Given(response.status, dict(response.headers.items()), octets)
+
+    def stream(
+        self, path: str, params: Mapping[str, str | int | bool]
+    ) -> tuple[Given, Iterator[bytes]]:
+        """An answer of any length: its head, and its body in parts; a refusal has its body with its
+        head. Raises: Unreachable, also where the parts end too early."""
+        with self._translated():
+            response = self._asked("GET", path, params, None, "")
+            body = response.read(ANSWER_MAX) if response.status >= 400 else b""
+        given = Given(response.status, dict(response.headers.items()), body)
+        return given, iter(lambda: self._part(response), b"")
+
+    def _part(self, response: http.client.HTTPResponse) -> bytes:
+        with self._translated():
+            return response.read1(PART_BYTES)
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str | int | bool] | None,
+        body: bytes | None,
+        content_type: str,
+    ) -> http.client.HTTPResponse:
         shown = {k: str(v).lower() if isinstance(v, bool) else v for k, v in (params or {}).items()}
         target = path + (f"?{urlencode(shown)}" if shown else "")
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = content_type
+        if self._connection.sock is None:
+            self._connect()
+        self._connection.request(method, target, body=body, headers=headers)
+        return self._connection.getresponse()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
         try:
-            if self._connection.sock is None:
-                self._connect()
-            self._connection.request(method, target, body=body, headers=headers)
-            response = self._connection.getresponse()
-            octets = response.read(ANSWER_MAX)
+            yield
+        except ssl.SSLCertVerificationError as error:
+            self._connection.close()
+            why = f"its certificate is not trusted: {error.verify_message}"
+            raise Unreachable(f"{self.url}: {why}; --ca names the file of its CA") from None
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             what = str(error) or type(error).__name__
             raise Unreachable(f"{self.url} does not answer: {what}") from None
-        return Given(response.status, dict(response.headers.items()), octets)
+
+
+def _trusting(ca: str) -> ssl.SSLContext:
+    """Raises: Invalid."""
+    try:
+        return ssl.create_default_context(cafile=ca or None)
+    except ssl.SSLError:
+        raise Invalid("--ca", [Cause("", f"{ca} holds no certificate in PEM")]) from None
+    except OSError as error:
+        raise Invalid("--ca", [Cause("", f"{ca}: {error.strerror}")]) from None

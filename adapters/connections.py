@@ -12,6 +12,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -205,6 +206,7 @@ class ConnectionServer(Generic[AConnection]):
         return self.connections.admit(self.network_of(peer))
 
 
+@lru_cache(1024)  # of clients that come again and again
 def network_of(address: str) -> str:
     """What counts as one client: an IPv4 address, or an IPv6 /64, which one host has whole."""
     if ":" not in address:

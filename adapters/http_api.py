@@ -8,11 +8,13 @@ whole. Requests of a connection are answered one after the other.
 
 import asyncio
 import socket
+import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -21,6 +23,7 @@ import msgspec
 
 from kudurru.adapters.connections import ConnectionLimits, ConnectionServer
 from kudurru.adapters.http_ops import HEADERS_MAX, HttpStatistics, Response, failure
+from kudurru.adapters.tls_transport import SecureProtocol
 
 PIPELINED_MAX = 32
 """Requests that one connection may send ahead: no client of ours sends any."""
@@ -32,6 +35,9 @@ SINGLE = frozenset({"host", "origin", "authorization", "x-api-key", "content-typ
 """Headers whose second appearance would let two readers of a request disagree about it."""
 
 HEADERS_COUNT_MAX = 100
+
+ANSWER_S = 30.0
+"""For the application to answer. What it does then goes on: half of it would be worse."""
 
 LINGER_S = 5.0
 """For a client to read why it was refused, while what it goes on sending is thrown away."""
@@ -49,6 +55,10 @@ class Request(msgspec.Struct, kw_only=True):
     body: bytes = b""
     context: Any = None
     """What the application found out from the head."""
+    limit_s: float = ANSWER_S
+    """How long the application may take; infinite for what must not be cut off."""
+    is_overdue: bool = False
+    """Its client was told so, and hears no more."""
 
     @property
     def has_body(self) -> bool:
@@ -63,12 +73,17 @@ class Reply(Response, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+class CutShort(Exception):
+    """What the parts of a stream raise to end it so that its reader sees that it is not whole."""
+
+
 class Stream(msgspec.Struct, frozen=True):
     """An answer without an end: parts are sent as they come, until the iterator or the client
-    ends. The iterator is closed then."""
+    ends. The iterator is closed then. It raises CutShort, or what else it raises is a fault."""
 
     content_type: str
     parts: AsyncIterator[bytes]
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Application(Protocol):
@@ -77,7 +92,12 @@ class Application(Protocol):
         ...
 
     async def answer(self, request: Request) -> Response | Stream:
-        """Must not raise: a fault of the application is answered 500."""
+        """Must not raise: a fault of the application is answered 500. It goes on where the client
+        goes away, or is told that it takes too long."""
+        ...
+
+    def overdue(self, request: Request) -> Response:
+        """What to tell a client whose request takes longer than its `limit_s`."""
         ...
 
 
@@ -86,12 +106,13 @@ class ApiLimits(ConnectionLimits, frozen=True, kw_only=True):
 
     connections: int = 512  # half of them watches, at most
     connections_per_network: int = 400
-    answer_s: float = 60  # for the application; it has a limit of its own
+    handshake_s: float = 5
     body_bytes: int = 8 << 20
 
 
 class ApiServer(ConnectionServer["_Connection"]):
-    """Serves an application on sockets that listen already."""
+    """Serves an application on sockets that listen already; over TLS where `tls` gives a context
+    for each connection, and then who speaks in the clear is told so."""
 
     def __init__(
         self,
@@ -99,7 +120,9 @@ class ApiServer(ConnectionServer["_Connection"]):
         sockets: Sequence[socket.socket],
         *,
         limits: ApiLimits | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        self._tls = tls
         self.limits = limits or ApiLimits()
         super().__init__(sockets, self.limits)
         self.application = application
@@ -107,8 +130,28 @@ class ApiServer(ConnectionServer["_Connection"]):
         self.exceptions = 0
         self._date = (0, "")
 
-    def make_protocol(self) -> "_Connection":
-        return _Connection(self)
+    def make_protocol(self) -> asyncio.Protocol:
+        connection = _Connection(self)
+        if self._tls is None:
+            return connection
+        usual_s = connection.deadline_s
+        connection.deadline_s = usual_s - self.limits.request_s + self.limits.handshake_s
+
+        def shook_hands() -> None:
+            connection.deadline_s = usual_s
+
+        return SecureProtocol(
+            connection, self._tls(), on_plain=self._plain_refusal(), on_ready=shook_hands
+        )
+
+    def _plain_refusal(self) -> bytes:
+        body = failure(400, "this listener speaks HTTPS only: ask for https://…").body
+        head = (
+            f"HTTP/1.1 400 Bad Request\r\nDate: {self.date()}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return head.encode() + body
 
     def statistics(self) -> HttpStatistics:
         return HttpStatistics(unhandled_exceptions=self.exceptions, **self.connections.counts())
@@ -125,8 +168,8 @@ class _Refused(Exception):
 
 
 class _Connection(asyncio.Protocol):
-    """One client. While a request is answered the next ones wait in `_waiting`, and nothing more
-    is read."""
+    """One client. While a request is answered the next ones wait in `_waiting`; once there are any,
+    nothing more is read."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -135,11 +178,13 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[Request, bool]] = deque()  # and whether the connection stays
         self._task: asyncio.Task[None] | None = None
+        self._answering: Request | None = None  # by the application
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._is_closing = False
         self._is_refused = False
         self._is_streaming = False
+        self._is_paused = False
         self._head_octets = 0
         self._has_head = False
         self._body = bytearray()  # not a list: a chunk of two octets would cost fifty
@@ -167,17 +212,26 @@ class _Connection(asyncio.Protocol):
         self._server.buffered -= sum(len(request.body) for request, _ in self._waiting)
         self._waiting.clear()
         self._can_write.set()
-        if self._task is not None:
+        if self._task is not None and self._is_streaming:
             self._task.cancel()
 
     def pause_writing(self) -> None:
         self._can_write.clear()
+        if not self._is_streaming:  # there a client that goes is to be seen
+            self._pause()
 
     def resume_writing(self) -> None:
         self._can_write.set()
 
     def expire(self) -> None:
-        self._transport.abort()
+        late, self._answering = self._answering, None
+        if late is None:
+            self._transport.abort()
+            return
+        self._is_closing = late.is_overdue = True
+        self._write(late, self._server.application.overdue(late), stays=False)
+        self.deadline_s = self._loop.time() + LINGER_S
+        self._transport.close()
 
     def close(self) -> None:
         """What is being answered may end; a stream may not."""
@@ -200,6 +254,10 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_closing or self._is_refused or self._is_streaming:
             return
+        if self._task is not None:
+            # It sends ahead: what is here is enough. To stop for each request would cost two calls
+            # of the system, for clients that wait for their answer anyway.
+            self._pause()
         self._head_octets += len(data)
         try:
             self._parser.feed_data(data)
@@ -328,15 +386,16 @@ class _Connection(asyncio.Protocol):
         """Begin with the next request, if none is being answered."""
         if self._task is not None or not self._waiting or self._transport.is_closing():
             return
-        self._transport.pause_reading()
         request, stays = self._waiting.popleft()
-        self.deadline_s = self._loop.time() + self._server.limits.answer_s
+        self._answering = request
+        self.deadline_s = self._loop.time() + request.limit_s
         self._task = self._loop.create_task(self._answer(request, stays))
 
     async def _answer(self, request: Request, stays: bool) -> None:
         """Refusals wait for the client as answers do, or what nobody reads would fill memory."""
         try:
             answer = await self._answer_to(request)
+            self._answering = None
             stays = stays and not self._is_closing
             if isinstance(answer, Stream):
                 stays = False
@@ -348,7 +407,7 @@ class _Connection(asyncio.Protocol):
         except asyncio.CancelledError:
             stays = False
         self._task = None
-        self._ended(request, stays)
+        self._ended(request, stays and not self._is_closing)
 
     async def _answer_to(self, request: Request) -> Response | Stream:
         if isinstance(request.context, Response):  # refused by its head
@@ -356,11 +415,14 @@ class _Connection(asyncio.Protocol):
         try:
             return await self._server.application.answer(request)
         except Exception as fault:
-            self._server.exceptions += 1
-            self._loop.call_exception_handler(
-                {"message": f"the API at {request.path} failed", "exception": fault}
-            )
+            self._note_fault(request, fault)
             return failure(500, "a fault of this server; its log has more")
+
+    def _note_fault(self, request: Request, fault: Exception) -> None:
+        self._server.exceptions += 1
+        self._loop.call_exception_handler(
+            {"message": f"the API at {request.path} failed", "exception": fault}
+        )
 
     def _ended(self, request: Request, stays: bool) -> None:
         self._server.buffered -= len(request.body)
@@ -371,6 +433,16 @@ class _Connection(asyncio.Protocol):
         if self._waiting:
             self._loop.call_soon(self._work)  # others get their turn
         else:
+            self._resume()
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
             self._transport.resume_reading()
 
     def _end(self) -> None:
@@ -382,39 +454,32 @@ class _Connection(asyncio.Protocol):
             return
         self.deadline_s = self._loop.time() + LINGER_S
         self._transport.write_eof()
-        self._transport.resume_reading()
+        self._resume()
 
     def _write(self, request: Request, answer: Response, stays: bool) -> None:
         if self._transport.is_closing():
             return
         head = self._head(answer.code, answer.content_type, stays)
-        head += [f"{name}: {value}" for name, value in answer.headers]
-        head.append(f"Content-Length: {len(answer.body)}\r\n\r\n")
-        octets = "\r\n".join(head).encode("latin-1")
+        more = "".join([f"{name}: {value}\r\n" for name, value in answer.headers])
+        octets = f"{head}{more}Content-Length: {len(answer.body)}\r\n\r\n".encode("latin-1")
         if request.method != "HEAD" and answer.code not in (204, 304):
             octets += answer.body
         self._transport.write(octets)
 
-    def _head(self, code: int, content_type: str, stays: bool) -> list[str]:
-        return [
-            f"HTTP/1.1 {code} {HTTPStatus(code).phrase}",
-            f"Date: {self._server.date()}",
-            f"Content-Type: {content_type}",
-            "Cache-Control: no-store",
-            "X-Content-Type-Options: nosniff",
-            "X-Frame-Options: DENY",
-            "Referrer-Policy: no-referrer",
-            f"Connection: {'keep-alive' if stays else 'close'}",
-        ]
+    def _head(self, code: int, content_type: str, stays: bool) -> str:
+        return f"{_head(code, content_type, stays)}Date: {self._server.date()}\r\n"
 
     async def _stream(self, request: Request, answer: Stream) -> None:
         """Parts as they come, each as a chunk. A client that takes nothing for `request_s` is cut
         off; one that only waits is not."""
         self._is_streaming = True
-        self._transport.resume_reading()  # to see it go; what it sends is dropped
-        head = "\r\n".join(self._head(200, answer.content_type, stays=False))
-        self._transport.write(f"{head}\r\nTransfer-Encoding: chunked\r\n\r\n".encode("latin-1"))
+        self._resume()  # to see it go; what it sends is dropped
         try:
+            if self._is_closing:  # it is gone already
+                return
+            head = self._head(200, answer.content_type, stays=False)
+            head += "".join([f"{name}: {value}\r\n" for name, value in answer.headers])
+            self._transport.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode("latin-1"))
             if request.method == "HEAD":
                 return
             async for part in answer.parts:
@@ -425,11 +490,29 @@ class _Connection(asyncio.Protocol):
                 await self._can_write.wait()
                 self.deadline_s = float("inf")
             self._transport.write(b"0\r\n\r\n")
+        except CutShort:  # without the last chunk
+            return
+        except Exception as fault:
+            self._note_fault(request, fault)
         finally:
             self.deadline_s = self._loop.time() + self._server.limits.request_s
             self._is_streaming = False
             with suppress(asyncio.CancelledError):
                 await answer.parts.aclose()  # type: ignore[attr-defined]  # generators have it
+
+
+@lru_cache(256)  # a few types, a few codes
+def _head(code: int, content_type: str, stays: bool) -> str:
+    lines = (
+        f"HTTP/1.1 {code} {HTTPStatus(code).phrase}",
+        f"Content-Type: {content_type}",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        "X-Frame-Options: DENY",
+        "Referrer-Policy: no-referrer",
+        f"Connection: {'keep-alive' if stays else 'close'}",
+    )
+    return "".join([f"{line}\r\n" for line in lines])
 
 
 def _busy(message: str) -> Response:

@@ -66,6 +66,9 @@ METRICS: Final = {
         "gauge", "When a file, folder or zone last got a checkpoint"
     ),
     "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
+    "internal_requests_total": Declared(
+        "counter", "Requests of other nodes that were answered", ("route", "code")
+    ),
     "api_denied_total": Declared("counter", "Requests with a token or right that does not do"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
@@ -145,6 +148,14 @@ METRICS: Final = {
     "controller_waiting": Declared("gauge", "Objects to be looked at", ("kind",)),
     "store_operations_total": Declared("counter", "Calls of the store", ("op", "result")),
     "store_operation_duration_seconds": Declared("summary", "Time that they took", ("op",)),
+    "store_snapshot_serving": Declared(
+        "gauge", "1 while answers come from the log and the cluster was not read yet"
+    ),
+    "store_snapshot_age_seconds": Declared("gauge", "How old that is"),
+    "informer_reopened_total": Declared("counter", "Watches of the cluster opened anew", ("kind",)),
+    "events_dropped_total": Declared("counter", "Events for people that were not written"),
+    "cluster_requests_total": Declared("counter", "Requests sent to the API server"),
+    "cluster_synced": Declared("gauge", "1 while every watch of the cluster is open"),
     "store_watchers": Declared("gauge", "Open watches"),
     "store_watch_resyncs_total": Declared(
         "counter", "Watches that began with all that is there", ("kind",)
@@ -268,8 +279,8 @@ def engine_samples(
     for (rtype, _), hits in seen.memo_hits.items():
         types[type_label(rtype)] += hits
     types["none"] = max(0, seen.received - types.total())
-    malformed, full = seen.dropped_malformed, seen.dropped_full
-    unheard = malformed + seen.dropped_proxyproto
+    malformed, full = seen.dropped_malformed, seen.dropped_full + seen.dropped_busy
+    unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy
     samples = [
         Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits.values())),
         Sample("dns_dropped_total", ("malformed",), malformed),

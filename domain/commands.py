@@ -58,4 +58,29 @@ class RecordFact(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes  # canonical JSON
 
 
-Command = Apply | UpdateStatus | Delete | Revert | RecordFact
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Where in a Kubernetes cluster a version of an object is from: with the object's uid this
+    tells it from all others of that cluster."""
+
+    resource_version: str
+    field_manager: str = ""  # who wrote it there, where that is known
+
+
+class Observe(msgspec.Struct, frozen=True, kw_only=True):
+    """An object is like this in the cluster that owns it, uid, generation and time of its creation
+    included. Whether our rules would have allowed it is not asked: it is there."""
+
+    manifest: Manifest
+    manager: str  # its owner from then on
+    origin: Origin
+    status: dict[str, Any] | None = None  # None: leave what the log has
+
+
+class ObserveGone(msgspec.Struct, frozen=True, kw_only=True):
+    """An object is not in the cluster any more. One that the log has not either is no fault."""
+
+    key: Key
+    origin: Origin
+
+
+Command = Apply | UpdateStatus | Delete | Revert | RecordFact | Observe | ObserveGone

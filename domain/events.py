@@ -53,6 +53,12 @@ AUTH_LOGIN = "auth.login.v1"
 AUTH_ACTED = "auth.acted.v1"
 """Somebody did what leaves no other event."""
 
+MIRROR_INTENDED = "mirror.intended.v1"
+"""Objects are about to be written to a Kubernetes cluster, see `domain.mirror`."""
+MIRROR_WRITTEN = "mirror.written.v1"
+MIRROR_SYNCED = "mirror.synced.v1"
+MIRROR_RESTORED = "mirror.restored.v1"
+
 OBJECT_TYPES = frozenset({OBJECT_APPLIED, OBJECT_STATUS, OBJECT_DELETED, OBJECT_MOVED})
 CONTENT_TYPES = OBJECT_TYPES - {OBJECT_STATUS}
 """Types that change what people wrote, or where it stands."""
@@ -71,6 +77,10 @@ KNOWN_TYPES = OBJECT_TYPES | {
     AUTH_DENIED,
     AUTH_LOGIN,
     AUTH_ACTED,
+    MIRROR_INTENDED,
+    MIRROR_WRITTEN,
+    MIRROR_SYNCED,
+    MIRROR_RESTORED,
 }
 
 SYSTEM_KEY = Key("System//log")
@@ -81,6 +91,7 @@ REDACTION_KEY = Key("System//redaction")
 PRUNING_KEY = Key("System//pruning")
 ACCESS_KEY = Key("System//access")
 EPOCH_KEY = Key("System//epoch")
+MIRROR_KEY = Key("System//mirror")
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):

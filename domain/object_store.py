@@ -7,6 +7,7 @@ returns no event when nothing would change, because an apply every minute must n
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol, assert_never
 
 import msgspec
@@ -17,6 +18,9 @@ from kudurru.domain.commands import (
     Apply,
     Command,
     Delete,
+    Observe,
+    ObserveGone,
+    Origin,
     RecordFact,
     Revert,
     UpdateStatus,
@@ -86,6 +90,7 @@ class AppliedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     spec: Any
+    origin: Origin | None = None
 
 
 class StoredBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -97,18 +102,21 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     spec: msgspec.Raw = msgspec.Raw(b"{}")
+    origin: Origin | None = None
 
 
-class StatusBody(msgspec.Struct, frozen=True):
+class StatusBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """Payload of obj.status.v1."""
 
     status: dict[str, Any]
+    origin: Origin | None = None
 
 
-class DeletedBody(msgspec.Struct, frozen=True):
+class DeletedBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """Payload of obj.deleted.v1."""
 
     uid: str
+    origin: Origin | None = None
 
 
 class MovedBody(msgspec.Struct, frozen=True):
@@ -183,7 +191,7 @@ class Batch:
         self, state: ObjectState, *, now_us: int, epoch: int, new_uid: Callable[[], str]
     ) -> None:
         self._state = state
-        self._now = datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._now_us = now_us
         self._epoch = epoch
         self._new_uid = new_uid
         self._led_to: dict[Key, tuple[Event, ...]] = {}
@@ -191,9 +199,7 @@ class Batch:
 
     def nested(self) -> "Batch":
         """A batch on top of this one, for commands that happen together or not at all."""
-        inner = Batch(self, now_us=0, epoch=self._epoch, new_uid=self._new_uid)
-        inner._now = self._now
-        return inner
+        return Batch(self, now_us=self._now_us, epoch=self._epoch, new_uid=self._new_uid)
 
     def absorb(self, inner: "Batch") -> None:
         """Take over what a nested batch decided."""
@@ -223,6 +229,10 @@ class Batch:
                 events, outcome = self._revert(command)
             case RecordFact():
                 events, outcome = self._record(command)
+            case Observe():
+                events, outcome = self._observe(command)
+            case ObserveGone():
+                events, outcome = self._observe_gone(command)
             case _:
                 assert_never(command)
         if events:
@@ -247,7 +257,7 @@ class Batch:
                 manifest.meta.annotations, stored.body.annotations if stored else {}
             ),
             manager=command.manager,
-            created=self._now,
+            created=_time_text(self._now_us // 1_000_000),
         )
         return self._write(manifest, stored, written)
 
@@ -303,6 +313,51 @@ class Batch:
             self._event(OBJECT_APPLIED, key, scope, written.manager, body, after=len(events))
         )
         return events, Outcome("configured", key)
+
+    def _observe(self, command: Observe) -> tuple[list[Event], Outcome]:
+        manifest, meta = command.manifest, command.manifest.meta
+        key, stored = manifest.key, self.find(manifest.key)
+        events: list[Event] = []
+        if stored is not None and stored.body.uid != meta.uid:
+            # It was deleted and made again, and only the end of that was seen.
+            events.append(self._gone(stored, command.origin))
+        before = stored if not events else None
+        body = AppliedBody(
+            uid=meta.uid,
+            generation=meta.generation,
+            creation_timestamp=meta.creation_timestamp,
+            labels=meta.labels,
+            annotations=annotations_after(meta.annotations, {}),
+            spec=msgspec.Raw(codec.canonical(manifest.spec)),
+            origin=command.origin,
+        )
+        scope = scope_of(manifest)
+        is_same = before is not None and _is_same(before, body, command.manager)
+        if not is_same:
+            if before is not None and scope != before.scope:
+                moved = MovedBody(scope)
+                events.append(self._event(OBJECT_MOVED, key, before.scope, command.manager, moved))
+            at = len(events)
+            events.append(self._event(OBJECT_APPLIED, key, scope, command.manager, body, after=at))
+        there = (before.status if before else None) or {}
+        if command.status is not None and command.status != there:
+            said = StatusBody(command.status, command.origin)
+            at = len(events)
+            events.append(self._event(OBJECT_STATUS, key, scope, command.manager, said, after=at))
+        if not events:
+            assert stored is not None
+            return [], Outcome("unchanged", key, stored.resource_version)
+        return events, Outcome("created" if stored is None else "configured", key)
+
+    def _observe_gone(self, command: ObserveGone) -> tuple[list[Event], Outcome]:
+        stored = self.find(command.key)
+        if stored is None:
+            return [], Outcome("unchanged", command.key)
+        return [self._gone(stored, command.origin)], Outcome("deleted", command.key)
+
+    def _gone(self, stored: StoredObject, origin: Origin) -> Event:
+        body = DeletedBody(stored.body.uid, origin)
+        return self._event(OBJECT_DELETED, stored.key, stored.scope, stored.manager, body)
 
     def _record(self, command: RecordFact) -> tuple[list[Event], Outcome]:
         before = self.version(command.key)
@@ -404,15 +459,35 @@ class Batch:
 
     def _zone(self, key: Key) -> "_ZoneFacts | None":
         if key not in self._zones:
-            stored = self.find(key)
-            self._zones[key] = _zone_facts(stored) if stored else None
+            if key not in self._led_to and isinstance(self._state, Batch):
+                self._zones[key] = self._state._zone(key)  # who may know it already
+            else:
+                stored = self.find(key)
+                self._zones[key] = _zone_facts(stored) if stored else None
         return self._zones[key]
+
+
+def _is_same(stored: StoredObject, body: AppliedBody, manager: str) -> bool:
+    """Whether an object is what an observation says, whatever version it has there."""
+    there = stored.body
+    return (
+        bytes(there.spec) == bytes(body.spec)
+        and there.labels == body.labels
+        and there.annotations == body.annotations
+        and there.generation == body.generation
+        and stored.manager == manager
+    )
 
 
 def _is_below(text: str, suffix: str) -> bool:
     """Whether a name is surely below a zone, as its text tells: the usual case, ten times as cheap
     as its octets. An escaped dot before the suffix would deceive it."""
     return "\\" not in text and text.endswith((suffix, suffix[:-1]))
+
+
+@lru_cache(1)  # of a second, in which many things are made
+def _time_text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _ZoneFacts(NamedTuple):

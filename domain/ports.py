@@ -6,12 +6,13 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -187,6 +188,18 @@ class Elector(Protocol):
 
     async def resign(self) -> None:
         """Let another lead. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class NamesLeader(Protocol):
+    """What an elector may also be able to do: tell who leads, wherever that is."""
+
+    node_name: str
+    """By which this process is known to the others. Set before it campaigns."""
+
+    async def leader(self) -> str | None:
+        """Name of the node that leads, None: none does. Raises: StorageFailed."""
         ...
 
 
@@ -523,6 +536,50 @@ class Reply(NamedTuple):
     there may be any number, elsewhere none."""
 
 
+class SharedTexts(msgspec.Struct, frozen=True):
+    """What a cluster keeps under one name, as a ConfigMap does: texts by key, of one version."""
+
+    version: str
+    texts: dict[str, bytes]
+
+
+class ConfigMaps(Protocol):
+    """Texts that a cluster keeps for those who run in it."""
+
+    def follow(self, namespaces: Collection[str], changed: Callable[[str, str], None]) -> None:
+        """From now on tell of what is new, changed or gone in these namespaces, as far as they can
+        be followed: (namespace, name). What is there is told once at first."""
+        ...
+
+    async def read(self, namespace: str, name: str) -> SharedTexts:
+        """As it is now. Raises: NotFound, StorageFailed."""
+        ...
+
+
+class ClusterUser(msgspec.Struct, frozen=True):
+    """Somebody whom a cluster knows, as it knows him."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, list[str]] = {}
+
+
+class ClusterReviews(Protocol):
+    """Whom a cluster knows, and what it lets them do. What it said holds for some seconds."""
+
+    async def user(self, token: str) -> ClusterUser | None:
+        """Whose token it is; None where it is nobody's, or not meant for us. Raises:
+        StorageFailed when that cannot be told."""
+        ...
+
+    async def refusal(self, user: ClusterUser, verb: str, key: Key) -> str:
+        """Why somebody may not do that with an object, a sentence; "" where he may. `verb` is the
+        cluster's: get, list, create, patch, delete. Raises: StorageFailed when that cannot be
+        told."""
+        ...
+
+
 class Neighbours(Protocol):
     """Hardware addresses of the hosts on the same links."""
 
@@ -567,6 +624,10 @@ class RepeatListener(Protocol):
         the handler had given before. Costs what an append costs."""
         ...
 
+    def missed(self, count: int) -> None:
+        """So many more were answered, of which an engine could not tell."""
+        ...
+
 
 class QueryLimiter(Protocol):
     def admit(
@@ -597,6 +658,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
+    dropped_busy: int = 0  # the handler had too much to do, and was not asked
     dropped_by_handler: int = 0
     waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0

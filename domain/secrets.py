@@ -9,6 +9,9 @@ secret an object had without telling it, and a secret that belongs to another ve
 import hmac
 from hashlib import sha256
 
+FROM_CLUSTER = "kubernetes:secrets"
+"""Manager of objects that Secrets of a cluster became."""
+
 SALT_SIZE = 16
 _PREFIX = "sha256"
 _HEX_SIZES = (2 * SALT_SIZE, 64)

@@ -125,6 +125,16 @@ class ListenerSettings(Section, frozen=True):
     ] = None
 
 
+class DnsSettings(Section, frozen=True):
+    engine: Annotated[
+        Literal["auto", "native", "python"],
+        node(
+            "What answers repeated queries over UDP: threads in C (native, where it was built) or "
+            "the event loop (python); auto is native where that is there"
+        ),
+    ] = "auto"
+
+
 class InternalTlsSettings(Section, frozen=True):
     ca: Annotated[SecretFile, node("CA that signs the nodes' certificates", hot=True)] = SecretFile(
         ""
@@ -143,6 +153,9 @@ class TlsSettings(Section, frozen=True):
 
 class ApiSettings(Section, frozen=True):
     address: Annotated[SocketAddress, node("Where the API listens")] = SocketAddress(LOOPBACK, 8080)
+    tls: Annotated[
+        bool, node("Serve the API over HTTPS only, with the certificate of tls.cert and tls.key")
+    ] = False
     max_body_bytes: Annotated[Bytes, node("Largest request body", low=KIB)] = Bytes(8 * MIB)
     names: Annotated[
         tuple[Domain, ...],
@@ -256,8 +269,8 @@ class CacheSettings(Section, frozen=True):
     persist_interval: Annotated[timedelta, cluster("Time between dumps to disk; 0s: never")] = (
         timedelta(minutes=10)
     )
-    persist_max_age: Annotated[timedelta, cluster("Oldest dump that is loaded")] = timedelta(
-        hours=24
+    persist_max_age: Annotated[timedelta, cluster("Oldest dump that is loaded", restart=True)] = (
+        timedelta(hours=24)
     )
 
 
@@ -281,7 +294,7 @@ class ListSettings(Section, frozen=True):
     concurrency: Annotated[int, cluster("Lists fetched at once", low=1, high=64)] = 4
     startup: Annotated[
         Literal["fast", "blocking", "failOnError"],
-        cluster("Serve at once, wait for lists, or stop when one fails"),
+        cluster("Serve at once, wait for lists, or stop when one fails", restart=True),
     ] = "fast"
     allow_private: Annotated[bool, cluster("Fetch lists from private addresses too")] = False
 
@@ -366,6 +379,11 @@ class KubernetesSettings(Section, frozen=True):
     server: Annotated[str, node("URL of the API server; empty: as kubectl or the pod finds it")] = (
         ""
     )
+    kubeconfig: Annotated[
+        str,
+        node("File that says how to reach the cluster; empty: as kubectl finds it", host_only=True),
+    ] = ""
+    context: Annotated[str, node("Context of that file; empty: its current one")] = ""
     cluster_id: Annotated[
         str, node("Uid of kube-system, to know the cluster's log while its API server is away")
     ] = ""
@@ -404,6 +422,7 @@ class Settings(Section, frozen=True):
     ] = ""
     node: NodeSettings = NodeSettings()
     listeners: ListenerSettings = ListenerSettings()
+    dns: DnsSettings = DnsSettings()
     tls: TlsSettings = TlsSettings()
     api: ApiSettings = ApiSettings()
     ops: OpsSettings = OpsSettings()

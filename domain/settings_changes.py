@@ -9,6 +9,8 @@ The newest event of the one stream holds the whole layer of the log, so that a s
 and pruning keeps what counts. Two who change settings at once cannot both be next in the stream.
 """
 
+import json
+import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -17,7 +19,7 @@ import msgspec
 from kudurru.domain.codec import canonical, in_profile
 from kudurru.domain.commands import RecordFact
 from kudurru.domain.errors import Cause, Invalid
-from kudurru.domain.events import SETTINGS_CHANGED, Position
+from kudurru.domain.events import SETTINGS_CHANGED, Position, Recorded
 from kudurru.domain.object_store import DEFAULT_MANAGER
 from kudurru.domain.objects import Key as StreamKey
 from kudurru.domain.ports import EventLog
@@ -65,6 +67,57 @@ def layer_of(log: EventLog, upto: Position | None = None) -> Layer:
 
 def decode(body: bytes) -> SettingsChanged:
     return msgspec.json.decode(body, type=SettingsChanged)
+
+
+def before(log: EventLog, event: Recorded) -> dict[str, Any]:
+    """What the keys that a change names were by earlier changes like it: in the log, in the same
+    settings file, in the memory of the same node. A key is missing where none set it."""
+    change = decode(event.body or b"")
+    left = set(change.changed)
+    found: dict[str, Any] = {}
+    for earlier in log.read(0, event.seq - 1, key=SETTINGS_KEY, newest_first=True):
+        if not left:
+            break
+        if earlier.type != SETTINGS_CHANGED or earlier.body is None:
+            continue
+        fact = decode(earlier.body)
+        if change.kept == "log":
+            return {path: v for path in left if (v := _at(fact.values, path)) is not None}
+        if (fact.kept, fact.node) == (change.kept, change.node):
+            named = left & fact.changed.keys()
+            left -= named
+            found |= {path: v for path in named if (v := fact.changed[path]) is not None}
+    return found
+
+
+def ways_back(log: EventLog, event: Recorded) -> list[Cause]:
+    """How a change of settings is taken back, key by key: by a change like it, which is checked and
+    goes where the key is kept now."""
+    change = decode(event.body or b"")
+    earlier = before(log, event)
+    return [Cause(path, _way_back(path, earlier, change.kept)) for path in sorted(change.changed)]
+
+
+def _way_back(path: str, earlier: Mapping[str, Any], kept: Kept) -> str:
+    if path in earlier:
+        value = shlex.quote(text_of(earlier[path]))
+        return f"settings are set, not undone: `kudurru config set {path} {value}`"
+    if kept == "file":
+        return "settings are set, not undone: what the settings file said before is not in the log"
+    return f"settings are set, not undone: `kudurru config unset {path}`"
+
+
+def text_of(value: Any) -> str:
+    """A value as `config set` takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _at(values: Mapping[str, Any], path: str) -> Any:
+    """The value of a key, or of an entry of its map, in a layer; None where it is not there."""
+    key, entry = key_at(path) or (None, "")
+    if key is None or not entry:
+        return values.get(path)
+    return (values.get(key.path) or {}).get(entry)
 
 
 def checked(patch: Patch, resolved: Resolved) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class TreeVerifier:
         self._size = first
         self._good = 0  # leaves under the last signed root that was right
         self._is_damaged = False
+        self._due = 0  # rows before that are but a leaf, unless they are of keys and rows
         self.signed = Signed()
         adoptions = log.read(0, first, key=SIGNING_KEY)
         for event in merge(adoptions, log.read(0, first, key=EPOCH_KEY), key=lambda e: e.seq):
@@ -90,8 +91,25 @@ class TreeVerifier:
 
     def feed(self, row: LogRow) -> None:
         """The next row, in which nothing was wrong."""
+        if row.seq < self._due and row.type in OBJECT_TYPES:
+            self._leaves.append(row.leaf)
+            self._size = row.seq
+        elif not self._is_damaged:
+            self._feed_closely(row)
+            self._due = self._next_due()
+
+    def _next_due(self) -> int:
+        """Where something has to be looked at next, whatever the rows until there say; 0 when
+        nothing is any more."""
         if self._is_damaged:
-            return
+            return 0
+        outside, size = self._trust.checkpoint, self._size
+        due = size - size % TILE_WIDTH + TILE_WIDTH
+        if self._next is not None:
+            due = min(due, self._next.size)
+        return min(due, outside.size) if outside is not None and outside.size > size else due
+
+    def _feed_closely(self, row: LogRow) -> None:
         if row.type not in OBJECT_TYPES:  # those say nothing of keys and rows
             self._follow_keys(row.type, row.seq, row.body)
             self._follow_upkeep(row)

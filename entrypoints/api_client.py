@@ -1,8 +1,8 @@
 """A `Service` at the other end of the API: what commands use with --server."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -15,13 +15,17 @@ from kudurru.domain.kinds.meta import NOT_UNICODE
 from kudurru.domain.kinds.registry import API_TOKEN, KINDS, TSIG_KEY
 from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.restore import Scope
+from kudurru.entrypoints.differing import Difference
 from kudurru.entrypoints.doctor_report import Report
+from kudurru.entrypoints.exporting import Format, Wanted
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState, ExplainRequest
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
-from kudurru.entrypoints.rest.objects import BatchReply
+from kudurru.entrypoints.rest.past import UNSIGNED
 from kudurru.entrypoints.rest.status import Status, error_from
+from kudurru.entrypoints.rest.writing import BATCH_MAX, BatchReply
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import (
     LOOPBACK,
@@ -44,12 +48,19 @@ Params = Mapping[str, str | int | bool]
 _T = TypeVar("_T")
 
 
+class Export(NamedTuple):
+    """An export of the log on its way."""
+
+    left_out: int  # of the newest events, since no checkpoint is over them yet
+    parts: Iterator[bytes]
+
+
 class ApiService:
     """Implements `Service` over HTTP, and asks for what was at a moment too."""
 
-    def __init__(self, url: str, token: str) -> None:
-        """Raises: Invalid."""
-        self._client = ApiClient(url, token)
+    def __init__(self, url: str, token: str, ca: str = "") -> None:
+        """As `ApiClient`. Raises: Invalid."""
+        self._client = ApiClient(url, token, ca)
 
     def __enter__(self) -> Self:
         return self
@@ -60,6 +71,9 @@ class ApiService:
     # --- objects ------------------------------------------------------------------------
 
     def change(self, request: ChangeRequest) -> Result:
+        if len(request.apply) + len(request.delete) > BATCH_MAX:
+            fault = f"more than {BATCH_MAX} objects: do it where the data directory is, with --data"
+            raise Invalid("--server", [Cause("", fault)])
         body = {
             "apply": [manifest_to_wire(manifest) for manifest in request.apply],
             "delete": [_named(key) for key in request.delete],
@@ -141,10 +155,11 @@ class ApiService:
         dns = "application/dns-message"
         return self._given("POST", "/query", params, body=packet, content_type=dns).body
 
-    def explain(self, request: ExplainRequest) -> Explanation:
+    def explain(self, request: ExplainRequest, *, at: str = "") -> Explanation:
         params = {
             "name": request.name, "type": request.type, "client": request.client,
             "mac": request.mac, "clientID": request.client_id, "listener": request.listener,
+            **_at(at),
         }  # fmt: skip
         return msgspec.convert(self._call("GET", "/explain", params), Explanation)
 
@@ -207,10 +222,37 @@ class ApiService:
     def rotate_key(self, reason: str) -> str:
         return str(self._call("POST", "/checkpoint:rotate", body={"reason": reason})["note"])
 
+    def differing(self, first: str, last: str | None, zone: str | None) -> list[Difference]:
+        """Objects that differ between two moments; None: now, and all."""
+        given = {"from": first, "to": last, "zone": zone}
+        params = {name: text for name, text in given.items() if text is not None}
+        return msgspec.convert(self._call("GET", "/diff", params), list[Difference])
+
+    def audit_export(self, wanted: Wanted, format_: Format) -> Export:
+        said = {k: text for k, text in msgspec.structs.asdict(wanted).items() if text is not None}
+        path = f"{PREFIX}/events/export"
+        given, parts = self._client.stream(path, {"format": format_.value, **said})
+        self._check(given)
+        return Export(int(given.headers.get(UNSIGNED, 0)), parts)
+
     def restore(self, request: RestoreRequest) -> Carried:
-        scope = request.scope
+        at = "" if request.resume else str(request.target)
+        return self.restore_to(request, request.scope, at=at)
+
+    def restore_to(
+        self,
+        request: RestoreRequest,
+        scope: Scope,
+        *,
+        at: str,
+        before_event: int | None = None,
+        apply: bool = True,
+    ) -> Carried:
+        """A restore, or only its plan, of which the server finds the target in its log. The zone of
+        `scope` is as a person writes it; target and scope of the request do not count."""
         body = {
-            "at": "" if request.resume else str(request.target),
+            "at": at,
+            "beforeEvent": before_event,
             "resume": request.resume,
             "scope": {
                 "zone": scope.zone,
@@ -220,7 +262,7 @@ class ApiService:
                 "objects": [str(key).replace("//", "/") for key in scope.keys],
                 "all": scope.everything,
             },
-            "apply": True,
+            "apply": apply,
             "planDigest": request.plan_digest,
             "force": request.force,
             "allowMassChange": request.allow_mass_change,
@@ -323,8 +365,13 @@ class ApiService:
             given = self._client.ask(method, PREFIX + path, params, **how)
         except UnicodeEncodeError:
             raise Invalid("request", [Cause("", f"a text holds {NOT_UNICODE}")]) from None
+        self._check(given)
+        return given
+
+    def _check(self, given: Given) -> None:
+        """Raises: the error that the server tells."""
         if given.code < 400:
-            return given
+            return
         try:
             status = msgspec.json.decode(given.body, type=Status)
         except msgspec.MsgspecError:

@@ -23,13 +23,13 @@ from kudurru.domain.errors import Invalid, KudurruError
 from kudurru.domain.events import SIGNING_KEY
 from kudurru.domain.kinds.zone import zone_warnings
 from kudurru.domain.notation import size_text
-from kudurru.domain.objects import ref_of
 from kudurru.domain.ports import VerifiableLog
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints.checkpoints import Checkpointer
 from kudurru.entrypoints.directory import open_reader, replay_verified, trust_of
 from kudurru.entrypoints.doctor_report import Check, Report, report
 from kudurru.entrypoints.live_settings import LiveSettings
+from kudurru.entrypoints.messages import read_messages
 from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.wiring import Node
 
@@ -170,10 +170,8 @@ def config_check(live: LiveSettings) -> Check:
 
 
 def diagnoses_check(node: Node, key_problems: list[str]) -> Check:
-    found = [f"{d.object}: {d.reason}: {d.message}" for d in node.views.policies.diagnoses()]
-    found += [
-        f"{ref_of(key)} has records that are not served" for key in node.zones.unserved_sets()
-    ]
+    messages = read_messages(node).items
+    found = [str(message) for message in messages if message.severity == "warning"]
     found += key_problems
     if found:
         return Check("diagnoses", "warn", f"{_named(found)}; see `kudurru describe`")

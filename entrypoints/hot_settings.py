@@ -1,7 +1,8 @@
 """Which part of a server takes which settings while it runs, and in which order.
 
 A key that is marked hot in the table of settings is of a part here, or is read where it is used:
-`health.lameduck` when the server stops, `cache.persistMaxAge` and `lists.startup` when it starts.
+`health.lameduck` when the server stops, `audit.trustedKeys` when doctor looks at the log. One that
+counts only while a server starts is none.
 """
 
 from typing import TYPE_CHECKING
@@ -46,6 +47,9 @@ def follow_settings(
     def certify(settings: Settings) -> None:
         if certificates is not None:
             certificates.use(settings.tls.cert, settings.tls.key)
+        if front.peer_certificates is not None:
+            internal = settings.tls.internal
+            front.peer_certificates.use(internal.cert, internal.key, internal.ca)
 
     def coalesce(settings: Settings) -> None:
         writer.coalesce_s = settings.zones.coalesce.total_seconds()
@@ -63,8 +67,6 @@ def follow_settings(
     live.subscribe(["tls"], certify)
     live.subscribe(["zones.coalesce"], coalesce)
     writer.listeners.append(live.recorded)
-    if parts.node.why_not_writable is None:
-        live.catch_up(parts.node.log)
 
 
 def block_defaults(settings: Settings) -> BlockDefaults:

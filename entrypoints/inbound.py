@@ -51,12 +51,13 @@ class Inbound:
             now_s=lambda: node.clock.now_us() // 1_000_000,
         )
 
-    def add_to(self, runner: Runner) -> None:
-        """Without a log to write to, updates are still answered: refused."""
+    def add_to(self, runner: Runner, *, leader_only: bool = True) -> None:
+        """Without a log to write to, updates are still answered: refused. What is transferred is in
+        the log: nodes that each have one fetch it each, so not `leader_only`."""
         runner.add("updates", self._updates.run)
         if self._node.why_not_writable is None:
-            runner.add("secondaries", self._secondaries.run, leader_only=True)
-            runner.add("catalogs", self._catalogs.run, leader_only=True)
+            runner.add("secondaries", self._secondaries.run, leader_only=leader_only)
+            runner.add("catalogs", self._catalogs.run, leader_only=leader_only)
 
     def refresh(self, zone: str) -> str:
         """Ask the primaries of a secondary zone now, by object name or DNS name. Raises:

@@ -22,7 +22,7 @@ from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.object_store import DEFAULT_MANAGER
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Entropy, SecretBox
-from kudurru.domain.secrets import SALT_SIZE, digest_of, matches
+from kudurru.domain.secrets import FROM_CLUSTER, SALT_SIZE, digest_of, matches
 from kudurru.entrypoints.wiring import Change, Node
 
 KEYS_MAX = 1_000
@@ -219,11 +219,20 @@ def _check_secret(request: KeyRequest) -> None:
 
 
 def revocation(node: Node, name: str, who: Who) -> Change:
-    """The change that takes a key away, secret and all. Raises: NotFound."""
+    """The change that takes a key away, secret and all. Raises: NotFound; Conflict for one that a
+    cluster keeps."""
     key = key_of(TSIG_KEY.name, "", name.lower().removesuffix("."))
     if node.objects.entry(key) is None:
         raise NotFound(f"there is no TSIG key {name!r}")
+    check_kept_here(node, key)
     return Change(commands=(Delete(key=key),), who=who, secrets=(SecretWrite(key, None),))
+
+
+def check_kept_here(node: Node, key: Key) -> None:
+    """Raises: Conflict."""
+    stored = node.objects.find(key)
+    if stored is not None and stored.manager == FROM_CLUSTER:
+        raise Conflict(f"{ref_of(key)} is a Secret of the cluster: delete it there")
 
 
 def key_clauses(name: str, algorithm: str, secret: str) -> dict[str, str]:

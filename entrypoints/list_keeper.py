@@ -27,19 +27,22 @@ from kudurru.adapters.lists.jobs import (
     Fetched,
     Job,
     Request,
+    Response,
     Result,
     Text,
     Unchanged,
 )
+from kudurru.adapters.secret_files import write_private
 from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, NotFound
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.lists.matcher import Matcher, Union
 from kudurru.domain.lists.table import Table, Unusable
 from kudurru.domain.objects import Key, ref_of
-from kudurru.domain.ports import Clock, Entropy
+from kudurru.domain.ports import Clock, ConfigMaps, Entropy
 from kudurru.domain.reconcile.blocklists import (
     NEVER_FETCHED,
     Arrived,
+    ConfigMapPlace,
     Missed,
     Want,
     after,
@@ -106,6 +109,7 @@ class ListKeeper:
         self._states: States = {}
         self._table: Table | None = None
         self._forced: set[str] = set()
+        self._told: dict[str, str] = {}  # digest of each source, as the leader's status has it
         self._busy: set[str] = set()
         self._bodies = asyncio.Lock()  # a text that came in is wanted before it may be collected
         self._due = asyncio.Event()
@@ -113,6 +117,8 @@ class ListKeeper:
         self._settled = asyncio.Event()
         self._fetches: Counter[str] = Counter()
         self._builds: Counter[str] = Counter()
+        self.config_maps: ConfigMaps | None = None
+        """Where those are that sources name; None where there is no cluster."""
         self._is_leader = False  # each node fetches for itself; one writes statuses
 
     # --- starting -----------------------------------------------------------------------
@@ -157,12 +163,13 @@ class ListKeeper:
     async def run(self) -> NoReturn:
         """Keep lists until cancelled."""
         self._view.on_lists = self._wake
+        self._view.on_status = self._due.set
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._build_loop(), name="lists: build")
                 await self._fetch_loop(tasks)
         finally:
-            self._view.on_lists = lambda: None
+            self._view.on_lists = self._view.on_status = lambda: None
 
     def configure(self, options: ListOptions) -> None:
         """Take other settings. Fetches that are under way end as they began."""
@@ -179,15 +186,19 @@ class ListKeeper:
     def refresh(self, keys: Collection[Key] = ()) -> list[Key]:
         """Fetch all sources of these lists now, whatever was tried when; of all lists without keys.
         Raises: NotFound; Conflict for a list that is disabled."""
+        self.check(keys)
+        wanted = [want for want in self._wants() if not keys or want.list in keys]
+        self._forced |= {want.id for want in wanted}
+        self._due.set()
+        return sorted({want.list for want in wanted})
+
+    def check(self, keys: Collection[Key]) -> None:
+        """Whether they can be refreshed. Raises: as `refresh`."""
         for key in keys:
             if key in self._view.disabled:
                 raise Conflict(f"{ref_of(key)} is disabled; enable it, and it is fetched")
             if key not in self._view:
                 raise NotFound(f"there is no {ref_of(key)}; see `kudurru get bl -A`")
-        wanted = [want for want in self._wants() if not keys or want.list in keys]
-        self._forced |= {want.id for want in wanted}
-        self._due.set()
-        return sorted({want.list for want in wanted})
 
     def _wants(self) -> list[Want]:
         interval_us = self._options.interval // timedelta(microseconds=1)
@@ -203,7 +214,10 @@ class ListKeeper:
         while True:
             self._due.clear()
             now_us = self._clock.now_us()
-            todo = plan(self._wants(), self._states, now_us, forced=self._forced, busy=self._busy)
+            wants = self._wants()
+            self._follow(wants)
+            self._follow_leader(wants)
+            todo = plan(wants, self._states, now_us, forced=self._forced, busy=self._busy)
             for want in todo.fetch:
                 self._busy.add(want.id)
                 self._forced.discard(want.id)
@@ -218,6 +232,23 @@ class ListKeeper:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._due.wait()
+
+    def _follow(self, wants: Iterable[Want]) -> None:
+        if self.config_maps is not None:
+            namespaces = {want.config_map.namespace for want in wants if want.config_map}
+            self.config_maps.follow(namespaces, self._config_map_changed)
+
+    def _follow_leader(self, wants: Iterable[Want]) -> None:
+        """A text that the leader has and this node has not is due here too, once."""
+        if self._is_leader:
+            return
+        for want in wants:
+            told = _digest_told(self._read_status(want.list), want.title)
+            if not told or self._told.get(want.id) == told:
+                continue
+            self._told[want.id] = told
+            if told != self._states.get(want.id, NEVER_FETCHED).digest:
+                self._forced.add(want.id)
 
     async def _fetch(self, want: Want) -> None:
         spool = self._files.new_path()
@@ -235,8 +266,8 @@ class ListKeeper:
             self._due.set()
 
     async def _attempt(self, want: Want, spool: Path) -> Result:
-        if want.title.startswith("configMap:"):
-            return Failed("ConfigMaps are read on Kubernetes only, and this node has none")
+        if want.config_map is not None:
+            return await self._from_cluster(want, want.config_map, spool)
         state = self._states.get(want.id, NEVER_FETCHED)
         request = Request(
             url=want.title,
@@ -250,6 +281,41 @@ class ListKeeper:
             self._options.nameservers,
         )  # fmt: skip
         return await self._run_job(job, FETCH_S + 5)
+
+    async def _from_cluster(self, want: Want, place: ConfigMapPlace, spool: Path) -> Result:
+        if self.config_maps is None:
+            return Failed("ConfigMaps are read on Kubernetes only, and this node has none")
+        state = self._states.get(want.id, NEVER_FETCHED)
+        try:
+            found = await self.config_maps.read(place.namespace, place.name)
+        except KudurruError as error:
+            return Failed(str(error))
+        if state.digest and state.etag == found.version:
+            return Unchanged()
+        if place.key and place.key not in found.texts:
+            there = ", ".join(sorted(found.texts)) or "none"
+            return Failed(f"the ConfigMap has no key {place.key!r}; there are {there}")
+        texts = [found.texts[key] for key in sorted(found.texts) if place.key in ("", key)]
+        copy = self._files.new_path()
+        try:
+            await asyncio.to_thread(write_private, copy, b"\n".join(texts))
+            request = Request(url=f"file:{copy.resolve()}", max_bytes=want.max_bytes)
+            job = Fetch(request, str(spool), want.context, bool(state.entries), FETCH_S)
+            result = await self._run_job(job, FETCH_S + 5)
+        except OSError as error:
+            return Failed(f"the disk refuses: {error.strerror}")
+        finally:
+            copy.unlink(missing_ok=True)
+        if isinstance(result, Fetched):
+            return msgspec.structs.replace(result, response=Response("new", found.version))
+        return result
+
+    def _config_map_changed(self, namespace: str, name: str) -> None:
+        place = (namespace, name)
+        self._forced |= {
+            want.id for want in self._wants() if want.config_map and want.config_map[:2] == place
+        }
+        self._due.set()
 
     async def _take_in(self, want: Want, result: Result, spool: Path) -> Arrived | Missed:
         match result:
@@ -366,7 +432,7 @@ class ListKeeper:
         if not self._is_leader:
             return
         for key, state in list(self._view.lists.items()):
-            sources = sources_status(state.spec, self._states, state.inline)
+            sources = sources_status(key, state.spec, self._states, state.inline)
             if not is_worth_writing(self._read_status(key).sources, sources):
                 continue
             entries = sum(source.entries for source in sources)
@@ -384,7 +450,7 @@ class ListKeeper:
         for key in self._view.all_keys():
             ref = ref_of(key)
             state = self._view.lists.get(key)
-            sources = sources_status(state.spec, self._states, state.inline) if state else []
+            sources = sources_status(key, state.spec, self._states, state.inline) if state else []
             found.append(
                 ListRow(
                     namespace=ref.namespace,
@@ -404,6 +470,11 @@ class ListKeeper:
             sum(facts.entries for facts in table.directory.sources) if table else 0,
             table.resident_max if table else 0,
         )
+
+
+def _digest_told(status: BlockListStatus, title: str) -> str:
+    found = (source.digest for source in status.sources if source.source == title)
+    return next(found, "").removeprefix("sha256:")
 
 
 def _of_texts(texts: Iterable[Text]) -> list[tuple[object, ...]]:

@@ -3,6 +3,7 @@
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +17,7 @@ from kudurru.adapters.secret_files import secret_in
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns.cookies import SECRET_SIZE, Cookies
-from kudurru.domain.errors import NotFound
+from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.objects import Key
@@ -39,6 +40,9 @@ from kudurru.entrypoints.watches import Hub
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.signatures import Signatures
+
+if TYPE_CHECKING:
+    from kudurru.entrypoints.cluster import Cluster
 
 log = logging.getLogger("kudurru")
 
@@ -67,6 +71,7 @@ class Parts:
     store: LogStore
     controllers: Controllers
     old_rows: OldRows | None
+    cluster: "Cluster | None"
 
 
 def open_parts(
@@ -79,10 +84,13 @@ def open_parts(
     """`stack` closes what has to be closed. Raises KudurruError when something cannot be used."""
     checkpointer = _checkpointer(options, directory, node)
     writer = Writer(node, checkpointer)
+    cluster = _cluster(options, node, writer, stack)
     query_log = _query_log(options, directory, stack)
     lists = _lists(options, directory, node, writer)
     secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
     keyring = keyring_of(directory, node, options.secrets_key, allow_old=options.tsig.allow_old)
+    if cluster is not None:
+        cluster.beside.use(lists, keyring)
     signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
     times = RefreshTimes(directory.refresh_times)
     hub = Hub(node)
@@ -112,10 +120,33 @@ def open_parts(
             store,
             clock=SystemClock(),
             timers=LoopTimers(),
-            sink=LogSink(log),
+            sink=LogSink(log) if cluster is None else cluster.sink(log),
             coalesce_us=round(options.coalesce_s * 1_000_000),
         ),
         old_rows=None if node.why_not_writable is not None else _old_rows(settings, node, writer),
+        cluster=cluster,
+    )
+
+
+def _cluster(
+    options: ServeOptions, node: Node, writer: Writer, stack: AsyncExitStack
+) -> "Cluster | None":
+    if not options.kubernetes.enabled:
+        return None
+    try:
+        from kudurru.entrypoints.cluster import open_cluster  # which takes a while to import
+    except ModuleNotFoundError as error:
+        why = f"{error.name} is missing: `pip install 'kudurru[kubernetes]'`"
+        raise Invalid("kubernetes.enabled", [Cause("", why)]) from None
+    return open_cluster(
+        options.kubernetes,
+        node,
+        writer,
+        options.node_name,
+        stack,
+        clock=SystemClock(),
+        timers=LoopTimers(),
+        entropy=SystemEntropy(),
     )
 
 

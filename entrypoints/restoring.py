@@ -10,11 +10,18 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kudurru.domain import mass_change, restore
+from kudurru.domain import mass_change, restore, settings_changes
 from kudurru.domain.commands import Command, Delete
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, NotFound
-from kudurru.domain.events import POSITION_MAX, Position, Recorded, SecretWrite, Who
+from kudurru.domain.events import (
+    POSITION_MAX,
+    SETTINGS_CHANGED,
+    Position,
+    Recorded,
+    SecretWrite,
+    Who,
+)
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, TSIG_KEY
 from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S
@@ -86,16 +93,25 @@ def plan_restore(log: EventLog, request: RestoreRequest) -> Plan:
     )
 
 
-def plan_undo(log: EventLog, what: str) -> Plan:
+def plan_undo(log: EventLog, what: str, *, shows_settings: bool = True) -> Plan:
     """Raises NotFound for a position or a restore that is not in the log, Invalid for a position
-    where no object was changed."""
+    where no object was changed: where settings were, it says how they are taken back."""
     base = log.head().seq
     name, events = _what_to_undo(log, what.strip())
     done = list(as_of.done_by(log, events, base))
     if not done:
-        fault = f"nothing to undo at {what}: no object was changed there"
-        raise Invalid("undo", [Cause("", fault)])
+        raise Invalid("undo", _why_nothing(log, what, shows_settings=shows_settings))
     return restore.plan_undo(what=name, base=base, done=done)
+
+
+def _why_nothing(log: EventLog, what: str, *, shows_settings: bool) -> list[Cause]:
+    found = [
+        cause
+        for event in _what_to_undo(log, what.strip())[1]
+        if event.type == SETTINGS_CHANGED and event.body is not None and shows_settings
+        for cause in settings_changes.ways_back(log, event)
+    ]
+    return found or [Cause("", f"nothing to undo at {what}: no object was changed there")]
 
 
 def _what_to_undo(log: EventLog, what: str) -> tuple[str, Iterator[Recorded]]:

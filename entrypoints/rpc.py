@@ -256,7 +256,7 @@ class RemoteService:
         word, value = msgspec.msgpack.decode(self._exactly(size))
         if word == "ok":
             return value
-        raise _decode_error(value)
+        raise decode_error(value)
 
     def _exactly(self, size: int) -> bytes:
         parts = []
@@ -275,7 +275,7 @@ class RemoteService:
         return b"".join(parts)
 
 
-def _encode_error(error: KudurruError) -> dict[str, Any]:
+def encode_error(error: KudurruError) -> dict[str, Any]:
     match error:
         case Invalid():
             causes = [[cause.field, cause.message] for cause in error.causes]
@@ -288,7 +288,7 @@ def _encode_error(error: KudurruError) -> dict[str, Any]:
             return {"type": type(error).__name__, "message": str(error)}
 
 
-def _decode_error(value: dict[str, Any]) -> KudurruError:
+def decode_error(value: dict[str, Any]) -> KudurruError:
     match value:
         case {"type": "Invalid", "what": str(what), "causes": list(causes)}:
             return Invalid(what, [Cause(field, message) for field, message in causes])
@@ -371,7 +371,7 @@ class RpcServer:
         try:
             if len(self._connections) > CONNECTIONS_MAX:
                 busy = Busy(f"{CONNECTIONS_MAX} commands are being served; try again")
-                await _send(writer, ["error", _encode_error(busy)])
+                await _send(writer, ["error", encode_error(busy)])
                 return
             who = Who(actor=_peer(writer), source="socket")
             while not self._is_stopping:
@@ -401,15 +401,15 @@ class RpcServer:
         except (ConnectionError, asyncio.IncompleteReadError):
             raise
         except KudurruError as error:
-            await _send(writer, ["error", _encode_error(error)])
+            await _send(writer, ["error", encode_error(error)])
         except msgspec.ValidationError as error:
             invalid = Invalid("request", [Cause("", str(error))])
-            await _send(writer, ["error", _encode_error(invalid)])
+            await _send(writer, ["error", encode_error(invalid)])
         except Exception as error:
             # A fault of ours in one command; the others and DNS go on.
             log.exception("a command failed")
             fault = KudurruError(f"{type(error).__name__}: {error}; look at the server's log")
-            await _send(writer, ["error", _encode_error(fault)])
+            await _send(writer, ["error", encode_error(fault)])
         else:
             await _send(writer, ["ok", value])
 

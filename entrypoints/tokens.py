@@ -31,8 +31,9 @@ from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.notation import Network, duration_text, time_text
 from kudurru.domain.object_store import DEFAULT_MANAGER
 from kudurru.domain.objects import Key, key_of, ref_of
-from kudurru.domain.ports import Entropy
+from kudurru.domain.ports import ClusterUser, Entropy
 from kudurru.domain.secrets import SALT_SIZE, digest_of, matches
+from kudurru.entrypoints.keyring import check_kept_here
 from kudurru.entrypoints.wiring import Change, Node
 
 TOKENS_MAX = 1_000
@@ -88,10 +89,12 @@ class Principal(msgspec.Struct, frozen=True):
     rights: Rights
     applied: int
     """Seq of the event that made the token: another one of its name is somebody else."""
+    user: ClusterUser | None = None
+    """Who it is in the cluster, for somebody without a token of ours."""
 
     @property
     def actor(self) -> str:
-        return f"token:{self.name}"
+        return f"kubernetes-user:{self.user.name}" if self.user else f"token:{self.name}"
 
 
 class NotLetIn(Exception):
@@ -288,10 +291,12 @@ class Tokens:
         return Change(commands=(command,), who=who, secrets=(secret,)), new
 
     def revocation(self, name: str, who: Who) -> Change:
-        """The change that takes a token away, hash and all. Raises: NotFound."""
+        """The change that takes a token away, hash and all. Raises: NotFound; Conflict for one
+        that a cluster keeps."""
         key = _key(name)
         if self._node.objects.entry(key) is None:
             raise NotFound(f"there is no token {name!r}")
+        check_kept_here(self._node, key)
         return Change(commands=(Delete(key=key),), who=who, secrets=(SecretWrite(key, None),))
 
     # --- the first one ------------------------------------------------------------------

@@ -60,6 +60,10 @@ STEPPED_MIN = 500
 copy of a large zone takes as long as some hundred events."""
 
 
+RECENT_BYTES_MAX = 4_096
+"""Of a body that is remembered until the next group: those of a group are two megabytes at most."""
+
+
 class Guard(msgspec.Struct, frozen=True):
     """A change was decided from a scope as it was at a position: it is refused with Conflict when
     the scope has moved since, other than by events of this cause."""
@@ -81,6 +85,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     guard: Guard | None = None
     secrets: tuple[SecretWrite, ...] = ()
     """Secret parts of the objects, written with the events that come of the commands."""
+    is_own: bool = False
+    """To be decided here, also where another place owns the objects."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -171,6 +177,9 @@ class Node:
         self.clock = clock
         self._entropy = entropy
         self._pending: dict[int, Recorded] = {}
+        self._recent: dict[int, Recorded] = {}
+        """Of the newest group, by seq: who wrote an object is told what became of it, and the log
+        need not be asked for what it was told just now."""
         self._seen = 0
         self.observer: Observer | None = None
         self._why_not_writable: KudurruError | None = None
@@ -187,7 +196,7 @@ class Node:
     def _read_event(self, seq: int) -> Recorded | None:
         bodies = self.views.bodies
         held = bodies.find(seq) if bodies is not None else None
-        return held or self._pending.get(seq) or self.log.get(seq)
+        return held or self._recent.get(seq) or self._pending.get(seq) or self.log.get(seq)
 
     @property
     def objects(self) -> ObjectsView:
@@ -327,8 +336,11 @@ class Node:
 
     def take_in_steps(self, recorded: Sequence[Recorded]) -> Steps[None]:
         """Apply events, and serve what they lead to at once, however many steps it takes."""
+        self._recent = {}
         if len(recorded) < STEPPED_MIN:
             for event in recorded:
+                if event.body is not None and len(event.body) <= RECENT_BYTES_MAX:
+                    self._recent[event.seq] = event
                 self._take_in_one(event)
             return
         with self.zones.as_one():

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -81,6 +81,16 @@ class WriterStatistics(msgspec.Struct, frozen=True):
     published_us: int  # when one went out last, microseconds UTC, 0: never
 
 
+class Elsewhere(Protocol):
+    """Who carries out changes of objects that this log does not own."""
+
+    def takes(self, change: Change) -> bool: ...
+
+    async def submit(self, change: Change) -> Result:
+        """As `Writer.submit`: what came of it is in the log when this returns."""
+        ...
+
+
 class Writer:
     """Runs as one task; `submit` from any other."""
 
@@ -110,6 +120,9 @@ class Writer:
         """Told of events once they are in the views."""
         self.on_recorded = asyncio.Event()
         """Set after each append, that of a stamp too."""
+        self.elsewhere: Elsewhere | None = None
+        self.may_stamp: Callable[[], bool] = lambda: True
+        """Serials are one node's to give where several follow one cluster."""
 
     def statistics(self) -> WriterStatistics:
         return WriterStatistics(
@@ -129,6 +142,8 @@ class Writer:
         StorageFailed when the log cannot be written, and then nothing was; StorageBroken when
         that is not known."""
         self._check_not_stopping()
+        if self.elsewhere is not None and not change.is_own and self.elsewhere.takes(change):
+            return await self.elsewhere.submit(change)
         if len(self._queue) >= QUEUE_MAX:
             self._refused += 1
             raise Busy(f"{QUEUE_MAX} changes wait to be written; try again")
@@ -254,6 +269,9 @@ class Writer:
     async def _write_until_stopped(self) -> None:
         while self._queue or self._signings or not self._is_stopping:
             await self._wake.wait()
+            # Callers who were just answered, or whose requests are being read, come along: without
+            # this turn of the loop, those who come one by one would have a transaction each.
+            await asyncio.sleep(0)
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
             if not self._queue:
                 self._wake.clear()
@@ -445,6 +463,9 @@ class Writer:
     async def _stamp_unstamped(self, *, only_new: bool, source: str = "stamp") -> list[Recorded]:
         """Stamp the zones whose content is not what their serial says. What cannot be written is
         tried again later: the changes are recorded, and only the serials are late."""
+        if not self.may_stamp():
+            self._show_new()
+            return []
         try:
             self._node.check_writable()  # before the clock is noted, which writes too
             recorded = await self._stamp(only_new=only_new, source=source)
@@ -463,6 +484,12 @@ class Writer:
             return []
         else:
             return recorded
+
+    def _show_new(self) -> None:
+        """Serve zones that have no serial yet: it comes from the node that gives them."""
+        unstamped = self._node.zones.unstamped()
+        if any(state.zone and state.zone.stamped_soa is None for state in unstamped):
+            self._node.zones.show_unstamped()
 
     async def _stamp(self, *, only_new: bool, source: str) -> list[Recorded]:
         """A stamp is of the content that the log has: one that was overtaken is worked out anew."""

@@ -21,10 +21,12 @@ from kudurru.domain.kinds.registry import (
     DNS_RECORD_SET,
     DNS_ZONE,
     POLICY,
+    TSIG_KEY,
 )
 from kudurru.domain.kinds.stored import read_record_set, reader_of
+from kudurru.domain.kinds.zone import key_names
 from kudurru.domain.object_store import StoredObject
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.reconcile import judging
 from kudurru.domain.reconcile.conditions import FAULTS_SHOWN, SWITCHED_OFF, Fault, Said, status_with
 from kudurru.projections.objects_view import ObjectsView
@@ -61,6 +63,9 @@ class Statuses:
         if kind == DNS_RECORD_SET.name:
             # One that nothing is said of has no problem, or the zone view would tell.
             return (event.key,) if self.has_status(event.key) else ()
+        if kind == TSIG_KEY.name and event.type in CONTENT_TYPES:
+            name = ref_of(event.key).name
+            return [state.key for state in self._zones.states() if name in key_names(state.spec)]
         if kind not in _JUDGED:
             return ()
         if kind in _REFERRED and event.type in CONTENT_TYPES:
@@ -105,6 +110,11 @@ class Statuses:
             status,
             is_secondary=state.spec.type == "Secondary",
             holder=holder.name if holder is not None and holder is not state else "",
+            missing_keys=[
+                name
+                for name in sorted(key_names(state.spec))
+                if self._objects.entry(key_of(TSIG_KEY.name, "", name)) is None
+            ],
             troubled=[(key, self._zones.reason(key)) for key in shown],
             others=len(state.troubled) - len(shown),
         )

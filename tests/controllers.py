@@ -16,6 +16,7 @@ from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.watches import Hub
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
+from tests.idle_loop import IdleLoop, run_idle
 from tests.nodes import a_change, memory_node
 
 SECOND = 1_000_000
@@ -25,6 +26,10 @@ SYSTEM = Who(actor="system", source="controllers")
 
 PATIENCE_S = 600.0
 """For all of a scene. None takes as long, but for one that hangs."""
+
+SETTLED_US = 3_600 * SECOND
+"""By then everything is done that is ever done: the longest wait before a retry is a thousand
+seconds."""
 
 
 class Scene:
@@ -69,24 +74,36 @@ class Scene:
         await self.writer.submit(a_change(*commands, **how))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            await asyncio.sleep(0)
+        """Wait for what needs no time to pass."""
+        await self.idle()
+        assert condition(), "nothing is left to be done, and it did not happen"
 
     async def settle(self) -> None:
-        """Let time pass until nothing is left to be done."""
-        calm = 0
-        while calm < 20:
-            self.timers.advance(SECOND // 20)
-            await asyncio.sleep(0)
-            waiting = sum(self.controllers.statistics().waiting.values())
-            calm = 0 if waiting or self.node.zones.unstamped() else calm + 1
+        """Let time pass until nothing is left to be done, and no more: what is being done has all
+        the time it needs while the clock stands."""
+        give_up_us = self.clock.monotonic_us() + SETTLED_US
+        await self.idle()
+        while self._is_something_due():
+            assert self.clock.monotonic_us() < give_up_us, "this goes on for ever"
+            self.timers.advance(self.timers.waits_us()[0])
+            await self.idle()
 
     async def resync(self) -> None:
         before = self.controllers.statistics().resyncs.get("DNSZone", 0)
         self.timers.advance(RESYNC_US)
-        while self.controllers.statistics().resyncs.get("DNSZone", 0) == before:
-            await asyncio.sleep(0)
+        await self.idle()
+        assert self.controllers.statistics().resyncs["DNSZone"] == before + 1
         await self.settle()
+
+    async def idle(self) -> None:
+        """Let happen what needs no time to pass."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, IdleLoop)
+        await loop.idle()
+
+    def _is_something_due(self) -> bool:
+        waiting = sum(self.controllers.statistics().waiting.values())
+        return bool(waiting or self.node.zones.unstamped())
 
     def status(self, key: Key) -> dict[str, Any] | None:
         stored = self.node.objects.find(key)
@@ -114,5 +131,5 @@ def play(
         async with Scene(node, store).running() as scene:
             await asyncio.wait_for(act(scene), PATIENCE_S)
 
-    asyncio.run(whole())
+    run_idle(whole())
     return node

@@ -8,7 +8,7 @@ received is another matter, and only an answer tells. See docs/decisions/0032.
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -268,21 +268,10 @@ class Client:
     ) -> T:
         """Send it, and again after a 429 that says how long to wait. Raises: Refused and what is
         below it; Unanswered; what the guard raises."""
-        code = 0
-        error: Exception | None = None
-        try:
+        with self._observed(method, path) as ended:
             code, octets = await self._patiently(method, path, body, content_type)
             answer: T = decoded(method, path, octets, type_)
-        except Refused as refused:
-            code, error = refused.code, refused
-            raise
-        except Exception as other:
-            error = other
-            raise
-        finally:
-            # A cancelled request has an outcome for nobody: its caller is gone.
-            if self.observer and (code or error):
-                self.observer(Outcome(method, path, code, error))
+            ended(code)
         return answer
 
     @asynccontextmanager
@@ -290,11 +279,38 @@ class Client:
         self, path: str, *, quiet_s: float = QUIET_S
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """A watch: the lines of an answer as they come, until the server ends it. Raises on entry
-        what `request` raises, without waits; later Unanswered."""
-        await self._turn()
-        async with self.transport.send("GET", path, b"", JSON, quiet_s) as answer:
-            await answer.check()
+        what `request` raises, without waits; later Unanswered. The observer hears how it began."""
+        async with AsyncExitStack() as stack:
+            with self._observed("GET", path) as ended:
+                await self._turn()
+                send = self.transport.send("GET", path, b"", JSON, quiet_s)
+                answer = await stack.enter_async_context(send)
+                await answer.check()
+                ended(answer.code)
             yield _lines(path, answer)
+
+    @contextmanager
+    def _observed(self, method: str, path: str) -> Iterator[Callable[[int], None]]:
+        """Tells the observer how a request ended. A cancelled one has an outcome for nobody: its
+        caller is gone."""
+        code = 0
+
+        def ended(with_code: int) -> None:
+            nonlocal code
+            code = with_code
+
+        error: Exception | None = None
+        try:
+            yield ended
+        except Refused as refused:
+            code, error = refused.code, refused
+            raise
+        except Exception as other:
+            error = other
+            raise
+        finally:
+            if self.observer and (code or error):
+                self.observer(Outcome(method, path, code, error))
 
     async def _patiently(
         self, method: str, path: str, body: Any, content_type: str

@@ -68,8 +68,11 @@ FEATURES = (
     ),
     Feature(
         "reviews",
-        "Asks whether a user of Kubernetes may write what he wants to write through the API.",
-        [_rule("authorization.k8s.io", ["subjectaccessreviews"], "create")],
+        "Asks who a user of Kubernetes is, and whether he may do what he asks for in the API.",
+        [
+            _rule("authentication.k8s.io", ["tokenreviews"], "create"),
+            _rule("authorization.k8s.io", ["subjectaccessreviews"], "create"),
+        ],
     ),
     Feature(
         "external-dns",

@@ -11,13 +11,14 @@ Internal kinds hold secrets and are no objects here. See docs/decisions/0032.
 import asyncio
 import builtins
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 
+from kudurru.adapters.kubernetes import mass_change
 from kudurru.adapters.kubernetes.answers import (
     Absent,
     Collided,
@@ -44,6 +45,7 @@ from kudurru.domain.errors import (
     Invalid,
     KudurruError,
     ManagedBy,
+    MassChange,
     NotFound,
     PartiallyApplied,
     StorageFailed,
@@ -56,7 +58,7 @@ from kudurru.domain.kinds.meta import (
     MANAGED_BY,
     VERSION,
 )
-from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, Kind
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, KINDS, Kind
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import (
     DEFAULT_MANAGER,
@@ -116,10 +118,13 @@ class KubernetesStore:
         expected_resource_version: str | None = None,
         dry_run: bool = False,
         reason: str = "",  # noqa: ARG002  # objects of a cluster have no place for it
+        allow_mass_change: bool = False,
     ) -> Outcome:
         self._check_open()
         manifest = _manifest(object)
         _check_manager(manager)
+        if not allow_mass_change:
+            await self._guard([Write(manifest, manager, force, expected_resource_version)])
         return await self._apply(
             manifest, manager, force=force, expected=expected_resource_version, dry_run=dry_run
         )
@@ -156,10 +161,18 @@ class KubernetesStore:
         manager: str | None = None,
         force: bool = False,
         reason: str = "",  # noqa: ARG002
+        allow_mass_change: bool = False,
     ) -> None:
         self._check_open()
+        one = Deletion(ref, manager, force, expected_resource_version)
+        if not allow_mass_change:
+            await self._guard([one])
+        await self._delete(one)
+
+    async def _delete(self, one: "Deletion") -> None:
+        ref = one.key
         for _ in range(ROUNDS):
-            held = await self._deletable(ref, expected_resource_version, manager, force=force)
+            held = await self._deletable(ref, one.expected, one.manager, force=one.force)
             metadata = held["metadata"]
             exact = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
             try:
@@ -179,22 +192,51 @@ class KubernetesStore:
         force: bool = False,
         dry_run: bool = False,
         reason: str = "",  # noqa: ARG002
+        allow_mass_change: bool = False,
     ) -> builtins.list[Outcome]:
         self._check_open()
         _check_manager(manager)
-        writes = [_Write(_manifest(one), manager, force) for one in objects]
-        deletions = [_Deletion(key, manager, force) for key in delete]
+        writes = [Write(_manifest(one), manager, force) for one in objects]
+        deletions = [Deletion(key, manager, force) for key in delete]
         # Zones first: record sets are held against them, wherever they stand in the batch.
         order = sorted(range(len(writes)), key=lambda i: writes[i].manifest.kind is not DNS_ZONE)
-        outcomes = await self._all([*(writes[i] for i in order), *deletions], dry_run=dry_run)
+        steps: builtins.list[Write | Deletion] = [*(writes[i] for i in order), *deletions]
+        if not allow_mass_change:
+            await self._guard(steps)
+        outcomes = await self.carry_out(steps, dry_run=dry_run)
         place = {index: at for at, index in enumerate(order)}
         applied = [outcomes[place[index]] for index in range(len(order))]
         return [*applied, *outcomes[len(order) :]]
 
-    async def _all(
-        self, steps: Sequence["_Write | _Deletion"], *, dry_run: bool
+    async def _guard(self, steps: Sequence["Write | Deletion"]) -> None:
+        """Raises: MassChange, and first what the change would be refused with anyway."""
+        guard = mass_change.Guard(self._held, self._record_sets)
+        try:
+            await guard.check(
+                mass_change.Change(one.key, one.manifest.spec if isinstance(one, Write) else None)
+                for one in steps
+            )
+        except MassChange:
+            await self.carry_out(steps, dry_run=True)
+            raise
+
+    async def _record_sets(self) -> AsyncIterator[Object]:
+        continue_ = ""
+        while True:
+            page = await self.list(DNS_RECORD_SET.name, continue_=continue_)
+            for found in page.items:
+                yield found
+            continue_ = page.continue_
+            if not continue_:
+                return
+
+    async def carry_out(
+        self, steps: Sequence["Write | Deletion"], *, dry_run: bool = False
     ) -> builtins.list[Outcome]:
-        """All of them are tried first, so that what can be seen to be refused writes nothing."""
+        """Writes and deletions of several managers, in order. All of them are tried first, so that
+        what can be seen to be refused writes nothing. Raises as `apply_many` does, but that who
+        calls has asked the mass-change guard of his own."""
+        self._check_open()
         tried: builtins.list[Outcome] = []
         for start in range(0, len(steps), TRIED_AT_ONCE):
             several = steps[start : start + TRIED_AT_ONCE]
@@ -203,8 +245,10 @@ class KubernetesStore:
                 if isinstance(outcome, BaseException):
                     raise outcome  # the first in order, when none is under way any more
                 tried.append(outcome)
-        if dry_run:
-            return tried
+        return tried if dry_run else await self.carry_out_tried(steps)
+
+    async def carry_out_tried(self, steps: Sequence["Write | Deletion"]) -> builtins.list[Outcome]:
+        """What `carry_out` does once it has tried all. Raises: PartiallyApplied."""
         outcomes: builtins.list[Outcome] = []
         for at, one in enumerate(steps):
             try:
@@ -216,13 +260,19 @@ class KubernetesStore:
                 raise PartiallyApplied(done, str(one.key), left, str(error)) from error
         return outcomes
 
-    async def _step(self, one: "_Write | _Deletion", *, dry_run: bool) -> Outcome:
-        if isinstance(one, _Write):
-            return await self._apply(one.manifest, one.manager, force=one.force, dry_run=dry_run)
+    async def _step(self, one: "Write | Deletion", *, dry_run: bool) -> Outcome:
+        if isinstance(one, Write):
+            return await self._apply(
+                one.manifest,
+                one.manager,
+                force=one.force,
+                dry_run=dry_run,
+                expected=one.expected,
+            )
         if dry_run:
-            await self._deletable(one.key, None, one.manager, force=one.force)
+            await self._deletable(one.key, one.expected, one.manager, force=one.force)
         else:
-            await self.delete(one.key, manager=one.manager, force=one.force)
+            await self._delete(one)
         return Outcome("deleted", one.key)
 
     async def _apply(
@@ -351,7 +401,7 @@ class KubernetesStore:
             query["labelSelector"] = label_selector
         if continue_:
             query["continue"] = continue_
-        path = f"{_collection(_check_kind(kind), namespace)}?{urlencode(query)}"
+        path = f"{collection(_check_kind(kind), namespace)}?{urlencode(query)}"
         with _translated(None):
             page: Object = await self._client.request("GET", path)
         metadata = page["metadata"]
@@ -368,7 +418,7 @@ class KubernetesStore:
         resource_version: str = "",  # noqa: ARG002  # a hint: it begins with what is there
     ) -> ObjectWatch:
         self._check_open()
-        path = _collection(_check_kind(kind), namespace)
+        path = collection(_check_kind(kind), namespace)
         watch = ObjectWatch(
             self._client,
             path,
@@ -402,13 +452,13 @@ class KubernetesStore:
         reason: str = "",  # noqa: ARG002
     ) -> builtins.list[Outcome]:
         self._check_open()
-        writes = [_Write(_manifest(one), _owner(one) or DEFAULT_MANAGER, True)
+        writes = [Write(_manifest(one), _owner(one) or DEFAULT_MANAGER, True)
                   for one in snapshot.objects]  # fmt: skip
         writes.sort(key=lambda one: one.manifest.kind is not DNS_ZONE)
         wanted = {one.key for one in writes}
         there = [_key(one) for one in (await self.snapshot()).objects]
-        deletions = [_Deletion(key, None, True) for key in there if key not in wanted]
-        outcomes = await self._all([*writes, *deletions], dry_run=dry_run)
+        deletions = [Deletion(key, None, True) for key in there if key not in wanted]
+        outcomes = await self.carry_out([*writes, *deletions], dry_run=dry_run)
         return [outcome for outcome in outcomes if outcome.verb != "unchanged"]
 
     # --- the store itself ---------------------------------------------------------------
@@ -455,20 +505,24 @@ class KubernetesStore:
             raise Closed("the store was closed")
 
 
-class _Write(NamedTuple):
+class Write(NamedTuple):
+    """One object to apply."""
+
     manifest: Manifest
     manager: str
     force: bool
+    expected: str | None = None
 
     @property
     def key(self) -> Key:
         return self.manifest.key
 
 
-class _Deletion(NamedTuple):
+class Deletion(NamedTuple):
     key: Key
     manager: str | None
     force: bool
+    expected: str | None = None
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -603,14 +657,15 @@ def _built(manifest: Manifest) -> msgspec.Raw:
     return msgspec.Raw(codec.canonical(manifest.spec))
 
 
-def _collection(kind: Kind, namespace: str | None) -> str:
+def collection(kind: Kind, namespace: str | None) -> str:
+    """Path of a kind, in one namespace or all."""
     within = f"/namespaces/{namespace}" if kind.namespaced and namespace else ""
     return f"{PREFIX}{within}/{kind.plural}"
 
 
 def _path(key: Key) -> str:
     kind, namespace, name = key.split("/", 2)
-    return f"{_collection(_check_kind(kind), namespace)}/{name}"
+    return f"{collection(_check_kind(kind), namespace)}/{name}"
 
 
 def _key(document: Document) -> Key:

@@ -62,14 +62,14 @@ def parse_manifest(
         if kind.namespaced and not meta.namespace:
             meta = msgspec.structs.replace(meta, namespace=default_namespace)
         found = metadata_faults(meta, namespaced=kind.namespaced)
-        causes += _elsewhere(found, faulty)
+        causes += _elsewhere(found, faulty) if faulty else found
         what = f"{what}: {kind.name} {meta.name}"
     spec = None
     if kind is not None:
         spec, faulty = _convert(value.get("spec", {}), kind.spec, "spec", source_text)
         causes += faulty
         if spec is not None:
-            causes += _elsewhere(kind.faults(spec), faulty)
+            causes += _elsewhere(kind.faults(spec), faulty) if faulty else kind.faults(spec)
     if causes or kind is None or meta is None or spec is None:
         raise Invalid(what, _bounded(causes))
     manifest = Manifest(kind=kind, meta=meta, spec=spec)

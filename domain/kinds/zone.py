@@ -214,6 +214,25 @@ def _primary_faults(secondary: Secondary, path: str) -> Iterator[Cause]:
             yield from _name_fault(f"{path}.primaries[{i}].keyRef", primary.key_ref)
 
 
+def key_names(spec: DNSZoneSpec) -> set[str]:
+    """TSIG keys that a zone names, as their objects are named."""
+    found = set()
+    for transfer in (spec.transfer, spec.catalog.transfer if spec.catalog else None):
+        if transfer is not None:
+            found |= {*transfer.keys, *(text for text in transfer.allow if not _is_network(text))}
+    fetched = [spec.secondary]
+    if spec.catalog is not None:
+        fetched += [spec.catalog.secondary, *(group.secondary for group in spec.catalog.groups)]
+    for secondary in filter(None, fetched):
+        found |= {primary.key_ref for primary in secondary.primaries if primary.key_ref}
+    return {_key_object(text) for text in found}
+
+
+def _key_object(text: str) -> str:
+    """Name of the object of a TSIG key that is referred to."""
+    return names.to_text(names.key(names.from_text(text)), final_dot=False)
+
+
 def zone_warnings(spec: DNSZoneSpec) -> Iterator[str]:
     """What is allowed and better thought over."""
     allow = spec.transfer.allow if spec.transfer is not None else []

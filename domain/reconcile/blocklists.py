@@ -7,7 +7,7 @@ name one URL, and read it alike, share one copy.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -15,9 +15,10 @@ from kudurru.domain.kinds.blocklist import BlockListSource, BlockListSpec, Sourc
 from kudurru.domain.kinds.durations import duration_us
 from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.rules import SELF, SUBTREE, Context
-from kudurru.domain.objects import Key
+from kudurru.domain.objects import Key, ref_of
 
 INLINE = "inline"
+CONFIG_MAP = "configMap:"
 
 RETRY_US = 60_000_000
 """After the first failure; twice as long after each more, at most an hour or the interval."""
@@ -27,6 +28,12 @@ INTERVAL_MIN_US = 60_000_000
 MESSAGE_MAX = 256
 
 Phase = Literal["Fresh", "Unchanged", "Stale", "Failed"]
+
+
+class ConfigMapPlace(NamedTuple):
+    namespace: str  # the list's own
+    name: str
+    key: str  # "": all of them
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -42,7 +49,15 @@ class Want(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         """Of the copy: sources with one id share it."""
-        return f"{self.context.format} {self.title}"
+        return _id(self.list, self.context, self.title)
+
+    @property
+    def config_map(self) -> ConfigMapPlace | None:
+        """Where the text is, when it is not fetched by a URL."""
+        if not self.title.startswith(CONFIG_MAP):
+            return None
+        name, _, key = self.title.removeprefix(CONFIG_MAP).partition("/")
+        return ConfigMapPlace(ref_of(self.list).namespace, name, key)
 
 
 class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,8 +111,14 @@ def title_of(source: BlockListSource) -> str:
         return source.url
     if source.config_map_ref is not None:
         name, key = source.config_map_ref.name, source.config_map_ref.key
-        return f"configMap:{name}/{key}" if key else f"configMap:{name}"
+        return f"{CONFIG_MAP}{name}/{key}" if key else f"{CONFIG_MAP}{name}"
     return INLINE
+
+
+def _id(list_: Key, context: Context, title: str) -> str:
+    if title.startswith(CONFIG_MAP):
+        title = f"{CONFIG_MAP}{ref_of(list_).namespace}/{title.removeprefix(CONFIG_MAP)}"
+    return f"{context.format} {title}"
 
 
 def wants_of(key: Key, spec: BlockListSpec, *, interval_us: int, max_bytes: int) -> Iterator[Want]:
@@ -183,9 +204,9 @@ def without_copy(state: SourceState) -> SourceState:
 
 
 def sources_status(
-    spec: BlockListSpec, states: Mapping[str, SourceState], inline: Mapping[int, Facts]
+    key: Key, spec: BlockListSpec, states: Mapping[str, SourceState], inline: Mapping[int, Facts]
 ) -> list[SourceStatus]:
-    """What status.sources says. Sources that were never tried are not in it."""
+    """What status.sources of the list says. Sources that were never tried are not in it."""
     found = []
     context = context_of(spec)
     for index, source in enumerate(spec.sources):
@@ -198,7 +219,7 @@ def sources_status(
                     phase="Fresh",
                 )
             )  # fmt: skip
-        elif (state := states.get(f"{context.format} {title}")) is not None and state.attempted_us:
+        elif (state := states.get(_id(key, context, title))) is not None and state.attempted_us:
             found.append(_status(title, state))
     return found
 

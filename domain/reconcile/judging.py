@@ -40,12 +40,13 @@ def zone_said(
     *,
     is_secondary: bool,
     holder: str,
+    missing_keys: Sequence[str],
     troubled: Sequence[tuple[Key, Reason]],
     others: int = 0,
 ) -> tuple[Said, ...]:
     """Of a DNSZone. `holder` is the DNSZone that came first with its name, "" when that is itself;
-    `troubled` are the first record sets in it that are not served as they say, and why; there are
-    so many `others`."""
+    `missing_keys` are TSIG keys that it names and nobody has; `troubled` are the first record sets
+    in it that are not served as they say, and why; there are so many `others`."""
     if holder:
         fault = Fault("Duplicated", f"DNSZone {holder} came first with this zoneName")
         return judged([fault], works=False)
@@ -53,10 +54,13 @@ def zone_said(
         return judged([Fault("NotTransferred", NOTHING_TRANSFERRED)], works=False)
     if is_secondary and is_expired(status):
         return judged([Fault("Expired", NOT_CONFIRMED)], works=False)
-    return judged(
-        [Fault(reason, f"{ref_of(key)} is not served as it says") for key, reason in troubled],
-        others=others,
-    )
+    faults = [Fault("MissingReference", _missing_key(name)) for name in missing_keys]
+    faults += [Fault(reason, f"{ref_of(key)} is not served as it says") for key, reason in troubled]
+    return judged(faults, others=others)
+
+
+def _missing_key(name: str) -> str:
+    return f"there is no TSIG key {name}: `kudurru tsig create {name}`, or name another one"
 
 
 def record_set_status(
@@ -68,7 +72,7 @@ def record_set_status(
     now_s: int,
 ) -> dict[str, Any]:
     """The whole status of a DNSRecordSet of so many endpoints."""
-    faults = [Fault(problem.reason, _problem_text(problem)) for problem in problems]
+    faults = [Fault(problem.reason, problem_text(problem)) for problem in problems]
     concerns_all = any(not problem.record_type for problem in problems)
     said = judged(faults, works=not concerns_all and len(problems) < endpoints)
     others = {field: value for field, value in (before or {}).items() if field != _PROBLEMS}
@@ -78,7 +82,7 @@ def record_set_status(
     return status
 
 
-def _problem_text(problem: EndpointProblem) -> str:
+def problem_text(problem: EndpointProblem) -> str:
     if not problem.record_type:
         return problem.message
     return f"{problem.dns_name} {problem.record_type}: {problem.message}"

@@ -45,10 +45,16 @@ class WorkQueue:
         self._due: dict[Key, int] = {}
         self._timers: list[tuple[int, Key]] = []  # heap; an entry that is not in `_due` is void
         self._failures: dict[Key, int] = {}
+        self.takes = 0  # so far
 
     def __len__(self) -> int:
         """How many are worked on or wait, now or for their time."""
         return len(self._ready.keys() | self._due.keys() | self._taken)
+
+    @property
+    def takes_until_empty(self) -> int:
+        """What `takes` is when all that is ready now was taken: the first added goes first."""
+        return self.takes + len(self._ready)
 
     def add(self, key: Key) -> None:
         """Look at it as soon as may be."""
@@ -83,6 +89,7 @@ class WorkQueue:
         key = next(iter(self._ready))
         del self._ready[key]
         self._taken.add(key)
+        self.takes += 1
         return key
 
     def done(self, key: Key) -> None:

@@ -26,6 +26,7 @@ from kudurru.entrypoints.cli import (
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import (
     Output,
+    counted,
     echo,
     escape,
     note,
@@ -170,7 +171,7 @@ def _report(damages: list[LogDamaged], verified: Verified, level: Level, output:
     if not damages:
         begins = f"; those up to {verified.pruned} were pruned" if verified.pruned else ""
         newest = f"the newest is at position {verified.newest}"
-        echo(f"ok: {verified.rows} events verified, {newest}{begins}")
+        echo(f"ok: {counted(verified.rows, 'event')} verified, {newest}{begins}")
         echo(escape(_signatures(verified)))
         if verified.signed.open_redaction:
             note(
@@ -193,7 +194,7 @@ def _signatures(verified: Verified) -> str:
     if not signed.size:
         return "consistent; no checkpoint is signed: run `kudurru audit checkpoint`"
     rest = verified.newest - signed.size
-    after = f"; the newest {rest} events are not signed yet" if rest else ""
+    after = f"; the newest {counted(rest, 'event is', 'events are')} not signed yet" if rest else ""
     if signed.is_trusted:
         return f"signed by {signed.key}, which is trusted{after}"
     return f"consistent; signed by {signed.key}, which was not checked against anything{after}"

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kudurru.domain.errors import Cause, Invalid, NotFound, Pruned, StorageFailed
-from kudurru.domain.ports import StoredCheckpoint, VerifiableLog
+from kudurru.domain.ports import VerifiableLog
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.output import Output, echo, note, print_documents
+from kudurru.entrypoints.exporting import covering
 
 if TYPE_CHECKING:
     from kudurru.domain.checkpoint import Checkpoint
@@ -127,19 +128,6 @@ def trusted_keys(keys: list[str] | None, config: Path | None) -> tuple[str, ...]
     from kudurru.entrypoints.settings import load_settings
 
     return load_settings(config, os.environ).settings.audit.trusted_keys
-
-
-def covering(log: VerifiableLog, seq: int) -> StoredCheckpoint:
-    """The newest checkpoint. Raises: NotFound when it does not cover a position."""
-    newest = log.newest_checkpoint()
-    head = log.head().seq
-    if seq > head:
-        raise NotFound(f"position {seq} is not in the log, which ends at {head}")
-    if newest is None or newest.size < seq:
-        raise NotFound(
-            f"position {seq} is under no checkpoint yet: run `kudurru audit checkpoint` first"
-        )
-    return newest
 
 
 def read_checkpoint(text: str, log: VerifiableLog) -> "Checkpoint":

@@ -8,7 +8,7 @@ import typer
 
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
-from kudurru.entrypoints.cli.output import Output, echo, note, print_documents
+from kudurru.entrypoints.cli.output import Output, counted, echo, note, print_documents
 from kudurru.entrypoints.upkeep import PruneRequest, older_than, position_before
 
 
@@ -55,8 +55,9 @@ def prune(
         return
     would = "would go" if dry_run else "went"
     echo(
-        f"{pruned.rows} events up to position {pruned.upto} {would}; {pruned.kept} stay, as the "
-        f"state needs them; the log begins with the checkpoint of {pruned.anchor} events"
+        f"{counted(pruned.rows, 'event')} up to position {pruned.upto} {would}; "
+        f"{pruned.kept} stay, as the state needs them; "
+        f"the log begins with the checkpoint of {counted(pruned.anchor, 'event')}"
     )
     if not dry_run:
         note("the file keeps its size: what is free in it is used again")

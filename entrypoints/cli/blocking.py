@@ -10,7 +10,7 @@ from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.durations import duration_us
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
+from kudurru.entrypoints.cli.output import Output, counted, echo, escape, print_documents
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState
 
 app = command_app()
@@ -75,6 +75,6 @@ def _print(state: BlockingState, output: Output) -> None:
             until = f"until {datetime.fromtimestamp(pause.until, UTC):%Y-%m-%dT%H:%M:%SZ}"
         echo(escape(f"paused for {who} {until}"))
     if not state.pauses:
-        echo(f"blocking is enabled, by {state.policies} policies")
+        echo(f"blocking is enabled, by {counted(state.policies, 'policy', 'policies')}")
     for diagnosis in state.diagnoses:
         echo(escape(diagnosis))

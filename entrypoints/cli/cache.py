@@ -8,7 +8,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output, echo, print_documents, print_table
+from kudurru.entrypoints.cli.output import Output, counted, echo, print_documents, print_table
 
 app = command_app()
 
@@ -46,4 +46,4 @@ def flush(
     with common.service(data) as service:
         count = service.cache_flush(name or "", subtree=subtree)
     if not print_documents(output, [{"forgotten": count}], single=True):
-        echo(f"{count} answers forgotten")
+        echo(f"{counted(count, 'answer')} forgotten")

@@ -144,13 +144,19 @@ def resolve(target: str, log: EventLog) -> Position:
     """Position of a target, told to the person unless they named it."""
     from kudurru.adapters.clock import SystemClock
     from kudurru.domain import targets
-    from kudurru.entrypoints.cli.output import note
 
     position = targets.resolve(target, log, SystemClock().now_us())
+    tell(target, position, log)
+    return position
+
+
+def tell(target: str, position: int, log: EventLog) -> None:
+    """Say which position a target means."""
+    from kudurru.entrypoints.cli.output import note
+
     if not target.strip().isdigit():
         event = log.get(position)
         note(f"at position {position}" + (f", {format_time(event.ts)}" if event else ""))
-    return position
 
 
 def format_time(ts_us: int) -> str:
@@ -176,7 +182,7 @@ def split_reference(text: str, namespace: str) -> tuple[Kind, Key]:
     """`KIND/NAME` as people write it on the command line."""
     word, slash, name = text.partition("/")
     if not slash or not name:
-        raise Invalid("object", [Cause("", f"{text!r} is not KIND/NAME")])
+        raise Invalid("object", [Cause("", f"{text!r} is not KIND/NAME, such as rs/www")])
     return key_from(word, name, namespace)
 
 

@@ -6,20 +6,17 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from kudurru.domain.differences import differences
-from kudurru.domain.errors import Cause, Invalid, NotFound
+from kudurru.domain.errors import NotFound
 from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.object_store import annotations_after
-from kudurru.domain.objects import ref_of
-from kudurru.domain.restore import Scope, content
 from kudurru.entrypoints import directory
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.history import print_change
 from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
+from kudurru.entrypoints.differing import Difference, difference, differing
 from kudurru.entrypoints.service import Service
-from kudurru.projections import as_of
 
 app = command_app()
 
@@ -55,16 +52,16 @@ def diff(
             found = [d for m in manifests if (d := _of_manifest(service, m))]
     else:
         found = _between(data, from_ or "", to, zone)
-    if not print_documents(output, found):
-        for document in found:
-            echo(escape(f"{document['object']} {document['verb']}"))
-            for change in document["changes"]:
+    if not print_documents(output, msgspec.to_builtins(found)):
+        for one in found:
+            echo(escape(f"{one.object} {one.verb}"))
+            for change in one.changes:
                 print_change(change, "  ")
     if found:
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _of_manifest(service: Service, manifest: Manifest) -> dict[str, Any] | None:
+def _of_manifest(service: Service, manifest: Manifest) -> Difference | None:
     try:
         document = service.get(manifest.key)
     except NotFound:
@@ -75,7 +72,7 @@ def _of_manifest(service: Service, manifest: Manifest) -> dict[str, Any] | None:
     metadata = {"labels": meta.labels, "annotations": annotations}
     after = _content({"metadata": metadata, "spec": msgspec.to_builtins(manifest.spec)})
     verb = "would change" if document else "would be created"
-    return _difference(manifest.key, before, after, verb)
+    return difference(manifest.key, before, after, verb)
 
 
 def _content(document: dict[str, Any]) -> dict[str, Any]:
@@ -90,30 +87,13 @@ def _content(document: dict[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if part}
 
 
-def _difference(key: Any, before: Any, after: Any, verb: str) -> dict[str, Any] | None:
-    changes = list(differences(before, after))
-    if not changes:
-        return None
-    ref = ref_of(key)
-    where = f"{ref.namespace}/" if ref.namespace else ""
-    return {"object": f"{ref.kind.lower()}/{where}{ref.name}", "verb": verb, "changes": changes}
-
-
-def _between(data: Any, from_: str, to: str | None, zone: str | None) -> list[dict[str, Any]]:
-    """Objects that differ between two positions."""
+def _between(data: Path, from_: str, to: str | None, zone: str | None) -> list[Difference]:
+    """Objects that differ between two moments."""
+    far = remote.service()
+    if far is not None:
+        with far:
+            return far.differing(from_, to, zone)
     with directory.open_reader(data) as node:
         first = common.resolve(from_, node.log)
         last = common.resolve(to, node.log) if to else node.log.head().seq
-        if last < first:
-            raise Invalid("diff", [Cause("", f"--to {last} is before --from {first}")])
-        scope = Scope(everything=True)
-        if zone is not None:
-            scope = Scope(zone=as_of.zone_named(node.log, zone, last, first))
-        found = as_of.between(node.log, scope, first, last)
-        differing = []
-        for key in sorted(found.then.keys() | found.now.keys()):
-            old, new = found.then.get(key), found.now.get(key)
-            verb = "created" if old is None else "deleted" if new is None else "changed"
-            if difference := _difference(key, content(old), content(new), verb):
-                differing.append(difference)
-        return differing
+        return differing(node.log, first, last, zone)

@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common, remote
@@ -18,6 +17,7 @@ from kudurru.entrypoints.settings import load_settings
 
 app = command_app()
 
+LISTS_OF_NOW = "fetched lists are not part of the log: they count as they are now"
 _ACTIONS = {"block": "blocked", "rewrite": "rewritten", "pass": "passed on"}
 _REASONS = {
     "none": "nothing names it",
@@ -70,13 +70,16 @@ def explain(
     request = ExplainRequest(
         name=name, type=rtype, client=client, mac=mac, client_id=client_id, listener=listener
     )
-    if at is not None and remote.service() is not None:
-        raise Invalid("--at", [Cause("", "explains by the log of a data directory: give --data")])
-    if at is not None:
+    far = remote.service() if at is not None else None
+    if far is not None:
+        with far:
+            found = far.explain(request, at=at or "")
+        note(LISTS_OF_NOW)
+    elif at is not None:
         with directory.open_reader(data) as node:
             upto = common.resolve(at, node.log)
             found = directory.explain_as_of(data, node, upto, request, settings)
-        note("fetched lists are not part of the log: they count as they are now")
+        note(LISTS_OF_NOW)
     else:
         with common.service(data, settings=settings) as service:
             found = service.explain(request)

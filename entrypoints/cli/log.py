@@ -12,7 +12,7 @@ from kudurru.domain.ports import VerifiableLog
 from kudurru.entrypoints import backups, directory
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output, echo, note, print_documents
+from kudurru.entrypoints.cli.output import Output, counted, echo, note, print_documents
 from kudurru.entrypoints.cli.progress import progress
 from kudurru.entrypoints.service import because
 
@@ -86,7 +86,8 @@ def import_(
         document["key"] = str(directory.adopted_keys(data, node)[-1])
     if print_documents(output, [document], single=True):
         return
-    echo(f"{imported.size} events imported; {imported.origin} begins at {imported.position}")
+    size = counted(imported.size, "event")
+    echo(f"{size} imported; {imported.origin} begins at {imported.position}")
     echo(f"it is signed by {document['key']}")
 
 

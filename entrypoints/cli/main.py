@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from kudurru import __version__
 from kudurru.domain.errors import KudurruError
 
 EXIT_FAILED = 1
@@ -44,6 +45,7 @@ COMMANDS = {
     "tsig": ("tsig", "Make, list and revoke TSIG keys."),
     "lameduck": ("lameduck", "Have balancers send their clients elsewhere."),
     "healthcheck": ("healthcheck", "Ask whether the server here is ready, for containers."),
+    "peer": ("peer", "Show which zones another node serves."),
     "config": ("config", "Show and check settings."),
     "doctor": ("doctor", "Look a node over, and say what to do."),
     "completion": ("completion", "Print what a shell needs to complete commands."),
@@ -98,6 +100,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """kudurru: DNS on an append-only, hash-chained log. Every change is an event: see who changed
     what, ask what a name answered last Tuesday, replay it all."""

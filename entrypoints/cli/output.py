@@ -120,6 +120,11 @@ def print_documents(output: Output, documents: Sequence[Any], *, single: bool = 
     return True
 
 
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """ "1 event", "2 events": a number and what it is of."""
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
+
+
 def age(timestamp_s: float, now_s: float) -> str:
     """How long ago, as kubectl writes it: 5s, 12m, 3h, 9d."""
     seconds = max(0, int(now_s - timestamp_s))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kudurru.entrypoints.cli.history import print_change
-from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
+from kudurru.entrypoints.cli.output import Output, counted, echo, escape, note, print_documents
 from kudurru.entrypoints.restoring import Carried
 
 
@@ -49,7 +49,8 @@ def _owner(step: dict[str, Any]) -> str:
 
 def _zone(zone: dict[str, Any]) -> str:
     last = "none yet" if zone["serial"] is None else zone["serial"]
+    goes, comes = counted(zone["recordsChanged"], "record"), counted(zone["recordsAdded"], "record")
     return (
-        f"zone {zone['zone']}: {zone['recordsChanged']} records change or go, "
-        f"{zone['recordsAdded']} change or come; serial {last}, then at least {zone['nextSerial']}"
+        f"zone {zone['zone']}: changes or removes {goes}, changes or adds {comes}; "
+        f"serial {last}, then at least {zone['nextSerial']}"
     )

@@ -18,6 +18,7 @@ from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import (
     Output,
+    counted,
     echo,
     escape,
     note,
@@ -102,7 +103,7 @@ def _purge(data: common.DataOption, before: int | None, output: Output) -> None:
     with common.service(data, write=True) as service:
         deleted = service.purge_queries(before)
     if not print_documents(output, [{"deleted": deleted}], single=True):
-        echo(f"deleted {deleted} queries")
+        echo(f"deleted {counted(deleted, 'query', 'queries')}")
 
 
 def _follow(reader: QueryLogReader, wanted: Wanted, output: Output) -> None:

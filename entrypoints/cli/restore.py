@@ -1,7 +1,7 @@
 """kudurru restore: bring objects back to a moment, plan first."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,12 +10,15 @@ from kudurru.domain.kinds.registry import kind_by_word
 from kudurru.domain.ports import EventLog
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory, restoring
-from kudurru.entrypoints.cli import common
+from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, note
 from kudurru.entrypoints.cli.plans import print_carried, print_plan
 from kudurru.entrypoints.restoring import RestoreRequest
 from kudurru.projections import as_of
+
+if TYPE_CHECKING:
+    from kudurru.entrypoints.api_client import ApiService
 
 app = command_app()
 
@@ -83,6 +86,11 @@ def restore(
             keys=tuple(dict.fromkeys(keys)),
             everything=everything,
         )
+        far = remote.service()
+        if far is not None:
+            with far:
+                _far_away(far, request, scope, zone, at, before_event, output, apply or yes)
+            return
         request = _planned(data, request, scope, zone, at, before_event, output, apply or yes)
     if apply or yes or resume is not None:
         with common.service(data, write=True) as service:
@@ -113,14 +121,40 @@ def _planned(
         if not goes_on:
             plan = restoring.plan_restore(node.log, request)
             now_s = node.clock.now_us() // 1_000_000
-            print_plan(restoring.describe(node.log, plan, now_s), output)
-            if plan.steps:
-                # A time ago is another position by then, and that would be another plan.
-                note(
-                    f"to carry it out, say the same objects with --at {target} "
-                    f"--apply --plan-digest {plan.digest()}"
-                )
+            _show(restoring.describe(node.log, plan, now_s), output)
     return request
+
+
+def _far_away(
+    far: "ApiService",
+    request: RestoreRequest,
+    scope: Scope,
+    zone: str | None,
+    at: str | None,
+    before_event: int | None,
+    output: Output,
+    goes_on: bool,
+) -> None:
+    """As a server finds target and scope in its log."""
+    import msgspec
+
+    named = msgspec.structs.replace(scope, zone=zone or "")
+    carried = far.restore_to(request, named, at=at or "", before_event=before_event, apply=goes_on)
+    if goes_on:
+        print_carried(carried, output)
+    else:
+        _show(carried.plan, output)
+
+
+def _show(plan: dict[str, Any], output: Output) -> None:
+    """A plan that waits for somebody to agree."""
+    print_plan(plan, output)
+    if plan["steps"]:
+        # A time ago is another position by then, and that would be another plan.
+        note(
+            f"to carry it out, say the same objects with --at {plan['target']} "
+            f"--apply --plan-digest {plan['digest']}"
+        )
 
 
 def _target(log: EventLog, at: str | None, before_event: int | None) -> int:

@@ -29,6 +29,11 @@ app = command_app()
 FILES_WANTED = 16_384
 
 
+class Owner(StrEnum):
+    cluster = "cluster"
+    log = "log"
+
+
 class Engine(StrEnum):
     auto = "auto"
     native = "native"
@@ -73,6 +78,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    kubernetes: Annotated[
+        Owner | None,
+        typer.Option(
+            "--kubernetes",
+            help="Work with the cluster that kubectl would talk to; who owns the objects.",
+            show_default=False,
+        ),
+    ] = None,
     engine: Annotated[Engine, typer.Option("--engine", help="What answers queries.")] = Engine.auto,
     demo: Annotated[bool, typer.Option("--demo", help="Add the zone demo.example once.")] = False,
     strict: Annotated[
@@ -97,6 +110,9 @@ def serve(
     ):
         if value is not None:
             flags[key] = (flag, value)
+    if kubernetes is not None:
+        flags["kubernetes.enabled"] = ("--kubernetes", True)
+        flags["kubernetes.owner"] = ("--kubernetes", kubernetes.value)
     live = LiveSettings(Sources(config, os.environ, flags), SystemClock())
     run(live, with_demo=demo, strict=strict, pid_file=pid_file)
 
@@ -147,12 +163,15 @@ def serve_options(
         listeners=settings.listeners.all,
         tls=settings.tls,
         http=str(settings.api.address),
+        api_tls=settings.api.tls,
         api_names=settings.api.names,
         api_body_bytes=settings.api.max_body_bytes,
         token_lifetime=settings.auth.tokens.max_lifetime,
+        internal=str(settings.listeners.internal or ""),
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
-        sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
+        sockets=settings.listeners.sockets,
+        engine=settings.dns.engine,
         coalesce_s=settings.zones.coalesce.total_seconds(),
         ratelimit=settings.ratelimit,
         blocking=settings.blocking,
@@ -170,6 +189,7 @@ def serve_options(
         snapshot_interval_s=settings.snapshots.interval.total_seconds(),
         secrets_key=settings.node.secrets_key,
         tsig=settings.tsig,
+        kubernetes=settings.kubernetes,
     )
 
 

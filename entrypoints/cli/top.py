@@ -12,7 +12,7 @@ from kudurru.adapters.query_log.reader import open_reader
 from kudurru.domain import targets
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output, note, print_documents, print_table
+from kudurru.entrypoints.cli.output import Output, counted, note, print_documents, print_table
 
 app = command_app()
 
@@ -51,4 +51,5 @@ def top(
         [[one.text, one.queries, one.blocked] for one in found],
     )
     shares = ", ".join(f"{count} {source}" for source, count in totals.items())
-    note(f"{sum(totals.values())} queries: {shares}" if totals else "no queries")
+    asked = counted(sum(totals.values()), "query", "queries")
+    note(f"{asked}: {shares}" if totals else "no queries")

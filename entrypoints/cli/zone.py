@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ from kudurru.domain.zone_import import Present, may_share_names, zone_object_nam
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
+from kudurru.entrypoints.cli.output import Output, counted, echo, escape, note, print_documents
 from kudurru.entrypoints.cli.progress import progress
 from kudurru.entrypoints.service import (
     ChangeRequest,
@@ -31,6 +31,9 @@ from kudurru.entrypoints.service import (
     manifest_from_wire,
 )
 from kudurru.entrypoints.zone_files import ZoneFile, read_zone_file, to_manifests
+
+if TYPE_CHECKING:
+    from kudurru.entrypoints.api_client import ApiService
 
 app = command_app(no_args_is_help=True)
 
@@ -99,7 +102,8 @@ def import_(
         return
     shown = ", ".join(f"{count} {verb}" for verb, count in sorted(counts.items()))
     suffix = " (dry run)" if dry_run else ""
-    echo(escape(f"{document['zone']}: {len(read.records)} records; objects: {shown}{suffix}"))
+    size = counted(len(read.records), "record")
+    echo(escape(f"{document['zone']}: {size}; objects: {shown}{suffix}"))
 
 
 @app.command()
@@ -155,7 +159,8 @@ def check(
             echo(escape(f"warning: {warning}"))
         verdict = "ok" if not document["problems"] else "not ok"
         serial = f", serial {document['serial']}" if document["serial"] is not None else ""
-        echo(escape(f"{document['zone']}: {document['records']} records{serial}: {verdict}"))
+        size = counted(document["records"], "record")
+        echo(escape(f"{document['zone']}: {size}{serial}: {verdict}"))
     if document["problems"]:
         raise typer.Exit(1)
 
@@ -197,11 +202,16 @@ def _is_of(stored: Any, zone: str) -> bool:
 
 
 def _zone_name_of(data: Path, name: str) -> str | None:
-    """The DNS name of the DNSZone of that name, None when there is none: read from the log, where
-    the newest event of one object is found at once, without building the views."""
-    if not is_dns_subdomain(name) or not data.is_dir():
+    """The DNS name of the DNSZone of that name, None when there is none: asked of a server far
+    away, or read from the log, where the newest event of one object is found at once, without
+    building the views."""
+    if not is_dns_subdomain(name):
         return None
     key = key_of(DNS_ZONE.name, "", name)
+    if (far := remote.service()) is not None:
+        return _zone_name_far_away(far, key)
+    if not data.is_dir():
+        return None
     try:
         with directory.open_reader(data) as node:
             for event in node.log.read(key=key, newest_first=True):
@@ -212,6 +222,14 @@ def _zone_name_of(data: Path, name: str) -> str | None:
     except NotFound:
         pass
     return None
+
+
+def _zone_name_far_away(far: "ApiService", key: Key) -> str | None:
+    with far:
+        try:
+            return str(far.get(key)["spec"]["zoneName"])
+        except NotFound:
+            return None
 
 
 def _present(service: Service, read: ZoneFile, named: str | None, namespace: str) -> Present:

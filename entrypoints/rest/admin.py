@@ -13,7 +13,9 @@ from kudurru.domain.errors import Cause, Invalid
 from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
 from kudurru.entrypoints.live_settings import PatchReply, PatchRequest
+from kudurru.entrypoints.messages import Messages, read_messages
 from kudurru.entrypoints.rest.calls import JSON, MERGE_PATCH, Call, Param
+from kudurru.entrypoints.rest.naming import settled
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Status, encoded, success
 from kudurru.entrypoints.service import because, read_info
@@ -65,6 +67,10 @@ def routes() -> Iterator[Route]:
         method="GET", path="/info", right="info", handler=info, tag="node",
         about="What this node is, and who you are to it.", reply=NodeInfo,
         params=(Param("digests", "switch", "With digests of every view; takes long."),),
+    )  # fmt: skip
+    yield Route(
+        method="GET", path="/info/messages", right="messages", handler=messages, tag="node",
+        about="What is wrong with objects now, or is switched off.", reply=Messages,
     )  # fmt: skip
     yield Route(
         method="GET", path="/doctor", right="doctor", handler=doctor, tag="node",
@@ -148,6 +154,11 @@ async def info(call: Call) -> NodeInfo:
         namespaces=list(rights.namespaces),
         zones=list(rights.zones),
     )
+
+
+async def messages(call: Call) -> Messages:
+    await settled(call)
+    return read_messages(call.context.node)
 
 
 async def list_tokens(call: Call) -> list[TokenState]:

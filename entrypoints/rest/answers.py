@@ -12,7 +12,7 @@ from kudurru.adapters.query_log.reader import Top, Wanted, open_reader
 from kudurru.domain import targets
 from kudurru.domain.access import PSEUDONYMS_LEVEL
 from kudurru.domain.dns import record_types
-from kudurru.domain.errors import Cause, Invalid, NotFound
+from kudurru.domain.errors import Busy, Cause, Invalid, NotFound
 from kudurru.domain.filtering.explain import Explanation
 from kudurru.domain.filtering.policies import full_name
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
@@ -20,6 +20,7 @@ from kudurru.domain.kinds.registry import BLOCK_LIST
 from kudurru.domain.objects import ObjectRef, key_of, ref_of
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.asking import answer_document, logged_document, query_packet
+from kudurru.entrypoints.explain_child import Question, explain_beside
 from kudurru.entrypoints.filtering import (
     BlockingRequest,
     BlockingState,
@@ -28,7 +29,8 @@ from kudurru.entrypoints.filtering import (
 )
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.rest.calls import Call, Param
-from kudurru.entrypoints.rest.objects import AT, check_names
+from kudurru.entrypoints.rest.naming import AT, check_names
+from kudurru.entrypoints.rest.people import review
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Status, encoded, success
 from kudurru.entrypoints.service import LOOPBACK
@@ -93,8 +95,9 @@ def routes() -> Iterator[Route]:
             _NAME, _TYPE, _CLIENT, Param("mac", "text", "Its MAC; else as this host knows it."),
             Param("clientID", "text", "Its ID over DoH, DoT or DoQ."),
             Param("listener", "text", "Where it asks; udp when left out."),
+            AT,
         ),
-        reply=Explanation,
+        reply=Explanation, is_endless=True,
     )  # fmt: skip
     yield Route(
         method="GET", path="/blocking", right="explain", handler=blocking, tag="filtering",
@@ -193,7 +196,22 @@ async def explain(call: Call) -> Any:
         client_id=call.text("clientID"),
         listener=call.text("listener", "udp"),
     )
+    if "at" in call.params:
+        return await _explain_then(call, request)
     return await call.context.operate("explain", msgspec.to_builtins(request), call.who)
+
+
+async def _explain_then(call: Call, request: ExplainRequest) -> Explanation:
+    """By fetched lists as they are now, and with upstreams left open: neither is in the log."""
+    context = call.context
+    if context.data is None:
+        raise NotFound("this log is in the memory of its server, and nobody else can read it")
+    read, now_us = context.node.log, context.node.clock.now_us()
+    upto = await context.aside(partial(targets.resolve, call.text("at"), read, now_us))
+    if context.explaining.locked():
+        raise Busy("a moment of the past is being explained for somebody else; try again")
+    async with context.explaining:
+        return await explain_beside(context.data, Question(request, upto))
 
 
 async def blocking(call: Call) -> Any:
@@ -242,6 +260,7 @@ async def _refresh(call: Call, keys: list[str]) -> Response:
 async def refresh_zone(call: Call) -> Response:
     rights, name = call.principal.rights, call.names["name"]
     key = key_of("DNSZone", "", name)
+    await review(call, changed=[key])
     stored = call.context.node.objects.find(key)
     if stored is None or rights.why_not_write(key, stored.scope, stored.scope):
         raise NotFound(f"there is no zone {name!r} that this token may refresh")

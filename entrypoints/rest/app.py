@@ -5,9 +5,10 @@ limits, then the route itself. What is refused for lack of a right, and who came
 access log; refusals of any kind have one shape.
 """
 
-import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from kudurru.adapters.http_api import Reply, Request, Stream
 from kudurru.adapters.http_ops import LOOPBACK, Response
 from kudurru.adapters.http_ops import Route as HealthRoute
 from kudurru.domain.errors import Busy, Cause, KudurruError
-from kudurru.entrypoints.rest import admin, answers, objects, openapi, record
+from kudurru.entrypoints.rest import admin, answers, objects, openapi, past, record
 from kudurru.entrypoints.rest.calls import (
     SECRETS_IN_URLS,
     Answer,
@@ -28,6 +29,7 @@ from kudurru.entrypoints.rest.calls import (
     unquoted,
 )
 from kudurru.entrypoints.rest.context import Context
+from kudurru.entrypoints.rest.people import check_stranger, is_of_cluster
 from kudurru.entrypoints.rest.routes import PREFIX, Route, Router
 from kudurru.entrypoints.rest.status import (
     BadRequest,
@@ -44,19 +46,18 @@ from kudurru.entrypoints.tokens import NotLetIn, Principal
 IN_FLIGHT_MAX = 100
 """Requests of one token that are being answered."""
 
-ANSWER_S = 30.0
 OPENAPI = f"{PREFIX}/openapi.json"
 DOCS = "/api/docs"
 
 
 def all_routes() -> list[Route]:
-    return [*objects.routes(), *record.routes(), *answers.routes(), *admin.routes()]
+    return [*objects.routes(), *record.routes(), *past.routes(), *answers.routes(), *admin.routes()]
 
 
 class _Admitted(msgspec.Struct):
     """What the head of a request told."""
 
-    principal: Principal
+    principal: Principal | None  # None: of the cluster, which is asked before the answer
     route: Route
     names: dict[str, str]
     params: dict[str, Any]
@@ -100,6 +101,8 @@ class RestApp:
             return _refusal(421, "MisdirectedRequest", "Host is no name or address of ours")
         if origin is not None and _host_of(origin) not in ours:
             return _refusal(403, "Forbidden", "Origin is no name or address of ours")
+        if origin is not None and _is_of_neighbour(origin, host):
+            return _refusal(403, "Forbidden", "Origin is another port of this host")
         if request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
             return _refusal(403, "Forbidden", "asked by a page of another site")
         return None
@@ -115,13 +118,15 @@ class RestApp:
         context = self._opened()
         principal = self._let_in(request, context)
         route, names = self._router.find(request.method, request.path)
-        if not principal.rights.may(route.right):
+        if principal is not None and not principal.rights.may(route.right):
             self._deny(context, principal, request, route)
         params = read_query(request.query, route.params)
         if route.body is None:
             _check_no_body(request)
         else:
             check_type(request, route.body_types)
+        if route.is_endless:
+            request.limit_s = math.inf
         return _Admitted(principal, route, names, params)
 
     def _opened(self) -> Context:
@@ -129,8 +134,13 @@ class RestApp:
             raise Busy("NotSynced: the log is being replayed; only health is served")
         return self._context
 
-    def _let_in(self, request: Request, context: Context) -> Principal:
+    def _let_in(self, request: Request, context: Context) -> Principal | None:
         text = _token_of(request)
+        if context.people is not None and is_of_cluster(text):
+            found = context.people.known(text)
+            if found is None:
+                check_stranger(request)
+            return found
         try:
             principal = context.tokens.find(text, request.peer)
         except NotLetIn as error:
@@ -151,10 +161,8 @@ class RestApp:
             answer = await self._answer(request)
         except KudurruError as error:
             answer = reply_to(error)
-        if isinstance(answer, Response):
-            self.requests[answer.code] += 1
-        else:
-            self.requests[200] += 1
+        if not request.is_overdue:  # or it was counted as such
+            self.requests[answer.code if isinstance(answer, Response) else 200] += 1
         return answer
 
     async def _answer(self, request: Request) -> Answer:
@@ -165,39 +173,55 @@ class RestApp:
             return self._page(request.path)
         admitted: _Admitted = request.context
         context = self._opened()
-        self._check_still_counts(request, admitted, context)
-        name = admitted.principal.name
+        principal = await self._principal(request, admitted, context)
+        name = principal.name
         if self._in_flight[name] >= IN_FLIGHT_MAX:
             raise TooMany(f"{IN_FLIGHT_MAX} requests of this token are under way; try again")
         self._in_flight[name] += 1
-        return await self._carried_out(request, admitted, context)
+        try:
+            return await self._carried_out(request, admitted, principal, context)
+        finally:
+            self._in_flight[name] -= 1
+            if not self._in_flight[name]:
+                del self._in_flight[name]
 
-    def _check_still_counts(self, request: Request, admitted: _Admitted, context: Context) -> None:
+    async def _principal(
+        self, request: Request, admitted: _Admitted, context: Context
+    ) -> Principal:
         """Between a head and its body, or the answers before it, a token may have been revoked.
-        Raises: Unauthorized."""
-        if not context.tokens.still_counts(admitted.principal):
-            context.access.denied(admitted.principal.name, request.peer, "over")
+        Raises: Unauthorized, Forbidden; StorageFailed when the cluster cannot be asked."""
+        principal = admitted.principal
+        if principal is None or principal.user is not None:
+            return await self._of_cluster(request, admitted.route, context)
+        if not context.tokens.still_counts(principal):
+            context.access.denied(principal.name, request.peer, "over")
             raise Unauthorized("the token was revoked or expired while this request came in")
+        return principal
 
-    async def _carried_out(self, request: Request, admitted: _Admitted, context: Context) -> Answer:
+    async def _of_cluster(self, request: Request, route: Route, context: Context) -> Principal:
+        assert context.people is not None
+        try:
+            found = await context.people.find(_token_of(request))
+        except NotLetIn as error:
+            context.access.denied("", request.peer, error.why)
+            raise Unauthorized(str(error)) from None
+        if not found.rights.may(route.right):
+            self._deny(context, found, request, route)
+        return found
+
+    async def _carried_out(
+        self, request: Request, admitted: _Admitted, principal: Principal, context: Context
+    ) -> Answer:
         call = Call(
             context=context,
-            principal=admitted.principal,
+            principal=principal,
             request=request,
             names=admitted.names,
             params=admitted.params,
         )
         route = admitted.route
         try:
-            # It goes on where the client goes away: half of it would be worse.
-            doing = asyncio.ensure_future(route.handler(call))
-            doing.add_done_callback(lambda done: self._done(call.principal.name, done))
-            limit = None if route.is_endless else ANSWER_S
-            async with asyncio.timeout(limit):
-                found = await asyncio.shield(doing)
-        except TimeoutError:
-            fault = f"not done within {ANSWER_S:.0f} s; see with `kudurru history` what came of it"
-            raise Busy(fault) from None
+            found = await route.handler(call)
         except Forbidden:
             context.access.denied(call.principal.name, request.peer, "scope", route.right)
             raise
@@ -205,13 +229,12 @@ class RestApp:
             return found
         return Reply(code=route.code, body=encoded(found))
 
-    def _done(self, name: str, done: "asyncio.Future[Any]") -> None:
-        """Only now: whoever goes away has it under way all the same."""
-        self._in_flight[name] -= 1
-        if not self._in_flight[name]:
-            del self._in_flight[name]
-        if not done.cancelled():
-            done.exception()  # nobody may be left to hear of it
+    def overdue(self, request: Request) -> Response:
+        self.requests[503] += 1
+        fault = (
+            f"not done within {request.limit_s:.0f} s; see with `kudurru history` what came of it"
+        )
+        return reply_to(Busy(fault))
 
     def _page(self, path: str) -> Reply:
         """OpenAPI, and the page that shows it: made once."""
@@ -247,7 +270,7 @@ def _check_no_body(request: Request) -> None:
 def _check_no_secret(request: Request) -> None:
     """A URL is in logs, histories and Referer headers. Raises: BadRequest, which does not repeat
     it."""
-    for pair in request.query.split("&"):
+    for pair in request.query.split("&") if request.query else ():
         name = unquoted(pair.partition("=")[0], "query").lower()
         if name in SECRETS_IN_URLS:
             fault = "a token in a URL: it counts as told to everybody, so revoke it; send a header"
@@ -259,8 +282,19 @@ def _refusal(code: int, reason: str, message: str) -> Reply:
     return Reply(code=code, body=encoded(status))
 
 
+def _is_of_neighbour(origin: str, host: str) -> bool:
+    """Whether a page comes from the host that is asked, and from another program there. A port
+    that is left out, and one that a proxy in front leaves out, is that of the scheme."""
+    page, asked = urlsplit(origin), urlsplit(f"//{host}")
+    usual = {"http": 80, "https": 443}.get(page.scheme)
+    return page.hostname == asked.hostname and (page.port or usual) != (asked.port or usual)
+
+
+@lru_cache(256)  # clients have few names for us, and most send the same one again and again
 def _host_of(url: str) -> str | None:
     try:
-        return urlsplit(url).hostname  # lower-case, without port and brackets
+        parts = urlsplit(url)
+        _ = parts.port  # raises for one that is none
+        return parts.hostname  # lower-case, without port and brackets
     except ValueError:
         return None

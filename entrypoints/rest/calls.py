@@ -129,6 +129,8 @@ def _cause(error: msgspec.ValidationError) -> Cause:
 
 def check_type(request: Request, types: Sequence[str]) -> None:
     given = request.headers.get("content-type", "")
+    if given in types:
+        return
     kind, _, rest = given.partition(";")
     charset = rest.strip().lower().replace('"', "")
     if kind.strip().lower() not in types or charset not in ("", "charset=utf-8"):
@@ -140,12 +142,7 @@ def read_json(body: bytes, values_max: int = VALUES_MAX) -> Any:
     DEPTH_MAX, of so many values at most. Raises: BadRequest."""
     _check_shape(body, values_max)
     try:
-        value = json.loads(
-            body.decode(),
-            object_pairs_hook=_object,
-            parse_float=_fraction,
-            parse_constant=_fraction,
-        )
+        value = _decoder.decode(body.decode())
         if b"\\u" in body:
             msgspec.json.encode(value)  # half of a surrogate pair is no text
     except UnicodeDecodeError as error:
@@ -182,6 +179,10 @@ def _fraction(text: str) -> NoReturn:
     raise _Unwanted(f"{text[:40]} has a fraction or an exponent, which no field takes")
 
 
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_fraction, parse_constant=_fraction
+)
+
 _MARKS = b",[]{}"
 _AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _OTHERS = bytes(set(range(256)) - set(_MARKS))
@@ -211,6 +212,8 @@ def _check_shape(body: bytes, values_max: int) -> None:
 
 def unquoted(text: str, where: str) -> str:
     """Raises: BadRequest."""
+    if "%" not in text and text.isascii():
+        return text
     try:
         return unquote_to_bytes(text).decode()
     except UnicodeDecodeError:

@@ -12,6 +12,7 @@ from kudurru.domain.events import Who
 from kudurru.domain.ports import Entropy
 from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
+from kudurru.entrypoints.rest.people import People
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import Tokens
 from kudurru.entrypoints.wiring import Node
@@ -19,6 +20,9 @@ from kudurru.entrypoints.writer import Writer
 
 HEAVY_MAX = 2
 """Requests that read much of the log, at once: each holds a thread, and the disk."""
+
+EXPORTS_MAX = 2
+"""Exports of the log at once: each lasts as long as its client takes."""
 
 Operations = Callable[[str, Any, Who], Awaitable[Any]]
 """(method, argument, who): what the socket's commands do. Raises KudurruError."""
@@ -33,12 +37,21 @@ class Context(msgspec.Struct, kw_only=True):
     access: AccessLog
     entropy: Entropy
     query_log: Path | None = None
+    data: Path | None = None
+    """The data directory, where other processes can read its log."""
     settings: Callable[[], Settings] = Settings
     """Those that run now."""
     heavy: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(HEAVY_MAX))
+    exports: asyncio.Semaphore = msgspec.field(
+        default_factory=lambda: asyncio.Semaphore(EXPORTS_MAX)
+    )
     verifying: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    explaining: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    """Of the past: one process that is as large as the server."""
     watches: Counter[str] = msgspec.field(default_factory=Counter)
     """Open ones, by the name of the token."""
+    people: People | None = None
+    """Those whom a cluster knows; None where there is no cluster."""
     on_token: Callable[[], None] = lambda: None
     """Called when a token was made or revoked."""
 

@@ -1,78 +1,19 @@
-"""Objects over HTTP: read, applied, patched, deleted, one by one or together.
+"""Objects over HTTP: the routes of every kind, one table for all of them."""
 
-A write is decided by the one writer like every other. What a limited token may write is decided
-here, from the object as it is; the version that this was decided from goes with the command, so
-that an object which moves meanwhile is refused and not written.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-
-from kudurru.adapters.http_api import Reply
-from kudurru.adapters.http_ops import Response
-from kudurru.domain import targets
-from kudurru.domain.commands import ABSENT, Apply, Command, Delete
-from kudurru.domain.errors import Cause, Conflict, Invalid, NotFound, Redacted
-from kudurru.domain.kinds.meta import (
-    API_VERSION,
-    DEFAULT_NAMESPACE,
-    MANAGED_BY,
-    PEOPLES_ANNOTATIONS,
-    Condition,
-    ObjectMeta,
-    metadata_faults,
-)
-from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, KINDS, Kind, kind_by_word
-from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
-from kudurru.domain.object_store import (
-    DEFAULT_MANAGER,
-    Outcome,
-    StoredObject,
-    annotations_after,
-    manager_faults,
-    resource_version,
-    scope_of,
-    to_document,
-)
-from kudurru.domain.objects import Key, key_of, ref_of
-from kudurru.domain.restore import Scope
-from kudurru.entrypoints import directory
-from kudurru.entrypoints.rest import watching
-from kudurru.entrypoints.rest.calls import (
-    MERGE_PATCH,
-    OBJECTS_VALUES_MAX,
-    Answer,
-    Call,
-    Param,
-)
-from kudurru.entrypoints.rest.reach import check_reach
+from kudurru.domain.kinds.meta import Condition
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, KINDS, Kind
+from kudurru.entrypoints.rest import reading, writing
+from kudurru.entrypoints.rest.calls import MERGE_PATCH, Param
+from kudurru.entrypoints.rest.naming import AT
 from kudurru.entrypoints.rest.routes import Route
-from kudurru.entrypoints.rest.status import (
-    BadRequest,
-    Forbidden,
-    PreconditionFailed,
-    Status,
-    encoded,
-    success,
-)
-from kudurru.entrypoints.service import (
-    PAGE_MAX,
-    because,
-    export_zone,
-    read_conditions,
-    read_problems,
-)
-from kudurru.entrypoints.wiring import Change, Result
-from kudurru.projections import as_of
+from kudurru.entrypoints.rest.status import Status
+from kudurru.entrypoints.rest.writing import BATCH_MAX, Batch, BatchReply
+from kudurru.entrypoints.service import PAGE_MAX
 
-BATCH_MAX = 10_000
-PATCH_TRIES = 5
-"""As `Store.apply` gives up: somebody else writes the object all the time."""
-
-AT = Param("at", "text", "As it was: a position, a time, `2h ago`, `checkpoint:SIZE`, `mark:NAME`.")
 _WRITE = (
     Param("fieldManager", "text", "Who manages the object; kudurru when left out."),
     Param("force", "switch", "Take it over from another manager. Needs the right objects.force."),
@@ -90,61 +31,25 @@ _LIST = (
 )
 
 
-class BatchDelete(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: str
-    name: str
-    namespace: str = ""
-
-
-class Batch(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Objects to apply and to delete, together or not at all. `isVersioned`: an object that has a
-    resourceVersion is applied only where it still has that."""
-
-    apply: list[dict[str, Any]] = []
-    delete: list[BatchDelete] = []
-    manager: str = DEFAULT_MANAGER
-    force: bool = False
-    dry_run: bool = False
-    reason: str = ""
-    allow_mass_change: bool = False
-    imported_serials: dict[str, Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]] = {}
-    is_versioned: bool = False
-
-
-class OutcomeReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    verb: str
-    kind: str
-    namespace: str
-    name: str
-    resource_version: str
-
-
-class BatchReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each object, and the position of the change; 0: nothing was written."""
-
-    outcomes: list[OutcomeReply]
-    position: int
-
-
 def routes() -> Iterator[Route]:
     for kind in KINDS.values():
         if not kind.is_internal:
             yield from _kind_routes(kind)
     yield Route(
-        method="POST", path="/batch", right="objects.write", handler=batch, tag="objects",
+        method="POST", path="/batch", right="objects.write", handler=writing.batch, tag="objects",
         about=f"Apply and delete up to {BATCH_MAX} objects, together or not at all.",
         body=Batch, reply=BatchReply,
     )  # fmt: skip
     yield Route(
         method="GET", path=f"/{DNS_ZONE.plural}/{{name}}/export", right="zones.export",
-        handler=export, about="The zone, by object name or DNS name, as a master file.",
+        handler=reading.export, about="The zone, by object name or DNS name, as a master file.",
         tag="objects", params=(AT,),
         reply={"type": "string"}, reply_types=("text/dns",),
     )  # fmt: skip
     yield Route(
         method="GET",
         path=f"/namespaces/{{namespace}}/{DNS_RECORD_SET.plural}/{{name}}/problems",
-        right="objects.read", handler=problems, tag="objects",
+        right="objects.read", handler=reading.problems, tag="objects",
         about="What is wrong with the endpoints of a record set.",
         reply=list[dict[str, Any]],
     )  # fmt: skip
@@ -159,532 +64,35 @@ def _kind_routes(kind: Kind) -> Iterator[Route]:
     single = {"$ref": f"#/components/schemas/{schema}"}
     for path in dict.fromkeys((every, inside)):
         yield Route(
-            method="GET", path=path, right="objects.read", handler=partial(list_, kind),
+            method="GET", path=path, right="objects.read", handler=partial(reading.list_, kind),
             about=f"{kind.name} objects, or a watch of them.", tag=kind.plural,
             params=_LIST, reply=listed, is_endless=True,
         )  # fmt: skip
     yield Route(
-        method="GET", path=one, right="objects.read", handler=partial(get, kind),
+        method="GET", path=one, right="objects.read", handler=partial(reading.get, kind),
         about=f"One {kind.name}.", tag=kind.plural, params=(AT,), reply=single,
     )  # fmt: skip
     yield Route(
         method="GET", path=f"{one}/conditions", right="objects.read",
-        handler=partial(conditions, kind), tag=kind.plural,
+        handler=partial(reading.conditions, kind), tag=kind.plural,
         about="What is to be said of it now, whether its status says so already or not.",
         reply=list[Condition],
     )  # fmt: skip
     yield Route(
-        method="PUT", path=one, right="objects.write", handler=partial(put, kind),
+        method="PUT", path=one, right="objects.write", handler=partial(writing.put, kind),
         about=f"Apply a {kind.name}: make it, or replace spec, labels and annotations.",
         tag=kind.plural, params=_WRITE, body=single, reply=single, more_codes=(201,),
         is_conditional=True,
     )  # fmt: skip
     yield Route(
-        method="PATCH", path=one, right="objects.write", handler=partial(patch, kind),
+        method="PATCH", path=one, right="objects.write", handler=partial(writing.patch, kind),
         about=f"Change parts of a {kind.name} (RFC 7396). Annotations that belong to people may be "
         "changed by anyone who may write it, whoever manages it.",
         tag=kind.plural, params=_WRITE, body={"type": "object"}, body_types=(MERGE_PATCH,),
         reply=single, is_conditional=True,
     )  # fmt: skip
     yield Route(
-        method="DELETE", path=one, right="objects.write", handler=partial(delete, kind),
+        method="DELETE", path=one, right="objects.write", handler=partial(writing.delete, kind),
         about=f"Delete a {kind.name}.", tag=kind.plural, params=_WRITE, reply=Status,
         is_conditional=True,
     )  # fmt: skip
-
-
-# --- reading --------------------------------------------------------------------------------
-
-
-async def get(kind: Kind, call: Call) -> Answer:
-    key = key_in(kind, call)
-    if "at" in call.params:
-        stored = await call.context.aside(partial(_find_as_of, call, key))
-    else:
-        await _settled(call)
-        stored = call.context.node.objects.find(key)
-    if stored is None or not may_see(call, stored):
-        # The same for what is not there and for what may not be seen.
-        raise NotFound(f"{ref_of(key)} does not exist")
-    return document_reply(to_document(stored))
-
-
-def _find_as_of(call: Call, key: Key) -> StoredObject | None:
-    log, now_us = call.context.node.log, call.context.node.clock.now_us()
-    known = as_of.find(log, key, targets.resolve(call.text("at"), log, now_us))
-    if known is None:
-        return None
-    if known.erased:
-        raise Redacted(f"{ref_of(key)} cannot be shown: {known.erased}")
-    return known.stored(log.epoch)
-
-
-async def list_(kind: Kind, call: Call) -> Any:
-    namespace = call.names.get("namespace")
-    if namespace is not None:
-        check_names(kind, call.names | {"name": "any"})
-    selector = call.text("labelSelector")
-    limit = min(call.count("limit", PAGE_MAX) or PAGE_MAX, PAGE_MAX)
-    if call.has("watch"):
-        return await watching.watch(call, kind, namespace)
-    if "at" in call.params:
-        return await call.context.aside(partial(_list_as_of, kind, call, namespace, limit))
-    page = await call.context.store.list(
-        kind.name,
-        namespace,
-        selector,
-        limit=limit,
-        continue_=call.text("continue"),
-        may_see=partial(may_see, call),
-    )
-    return _list_document(kind, page.items, page.resource_version, page.continue_)
-
-
-def _list_as_of(kind: Kind, call: Call, namespace: str | None, limit: int) -> dict[str, Any]:
-    log, now_us = call.context.node.log, call.context.node.clock.now_us()
-    upto = targets.resolve(call.text("at"), log, now_us)
-    scope = Scope(kind=kind.name, namespace=namespace or "", selector=call.text("labelSelector"))
-    start = call.text("continue")
-    found = [
-        stored
-        for key, stored in as_of.objects(log, scope, upto).items()
-        if key >= start and may_see(call, stored)
-    ]
-    more = found[limit].key if len(found) > limit else ""
-    items = [to_document(stored) for stored in found[:limit]]
-    return _list_document(kind, items, resource_version(log.epoch, upto), more)
-
-
-def _list_document(kind: Kind, items: list[Any], version: str, more: str) -> dict[str, Any]:
-    meta = {"resourceVersion": version}
-    if more:
-        meta["continue"] = more
-    return {
-        "apiVersion": API_VERSION, "kind": f"{kind.name}List", "metadata": meta, "items": items,
-    }  # fmt: skip
-
-
-async def export(call: Call) -> Response:
-    await _settled(call)
-    lines = await call.context.aside(partial(_exported, call))
-    return Response(200, "".join(lines).encode(), "text/dns")
-
-
-def _exported(call: Call) -> list[str]:
-    """By object name or DNS name. Raises: NotFound."""
-    node, name = call.context.node, call.names["name"]
-    if "at" not in call.params:
-        state = node.zones.find(name)
-        if state is not None and call.principal.rights.may_see(state.key, f"/{state.name}"):
-            return list(export_zone(node, name))
-        raise NotFound(f"there is no zone {name!r} here")
-    now_us = node.clock.now_us()
-    upto = targets.resolve(call.text("at"), node.log, now_us)
-    meant = as_of.zone_named(node.log, name, upto)
-    key = key_of(DNS_ZONE.name, "", meant)
-    if not call.principal.rights.may_see(key, f"/{meant}"):
-        raise NotFound(f"there was no zone {name!r} here")
-    return directory.export_as_of(node.log, upto, meant)
-
-
-async def problems(call: Call) -> Any:
-    key = key_in(DNS_RECORD_SET, call)
-    await _settled(call)
-    stored = call.context.node.objects.find(key)
-    if stored is None or not may_see(call, stored):
-        raise NotFound(f"{ref_of(key)} does not exist")
-    return read_problems(call.context.node, key)
-
-
-async def conditions(kind: Kind, call: Call) -> Any:
-    key = key_in(kind, call)
-    await _settled(call)
-    stored = call.context.node.objects.find(key)
-    if stored is None or not may_see(call, stored):
-        raise NotFound(f"{ref_of(key)} does not exist")
-    return read_conditions(call.context.node, key)
-
-
-def may_see(call: Call, stored: StoredObject) -> bool:
-    return call.principal.rights.may_see(stored.key, stored.scope)
-
-
-async def _settled(call: Call) -> None:
-    """What is read next is no part of a change."""
-    async with call.context.writer.applying:
-        pass
-
-
-# --- writing --------------------------------------------------------------------------------
-
-
-async def put(kind: Kind, call: Call) -> Answer:
-    key = key_in(kind, call)
-
-    def read() -> Manifest:
-        document = call.document(values_max=OBJECTS_VALUES_MAX)
-        return _manifest(_named(document, kind, key), str(ref_of(key)))
-
-    manifest = await call.reading(read)
-    return await _apply(call, manifest, _manager(call), _precondition(call, key))
-
-
-async def _apply(call: Call, manifest: Manifest, manager: str, expected: str | None) -> Answer:
-    stored = call.context.node.objects.find(manifest.key)
-    command = _apply_command(call, manifest, stored, manager, expected, force=call.has("force"))
-    result = await _submit(call, [command])
-    return _written(call, result, manifest, stored, manager)
-
-
-def _apply_command(
-    call: Call,
-    manifest: Manifest,
-    stored: StoredObject | None,
-    manager: str,
-    expected: str | None,
-    *,
-    force: bool,
-) -> Apply:
-    """Raises: Forbidden."""
-    _check_may_write(call, manifest.key, stored, scope_of(manifest))
-    check_reach(call, manifest.key, manifest.spec, stored)
-    if expected is None and call.principal.rights.zones:
-        expected = stored.resource_version if stored is not None else ABSENT
-    return Apply(manifest=manifest, manager=manager, force=force, expected=expected)
-
-
-async def patch(kind: Kind, call: Call) -> Answer:
-    key = key_in(kind, call)
-    change = await call.reading(partial(call.document, MERGE_PATCH, values_max=OBJECTS_VALUES_MAX))
-    if not isinstance(change, dict):
-        raise Invalid(str(ref_of(key)), [Cause("", "a merge patch is an object (RFC 7396)")])
-    expected = _precondition(call, key)
-    for left in reversed(range(PATCH_TRIES)):
-        stored = call.context.node.objects.find(key)
-        if stored is None or not may_see(call, stored):
-            raise NotFound(f"{ref_of(key)} does not exist")
-        manager = stored.manager if _is_peoples(change) else _manager(call)
-        manifest = await call.reading(partial(_patched, kind, stored, change))
-        try:
-            return await _apply(call, manifest, manager, expected or stored.resource_version)
-        except Conflict:
-            if not left or expected is not None:
-                raise
-    raise AssertionError("the last try returns or raises")
-
-
-def _patched(kind: Kind, stored: StoredObject, change: dict[str, Any]) -> Manifest:
-    document = _named(merged(to_document(stored), change), kind, stored.key)
-    return _manifest(document, str(ref_of(stored.key)))
-
-
-def merged(value: Any, change: Any) -> Any:
-    """A value with a merge patch applied (RFC 7396 section 2)."""
-    if not isinstance(change, dict):
-        return change
-    found = dict(value) if isinstance(value, dict) else {}
-    for name, part in change.items():
-        if part is None:
-            found.pop(name, None)
-        else:
-            found[name] = merged(found.get(name), part)
-    return found
-
-
-def _is_peoples(change: dict[str, Any]) -> bool:
-    """Whether a patch changes nothing but annotations that belong to people."""
-    match change:
-        case {"metadata": {"annotations": dict(annotations), **others}, **rest}:
-            return not others and not rest and annotations.keys() <= set(PEOPLES_ANNOTATIONS)
-        case _:
-            return False
-
-
-async def delete(kind: Kind, call: Call) -> Status:
-    key = key_in(kind, call)
-    expected = _precondition(call, key)
-    command = _delete_command(call, key, _manager(call), expected, force=call.has("force"))
-    result = await _submit(call, [command])
-    return success(f"{ref_of(key)} deleted", position=result.seq)
-
-
-def _delete_command(
-    call: Call, key: Key, manager: str, expected: str | None, *, force: bool
-) -> Delete:
-    stored = call.context.node.objects.find(key)
-    if stored is None or not may_see(call, stored):
-        raise NotFound(f"{ref_of(key)} does not exist")
-    _check_may_write(call, key, stored, None)
-    if expected is None and call.principal.rights.zones:
-        expected = stored.resource_version
-    return Delete(key=key, manager=manager, force=force, expected=expected)
-
-
-async def batch(call: Call) -> BatchReply:
-    wanted, manifests = await call.reading(partial(_read_batch, call))
-    _check_serials(call, wanted, manifests)
-    # Zones first: record sets are held against them, wherever they stand in the batch.
-    order = sorted(range(len(manifests)), key=lambda i: manifests[i].kind is not DNS_ZONE)
-    commands: list[Command] = [
-        _apply_command(
-            call,
-            manifests[i],
-            call.context.node.objects.find(manifests[i].key),
-            wanted.manager,
-            manifests[i].meta.resource_version if wanted.is_versioned else None,
-            force=wanted.force,
-        )
-        for i in order
-    ]
-    for i, one in enumerate(wanted.delete):
-        key = _deleted_key(one, f"delete[{i}]")
-        commands.append(_delete_command(call, key, wanted.manager, None, force=wanted.force))
-    if not commands:
-        return BatchReply(outcomes=[], position=0)
-    change = Change(
-        commands=tuple(commands),
-        who=because(call.who, wanted.reason),
-        dry_run=wanted.dry_run,
-        allow_mass_change=wanted.allow_mass_change,
-        imported_serials=wanted.imported_serials,
-    )
-    result = await call.context.writer.submit(change)
-    at = {index: place for place, index in enumerate(order)}
-    outcomes = [result.outcomes[at[i]] for i in range(len(order))] + result.outcomes[len(order) :]
-    return BatchReply(outcomes=[_outcome(one) for one in outcomes], position=result.seq)
-
-
-def _read_batch(call: Call) -> tuple[Batch, list[Manifest]]:
-    """Raises: BadRequest, Invalid, Forbidden."""
-    wanted = call.body(Batch, values_max=OBJECTS_VALUES_MAX)
-    if len(wanted.apply) + len(wanted.delete) > BATCH_MAX:
-        raise Invalid("batch", [Cause("", f"more than {BATCH_MAX} objects: send several")])
-    if wanted.force:
-        call.demand("objects.force")
-    _check_manager(wanted.manager)
-    return wanted, _manifests(wanted.apply)
-
-
-def _check_serials(call: Call, wanted: Batch, manifests: Sequence[Manifest]) -> None:
-    """A serial far ahead is one that secondaries hold against us for years. Raises: Forbidden,
-    Invalid."""
-    if not wanted.imported_serials:
-        return
-    if call.principal.rights.is_limited:
-        raise Forbidden("importedSerials: a token with limits gives no serials")
-    applied = {manifest.key for manifest in manifests}
-    causes = [
-        Cause(f"importedSerials.{name}", "the batch applies no DNSZone of this name")
-        for name in wanted.imported_serials
-        if key_of(DNS_ZONE.name, "", name) not in applied
-    ]
-    if causes:
-        raise Invalid("batch", causes[:CAUSES_MAX])
-
-
-def _manifests(documents: Sequence[dict[str, Any]]) -> list[Manifest]:
-    """Raises: Invalid with every fault of all of them."""
-    found: list[Manifest] = []
-    causes: list[Cause] = []
-    seen: set[Key] = set()
-    for i, document in enumerate(documents):
-        try:
-            manifest = _manifest(document, f"apply[{i}]")
-        except Invalid as error:
-            causes += [
-                Cause(f"apply[{i}].{cause.field}".rstrip("."), cause.message)
-                for cause in error.causes
-            ]
-            continue
-        if manifest.key in seen:
-            causes.append(Cause(f"apply[{i}]", f"{ref_of(manifest.key)} is given twice"))
-        seen.add(manifest.key)
-        found.append(manifest)
-    if causes:
-        raise Invalid("batch", causes[:CAUSES_MAX])
-    return found
-
-
-def _deleted_key(one: BatchDelete, where: str) -> Key:
-    try:
-        kind = kind_by_word(one.kind)
-    except Invalid as error:
-        raise Invalid("batch", [Cause(f"{where}.kind", error.causes[0].message)]) from None
-    if kind.is_internal:
-        _refuse_internal(kind, f"{where}.kind")
-    namespace = (one.namespace or DEFAULT_NAMESPACE) if kind.namespaced else ""
-    return check_names(kind, {"namespace": namespace, "name": one.name})
-
-
-def _outcome(outcome: Outcome) -> OutcomeReply:
-    ref = ref_of(outcome.key)
-    return OutcomeReply(
-        verb=outcome.verb,
-        kind=ref.kind,
-        namespace=ref.namespace,
-        name=ref.name,
-        resource_version=outcome.resource_version,
-    )
-
-
-async def _submit(call: Call, commands: Sequence[Command]) -> Result:
-    change = Change(
-        commands=tuple(commands),
-        who=because(call.who, call.text("reason")),
-        dry_run=call.has("dryRun"),
-        allow_mass_change=call.has("allowMassChange"),
-    )
-    try:
-        return await call.context.writer.submit(change)
-    except Conflict as error:
-        if {"if-match", "if-none-match"} & call.request.headers.keys():
-            raise PreconditionFailed(str(error)) from None
-        raise
-
-
-def _written(
-    call: Call, result: Result, manifest: Manifest, before: StoredObject | None, manager: str
-) -> Answer:
-    """The object as it is now; of a dry run as it would be."""
-    outcome = result.outcomes[0]
-    stored = call.context.node.objects.find(manifest.key)
-    if call.has("dryRun") or stored is None:
-        document = _as_it_would_be(manifest, before, manager)
-    else:
-        document = to_document(stored)
-    headers = (("X-Kudurru-Verb", outcome.verb), ("X-Kudurru-Position", str(result.seq)))
-    code = 201 if outcome.verb == "created" and not call.has("dryRun") else 200
-    return document_reply(document, code, headers)
-
-
-def _as_it_would_be(
-    manifest: Manifest, before: StoredObject | None, manager: str
-) -> dict[str, Any]:
-    meta = manifest.meta
-    found: dict[str, Any] = to_document(before) if before is not None else {}
-    kept = {k: v for k, v in found.get("metadata", {}).items() if k not in ("labels",)}
-    annotations = annotations_after(meta.annotations, before.body.annotations if before else {})
-    metadata = {**kept, "name": meta.name}
-    if meta.namespace:
-        metadata["namespace"] = meta.namespace
-    if meta.labels:
-        metadata["labels"] = meta.labels
-    metadata["annotations"] = {MANAGED_BY: manager, **annotations}
-    document = {
-        "apiVersion": API_VERSION,
-        "kind": manifest.kind.name,
-        "metadata": metadata,
-        "spec": msgspec.to_builtins(manifest.spec),
-    }
-    return document | ({"status": found["status"]} if "status" in found else {})
-
-
-def document_reply(
-    document: dict[str, Any], code: int = 200, headers: tuple[tuple[str, str], ...] = ()
-) -> Reply:
-    version = document["metadata"].get("resourceVersion", "")
-    tag = (("ETag", f'"{version}"'),) if version else ()
-    return Reply(code=code, body=encoded(document), headers=(*tag, *headers))
-
-
-# --- what a request says --------------------------------------------------------------------
-
-
-def key_in(kind: Kind, call: Call) -> Key:
-    """The key that a path names. Raises: BadRequest for names that no object has."""
-    return check_names(kind, call.names)
-
-
-def check_names(kind: Kind, given: dict[str, str]) -> Key:
-    namespace = given.get("namespace", "") if kind.namespaced else ""
-    causes = list(
-        metadata_faults(
-            ObjectMeta(name=given["name"], namespace=namespace), namespaced=kind.namespaced
-        )
-    )
-    if kind.namespaced and not namespace:
-        causes.append(Cause("metadata.namespace", "missing"))
-    if causes:
-        stripped = [Cause(c.field.removeprefix("metadata."), c.message) for c in causes]
-        raise BadRequest(kind.name, stripped)
-    return key_of(kind.name, namespace, given["name"])
-
-
-def _named(document: Any, kind: Kind, key: Key) -> Any:
-    """The document, with what the path says of it where it is silent. Raises: BadRequest where
-    they disagree."""
-    if not isinstance(document, dict) or not isinstance(document.get("metadata", {}), dict):
-        return document  # which is refused with all its faults
-    ref = ref_of(key)
-    meta = document.get("metadata", {})
-    said = {
-        "apiVersion": (document.get("apiVersion", API_VERSION), API_VERSION),
-        "kind": (document.get("kind", kind.name), kind.name),
-        "metadata.name": (meta.get("name", ref.name), ref.name),
-        "metadata.namespace": (meta.get("namespace", ref.namespace) or "", ref.namespace),
-    }
-    causes = [
-        Cause(field, f"{given!r}, and the path says {meant!r}")
-        for field, (given, meant) in said.items()
-        if given != meant
-    ]
-    if causes:
-        raise BadRequest(str(ref), causes)
-    named = {**meta, "name": ref.name}
-    if ref.namespace:
-        named["namespace"] = ref.namespace
-    return {**document, "apiVersion": API_VERSION, "kind": kind.name, "metadata": named}
-
-
-def _manifest(document: Any, what: str) -> Manifest:
-    manifest = parse_manifest(document, what=what, default_namespace=DEFAULT_NAMESPACE)
-    if manifest.kind.is_internal:
-        _refuse_internal(manifest.kind, "kind")
-    return manifest
-
-
-def _refuse_internal(kind: Kind, where: str) -> None:
-    fault = f"it has a secret and goes through /tokens or /tsigkeys, see `{kind.made_by}`"
-    raise Invalid(kind.name, [Cause(where, fault)])
-
-
-def _manager(call: Call) -> str:
-    """Raises: Invalid, Forbidden."""
-    if call.has("force"):
-        call.demand("objects.force")
-    return _check_manager(call.text("fieldManager", DEFAULT_MANAGER))
-
-
-def _check_manager(manager: str) -> str:
-    causes = list(manager_faults(manager))
-    if causes:
-        raise Invalid("fieldManager", causes)
-    return manager
-
-
-def _check_may_write(call: Call, key: Key, stored: StoredObject | None, after: str | None) -> None:
-    before = stored.scope if stored is not None else None
-    if why := call.principal.rights.why_not_write(key, before, after):
-        raise Forbidden(why)
-
-
-def _precondition(call: Call, key: Key) -> str | None:
-    """What If-Match and If-None-Match demand of the object. Raises: BadRequest,
-    PreconditionFailed."""
-    match_, none_match = (call.request.headers.get(n) for n in ("if-match", "if-none-match"))
-    if none_match is not None:
-        if none_match.strip() != "*" or match_ is not None:
-            raise BadRequest("If-None-Match", [Cause("", "only *, and not beside If-Match")])
-        return ABSENT
-    if match_ is None:
-        return None
-    version = match_.strip()
-    if version == "*":
-        stored = call.context.node.objects.find(key)
-        if stored is None:
-            raise PreconditionFailed(f"{ref_of(key)} does not exist")
-        return stored.resource_version
-    version = version.removeprefix('"').removesuffix('"')
-    if not version or '"' in version or "," in version:
-        raise BadRequest("If-Match", [Cause("", "one resourceVersion, as ETag has it")])
-    return version

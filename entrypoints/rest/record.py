@@ -19,7 +19,7 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import restoring
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
 from kudurru.entrypoints.rest.calls import Call, Param
-from kudurru.entrypoints.rest.objects import check_names
+from kudurru.entrypoints.rest.naming import check_names
 from kudurru.entrypoints.rest.reach import check_reach, spec_of
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Forbidden
@@ -424,7 +424,8 @@ def _planned_undo(call: Call, wanted: UndoBody) -> dict[str, Any]:
     """Raises: Forbidden. The plan is made again when it is carried out: of the same events, and
     what changed meanwhile is a conflict, so that it has no other objects."""
     log, clock = call.context.node.log, call.context.node.clock
-    plan = restoring.plan_undo(log, wanted.what)
+    sees = call.principal.rights.may("settings.read")
+    plan = restoring.plan_undo(log, wanted.what, shows_settings=sees)
     _check_plan(call, plan)
     return restoring.describe(log, plan, clock.now_us() // 1_000_000)
 

@@ -321,6 +321,11 @@ class Pipeline:
         if self._notes is not None:
             self._notes.repeated(repeats)
 
+    def missed(self, count: int) -> None:
+        """Implements `domain.ports.RepeatListener`."""
+        if self._notes is not None:
+            self._notes.missed(count)
+
     def statistics(self) -> PipelineStatistics:
         counts = self._counts
         responses = {_code(rcode): count for rcode, count in counts.responses().items()}

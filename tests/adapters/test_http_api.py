@@ -1,13 +1,19 @@
 import asyncio
 import contextlib
 import json
+import math
+import ssl
+import tempfile
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kudurru.adapters.http_api import (
+    ANSWER_S,
     BUFFERED_MAX,
     HEADERS_COUNT_MAX,
     PIPELINED_MAX,
@@ -19,12 +25,38 @@ from kudurru.adapters.http_api import (
 )
 from kudurru.adapters.http_ops import HEADERS_MAX, Response, failure
 from kudurru.adapters.sockets import Listener, bind_all, split_address
+from tests.certificates import write_pair
 
 HEAD = b"Host: localhost\r\n"
 GET, POST = (method + b" / HTTP/1.1\r\n" + HEAD for method in (b"GET", b"POST"))
 SMALL = ApiLimits(body_bytes=1000)
 OPENED: list[asyncio.StreamWriter] = []
 """Connections of the test at hand, closed at its end."""
+
+OVER: list[ssl.SSLContext | None] = [None]
+"""Over what the test at hand speaks: a client's context, where it is TLS."""
+
+
+@pytest.fixture(autouse=True, params=["tcp", "tls"])
+def over(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every promise holds over both."""
+    OVER[0] = client_context() if request.param == "tls" else None
+    yield request.param
+    OVER[0] = None
+
+
+def client_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+@cache
+def server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as folder:
+        context.load_cert_chain(*write_pair(Path(folder)))
+    return context
 
 
 class Echo:
@@ -40,6 +72,9 @@ class Echo:
     def admit(self, request: Request) -> Response | None:
         self.admitted += 1
         return failure(401, "who?" * self.loudness) if "x-nobody" in request.headers else None
+
+    def overdue(self, request: Request) -> Response:
+        return failure(503, f"later than {request.limit_s:.0f} s")
 
     async def answer(self, request: Request) -> Response | Stream:
         self.seen.append(request.path)
@@ -83,7 +118,8 @@ async def serving(
     app: Echo | None = None, limits: ApiLimits | None = None
 ) -> AsyncIterator[ApiServer]:
     (bound,) = bind_all([Listener("tcp", "127.0.0.1:0")])
-    server = ApiServer(app or Echo(), bound.sockets, limits=limits)
+    tls = server_context if OVER[0] is not None else None
+    server = ApiServer(app or Echo(), bound.sockets, limits=limits, tls=tls)
     async with asyncio.timeout(60):
         await server.start()
         try:
@@ -93,13 +129,13 @@ async def serving(
             while OPENED:
                 writer = OPENED.pop()
                 writer.close()
-                with contextlib.suppress(ConnectionError):
+                with contextlib.suppress(OSError):  # TLS wants no answers after its end
                     await writer.wait_closed()
 
 
 async def opened(server: ApiServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     port = split_address(server.addresses[0])[1]
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=OVER[0])
     OPENED.append(writer)
     return reader, writer
 
@@ -440,7 +476,7 @@ def connection_expires(server: ApiServer) -> None:
 def test_a_client_that_says_nothing_is_cut_off_and_one_that_waits_is_not() -> None:
     async def asked() -> list[bytes]:
         app = Echo()
-        async with serving(app) as server:
+        async with serving(app, limits=ApiLimits(request_s=ANSWER_S / 2)) as server:
             idle, idle_writer = await opened(server)
             waiting, writer = await opened(server)
             writer.write(request("/wait"))
@@ -458,6 +494,98 @@ def test_a_client_that_says_nothing_is_cut_off_and_one_that_waits_is_not() -> No
     assert [codes(answer) for answer in asyncio.run(asked())] == [[200]]
 
 
+def test_who_waits_too_long_is_told_so_and_what_was_asked_for_goes_on() -> None:
+    async def asked() -> tuple[bytes, bool, int]:
+        app = Echo()
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            writer.write(request("/wait"))
+            await until(lambda: app.seen == ["/wait"])
+            (connection,) = server.connections
+            answering = connection._task
+            server.connections.expire(asyncio.get_running_loop().time() + ANSWER_S)
+            answer = await reader.read()
+            writer.close()
+            app.gate.set()
+            assert answering is not None
+            await answering
+            return answer, answering.cancelled(), server.exceptions
+
+    answer, is_cancelled, exceptions = asyncio.run(asked())
+    assert codes(answer) == [503]
+    assert b"later than 30 s" in answer
+    assert (is_cancelled, exceptions) == (False, 0)
+
+
+def test_what_takes_as_long_as_it_takes_is_waited_for() -> None:
+    class Endless(Echo):
+        def admit(self, request: Request) -> Response | None:
+            request.limit_s = math.inf
+            return None
+
+    async def asked() -> bytes:
+        app = Endless()
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            writer.write(request("/wait"))
+            await until(lambda: app.seen == ["/wait"])
+            server.connections.expire(asyncio.get_running_loop().time() + 86_400)
+            app.gate.set()
+            answer = await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            return answer
+
+    assert codes(asyncio.run(asked())) == [200]
+
+
+def test_a_client_that_goes_away_takes_nothing_back() -> None:
+    async def asked() -> bool:
+        app = Echo()
+        async with serving(app) as server:
+            _, writer = await opened(server)
+            writer.write(request("/wait"))
+            await until(lambda: app.seen == ["/wait"])
+            (connection,) = server.connections
+            answering = connection._task
+            writer.close()
+            await until(lambda: not len(server.connections))
+            app.gate.set()
+            assert answering is not None
+            await answering
+            return answering.cancelled()
+
+    assert not asyncio.run(asked())
+
+
+def test_a_client_that_left_before_its_stream_began_gets_none() -> None:
+    async def asked() -> None:
+        app = Late()
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            writer.write(request("/wait"))
+            await until(lambda: app.seen == ["/wait"])
+            if writer.can_write_eof():
+                writer.write_eof()  # half of it: its end is told, and it would still read
+            else:  # TLS has no halves
+                writer.close()
+            (connection,) = server.connections
+            await until(lambda: connection._is_closing)
+            app.gate.set()
+            assert await reader.read() == b""
+            writer.close()
+
+    class Late(Echo):
+        async def answer(self, request: Request) -> Response | Stream:
+            await super().answer(request)
+            return Stream("text/plain", self.endless())
+
+        async def endless(self) -> AsyncIterator[bytes]:
+            yield b""
+            await asyncio.Event().wait()
+
+    asyncio.run(asked())
+
+
 def test_the_octets_that_bodies_hold_are_counted_and_given_back() -> None:
     async def asked() -> tuple[int, int, list[int]]:
         app = Echo()
@@ -472,7 +600,8 @@ def test_the_octets_that_bodies_hold_are_counted_and_given_back() -> None:
             writer.close()
             app.gate.set()
             await until(lambda: server.buffered == 0)
-            await reader.read()
+            with contextlib.suppress(ssl.SSLError):
+                await reader.read()
             return held, server.buffered, full
 
     assert asyncio.run(asked()) == (5000, 0, [503])
@@ -525,3 +654,52 @@ def test_a_large_answer_is_taken_at_the_clients_pace() -> None:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0)
+
+
+# --- TLS ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("octets", [GET + b"\r\n", POST, b"\x00\x01", b"\x80\x2e\x01\x00\x02"])
+def test_who_speaks_in_the_clear_to_a_listener_over_tls_is_told(octets: bytes) -> None:
+    async def asked() -> bytes:
+        async with serving() as server:
+            server._tls = server_context
+            OVER[0] = None
+            return await raw(server, octets)
+
+    answer = asyncio.run(asked())
+    assert codes(answer) == [400]
+    assert b"HTTPS only" in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["reason"] == "BadRequest"
+
+
+@pytest.mark.parametrize("octets", [b"", b"\x16", b"\x16\x03\x01\x02\x00" + bytes(40)])
+def test_who_does_not_shake_hands_is_counted_and_cut_off(octets: bytes) -> None:
+    async def asked() -> None:
+        async with serving() as server:
+            server._tls = server_context
+            OVER[0] = None
+            reader, writer = await opened(server)
+            writer.write(octets)
+            await until(lambda: server.connections.accepted == 1)
+            now_s = asyncio.get_running_loop().time()
+            server.connections.expire(now_s + server.limits.handshake_s + 1)
+            with contextlib.suppress(ConnectionError):
+                assert b"HTTP" not in await reader.read()
+            await until(lambda: not len(server.connections))
+
+    asyncio.run(asked())
+
+
+def test_a_connection_over_tls_has_as_long_as_others_once_it_shook_hands() -> None:
+    async def asked() -> list[int]:
+        async with serving() as server:
+            server._tls, OVER[0] = server_context, client_context()
+            reader, writer = await opened(server)
+            late_s = asyncio.get_running_loop().time() + server.limits.handshake_s + 1
+            await until(lambda: [one.deadline_s > late_s for one in server.connections] == [True])
+            server.connections.expire(late_s)
+            writer.write(GET + b"\r\n")
+            return [(await one(reader))[0]]
+
+    assert asyncio.run(asked()) == [200]

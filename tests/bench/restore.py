@@ -33,7 +33,7 @@ from kudurru.domain.objects import key_of
 from kudurru.domain.ports import EventLog
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory, restoring
-from kudurru.entrypoints.cli.query import _packet
+from kudurru.entrypoints.asking import query_packet
 from kudurru.entrypoints.restoring import RestoreRequest
 from kudurru.projections import as_of
 
@@ -168,7 +168,7 @@ def bench(log: EventLog, folder: Path, zone: str, events: int) -> None:
     print(f"{zone} has {own} events; asked for as of {then:,}")
     request = RestoreRequest(target=then, scope=scope)
     plan = restoring.plan_restore(log, request)
-    packet = _packet(f"h7.{zone}", "A", False)
+    packet = query_packet(f"h7.{zone}", "A", dnssec=False)
     key = key_of("DNSRecordSet", "default", f"h7.{zone}")
     show("one object as of", "", lambda: as_of.find(log, key, then))
     show("objects of one zone as of", "goal 10", lambda: as_of.objects(log, scope, then))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kudurru.entrypoints import verify_export
 from tests.blackbox.program import (
     Done,
     Serving,
@@ -150,6 +151,27 @@ def both(far: tuple[Path, list[str]], *args: str | Path) -> tuple[Done, Done]:
         ("list", "status"),
         ("cache", "stats"),
         ("tsig", "list"),
+        ("explain", "www.demo.example", "--at", "6"),
+        ("explain", "nobody.example", "--at", "6", "-o", "json"),
+        ("explain", "bad..name", "--at", "6"),
+        ("explain", "www.demo.example", "--at", "99999"),
+        ("diff", "--from", "3", "--to", "6"),
+        ("diff", "--from", "3", "--to", "6", "--zone", "demo.example", "-o", "json"),
+        ("diff", "--from", "6", "--to", "3"),
+        ("diff", "--from", "mark:none"),
+        ("restore", "--at", "6", "rs/www.demo.example"),
+        ("restore", "--at", "6", "--zone", "none.example"),
+        ("restore", "--at", "6"),
+        ("restore", "--before-event", "99999", "--all"),
+        ("restore", "--resume", "none"),
+        ("audit", "export", "--until", "6"),
+        ("audit", "export", "--until", "6", "--kind", "zone"),
+        ("audit", "export", "--until", "6", "--format", "csv"),
+        ("audit", "export", "--until", "6", "--format", "k8s"),
+        ("audit", "export", "--until", "6", "--format", "ocsf", "--actor", "system"),
+        ("audit", "export", "--until", "6", "--format", "cloudevents", "--zone", "demo.example"),
+        ("audit", "export", "--since", "mark:none"),
+        ("audit", "export", "--kind", "nonsense"),
     ],
 )
 def test_a_command_says_the_same_from_far_away(
@@ -158,7 +180,7 @@ def test_a_command_says_the_same_from_far_away(
     near, distant = both(far, *args)
     assert distant.code == near.code, distant.err
     assert ageless(distant.out) == ageless(near.out)
-    if "zone export" not in " ".join(args) and "--at" not in args:
+    if "zone export" not in " ".join(args) and not {"--at", "--before-event"} & {*args}:
         assert distant.err.splitlines()[:1] == near.err.splitlines()[:1]
 
 
@@ -203,6 +225,87 @@ def test_changes_are_made_refused_and_undone_from_far_away(
     key = command("tsig", "create", "k.far", *options, "-o", "json").json()
     assert key["position"] > 0
     assert command("tsig", "revoke", "k.far", *options).code == 0
+
+
+ZONE_FILE = """\
+$ORIGIN imported.example.
+$TTL 300
+@ IN SOA ns1 hostmaster 2024010203 7200 900 1209600 300
+@ IN NS ns1
+ns1 IN A 192.0.2.53
+web IN A 192.0.2.80
+"""
+
+
+def test_a_zone_is_imported_and_restored_from_far_away_as_where_its_server_is(
+    far: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    data, options = far
+    file = tmp_path / "imported.zone"
+    file.write_text(ZONE_FILE)
+    done = command("zone", "import", file, *options, "-o", "json")
+    assert (done.code, done.json()["objects"]) == (0, {"created": 3}), done.err
+    near, distant = both(far, "zone", "import", file, "--zone", "imported.example")
+    assert (distant.code, distant.out) == (near.code, near.out)
+    assert "unchanged" in distant.out
+    imported = done.json()["position"]
+    file.write_text(ZONE_FILE.replace("web IN A 192.0.2.80\n", ""))
+    gone = command("zone", "import", file, "--replace", "--allow-mass-change", *options)
+    assert "deleted" in gone.out, gone.err
+    scope = ("--zone", "imported.example", "--at", str(imported))
+    near, distant = both(far, "restore", *scope, "-o", "json")
+    plan = near.json()
+    parts = ("digest", "target", "scope", "steps", "skipped")
+    assert [distant.json()[part] for part in parts] == [plan[part] for part in parts]
+    assert f"--apply --plan-digest {plan['digest']}" in distant.err
+    stale = command("restore", *scope, "--apply", "--plan-digest", "0" * 64, *options)
+    assert (stale.code, "the plan is stale" in stale.err) == (1, True)
+    agreed = ("--apply", "--plan-digest", plan["digest"], "--allow-mass-change")
+    carried = command("restore", *scope, *agreed, *options)
+    assert (carried.code, "recorded at position" in carried.err) == (0, True), carried.err
+    again = command("restore", *scope, "--yes", *options)
+    assert (again.code, "nothing to do" in again.out) == (0, True)
+    exported = ("zone", "export", "imported.example", "--data", data)
+    wait_until(lambda: "web" in command(*exported).out)  # from its next serial on
+    by = command("history", "--zone", "imported.example", "--limit", "50", "-o", "json", *options)
+    assert {event["actor"] for event in by.json()} <= {"token:root", "system"}
+
+
+def test_what_files_would_change_is_the_same_from_far_away(
+    far: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    file = write_json(
+        tmp_path / "o.json",
+        records("new", "demo.example", ("new.demo.example", "A", "192.0.2.1")),
+    )
+    near, distant = both(far, "diff", "-f", file)
+    assert (near.code, near.out) == (distant.code, distant.out)
+    assert "would be created" in near.out
+
+
+def test_an_export_from_far_away_is_a_whole_file_that_proves_itself(
+    far: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    data, options = far
+    command("audit", "checkpoint", "--data", data)
+    file = tmp_path / "log.jsonl"
+    done = command("audit", "export", "--output", file, *options)
+    assert done.code == 0, done.err
+    assert f"{len(file.read_text().splitlines()) - 2} events written to {file}" in done.err
+    assert verify_export.main([str(file)]) == 0
+    table = command("audit", "export", "--format", "sqlite", "--output", tmp_path / "t", *options)
+    assert (table.code, "where the data directory is" in table.err) == (1, True)
+    assert not (tmp_path / "t").exists()
+
+
+def test_more_objects_than_the_api_takes_are_refused_before_they_are_sent(
+    far: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    hosts = "".join(f"h{i} IN A 192.0.2.1\n" for i in range(10_001))
+    file = tmp_path / "large.zone"
+    file.write_text(ZONE_FILE + hosts)
+    done = command("zone", "import", file, *far[1])
+    assert (done.code, "with --data" in done.err) == (1, True)
 
 
 def test_the_environment_says_where_and_who_unless_the_command_does(

@@ -76,7 +76,7 @@ def test_every_query_is_logged_also_those_that_the_engine_repeats(tmp_path: Path
     assert stat.S_IMODE((data / "querylog.db").stat().st_mode) == 0o600
     exported = command("queries", "--data", data, "--limit", "0", "-o", "jsonl")
     assert len(exported.out.splitlines()) == 1
-    assert command("queries", "--purge", "--data", data).out == "deleted 1 queries\n"
+    assert command("queries", "--purge", "--data", data).out == "deleted 1 query\n"
 
 
 @pytest.mark.parametrize("level", ["2", "3"])

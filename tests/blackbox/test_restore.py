@@ -93,7 +93,7 @@ def test_the_plan_in_words_says_how_to_go_on(place: Place) -> None:
     assert '- spec.endpoints[0].targets[0]: "192.0.2.2"' in done.out
     assert "at position" in done.err
     assert "--apply --plan-digest" in done.err
-    assert "zone a.test.: 1 records change or go" in done.out
+    assert "zone a.test.: changes or removes 1 record, " in done.out
 
 
 def test_one_change_is_undone_and_conflicts_are_named(place: Place) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kudurru import __version__
 from tests.blackbox.program import (
     PATIENCE_S,
     Serving,
@@ -178,6 +179,7 @@ def test_every_command_has_help(name: str) -> None:
 
 def test_the_program_has_help_and_a_version() -> None:
     assert kudurru("--help").code == 0
+    assert command("--version").out == f"kudurru {__version__}\n"
     done = kudurru("version", "-o", "json")
     assert set(done.json()) == {"version", "python"}
 

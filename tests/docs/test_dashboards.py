@@ -191,16 +191,23 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
 
 
 def said_address(log: Path, process: subprocess.Popen[Any]) -> str:
+    """Where it listens, once it answers there."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         assert process.poll() is None, log.read_text()
-        found = re.search(
-            r'"address":"(127\.0\.0\.1:\d+)","[^\n]*"msg":"Listening on"', log.read_text()
-        )
-        if found:
+        found = re.search(r'"address":"(127\.0\.0\.1:\d+)".*"Listening on"', log.read_text())
+        if found and is_ready(found[1]):
             return found[1]
         time.sleep(0.05)
-    raise AssertionError(f"Prometheus does not listen:\n{log.read_text()}")
+    raise AssertionError(f"Prometheus does not answer:\n{log.read_text()}")
+
+
+def is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}/-/ready"):
+            return True
+    except OSError:
+        return False
 
 
 def asked(prometheus_at: str, expr: str) -> list[Any]:

@@ -111,7 +111,7 @@ def test_what_has_to_be_fetched_keeps_to_the_bounds_of_the_settings() -> None:
 
 def test_a_status_names_every_source_that_was_tried() -> None:
     states = {"auto https://a.example/": after(NEVER_FETCHED, Arrived("d1", Facts(5)), NOW)}
-    found = sources_status(MIXED, states, {1: Facts(1)})
+    found = sources_status(LIST, MIXED, states, {1: Facts(1)})
     assert [(one.source, one.entries, one.phase) for one in found] == [
         ("https://a.example/", 5, "Fresh"),
         ("inline", 1, "Fresh"),
@@ -142,5 +142,5 @@ def test_a_new_time_alone_is_not_worth_an_event() -> None:
 
 
 def status(state: SourceState) -> list[object]:
-    found = sources_status(MIXED, {"auto https://a.example/": state}, {})
+    found = sources_status(LIST, MIXED, {"auto https://a.example/": state}, {})
     return [msgspec.structs.replace(one) for one in found]

@@ -34,9 +34,9 @@ KEYS_BY_MARKS = {
         resolver.rebindProtection resolver.privateDomains
         cache.maxEntries cache.maxBytes cache.minTTL cache.maxTTL cache.negativeTTL cache.prefetch
         cache.serveStale.enabled cache.serveStale.maxAge cache.serveStale.answerTTL
-        cache.serveStale.clientTimeout cache.persistInterval cache.persistMaxAge
+        cache.serveStale.clientTimeout cache.persistInterval
         blocking.mode blocking.ttl
-        lists.maxBytes lists.concurrency lists.startup lists.allowPrivate
+        lists.maxBytes lists.concurrency lists.allowPrivate
         querylog.privacyLevel querylog.truncate.ipv4 querylog.truncate.ipv6 querylog.ignore
         querylog.retention querylog.maxBytes
         audit.retention audit.trustedKeys audit.checkpoint.events audit.checkpoint.interval
@@ -44,6 +44,7 @@ KEYS_BY_MARKS = {
         health.lameduck log.level zones.coalesce
     """,
     ("cluster", "restart"): """
+        cache.persistMaxAge lists.startup
         blocking.allowDegraded blocking.refreshInterval querylog.enabled querylog.sink
         auth.tokens.maxLifetime log.format tsig.allowOld tsig.allowTruncated
     """,
@@ -51,8 +52,9 @@ KEYS_BY_MARKS = {
     ("node", "restart"): """
         settingsFile store node.name node.dataDir node.secretsKey
         listeners listeners.sockets listeners.internal
-        api.address api.names api.maxBodyBytes ops.address metrics.address
+        api.address api.names api.tls dns.engine api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
+        kubernetes.kubeconfig kubernetes.context
         kubernetes.clusterID kubernetes.startupTimeout kubernetes.lease.duration
         kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
     """,
@@ -70,6 +72,7 @@ DEFAULTS = {
     "listeners.internal": "off",
     "tls.cert": "",
     "api.address": "127.0.0.1:8080",
+    "api.tls": False,
     "api.maxBodyBytes": "8 MiB",
     "ops.address": "127.0.0.1:8081",
     "metrics.address": "127.0.0.1:9153",
@@ -150,6 +153,7 @@ def test_scope_and_restart_of_every_key_are_as_promised() -> None:
     assert [path for path, key in KEYS.items() if key.marks.host_only] == [
         "settingsFile",
         "store",
+        "kubernetes.kubeconfig",
     ]
 
 

@@ -44,6 +44,19 @@ def test_one_object_is_worked_on_by_one_and_again_when_it_was_added_meanwhile() 
     assert len(work) == 0
 
 
+def test_it_is_known_when_what_is_ready_now_was_taken() -> None:
+    work = queue()
+    work.add(A)
+    work.add(B)
+    until = work.takes_until_empty
+    assert work.take(0) == A
+    work.done(A)
+    work.add(A)  # which comes after what was ready before
+    assert work.takes < until
+    assert work.take(0) == B
+    assert work.takes == until
+
+
 def test_of_several_times_the_earliest_counts() -> None:
     work = queue()
     work.add_at(A, 3 * SECOND)

@@ -3,10 +3,13 @@
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from kudurru.adapters.memory.clock import SeededEntropy
+from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.errors import Busy, Conflict, Invalid, StorageFailed
 from kudurru.domain.object_store import CONTROLLER, Outcome
 from kudurru.domain.objects import Key, key_of
@@ -14,9 +17,10 @@ from kudurru.domain.ports import Document
 from kudurru.domain.reconcile.conditions import condition
 from kudurru.entrypoints import controllers
 from kudurru.entrypoints.controllers import RESYNC_US, Done
+from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.store import LogStore
 from tests.controllers import SECOND, Scene, play
-from tests.nodes import a_change, memory_node
+from tests.nodes import TESTER, a_change, memory_node
 from tests.objects import (
     WWW_KEY,
     ZONE_KEY,
@@ -170,6 +174,31 @@ def test_of_two_zones_with_one_name_the_later_is_told_until_the_earlier_goes() -
     play(act)
 
 
+def test_a_zone_says_which_of_its_tsig_keys_is_not_there_until_it_is(tmp_path: Path) -> None:
+    box = NodeKey(tmp_path / "node.key", SeededEntropy(1))
+
+    async def act(scene: Scene) -> None:
+        keyring = Keyring(scene.node, box)
+        request = KeyRequest(name="Xfr.example", algorithm="hmac-sha256", secret=bytes(32))
+        transfer = {"allow": ["192.0.2.0/24", "xfr.example"], "keys": ["xfr.example"]}
+        await scene.do(put(zone(transfer=transfer)), put(zone("other.org")))
+        await scene.settle()
+        said = condition(scene.status(ZONE_KEY), "Degraded") or {}
+        assert (said["status"], said["reason"]) == ("True", "MissingReference")
+        assert said["message"].startswith("there is no TSIG key xfr.example: `kudurru tsig create")
+        assert scene.says(ZONE_KEY) == ("True", "AsExpected")
+        before = scene.status_events()
+        await scene.writer.submit(keyring.creation(request, TESTER, SeededEntropy(2)))
+        await scene.settle()
+        assert scene.says(ZONE_KEY, "Degraded") == ("False", "AsExpected")
+        assert scene.status_events() == before + 1
+        await scene.writer.submit(revocation(scene.node, "xfr.example", TESTER))
+        await scene.settle()
+        assert scene.says(ZONE_KEY, "Degraded") == ("True", "MissingReference")
+
+    play(act)
+
+
 SECONDARY = {"type": "Secondary", "secondary": {"primaries": [{"address": "192.0.2.53"}]}}
 
 
@@ -236,6 +265,12 @@ def test_a_policy_names_what_it_leaves_out_because_it_is_disabled() -> None:
         await scene.do(ads(annotations={"kudurru.io/enabled": "true"}))
         await scene.settle()
         assert (condition(scene.status(POLICY), "Ready") or {})["message"] == ""
+        await scene.do(group("kids", **OFF))
+        await scene.settle()
+        assert scene.says(POLICY) == ("False", "Disabled")
+        await scene.do(group("kids", annotations={"kudurru.io/enabled": "true"}))
+        await scene.settle()
+        assert scene.says(POLICY) == ("True", "AsExpected")
 
     play(act)
 
@@ -446,12 +481,39 @@ def test_what_was_written_and_is_not_seen_yet_is_not_written_again() -> None:
         while scene.says(POLICY) != ("True", "AsExpected"):
             await store.echo()
             scene.timers.advance(SECOND)
-            await asyncio.sleep(0)
+            await scene.idle()
         await scene.settle()
         assert scene.says(POLICY) == ("True", "AsExpected")
         assert scene.status_events() == 3  # and no needless one
 
     play(act, store=LateStore)
+
+
+class SlowStore(LogStore):
+    """One whose status writes take until a test lets them end."""
+
+    gate: ClassVar[asyncio.Event]
+
+    async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002  # as the port has it
+        await self.gate.wait()
+        return await super().update_status(object, manager)
+
+
+def test_a_resync_that_comes_due_before_all_were_looked_at_is_left_out() -> None:
+    async def act(scene: Scene) -> None:
+        SlowStore.gate = asyncio.Event()
+        spec = {"clientGroupRefs": ["kids"]}
+        await scene.do(*(put(manifest("Policy", f"p{i}", spec)) for i in range(5)))
+        seen = scene.controllers.statistics
+        for _ in range(4):  # the first of them finds what came since the start to be looked at
+            scene.timers.advance(RESYNC_US)
+            await scene.until(lambda: seen().resyncs["Policy"] == 1)
+        SlowStore.gate.set()
+        await scene.settle()
+        assert seen().status_writes == {"Policy": 5}
+        await scene.resync()
+
+    play(act, store=SlowStore)
 
 
 class FlakyStore(LogStore):

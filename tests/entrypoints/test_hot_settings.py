@@ -17,8 +17,11 @@ import pytest
 from kudurru.adapters.clock import SystemClock
 from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import A
+from kudurru.domain.errors import Invalid
+from kudurru.domain.ports import VerifiableLog
 from kudurru.domain.settings import KEYS
 from kudurru.entrypoints.cli.serve import serve_options
+from kudurru.entrypoints.doctor import log_check
 from kudurru.entrypoints.front import Front
 from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.parts import Parts
@@ -119,6 +122,15 @@ def fallbacks(node: Node) -> list[str]:
     return [upstream.address.text for route in routes for upstream in route.group.fallback]
 
 
+def log_says(node: Node) -> str:
+    """What doctor finds of the log, held against the trusted keys."""
+    log: VerifiableLog = node.parts.node.log  # type: ignore[assignment]  # every log of ours is
+    try:
+        return log_check(log, node.live.current.audit.trusted_keys).status
+    except Invalid:
+        return "no key"
+
+
 FORWARDED = "forward", ["192.0.2.1"]
 DEFAULT_GROUP = {"upstreams.groups": {"default": ["192.0.2.1"]}}
 
@@ -192,14 +204,12 @@ HOT: dict[str, Hot] = {
         "9ms", inside("resolving", "resolver", "_rules", "client_timeout_us"), 9_000
     ),
     "cache.persistInterval": Hot("1m", inside("cache_keeper", "_interval_s"), 60.0),
-    "cache.persistMaxAge": Hot("1m", current("cache", "persist_max_age"), timedelta(minutes=1)),
     "blocking.mode": Hot(
         "nxdomain", inside("node", "views", "policies", "_defaults", "mode"), "nxdomain"
     ),
     "blocking.ttl": Hot("9s", inside("node", "views", "policies", "_defaults", "ttl_s"), 9),
     "lists.maxBytes": Hot("1 MiB", inside("lists", "_options", "max_bytes"), 1 << 20),
     "lists.concurrency": Hot(3, inside("lists", "_room", "_value"), 3),
-    "lists.startup": Hot("blocking", inside("lists", "_options", "startup"), "blocking"),
     "lists.allowPrivate": Hot(True, inside("lists", "_options", "allow_private"), after=True),
     "querylog.privacyLevel": Hot(
         2, inside("query_log", "process", "_settings", "privacy", "level"), 2
@@ -222,7 +232,7 @@ HOT: dict[str, Hot] = {
     "audit.retention": Hot(
         "9d", lambda node: inside("old_rows", "_retention")(node)(), timedelta(days=9)
     ),
-    "audit.trustedKeys": Hot(["a"], current("audit", "trusted_keys"), ("a",)),
+    "audit.trustedKeys": Hot(["a"], log_says, "no key"),
     "audit.checkpoint.events": Hot(9, inside("checkpointer", "policy", "events"), 9),
     "audit.checkpoint.interval": Hot("9s", inside("checkpointer", "policy", "interval_s"), 9.0),
     "audit.checkpoint.publish": Hot(["/p"], inside("checkpointer", "policy", "publish"), ("/p",)),
@@ -242,11 +252,14 @@ RESTART: dict[str, Any] = {
     "listeners.internal": "127.0.0.1:0",
     "api.address": "127.0.0.1:1",
     "api.maxBodyBytes": "1 MiB",
+    "api.tls": True,
     "api.names": ["dns.lan"],
     "ops.address": "127.0.0.1:1",
     "metrics.address": "127.0.0.1:1",
+    "cache.persistMaxAge": "1m",
     "blocking.allowDegraded": False,
     "blocking.refreshInterval": "1h",
+    "lists.startup": "blocking",
     "querylog.enabled": False,
     "querylog.sink": None,  # there is one, so it cannot be another
     "auth.tokens.maxLifetime": "1d",
@@ -255,6 +268,8 @@ RESTART: dict[str, Any] = {
     "kubernetes.owner": "cluster",
     "kubernetes.namespaces": ["a"],
     "kubernetes.server": "https://k",
+    "kubernetes.kubeconfig": "/k.yaml",
+    "kubernetes.context": "c",
     "kubernetes.clusterID": "u",
     "kubernetes.startupTimeout": "1s",
     "kubernetes.lease.duration": "20s",
@@ -297,7 +312,7 @@ class Running:
             ],
             "tls.cert": str(cert),
             "tls.key": str(key),
-            "health.lameduck": "0s",
+            "health.lameduck": "1h",
             **{f"{name}.address": "127.0.0.1:0" for name in ("api", "ops", "metrics")},
         }
         self.write({})
@@ -331,6 +346,7 @@ class Running:
         try:
             test(self)
         finally:
+            self.change({"health.lameduck": "0s"})  # or it would not end in this hour
             self.server.stop()
 
 

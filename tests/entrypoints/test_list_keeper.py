@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from kudurru.adapters.lists.jobs import (
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Conflict, Invalid, NotFound
-from kudurru.domain.kinds.blocklist import BlockListStatus
+from kudurru.domain.kinds.blocklist import BlockListStatus, SourceStatus
 from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.matcher import Matcher
 from kudurru.domain.objects import Key, key_of
+from kudurru.domain.ports import SharedTexts
 from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_options import ListOptions
 from kudurru.projections.lists_view import ListsView
@@ -213,6 +214,38 @@ def test_only_the_leader_writes_what_became_of_fetches(bench: Bench) -> None:
             await until(lambda: len(bench.web.asked) == 2)
             await until(lambda: not bench.keeper._busy and not bench.keeper._due.is_set())
         assert len(bench.written) == 1
+
+    run(test)
+
+
+def test_a_node_that_does_not_lead_fetches_what_the_leader_has_and_it_has_not(
+    bench: Bench,
+) -> None:
+    def told(text: str) -> BlockListStatus:
+        """The status as the leader writes it."""
+        digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        return BlockListStatus(sources=[SourceStatus(source=URL, digest=digest, phase="Fresh")])
+
+    async def test() -> None:
+        bench.web.texts[URL] = "a.example\n"
+        bench.apply("one", URL, refreshInterval="1h")
+        async with bench.running(leads=False):
+            await until(lambda: bench.blocks("a.example"))
+            bench.written.append((ONE, told("a.example\n")))
+            bench.view.on_status()
+            await until(lambda: not bench.keeper._busy and not bench.keeper._due.is_set())
+            assert len(bench.web.asked) == 1  # it has that
+            bench.web.texts[URL] = "b.example\n"
+            bench.written.append((ONE, told("b.example\n")))
+            bench.view.on_status()
+            await until(lambda: bench.blocks("b.example"))
+            assert len(bench.web.asked) == 2
+            # What this node does not get is tried once more for it, and not for ever.
+            bench.written.append((ONE, told("c.example\n")))
+            for _ in range(3):
+                bench.view.on_status()
+                await until(lambda: not bench.keeper._busy and not bench.keeper._due.is_set())
+            assert len(bench.web.asked) == 3
 
     run(test)
 
@@ -453,5 +486,113 @@ def test_a_disk_that_refuses_keeps_the_old_list(bench: Bench) -> None:
                 assert bench.blocks("a.example")
             bench.keeper.refresh()
             await until(lambda: bench.blocks("b.example"))
+
+    run(test)
+
+
+class Maps:
+    """ConfigMaps of a cluster, by namespace and name."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str], SharedTexts] = {}
+        self.followed: set[str] = set()
+        self.reads = 0
+        self.changed: Callable[[str, str], None] = lambda namespace, name: None
+
+    def follow(self, namespaces: Collection[str], changed: Callable[[str, str], None]) -> None:
+        self.followed, self.changed = set(namespaces), changed
+
+    async def read(self, namespace: str, name: str) -> SharedTexts:
+        self.reads += 1
+        if (namespace, name) not in self.found:
+            raise NotFound(f"there is no ConfigMap {namespace}/{name}")
+        return self.found[namespace, name]
+
+    def put(self, namespace: str, name: str, version: str, **texts: str) -> None:
+        octets = {key: text.encode() for key, text in texts.items()}
+        self.found[namespace, name] = SharedTexts(version, octets)
+        self.changed(namespace, name)
+
+
+def with_maps(bench: Bench) -> Maps:
+    """The bench, in a cluster. Jobs are done as they are: there is a file."""
+    maps = Maps()
+    bench.keeper.config_maps = maps
+    plain = bench.web.run
+
+    async def run_job(job: Job, seconds: float) -> Result:
+        return do(job) if isinstance(job, Fetch) else await plain(job, seconds)
+
+    bench.keeper._run_job = run_job
+    return maps
+
+
+def apply_map(bench: Bench, namespace: str, **reference: str) -> None:
+    spec = {"sources": [{"configMapRef": reference}]}
+    bench.node.commit(a_change(put(manifest("BlockList", "one", spec, namespace=namespace))))
+
+
+def errors(bench: Bench, namespace: str = "default") -> list[str]:
+    key = key_of("BlockList", namespace, "one")
+    return [source.error for source in bench.status(key).sources]
+
+
+def test_a_config_map_of_the_lists_namespace_is_a_source(bench: Bench) -> None:
+    async def test() -> None:
+        maps = with_maps(bench)
+        maps.put("default", "names", "1", x="a.example\n", y="b.example\n")
+        maps.put("team", "names", "9", x="c.example\n")
+        apply_map(bench, "default", name="names")
+        apply_map(bench, "team", name="names", key="x")
+        async with bench.running():
+            for name in ("a.example", "b.example", "c.example"):
+                await until(lambda name=name: bench.blocks(name))  # type: ignore[misc]  # bound
+            assert maps.followed == {"default", "team"}
+            maps.put("default", "names", "2", x="d.example\n")
+            await until(lambda: bench.blocks("d.example"))
+            assert not bench.blocks("a.example")
+            assert bench.blocks("c.example")
+            reads, builds = maps.reads, bench.web.builds
+            maps.put("default", "names", "2", x="e.example\n")  # the same version is not read in
+            await until(lambda: maps.reads == reads + 1)
+            await until(lambda: bench.phases() == ["Unchanged"])
+            assert bench.web.builds == builds
+
+    run(test)
+
+
+def test_a_config_map_that_goes_keeps_its_last_text_and_the_status_says_so(bench: Bench) -> None:
+    async def test() -> None:
+        maps = with_maps(bench)
+        maps.put("default", "names", "1", x="a.example\n")
+        apply_map(bench, "default", name="names", key="x")
+        async with bench.running():
+            await until(lambda: bench.blocks("a.example"))
+            del maps.found["default", "names"]
+            maps.changed("default", "names")
+            await until(lambda: bench.phases() == ["Stale"])
+            assert errors(bench) == ["there is no ConfigMap default/names"]
+            assert bench.blocks("a.example")
+            maps.put("default", "names", "3", z="b.example\n")
+            await until(lambda: "has no key" in errors(bench)[0])
+            assert errors(bench) == ["the ConfigMap has no key 'x'; there are z"]
+            maps.put("default", "names", "4", x="<html>no list</html>\n")
+            await until(lambda: "key" not in errors(bench)[0])
+            assert bench.phases() == ["Stale"]
+            maps.put("default", "names", "5", x="b.example\n")
+            await until(lambda: bench.blocks("b.example"))
+            incoming = [path.name for path in (bench.folder / "incoming").iterdir()]
+            assert incoming == []  # no text is left behind
+
+    run(test)
+
+
+def test_without_a_cluster_a_config_map_is_a_clear_fault(bench: Bench) -> None:
+    async def test() -> None:
+        apply_map(bench, "default", name="names")
+        async with bench.running():
+            await until(lambda: bench.phases() == ["Failed"])
+            (error,) = errors(bench)
+            assert error == "ConfigMaps are read on Kubernetes only, and this node has none"
 
     run(test)

@@ -15,8 +15,12 @@ from kudurru.adapters import settings_file
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.domain.errors import Cause, Conflict, Invalid, ManagedBy, StorageFailed
 from kudurru.domain.settings import KEYS, Settings
-from kudurru.domain.settings_changes import SETTINGS_KEY, SettingsChanged, command
+from kudurru.domain.settings_changes import SETTINGS_KEY, SettingsChanged, command, text_of
+from kudurru.domain.settings_layers import value_of_text
+from kudurru.domain.settings_values import shown
+from kudurru.entrypoints.history import describe_event
 from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
+from kudurru.entrypoints.restoring import plan_undo
 from kudurru.entrypoints.settings import Sources, read_sources, stamp_of
 from kudurru.entrypoints.wiring import Change, Node, Result
 from tests.nodes import TESTER, a_change, memory_node
@@ -316,6 +320,69 @@ def test_a_log_of_another_version_keeps_no_server_from_starting(tmp_path: Path) 
     assert found.current.blocking.mode == "nodata"
     assert "left out beside what the files say" in found.resolved.warnings[0]
     assert node.log.stream_version(SETTINGS_KEY) == 3
+
+
+def ways_back(node: Node, seq: int) -> list[str]:
+    with pytest.raises(Invalid) as refused:
+        plan_undo(node.log, str(seq))
+    return [f"{cause.field}: {cause.message}" for cause in refused.value.causes]
+
+
+def test_an_undo_of_settings_says_how_each_is_taken_back_and_that_does_it() -> None:
+    node = memory_node()
+    live = live_on(node)
+    patch(live, node, {"log.level": "debug", "ratelimit.ipv4.24": 5, "cache.prefetch": False})
+    changes: dict[str, Any] = {
+        "log.level": "error",
+        "ratelimit.ipv4.24": 7,
+        "cache.prefetch": None,
+        "upstreams.groups.default": ["192.0.2.1"],
+    }
+    before = live.current
+    seq = patch(live, node, changes).seq
+    assert ways_back(node, seq) == [
+        f"{path}: settings are set, not undone: `kudurru config {how}`"
+        for path, how in {
+            "cache.prefetch": "set cache.prefetch false",
+            "log.level": "set log.level debug",
+            "ratelimit.ipv4.24": "set ratelimit.ipv4.24 5",
+            "upstreams.groups.default": "unset upstreams.groups.default",
+        }.items()
+    ]
+    patch(live, node, dict.fromkeys(["upstreams.groups.default"]))
+    back = {"cache.prefetch": False, "log.level": "debug", "ratelimit.ipv4.24": 5}
+    patch(live, node, back)
+    assert live.current == before
+
+
+def test_history_has_what_a_setting_was_wherever_it_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("cache.maxEntries: 5\n")
+    node = memory_node()
+    live = live_on(node, file)
+    first = patch(live, node, {"cache.maxEntries": 6}).seq
+    (way,) = ways_back(node, first)
+    assert way.endswith("what the settings file said before is not in the log")
+    second = patch(live, node, {"cache.maxEntries": 7}).seq
+    assert ways_back(node, second)[0].endswith("`kudurru config set cache.maxEntries 6`")
+    changes = [
+        describe_event(event, node.log, with_changes=True)["changes"]
+        for event in node.log.read()
+        if event.key == SETTINGS_KEY
+    ]
+    assert changes == [
+        [{"field": "cache.maxEntries", "to": 6}],
+        [{"field": "cache.maxEntries", "from": 6, "to": 7}],
+    ]
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_a_value_is_read_from_a_command_line_as_it_is_written_there(path: str) -> None:
+    faults: list[Cause] = []
+    value = shown(KEYS[path].type, KEYS[path].default)
+    if value is not None:  # no address: nobody sets that
+        assert value_of_text(KEYS[path], "", text_of(value), faults) == value
+    assert faults == []
 
 
 def test_files_that_come_to_the_same_change_nothing(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def test_a_notify_with_a_wrong_signature_is_heard_by_nobody(
         (notify().to_wire()[:12], dns.rcode.FORMERR),
         (b"\0\1\x20\0" + bytes(8), dns.rcode.FORMERR),
     ],
+    ids=["of an address", "cut short", "with more", "without a question", "of no opcode"],
 )
 def test_what_is_no_notify_is_refused(octets: bytes, rcode: int) -> None:
     scene = Scene()

@@ -18,6 +18,7 @@ import msgspec
 from kudurru.adapters.kubernetes.crds import crds
 from kudurru.adapters.kubernetes.fakes import ownership
 from kudurru.adapters.kubernetes.fakes.network import Request, Response
+from kudurru.adapters.kubernetes.fakes.reviews import Reviews
 from kudurru.adapters.kubernetes.times import seconds_text
 from kudurru.domain.ports import Clock
 from kudurru.domain.selectors import parse_selector
@@ -66,6 +67,15 @@ BUILT_IN = (
     Resource("/apis/coordination.k8s.io/v1", "Lease", "leases"),
     Resource("/apis/discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
 )
+_REVIEWS = tuple(
+    Resource(prefix, kind, f"{kind.lower()}s", namespaced=False)
+    for prefix, kind in (
+        ("/apis/authentication.k8s.io/v1", "TokenReview"),
+        ("/apis/authorization.k8s.io/v1", "SubjectAccessReview"),
+        ("/apis/authorization.k8s.io/v1", "SelfSubjectRulesReview"),
+    )
+)
+"""They are made, answered and kept nowhere."""
 
 
 class _Refusal(Exception):
@@ -130,7 +140,9 @@ class FakeApi:
         self._late: list[_Call] = []
         self._events_written: dict[tuple[str, str, str], int] = {}
         self._watching = 0
-        self.resources = {(one.prefix, one.plural): one for one in (*BUILT_IN, *_own_kinds())}
+        known = (*BUILT_IN, *_REVIEWS, *_own_kinds())
+        self.resources = {(one.prefix, one.plural): one for one in known}
+        self.reviews = Reviews()
         self.forbidden: set[tuple[str, str]] = set()
         """(verb, plural) that are answered 403."""
         self.absent: set[str] = set()
@@ -148,6 +160,8 @@ class FakeApi:
 
     async def handle(self, request: Request) -> Response:
         try:
+            if (found := self._discovered(request)) is not None:
+                return Response(200, msgspec.json.encode(found))
             call = self._understood(request)
             self.calls.append((call.verb, call.resource.plural, call.name))
             if self.interfere and (
@@ -213,6 +227,9 @@ class FakeApi:
 
     def _write(self, call: _Call) -> tuple[int, Object]:
         match call.verb:
+            case "create" if call.resource in _REVIEWS:
+                kind = call.resource.kind
+                return 201, self.reviews.answer(kind, self._sent(call), self.forbidden)
             case "create":
                 return 201, self._create(call)
             case "update":
@@ -413,10 +430,12 @@ class FakeApi:
         return self._put(call, "MODIFIED", after, owners)
 
     def _put(self, call: _Call, type_: str, new: Object, owners: "_Owners") -> Object:
-        self._version += 1
         metadata = new["metadata"]
-        metadata["resourceVersion"] = str(self._version)
         metadata["managedFields"] = owners.rendered(call.resource)
+        if call.query.get("dryRun") == "All":
+            return new
+        self._version += 1
+        metadata["resourceVersion"] = str(self._version)
         found = {"apiVersion": call.resource.api_version, "kind": call.resource.kind, **new}
         self._objects[call.key] = found
         if call.resource.plural == "events":
@@ -503,6 +522,26 @@ class FakeApi:
                     yield _line("BOOKMARK", {"kind": call.resource.kind, "metadata": metadata})
 
     # Requests taken apart.
+
+    def _discovered(self, request: Request) -> Object | None:
+        """Versions of a group, or resources of a version; None when something else is asked."""
+        parts = urlsplit(request.target).path.strip("/").split("/")
+        if request.method != "GET" or parts[0] != "apis" or len(parts) not in (2, 3):
+            return None
+        below = "/".join(["", *parts, ""])
+        found = [
+            one
+            for one in self.resources.values()
+            if f"{one.prefix}/".startswith(below) and one.plural not in self.absent
+        ]
+        if not found:
+            raise _Refusal(404, "NotFound", "the server could not find the requested resource")
+        if len(parts) == 2:
+            versions = sorted({one.prefix.rpartition("/")[2] for one in found})
+            return {"kind": "APIGroup", "versions": [{"version": one} for one in versions]}
+        names = [one.plural for one in found]
+        names += [f"{one.plural}/status" for one in found if one.has_status]
+        return {"kind": "APIResourceList", "resources": [{"name": one} for one in sorted(names)]}
 
     def _understood(self, request: Request) -> _Call:
         split = urlsplit(request.target)

@@ -71,6 +71,7 @@ def raw_deflate(data: bytes) -> bytes:
     ("coding", "packed"),
     [("gzip", gzip.compress(LIST)), ("x-gzip", gzip.compress(LIST)),
      ("deflate", zlib.compress(LIST)), ("deflate", raw_deflate(LIST)), ("identity", LIST)],
+    ids=["gzip", "x-gzip", "deflate", "raw deflate", "identity"],
 )  # fmt: skip
 def test_compressed_lists_are_unpacked(coding: str, packed: bytes) -> None:
     with serving(lambda _: [answer(packed, Content_Encoding=coding)]) as port:

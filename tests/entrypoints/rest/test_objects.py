@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kudurru.entrypoints.rest.objects import merged
+from kudurru.entrypoints.rest.writing import merged
 from tests.api import Answer, Api, refused, serving
 
 ZONE = "/dnszones/example.org"

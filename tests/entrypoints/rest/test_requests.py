@@ -61,6 +61,9 @@ def test_a_name_that_somebody_points_here_is_refused(host: str, path: str) -> No
         {"origin": "https://evil.example"},
         {"origin": "null"},
         {"origin": "http://localhost.evil.example"},
+        {"origin": "http://localhost:9999"},
+        {"origin": "http://localhost"},
+        {"origin": "http://localhost:99999"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
@@ -83,8 +86,19 @@ def test_a_page_of_another_site_changes_and_reads_nothing(headers: dict[str, str
         refused(answer, 403, "Forbidden")
 
 
-def test_a_page_of_ours_may_ask() -> None:
-    headers = {"origin": "http://localhost:8080", "sec-fetch-site": "same-origin"}
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("localhost:8080", "http://localhost:8080"),
+        ("[::1]:8080", "http://[::1]:8080"),
+        # Through a proxy that ends TLS.
+        ("ns1.example", "https://ns1.example"),
+        ("ns1.example:8443", "https://ns1.example:8443"),
+        ("127.0.0.1:8080", "https://ns1.example"),
+    ],
+)
+def test_a_page_of_ours_may_ask(host: str, origin: str) -> None:
+    headers = {"host": host, "origin": origin, "sec-fetch-site": "same-origin"}
     assert on_api(lambda api: api.ask("GET", "/info", headers=headers)).code == 200
 
 

@@ -37,8 +37,8 @@ BODIES: dict[str, Any] = {
 
 READS = {"info", "objects.read", "history", "explain", "query", "zones.export", "stats"}
 ADMINS = {
-    "settings.write",
-    "tokens", "tokens.create", "keys", "audit.redact", "audit.prune", "querylog.purge",
+    "settings.write", "tokens", "tokens.create", "keys",
+    "audit.export", "audit.redact", "audit.prune", "querylog.purge",
 }  # fmt: skip
 
 

@@ -1,0 +1,463 @@
+"""A node's side of the Kubernetes cluster that it works with.
+
+With the cluster as owner of the objects (`kubernetes.owner: cluster`) an informer feeds the log,
+changes made here are carried out there, and one node of several, by a Lease, gives serials and
+writes statuses. With the log as owner its objects are copied there.
+
+Nothing is read or written before the cluster is known to be the one that the log is of. A node that
+has a log of it answers from that at once; one without waits. See docs/decisions/0036.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import re
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from kudurru.adapters.event_sinks import LogSink, SeveralSinks
+from kudurru.adapters.kubernetes.access import Access, in_cluster, kubeconfig
+from kudurru.adapters.kubernetes.answers import Absent, Forbidden, Refused, Unanswered
+from kudurru.adapters.kubernetes.client import Client, Transport
+from kudurru.adapters.kubernetes.election import LeaseElector, Timings
+from kudurru.adapters.kubernetes.events import About, EventRecorder
+from kudurru.adapters.kubernetes.store import KubernetesStore, Place
+from kudurru.adapters.metrics import Sample
+from kudurru.domain.errors import Cause, Invalid, KudurruError
+from kudurru.domain.kinds.meta import API_VERSION
+from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.mirror import MIRRORED
+from kudurru.domain.objects import key_of, ref_of
+from kudurru.domain.ports import Clock, Elector, Entropy, EventSink, Notice, Timers
+from kudurru.domain.settings import KubernetesSettings
+from kudurru.entrypoints.cluster_beside import Beside
+from kudurru.entrypoints.cluster_copy import Copies
+from kudurru.entrypoints.cluster_facts import Facts
+from kudurru.entrypoints.cluster_feed import SHOWN_MAX, Feed
+from kudurru.entrypoints.cluster_statuses import StatusCopies
+from kudurru.entrypoints.cluster_writes import ClusterWrites
+from kudurru.entrypoints.runner import Runner
+from kudurru.entrypoints.waiting import pause
+from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.writer import Writer
+
+log = logging.getLogger("kudurru.kubernetes")
+
+KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
+ASK_FIRST_US, ASK_MAX_US = 500_000, 10_000_000
+"""Between tries to learn which cluster this is."""
+BARRIER_S = 10.0
+"""A new leader waits so long for what the one before wrote."""
+
+
+def access_of(settings: KubernetesSettings, environment: Mapping[str, str]) -> Access:
+    """As a pod where this is one and no kubeconfig is named, else as kubectl. Raises: Invalid."""
+    is_pod = bool(environment.get("KUBERNETES_SERVICE_HOST")) and not settings.kubeconfig
+    if is_pod:
+        return in_cluster(server=settings.server, environment=environment)
+    path = Path(settings.kubeconfig) if settings.kubeconfig else None
+    found = kubeconfig(path, context=settings.context or None)
+    if settings.server:
+        return msgspec.structs.replace(found, server=settings.server.rstrip("/"))
+    return found
+
+
+def place_of(access: Access, environment: Mapping[str, str], node_name: str) -> Place:
+    """Where Leases are, and what this process is called in them."""
+    name = environment.get("POD_NAME") or node_name or socket.gethostname()
+    pod = re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.") or "node"
+    return Place(environment.get("POD_NAMESPACE") or access.namespace, pod)
+
+
+class Cluster:
+    """`add_to` a runner what has to run. Raises Invalid for a log that is of another cluster."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        node: Node,
+        writer: Writer,
+        client: Client,
+        place: Place,
+        *,
+        clock: Clock,
+        timers: Timers,
+        entropy: Entropy,
+        chance: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._node = node
+        self._writer = writer
+        self._clock = clock
+        self._timers = timers
+        self.on_change: Callable[[], None] = lambda: None
+        """Told when readiness is another."""
+        self.facts = Facts(node, writer)
+        self.owns = settings.owner == "cluster"
+        """Whether the objects are the cluster's."""
+        self._began_us = clock.monotonic_us()
+        self._newest_us = node.log.head().ts
+        self._is_verified = False
+        self._has_waited = False
+        self._problem = ""
+        self._check_log()
+        self.has_log = self.facts.has_followed
+        self._elector: _Leading | None = None
+        self.beside = Beside(
+            node, writer, client, place.namespace,
+            owns=self.owns, timers=timers, entropy=entropy, chance=chance,
+        )  # fmt: skip
+        client = self.beside.client
+        self._client = client.with_guard(self._guard)
+        timings = _timings(settings)
+        how: dict[str, Any] = {"entropy": entropy, "chance": chance, "timings": timings}
+        self._asking = KubernetesStore(client, place, **how)
+        self.feed = Feed(
+            node,
+            writer,
+            self.facts,
+            client,
+            namespaces=settings.namespaces,
+            records=self.owns,
+            leads=self._leads,
+            timers=timers,
+            chance=chance,
+        )
+        self._recorder = EventRecorder(self._client, clock, place.pod)
+        leading = KubernetesStore(self._client, place, **how)
+        waits: dict[str, Any] = {"clock": clock, "timers": timers}
+        self.statuses = StatusCopies(node, writer, leading, self.feed, **waits)
+        self.copies = Copies(node, writer, self.facts, leading, self.feed, **waits)
+        self.feed.on_seen = self._seen
+        self.feed.on_recovered = self._recovered
+        self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed, timers)
+        if self.owns:
+            writer.elsewhere = self._writes
+            writer.may_stamp = self._leads
+
+    def sink(self, logger: logging.Logger) -> EventSink:
+        """Notices go to the log of this process, and beside the objects."""
+        return SeveralSinks(LogSink(logger), _EventsOf(self._recorder))
+
+    def elector(self, role: str, of_log: Elector | None) -> Elector | None:
+        """Who leads among the nodes of the cluster, where it owns the objects. Where the log does,
+        whoever leads among the nodes of the log."""
+        if not self.owns:
+            return of_log
+        self._elector = _Leading(self._asking.elector(role), self.feed.synced, self._catch_up)
+        return self._elector
+
+    def add_to(self, runner: Runner) -> None:
+        runner.add("cluster", self.run)
+        runner.add("cluster: events", self._recorder.run)
+        runner.add("cluster: statuses", self.statuses.run, leader_only=True)
+        self.beside.add_to(runner)
+        if self.owns:
+            runner.add("cluster: serials", self._stamp, leader_only=True)
+        else:
+            runner.add("cluster: copies", self.copies.run, leader_only=True)
+
+    async def run(self) -> NoReturn:
+        """Follow the cluster. Raises: Invalid when it is not the one of the log."""
+        timer = self._timers.call_later(
+            round(self._settings.startup_timeout.total_seconds() * 1e6), self._stop_waiting
+        )
+        try:
+            await self.facts.bind(await self._identified())
+            self.beside.begin()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tell_synced())
+                if self.owns:
+                    # First: or what was intended here would come from there, as somebody else's.
+                    await self._settle_open()
+                    tasks.create_task(self._writes.keep_settled())
+                await self.feed.run()
+        finally:
+            timer.cancel()
+            if self.feed.synced.is_set():
+                await self.feed.note()
+
+    async def close(self) -> None:
+        await self._recorder.close()
+        await self._asking.close()
+
+    async def until_synced(self) -> None:
+        await self.feed.synced.wait()
+
+    # --- what others want to know -------------------------------------------------------
+
+    def why_not(self) -> list[str]:
+        """Why no queries should be sent here yet: until what the log has is compared with the
+        cluster, and no longer than `kubernetes.startupTimeout`; without a log, for as long as it
+        takes."""
+        if not self.owns or self.feed.synced.is_set():
+            return []
+        if self.has_log and self._has_waited:
+            return []
+        why = f": {self._problem}" if self._problem else ""
+        return [f"NotSynced: the objects of the cluster are being read{why}"]
+
+    def warnings(self) -> list[str]:
+        """What an operator should see to."""
+        feed, is_synced = self.feed, self.feed.synced.is_set()
+        found = []
+        if self.owns and not is_synced:
+            why = f": {self._problem}" if self._problem else ""
+            found.append(
+                f"ServingFromSnapshot: the cluster was not read yet, this node answers as its log "
+                f"was {self.age_s():.0f} s ago{why}"
+            )
+        if is_synced and not feed.is_current:
+            found.append("Cluster: a watch is not open; changes made there are not seen now")
+        if is_synced and not self._is_verified:
+            found.append("Cluster: its uid is not known, so it may be another than the log's")
+        return found + [f"Cluster: {text}" for text in self._troubles()]
+
+    def _troubles(self) -> Iterator[str]:
+        feed = self.feed
+        for plural, why in feed.why_not_read().items():
+            yield f"{plural} are not read: {why}"
+        yield from self.beside.warnings()
+        yield from feed.restored
+        for key, why in list(feed.broken.items())[:SHOWN_MAX]:
+            yield f"{ref_of(key)} cannot be read: {why}"
+        for key, owner in list(self.copies.foreign.items())[:SHOWN_MAX]:
+            yield f"{ref_of(key)} is not copied: {owner or 'somebody else'} manages it there"
+
+    def age_s(self) -> float:
+        """Of what is served: since the log was told anything, or the cluster was heard of."""
+        last_us = max(self._newest_us, self._client.transport.last_contact_us)
+        return max(0.0, (self._clock.now_us() - last_us) / 1e6)
+
+    def samples(self) -> Iterable[Sample]:
+        is_old = self.owns and not self.feed.synced.is_set()
+        yield Sample("store_snapshot_serving", (), is_old)
+        yield Sample("store_snapshot_age_seconds", (), self.age_s() if is_old else 0.0)
+        for kind, count in self.feed.reopened().items():
+            yield Sample("informer_reopened_total", (kind,), count)
+        yield Sample("events_dropped_total", (), self._recorder.dropped)
+        yield Sample("cluster_requests_total", (), self._client.transport.requests)
+        yield Sample("cluster_synced", (), self.feed.is_current)
+
+    # --- which cluster ------------------------------------------------------------------
+
+    def _check_log(self) -> None:
+        """Before anything is served. Raises: Invalid."""
+        named, logged = self._settings.cluster_id, self.facts.cluster
+        if self._node.log.is_shared and self.owns:
+            raise _refused(
+                "kubernetes.owner",
+                "a log in PostgreSQL is shared, and here each node keeps its own: leave --store "
+                "out, or let the log own the objects",
+            )
+        if named and logged:
+            self._check_cluster(named)
+        if self.owns and not self.facts.has_history and self._has_objects():
+            raise _refused(
+                "kubernetes.owner",
+                "this log has objects of its own, which the cluster would take away: copy them "
+                "there first with kubernetes.owner: log, or give another --data",
+            )
+
+    def _has_objects(self) -> bool:
+        """In the log, whose views may not be built yet."""
+        kinds = (kind.name for kind in MIRRORED)
+        head = self._node.log.head().seq
+        return any(next(iter(self._node.log.births(kind, head)), None) for kind in kinds)
+
+    def _check_cluster(self, found: str) -> None:
+        logged = self.facts.cluster
+        if logged and found and found != logged:
+            raise _refused(
+                "kubernetes",
+                f"this log is of the cluster {logged}, and this is {found}: "
+                "give the data directory of this cluster, or an empty one",
+            )
+
+    async def _identified(self) -> str:
+        """The uid of the cluster; what is known of it where that must not be read."""
+        wait_us = ASK_FIRST_US
+        while True:
+            try:
+                found = await self._client.get(KUBE_SYSTEM, dict)
+            except (Forbidden, Absent) as error:
+                log.warning("the cluster cannot be told from others: %s", error)
+                return self._settings.cluster_id or self.facts.cluster
+            except (Refused, Unanswered) as error:
+                self._tell_problem(str(error))
+            else:
+                uid = str(found["metadata"]["uid"])
+                self._check_cluster(uid)
+                if self._settings.cluster_id not in ("", uid):
+                    raise _refused(
+                        "kubernetes.clusterID",
+                        f"the API server is that of {uid}: mend kubernetes.clusterID or the access",
+                    )
+                self._is_verified, self._problem = True, ""
+                return uid
+            await pause(self._timers, wait_us)
+            wait_us = min(2 * wait_us, ASK_MAX_US)
+
+    def _tell_problem(self, problem: str) -> None:
+        if not self._problem:
+            log.warning("%s", problem)
+        self._problem = problem
+
+    # --- running ------------------------------------------------------------------------
+
+    def _stop_waiting(self) -> None:
+        self._has_waited = True
+        if not self.feed.synced.is_set():
+            log.warning("the cluster was not read in time; this node answers from its log")
+        self.on_change()
+
+    async def _tell_synced(self) -> None:
+        await self.feed.synced.wait()
+        self.on_change()
+
+    async def _settle_open(self) -> None:
+        """What an earlier process did not hear the end of."""
+        while True:
+            try:
+                await self._writes.settle()
+            except KudurruError as error:
+                self._tell_problem(str(error))
+                await pause(self._timers, ASK_MAX_US)
+            else:
+                return
+
+    async def _stamp(self) -> NoReturn:
+        """Serials are this node's to give in this term."""
+        self._writer.request_stamp()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody sets it")
+
+    async def _catch_up(self) -> None:
+        """Before this node leads: have what the leader before wrote of zones, their serials."""
+        versions = {}
+        page = await self._asking.list(DNS_ZONE.name)
+        while True:
+            for item in page.items:
+                metadata = item["metadata"]
+                versions[key_of(DNS_ZONE.name, "", metadata["name"])] = metadata["resourceVersion"]
+            if not page.continue_:
+                break
+            page = await self._asking.list(DNS_ZONE.name, continue_=page.continue_)
+        async with asyncio.timeout(BARRIER_S):
+            await self.feed.caught_up(versions)
+
+    def _leads(self) -> bool:
+        return not self.owns or (self._elector is not None and self._elector.is_leader)
+
+    def _guard(self) -> None:
+        """Raises: NotLeading, for what only the leader writes."""
+        if self._elector is not None:
+            self._elector.guard()
+
+    def _seen(self, key: Any) -> None:
+        if self._leads():
+            self.statuses.look(key)
+        if not self.owns:
+            self.copies.look(key)
+
+    def _recovered(self) -> None:
+        self.statuses.again()
+        self.copies.again()
+
+
+class _Leading:
+    """The elector of a Lease, which this node competes for once it is in step with the cluster."""
+
+    def __init__(
+        self,
+        lease: LeaseElector,
+        synced: asyncio.Event,
+        catch_up: Callable[[], Any],
+    ) -> None:
+        self._lease = lease
+        self._synced = synced
+        self._catch_up = catch_up
+        self._is_ready = False
+
+    @property
+    def is_leader(self) -> bool:
+        return self._is_ready and self._lease.is_leader
+
+    def guard(self) -> None:
+        self._lease.guard()
+
+    async def campaign(self) -> None:
+        await self._synced.wait()
+        await self._lease.campaign()
+        try:
+            await self._catch_up()
+        except (KudurruError, TimeoutError) as error:
+            log.warning("this node leads without the newest serials of the one before: %s", error)
+        self._is_ready = True
+
+    async def lost(self) -> None:
+        await self._lease.lost()
+        self._is_ready = False
+
+    async def resign(self) -> None:
+        self._is_ready = False
+        await self._lease.resign()
+
+
+class _EventsOf:
+    """`EventSink` that puts notices beside their objects in the cluster."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def post(self, notice: Notice) -> None:
+        ref = ref_of(notice.key)
+        about = About(API_VERSION, ref.kind, ref.namespace, ref.name, notice.uid)
+        self._recorder.post(about, notice.type, notice.reason, notice.message)
+
+
+def open_cluster(
+    settings: KubernetesSettings,
+    node: Node,
+    writer: Writer,
+    node_name: str,
+    stack: AsyncExitStack,
+    *,
+    clock: Clock,
+    timers: Timers,
+    entropy: Entropy,
+) -> Cluster:
+    """As the environment of this process has it. Raises: Invalid."""
+    access = access_of(settings, os.environ)
+    transport = Transport(access, clock)
+    stack.push_async_callback(transport.close)
+    cluster = Cluster(
+        settings,
+        node,
+        writer,
+        Client(transport=transport),
+        place_of(access, os.environ, node_name),
+        clock=clock,
+        timers=timers,
+        entropy=entropy,
+        chance=random.SystemRandom(),
+    )
+    stack.push_async_callback(cluster.close)
+    return cluster
+
+
+def _timings(settings: KubernetesSettings) -> Timings:
+    lease = settings.lease
+    return Timings(
+        lease.duration.total_seconds(), lease.renew.total_seconds(), lease.retry.total_seconds()
+    )
+
+
+def _refused(key: str, why: str) -> Invalid:
+    return Invalid(key, [Cause("", why)])

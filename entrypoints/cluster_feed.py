@@ -1,0 +1,483 @@
+"""What a cluster has, as events of the local log.
+
+An informer for each kind says how an object is now. What differs from the log is recorded: with
+whoever wrote it there as its actor, and the version that it has there in its body. What is as the
+log has it is no event, whatever its version. So differences that were missed while the API server
+was away arrive once, and our own writes come back without a trace.
+"""
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any, NoReturn, TypeAlias
+
+import msgspec
+
+from kudurru.adapters.kubernetes.client import Client
+from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
+from kudurru.adapters.kubernetes.store import collection, shown
+from kudurru.domain import mirror
+from kudurru.domain.codec import canonical, in_profile
+from kudurru.domain.commands import Command, Observe, ObserveGone, Origin
+from kudurru.domain.errors import Invalid, KudurruError
+from kudurru.domain.events import Who
+from kudurru.domain.kinds.meta import MANAGED_BY
+from kudurru.domain.kinds.registry import DNS_ZONE, Kind
+from kudurru.domain.kinds.validation import Manifest, parse_manifest
+from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.object_store import StoredObject, annotations_after
+from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.ports import Timers
+from kudurru.entrypoints.cluster_facts import Facts, actor
+from kudurru.entrypoints.waiting import pause
+from kudurru.entrypoints.wiring import Change, Node
+from kudurru.entrypoints.writer import Writer
+
+log = logging.getLogger("kudurru.kubernetes")
+
+BATCH = 256
+"""Objects that are recorded at once: one transaction, for which queries wait some milliseconds."""
+RETRY_US = 5_000_000
+"""After a change that the log did not take."""
+NOTE_US = 600_000_000
+"""How often the log is told up to which versions it has followed, when something came."""
+SHOWN_MAX = 3
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What an object says, until it is recorded."""
+
+    manifest: Manifest
+    status: dict[str, Any] | None
+    writer: str  # field manager of the newest write to it
+    status_writer: str
+
+
+class Found(msgspec.Struct):
+    """An object in the cluster. Of ten thousand only this is kept."""
+
+    key: Key
+    uid: str
+    version: str
+    manager: str  # in its annotation; "" for none
+    owner: str  # that the log gives it
+    made: bytes  # digest of what people write
+    said: bytes  # digest of its status
+    content: Content | None
+    as_of: int = 0  # version of the list or the event that it was told by
+
+
+class Gone(msgspec.Struct, frozen=True):
+    key: Key
+    version: str
+
+    @property
+    def as_of(self) -> int:
+        return _number(self.version)
+
+
+Seen: TypeAlias = Found | Gone
+
+
+class Feed:
+    """`run` it in a task, once the cluster is known to be the right one."""
+
+    def __init__(
+        self,
+        node: Node,
+        writer: Writer,
+        facts: Facts,
+        client: Client,
+        *,
+        namespaces: Iterable[str],
+        records: bool,
+        leads: Callable[[], bool],
+        timers: Timers,
+        chance: random.Random,
+    ) -> None:
+        """`records`: the cluster owns the objects. Statuses are the leader's to write, so one that
+        `leads` takes none from the cluster."""
+        self.synced = asyncio.Event()
+        """Set when everything that was there at first is in the log."""
+        self.on_seen: Callable[[Key], object] = Key
+        """Told of objects that changed in the cluster, or are gone from it."""
+        self.on_recovered: Callable[[], None] = lambda: None
+        """Told when a watch is open again."""
+        self.broken: dict[Key, str] = {}
+        """Why an object cannot be read; the log keeps what it has of it."""
+        self.restored: list[str] = []
+        """What was noticed of a cluster that was set back."""
+        self._node = node
+        self._writer = writer
+        self._facts = facts
+        self._records = records
+        self._leads = leads
+        self._timers = timers
+        self._waiting: dict[Key, Seen] = {}
+        self._held: Counter[Key] = Counter()
+        self._recorded: dict[Key, int] = {}
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        """Nothing waits to be recorded."""
+        self._versions: dict[str, int] = {}
+        self._noted: dict[str, str] = {}
+        self._restorations: list[mirror.Restored] = []
+        self._parts = [
+            _KindFeed(self, kind, namespace, client, chance)
+            for kind in mirror.MIRRORED
+            for namespace in (tuple(namespaces) if kind.namespaced else ()) or ("",)
+        ]
+
+    async def run(self) -> NoReturn:
+        async with asyncio.TaskGroup() as tasks:
+            for part in self._parts:
+                tasks.create_task(part.informer.run(), name=f"informer {part.kind.name}")
+            tasks.create_task(self._keep_noted(), name="cluster versions")
+            await self._keep_recorded()
+
+    # --- asking -------------------------------------------------------------------------
+
+    def find(self, key: Key) -> Found | None:
+        """As the cluster had it when it was last heard of."""
+        ref = ref_of(key)
+        name = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+        for part in self._parts:
+            if part.kind.name == ref.kind and (found := part.informer.copy.get(name)):
+                return found
+        return None
+
+    def all_keys(self) -> Iterator[Key]:
+        for part in self._parts:
+            yield from (found.key for found in part.informer.copy.values())
+
+    @property
+    def is_current(self) -> bool:
+        """Whether every watch is open."""
+        return self.synced.is_set() and all(part.informer.is_synced for part in self._parts)
+
+    def reopened(self) -> Mapping[str, int]:
+        found: Counter[str] = Counter()
+        for part in self._parts:
+            found[part.kind.name] += part.informer.reopened
+        return found
+
+    def why_not_read(self) -> dict[str, str]:
+        """By kind, what the API server refuses: a verb that is missing, say."""
+        return {part.kind.plural: part.problem for part in self._parts if part.problem}
+
+    async def caught_up(self, versions: Mapping[Key, str]) -> None:
+        """Wait until these versions, or later ones, are recorded."""
+        for part in self._parts:
+            wanted = {k: int(v) for k, v in versions.items() if ref_of(k).kind == part.kind.name}
+            await part.informer.changed(partial(self._has_all, wanted))
+        await self._idle.wait()
+
+    def _has_all(self, wanted: Mapping[Key, int]) -> bool:
+        there = ((self.find(key), version) for key, version in wanted.items())
+        return all(found is None or _number(found.version) >= least for found, least in there)
+
+    # --- our own writes -----------------------------------------------------------------
+
+    def hold(self, keys: Iterable[Key]) -> None:
+        """What comes of these objects waits until `release`: who writes them records what he
+        wrote."""
+        self._held.update(keys)
+
+    def release(self, keys: Iterable[Key]) -> None:
+        self._held.subtract(keys)
+        self._held = +self._held
+        self._wake.set()
+
+    def wrote(self, key: Key, version: str) -> None:
+        """The log has this version, so that what came before it is old."""
+        self._recorded[key] = max(self._recorded.get(key, 0), _number(version))
+
+    def logged(self, found: Found) -> str:
+        """The version that the log has of this very object, where it says."""
+        stored = self._node.objects.find(found.key) if not self.synced.is_set() else None
+        if stored is None or stored.body.uid != found.uid or stored.body.origin is None:
+            return ""
+        return stored.body.origin.resource_version
+
+    # --- hearing ------------------------------------------------------------------------
+
+    def hear(self, seen: Seen) -> None:
+        self.broken.pop(seen.key, None)
+        kind = ref_of(seen.key).kind
+        self._versions[kind] = max(self._versions.get(kind, 0), _number(seen.version))
+        if self._records:
+            self._waiting.pop(seen.key, None)  # the newest goes last
+            self._waiting[seen.key] = seen
+            self._idle.clear()
+            self._wake.set()
+        elif isinstance(seen, Found):
+            seen.content = None
+        self.on_seen(seen.key)
+
+    def hear_first(self, part: "_KindFeed", version: str) -> None:
+        """All that is there was told: what the log has and the cluster has not is gone."""
+        kind = part.kind.name
+        self._versions[kind] = max(self._versions.get(kind, 0), _number(version))
+        if part.informer.is_absent:
+            log.warning(
+                "%s are not installed in the cluster: this node serves those of its log; "
+                "apply schemas/crds",
+                part.kind.plural,
+            )
+        elif self._records:
+            for key in self._node.objects.keys(kind, part.namespace or None):
+                stored = self._node.objects.find(key)
+                is_there = part.name_of(key) in part.informer.versions
+                if stored and not is_there and mirror.is_mirrored(key, stored.manager):
+                    self._waiting.setdefault(key, Gone(key, version))
+                    self._idle.clear()
+        self._check_not_restored(kind, version)
+        self._wake.set()
+
+    def hear_restored(self, kind: str, seen: str, now: str) -> None:
+        """The versions of the cluster went back. What was recorded is no measure any more."""
+        prefix = f"{kind}/"
+        if self._restorations and self._restorations[-1].kind == kind:
+            return  # of this list it was said
+        self._recorded = {k: v for k, v in self._recorded.items() if not k.startswith(prefix)}
+        self._versions[kind] = _number(now)
+        text = f"{kind} objects of the cluster went back from version {seen} to {now}"
+        self.restored.append(text)
+        log.warning("%s: it was restored from a backup; the log follows it", text)
+        self._restorations.append(
+            mirror.Restored(cluster=self._facts.cluster, kind=kind, seen=seen, now=now)
+        )
+        self._wake.set()
+
+    def _check_not_restored(self, kind: str, version: str) -> None:
+        """Whether the first list is older than what the log followed before this process."""
+        synced = mirror.newest_synced(self._facts.newest_first())
+        seen = synced.versions.get(kind, "") if synced else ""
+        if version and _number(version) < _number(seen):
+            self.hear_restored(kind, seen, version)
+
+    # --- recording ----------------------------------------------------------------------
+
+    async def _keep_recorded(self) -> NoReturn:
+        while True:
+            self._wake.clear()
+            await self._record_restorations()
+            ready = (seen for key, seen in self._waiting.items() if key not in self._held)
+            batch = list(islice(ready, BATCH))
+            if batch:
+                await self._record(batch)
+                continue
+            if not self._waiting:
+                self._idle.set()
+                if all(part.has_read for part in self._parts):
+                    self._now_synced()
+            await self._wake.wait()
+
+    async def _record(self, batch: list[Seen]) -> None:
+        for seen in batch:
+            del self._waiting[seen.key]
+        batch.sort(key=lambda seen: not seen.key.startswith(f"{DNS_ZONE.name}/"))
+        done = await asyncio.gather(*map(self._record_one, batch), return_exceptions=True)
+        failed = [one for one in zip(batch, done, strict=True) if one[1] is not None]
+        for seen, error in failed:
+            if not isinstance(error, KudurruError):
+                assert isinstance(error, BaseException)
+                raise error
+            self._waiting.setdefault(seen.key, seen)
+        if failed:
+            log.error("what the cluster says is not recorded, and tried again: %s", failed[0][1])
+            await pause(self._timers, RETRY_US)
+
+    async def _record_one(self, seen: Seen) -> None:
+        # What the API server answered to a write of ours is newer than what was on its way.
+        if seen.as_of < self._recorded.get(seen.key, 0):
+            return
+        found = self.order(seen)
+        if found is not None:
+            command, who = found
+            await self._writer.submit(Change(commands=(command,), who=who))
+        self._recorded[seen.key] = seen.as_of
+        if isinstance(seen, Found):
+            seen.content = None
+
+    def order(self, seen: Seen) -> tuple[Command, Who] | None:
+        """What to record of an object, and who did it; None where that was done."""
+        if isinstance(seen, Gone):
+            return ObserveGone(key=seen.key, origin=Origin(resource_version=seen.version)), actor(
+                ""
+            )
+        content = seen.content
+        if content is None:
+            return None
+        status = None if self._keeps_status(content) else content.status
+        is_content_new = self._is_content_new(seen)
+        writer = content.writer if is_content_new or status is None else content.status_writer
+        origin = Origin(resource_version=seen.version, field_manager=writer)
+        command = Observe(
+            manifest=content.manifest, manager=seen.owner, origin=origin, status=status
+        )
+        return command, actor(writer)
+
+    def _is_content_new(self, seen: Found) -> bool:
+        stored = self._node.objects.find(seen.key)
+        return stored is None or stored_digest(stored) != seen.made
+
+    def _keeps_status(self, content: Content) -> bool:
+        """Whether the status is this node's to say: as leader, and of zones that it fetches."""
+        spec = content.manifest.spec
+        is_fetched = isinstance(spec, DNSZoneSpec) and spec.type == "Secondary"
+        return is_fetched or self._leads()
+
+    def _now_synced(self) -> None:
+        if not self.synced.is_set():
+            log.info("in step with the cluster: %d objects", sum(1 for _ in self.all_keys()))
+            self.synced.set()
+
+    # --- facts --------------------------------------------------------------------------
+
+    async def _record_restorations(self) -> None:
+        while self._restorations:
+            await self._facts.record(self._restorations[0])
+            del self._restorations[0]
+
+    async def _keep_noted(self) -> NoReturn:
+        await self.synced.wait()
+        while True:
+            await self.note()
+            await pause(self._timers, NOTE_US)
+
+    async def note(self) -> None:
+        """Tell the log up to where it has followed the cluster; nothing when it knows."""
+        versions = {kind: str(number) for kind, number in sorted(self._versions.items())}
+        if self._noted == versions:
+            return
+        synced = mirror.newest_synced(self._facts.newest_first())
+        if synced is None or (synced.cluster, synced.versions) != (self._facts.cluster, versions):
+            body = mirror.Synced(cluster=self._facts.cluster, versions=versions)
+            try:
+                await self._facts.record(body)
+            except KudurruError as error:
+                log.warning("the log is not told which versions it has followed: %s", error)
+                return
+        self._noted = versions
+
+
+class _KindFeed(Handler[Found]):
+    """One kind, in one namespace or all."""
+
+    def __init__(
+        self, feed: Feed, kind: Kind, namespace: str, client: Client, chance: random.Random
+    ) -> None:
+        self.kind = kind
+        self.namespace = namespace
+        self.has_read = False
+        self.problem = ""
+        self._feed = feed
+        path = collection(kind, namespace or None)
+        self.informer: Informer[Found] = Informer(
+            client, Source(path), lambda document: found_in(kind, document), self, chance=chance
+        )
+
+    def name_of(self, key: Key) -> str:
+        ref = ref_of(key)
+        return f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+
+    def key_of(self, name: str) -> Key:
+        namespace, _, name = name.rpartition("/")
+        return key_of(self.kind.name, namespace, name)
+
+    def put(self, key: str, new: Found, old: Found | None) -> None:  # noqa: ARG002  # of the port
+        new.as_of = _number(self.informer.as_of)
+        seen = max(old.version if old is not None else "", self._feed.logged(new), key=_number)
+        if _number(new.version) < _number(seen):
+            # Versions only rise, so that it was set back, and went on from there since.
+            self._feed.hear_restored(self.kind.name, seen, new.version)
+        self._feed.hear(new)
+
+    def gone(self, key: str, last: Found | None, version: str) -> None:  # noqa: ARG002
+        if version:  # else its definition is gone, and the log keeps what it has
+            self._feed.hear(Gone(self.key_of(key), version))
+
+    def read(self, version: str) -> None:
+        self.has_read, self.problem = True, ""
+        self._feed.hear_first(self, version)
+
+    def recovered(self) -> None:
+        self.problem = ""
+        self._feed.on_recovered()
+
+    def list_failed(self, error: Exception) -> None:
+        self.problem = str(error)
+
+    def broken(self, key: str, why: str) -> None:
+        known = self.key_of(key)
+        if self._feed.broken.get(known) != why:
+            log.warning("%s in the cluster cannot be read, and is left as it was: %s",
+                        ref_of(known), why)  # fmt: skip
+        self._feed.broken[known] = why
+
+    def rolled_back(self, seen: str, now: str) -> None:
+        self._feed.hear_restored(self.kind.name, seen, now)
+
+
+def found_in(kind: Kind, document: dict[str, Any]) -> Found:
+    """An object as the API server has it. Raises: ValueError when it is none of ours."""
+    metadata = document["metadata"]
+    managed = metadata.get("managedFields") or []
+    try:
+        plain = shown(kind.name, document)
+        manifest = parse_manifest(plain, what="object", default_namespace="")
+    except Invalid as error:
+        raise ValueError(str(error)) from None
+    writer, status_writer = _newest(managed, ""), _newest(managed, "status")
+    status = document.get("status")
+    if not isinstance(status, dict) or not in_profile(status):
+        status = None
+    manager = manifest.meta.annotations.get(MANAGED_BY, "")
+    return Found(
+        manifest.key,
+        manifest.meta.uid,
+        manifest.meta.resource_version,
+        manager,
+        manager or writer or "kubernetes",
+        made_digest(manifest),
+        said_digest(status),
+        Content(manifest, status, writer, status_writer),
+    )
+
+
+def made_digest(manifest: Manifest) -> bytes:
+    """Of what people write: spec, labels, and annotations but for those that the store sets."""
+    meta = manifest.meta
+    annotations = annotations_after(meta.annotations, {})
+    return _digest(canonical([manifest.spec, meta.labels, annotations]))
+
+
+def stored_digest(stored: StoredObject) -> bytes:
+    """The same, of an object of the log."""
+    body = stored.body
+    return _digest(canonical([body.spec, body.labels, body.annotations]))
+
+
+def said_digest(status: dict[str, Any] | None) -> bytes:
+    return _digest(canonical(status or {}))
+
+
+def _digest(octets: bytes) -> bytes:
+    return hashlib.blake2b(octets, digest_size=16).digest()
+
+
+def _newest(managed: list[dict[str, Any]], part: str) -> str:
+    """Who wrote last, of an object or a subresource."""
+    entries = [entry for entry in managed if entry.get("subresource", "") == part]
+    newest = max(entries, key=lambda entry: entry.get("time", ""), default={})
+    return str(newest.get("manager", ""))
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdecimal() else 0

@@ -1,0 +1,52 @@
+"""Which object a request is about, whether its token may see it, and how it is shown."""
+
+from typing import Any
+
+from kudurru.adapters.http_api import Reply
+from kudurru.domain.errors import Cause
+from kudurru.domain.kinds.meta import ObjectMeta, metadata_faults
+from kudurru.domain.kinds.registry import Kind
+from kudurru.domain.object_store import StoredObject
+from kudurru.domain.objects import Key, key_of
+from kudurru.entrypoints.rest.calls import Call, Param
+from kudurru.entrypoints.rest.status import BadRequest, encoded
+
+AT = Param("at", "text", "As it was: a position, a time, `2h ago`, `checkpoint:SIZE`, `mark:NAME`.")
+
+
+def key_in(kind: Kind, call: Call) -> Key:
+    """The key that a path names. Raises: BadRequest for names that no object has."""
+    return check_names(kind, call.names)
+
+
+def check_names(kind: Kind, given: dict[str, str]) -> Key:
+    namespace = given.get("namespace", "") if kind.namespaced else ""
+    causes = list(
+        metadata_faults(
+            ObjectMeta(name=given["name"], namespace=namespace), namespaced=kind.namespaced
+        )
+    )
+    if kind.namespaced and not namespace:
+        causes.append(Cause("metadata.namespace", "missing"))
+    if causes:
+        stripped = [Cause(c.field.removeprefix("metadata."), c.message) for c in causes]
+        raise BadRequest(kind.name, stripped)
+    return key_of(kind.name, namespace, given["name"])
+
+
+def may_see(call: Call, stored: StoredObject) -> bool:
+    return call.principal.rights.may_see(stored.key, stored.scope)
+
+
+async def settled(call: Call) -> None:
+    """What is read next is no part of a change."""
+    async with call.context.writer.applying:
+        pass
+
+
+def document_reply(
+    document: dict[str, Any], code: int = 200, headers: tuple[tuple[str, str], ...] = ()
+) -> Reply:
+    version = document["metadata"].get("resourceVersion", "")
+    tag = (("ETag", f'"{version}"'),) if version else ()
+    return Reply(code=code, body=encoded(document), headers=(*tag, *headers))

@@ -1,0 +1,468 @@
+"""A node and its cluster: what comes from there, what goes there, and who may."""
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from kudurru.adapters.kubernetes.fakes.network import Request, Response
+from kudurru.domain import mirror
+from kudurru.domain.commands import Apply, Delete
+from kudurru.domain.errors import Conflict, Invalid, KudurruError, ManagedBy
+from kudurru.domain.events import (
+    MIRROR_INTENDED,
+    MIRROR_RESTORED,
+    MIRROR_WRITTEN,
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    OBJECT_STATUS,
+)
+from kudurru.domain.kinds.meta import MANAGED_BY
+from kudurru.domain.kinds.validation import parse_manifest
+from kudurru.domain.objects import key_of
+from kudurru.domain.ports import Notice
+from kudurru.entrypoints.history import who_of
+from kudurru.entrypoints.wiring import Change
+from tests.blackbox.program import records, zone
+from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
+
+
+def a_zone(name: str = "lab.example") -> dict[str, Any]:
+    return zone(name)
+
+
+def a_set(name: str, target: str, zone_name: str = "lab.example") -> dict[str, Any]:
+    document = records(name, zone_name, (f"{name}.{zone_name}", "A", target))
+    document["metadata"]["namespace"] = "default"
+    return document
+
+
+def test_what_is_applied_in_the_cluster_is_in_the_log_with_its_field_manager() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            made = await kube.apply(a_zone(), "kubectl-client-side-apply")
+            await kube.apply(a_set("www", "192.0.2.1"), "gitops")
+            await until(lambda: member.names("lab.example"))
+            (first, second) = member.events(OBJECT_APPLIED)
+            assert member.actors(OBJECT_APPLIED) == [
+                "kubernetes:kubectl-client-side-apply",
+                "kubernetes:gitops",
+            ]
+            assert first.manager == "kubectl-client-side-apply"
+            stored = member.node.objects.find(first.key)
+            assert stored is not None
+            assert stored.body.uid == made["metadata"]["uid"]
+            origin = msgspec.json.decode(first.body or b"")["origin"]
+            assert origin["fieldManager"] == "kubectl-client-side-apply"
+            assert int(origin["resourceVersion"]) >= int(made["metadata"]["resourceVersion"])
+            await kube.delete(a_set("www", ""))
+            await until(lambda: member.events(OBJECT_DELETED))
+            assert not member.node.objects.find(second.key)
+
+    in_cluster(case)
+
+
+def test_the_leader_gives_serials_and_writes_them_into_the_cluster() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            await kube.apply(a_zone())
+            serial = await until(lambda: member.serial("lab.example"))
+
+            def shown() -> Any:
+                return kube.api.objects("dnszones")["lab.example"].get("status", {}).get("serial")
+
+            await until(lambda: shown() == serial)
+            await kube.apply(a_set("www", "192.0.2.1"))
+            await until(lambda: shown() not in (None, serial))
+            assert shown() == member.serial("lab.example")
+        assert not [a for a in member.actors(OBJECT_STATUS) if a != "system"]
+
+    in_cluster(case)
+
+
+def changes(member: Member, *commands: Any, **how: Any) -> Any:
+    return member.writer.submit(Change(commands=commands, who=ALICE, **how))
+
+
+def an_apply(document: dict[str, Any], manager: str = "kudurru", **how: Any) -> Apply:
+    manifest = parse_manifest(dict(document), what="test", default_namespace="default")
+    return Apply(manifest=manifest, manager=manager, **how)
+
+
+KEY = key_of("DNSRecordSet", "default", "www")
+
+
+def test_a_change_made_here_is_carried_out_in_the_cluster_and_recorded_in_three_steps() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            done = await changes(member, an_apply(a_zone()), an_apply(a_set("www", "192.0.2.1")))
+            assert [one.verb for one in done.outcomes] == ["created", "created"]
+            there = kube.api.objects("dnsrecordsets")["default/www"]
+            assert there["metadata"]["annotations"][MANAGED_BY] == "kudurru"
+            assert member.names("lab.example")  # acknowledged is applied
+            (intended,) = member.events(MIRROR_INTENDED)
+            (written,) = member.events(MIRROR_WRITTEN)
+            assert intended.seq < written.seq
+            said = msgspec.json.decode(written.body or b"", type=mirror.Written)
+            assert said.intent == intended.seq
+            assert said.versions[1] == mirror.Version(
+                key=KEY,
+                uid=there["metadata"]["uid"],
+                resource_version=there["metadata"]["resourceVersion"],
+            )
+            applied = [e for e in member.events(OBJECT_APPLIED) if e.key == KEY]
+            assert [who_of(event).actor for event in (intended, *applied)] == [ALICE.actor] * 2
+            # The echo is no event: what comes next is of somebody else.
+            await kube.apply(a_zone("other.example"))
+            await until(lambda: member.serial("other.example"))
+            assert [e for e in member.events(OBJECT_APPLIED) if e.key == KEY] == applied
+            again = await changes(member, an_apply(a_set("www", "192.0.2.1")))
+            assert ([one.verb for one in again.outcomes], again.seq) == (["unchanged"], 0)
+            gone = await changes(member, Delete(key=KEY, manager="kudurru"))
+            assert [one.verb for one in gone.outcomes] == ["deleted"]
+            assert "default/www" not in kube.api.objects("dnsrecordsets")
+
+    in_cluster(case)
+
+
+def test_a_change_that_the_cluster_or_our_rules_refuse_changes_nothing() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            await changes(member, an_apply(a_zone()), an_apply(a_set("www", "192.0.2.1"), "ops"))
+            before = kube.api.objects("dnsrecordsets"), member.events(OBJECT_APPLIED)
+            with pytest.raises(ManagedBy, match="ops"):
+                await changes(member, an_apply(a_set("www", "192.0.2.2")))
+            outside = a_set("x", "192.0.2.2")
+            outside["spec"]["endpoints"][0]["dnsName"] = "x.elsewhere.example"
+            with pytest.raises(Invalid, match="outside the zone"):
+                await changes(member, an_apply(outside))
+            stale = an_apply(a_set("www", "192.0.2.2"), "ops", expected="17")
+            with pytest.raises(Conflict):
+                await changes(member, stale)
+            tried = await changes(member, an_apply(a_set("new", "192.0.2.3")), dry_run=True)
+            assert [one.verb for one in tried.outcomes] == ["created"]
+            assert (kube.api.objects("dnsrecordsets"), member.events(OBJECT_APPLIED)) == before
+            forced = await changes(member, an_apply(a_set("www", "192.0.2.2"), force=True))
+            assert [one.verb for one in forced.outcomes] == ["configured"]
+            version = member.node.objects.find(KEY).resource_version  # type: ignore[union-attr]
+            await changes(member, an_apply(a_set("www", "192.0.2.3"), expected=version))
+
+    in_cluster(case)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_change_whose_answer_was_lost_is_settled_by_reading_its_objects(is_done: bool) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            await changes(member, an_apply(a_zone()))
+            lost = Lost(kube, is_done)
+            with pytest.raises(KudurruError):
+                await changes(member, an_apply(a_set("www", "192.0.2.1")))
+            assert lost.was_hit
+            assert member.events(MIRROR_INTENDED)[-1].seq > member.events(MIRROR_WRITTEN)[-1].seq
+        # The process ends here, and does not know.
+        later = Member(kube, member.log)
+        lost.mend()
+        async with later.running():
+            await until(lambda: len(later.events(MIRROR_WRITTEN)) == 2)
+            intended, written = later.events(MIRROR_INTENDED)[-1], later.events(MIRROR_WRITTEN)[-1]
+            said = msgspec.json.decode(written.body or b"", type=mirror.Written)
+            assert (said.intent, said.is_settled) == (intended.seq, True)
+            assert bool(later.node.objects.find(KEY)) == is_done
+            if is_done:
+                (applied,) = (e for e in later.events(OBJECT_APPLIED) if e.key == KEY)
+                assert who_of(applied).actor == ALICE.actor
+
+    in_cluster(case)
+
+
+class Lost:
+    """From the first real write of a record set on the server answers nothing that is of use."""
+
+    def __init__(self, kube: Kube, is_done: bool) -> None:
+        self.was_hit = False
+        self._kube = kube
+        self._is_done = is_done
+        self._handle = kube.server._handler
+        kube.server._handler = self._answer
+
+    async def _answer(self, request: Request) -> Response:
+        is_write = request.method == "PATCH" and "dnsrecordsets" in request.target
+        if not self.was_hit and not (is_write and "dryRun" not in request.target):
+            return await self._handle(request)
+        if not self.was_hit and self._is_done:
+            await self._handle(request)
+        self.was_hit = True
+        return Response(500, b"lost")
+
+    def mend(self) -> None:
+        self._kube.server._handler = self._handle
+
+
+def test_a_node_that_comes_back_takes_up_what_it_missed_once_deletes_too() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        await kube.apply(a_zone())
+        for name in ("www", "mail", "old"):
+            await kube.apply(a_set(name, "192.0.2.1"))
+        async with member.running():
+            await until(lambda: len(member.names("lab.example")) == 3)
+        await kube.delete(a_set("old", ""))
+        await kube.apply(a_set("mail", "192.0.2.2"))
+        await kube.apply(a_set("new", "192.0.2.3"))
+        kube.api.compact()
+        before = len(member.log.read() and member.events(OBJECT_APPLIED, OBJECT_DELETED))
+        later = Member(kube, member.log)
+        assert len(later.names("lab.example")) == 3  # from the log, before anything is asked
+        async with later.running():
+            names = [e.key.rpartition("/")[2] for e in later.events(OBJECT_APPLIED, OBJECT_DELETED)]
+            assert sorted(names[before:]) == ["mail", "new", "old"]
+        again = Member(kube, member.log)
+        async with again.running():
+            assert len(again.events(OBJECT_APPLIED, OBJECT_DELETED)) == before + 3
+
+    in_cluster(case)
+
+
+def test_the_log_of_another_cluster_is_refused_and_one_with_objects_of_its_own() -> None:
+    async def case(kube: Kube) -> None:
+        member = Member(kube)
+        async with member.running():
+            pass
+        other = Kube()
+        other.api.seed("namespaces", "", "kube-system")  # another uid
+        try:
+            with pytest.raises(Invalid, match="this log is of the cluster"):
+                async with Member(other, member.log).running():
+                    raise AssertionError("it runs")
+            with pytest.raises(Invalid, match="this log is of the cluster"):
+                Member(other, member.log, cluster_id=other.uid)
+        finally:
+            await other.close()
+        own = Member(kube, owner="log")
+        own.node.commit(Change(commands=(an_apply(a_zone()),), who=ALICE))
+        with pytest.raises(Invalid, match="has objects of its own"):
+            Member(kube, own.log)
+
+    in_cluster(case)
+
+
+def test_without_an_answer_a_node_with_a_log_is_ready_after_a_while_and_one_without_never() -> None:
+    async def case(kube: Kube) -> None:
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            assert member.cluster.why_not() == []
+        kube.server.down()
+        soon = timedelta(milliseconds=50)
+        later, empty = Member(kube, member.log, startup_timeout=soon), Member(kube, name="node-2")
+        async with later.running(synced=False), empty.running(synced=False):
+            assert later.cluster.has_log
+            assert not empty.cluster.has_log
+            assert later.names("lab.example") == []
+            assert later.node.zones.find("lab.example")
+            await until(lambda: not later.cluster.why_not())
+            assert "ServingFromSnapshot" in later.cluster.warnings()[0]
+            assert "NotSynced" in empty.cluster.why_not()[0]
+            kube.server.up()
+            await until(lambda: not later.cluster.warnings() and not empty.cluster.why_not())
+
+    in_cluster(case)
+
+
+def test_a_cluster_that_was_set_back_is_noticed_after_a_restart() -> None:
+    async def case(kube: Kube) -> None:
+        await kube.apply(a_zone())
+        backup = kube.api.backup()
+        member = Member(kube)
+        async with member.running():
+            await kube.apply(a_set("www", "192.0.2.1"))
+            await until(lambda: member.names("lab.example"))
+            await member.cluster.feed.note()
+        kube.api.rolled_back(*backup)
+        later = Member(kube, member.log)
+        async with later.running():
+            await until(lambda: later.events(MIRROR_RESTORED) and not later.names("lab.example"))
+            assert "went back from version" in " ".join(later.cluster.warnings())
+
+    in_cluster(case)
+
+
+def test_a_cluster_that_was_set_back_is_noticed_by_the_next_list() -> None:
+    async def case(kube: Kube) -> None:
+        await kube.apply(a_zone())
+        await kube.apply(a_set("www", "192.0.2.1"))
+        backup = kube.api.backup()
+        member = Member(kube)
+        async with member.running():
+            await kube.apply(a_set("www", "192.0.2.2"))
+            await kube.apply(a_set("new", "192.0.2.3"))
+            await until(lambda: len(member.names("lab.example")) == 2)
+            kube.server.down()
+            kube.api.rolled_back(*backup)
+            for i in range(5):
+                kube.free_lease(f"other-{i}")  # so that its versions went on
+            # As the versions that the watches would go on from are not there, it says 410.
+            kube.api.interfere = expired
+            kube.server.up()
+            await until(lambda: member.events(MIRROR_RESTORED))
+            kube.api.interfere = None
+            await until(lambda: len(member.names("lab.example")) == 1)
+            await until(lambda: b"192.0.2.1" in spec_of(member))
+
+    in_cluster(case)
+
+
+def spec_of(member: Member) -> bytes:
+    stored = member.node.objects.find(KEY)
+    return bytes(stored.body.spec) if stored is not None else b""
+
+
+def expired(verb: str, plural: str, name: str) -> Response | None:
+    """The answer to a watch whose version is forgotten."""
+    is_ours = verb == "watch" and plural == "dnsrecordsets"
+    return Response(410, b"{}") if is_ours else None
+
+
+def test_objects_that_cannot_be_read_are_told_and_the_log_keeps_what_it_has() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            await kube.apply(a_zone())
+            await kube.apply(a_set("www", "192.0.2.1"))
+            await until(lambda: member.names("lab.example"))
+            broken = a_set("www", "not an address")
+            await kube.apply(broken)
+            await until(lambda: member.cluster.feed.broken)
+            assert "cannot be read" in " ".join(member.cluster.warnings())
+            assert member.names("lab.example")
+            await kube.apply(a_set("www", "192.0.2.2"))
+            await until(lambda: not member.cluster.feed.broken)
+
+    in_cluster(case)
+
+
+def test_definitions_that_are_not_installed_take_no_zone_away() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        await kube.apply(a_zone())
+        async with member.running():
+            await until(lambda: member.node.zones.find("lab.example"))
+        kube.api.absent = {"dnszones", "policies"}
+        later = Member(kube, member.log)
+        async with later.running():
+            assert later.node.zones.find("lab.example")
+            told = "dnszones.kudurru.io is not installed"
+            await until(lambda: told in " ".join(later.cluster.warnings()))
+
+    in_cluster(case)
+
+
+def test_one_of_two_nodes_gives_serials_and_both_have_them() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        one, two = Member(kube, name="node-1"), Member(kube, name="node-2")
+        async with one.running(), two.running():
+            await kube.apply(a_zone())
+            for i in range(3):
+                await kube.apply(a_set("www", f"192.0.2.{i}"))
+                await until(lambda: one.names("lab.example") and two.names("lab.example"))
+            await until(lambda: one.serial("lab.example"))
+            await until(lambda: one.serial("lab.example") == two.serial("lab.example"))
+            leaders = [member.runner.status().is_leader for member in (one, two)]
+            assert sorted(leaders) == [False, True]
+            follower = (one, two)[leaders.index(False)]
+            stamped = follower.actors(OBJECT_STATUS)
+            assert stamped
+            assert set(stamped) == {"kubernetes:kudurru-controller"}
+
+    in_cluster(case)
+
+
+def test_a_status_that_somebody_else_wrote_is_written_over() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            await kube.apply(a_zone())
+            serial = await until(lambda: member.serial("lab.example"))
+            await until(lambda: status_of(kube).get("serial") == serial)
+            there = kube.api.objects("dnszones")["lab.example"]
+            there["status"] = {**there["status"], "serial": 17}
+            await kube.people.request("PUT", f"{path_of(a_zone())}/status", there)
+            await until(lambda: status_of(kube).get("serial") == serial)
+            assert member.serial("lab.example") == serial
+
+    in_cluster(case)
+
+
+def status_of(kube: Kube) -> dict[str, Any]:
+    found: dict[str, Any] = kube.api.objects("dnszones")["lab.example"].get("status") or {}
+    return found
+
+
+def test_notices_are_events_beside_their_objects() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            made = await kube.apply(a_zone())
+            sink = member.cluster.sink(logging.getLogger("test"))
+            uid = made["metadata"]["uid"]
+            key = key_of("DNSZone", "", "lab.example")
+            await until(lambda: member.runner.status().is_leader)
+            sink.post(Notice(key=key, uid=uid, type="Normal", reason="Test", message="a serial"))
+            await until(lambda: kube.api.objects("events"))
+            (event,) = kube.api.objects("events").values()
+            assert event["involvedObject"]["uid"] == uid
+
+    in_cluster(case)
+
+
+def test_the_objects_of_a_log_are_copied_and_set_back_and_those_of_others_are_left_alone() -> None:
+    async def case(kube: Kube) -> None:
+        await kube.apply(a_set("theirs", "192.0.2.9"))
+        member = Member(kube, owner="log")
+        async with member.running():
+            await changes(
+                member,
+                an_apply(a_zone()),
+                an_apply(a_set("www", "192.0.2.1")),
+                an_apply(a_set("theirs", "192.0.2.1")),
+            )
+
+            def there(name: str) -> Any:
+                found = kube.api.objects("dnsrecordsets").get(f"default/{name}")
+                return found and found["spec"]["endpoints"][0]["targets"][0]
+
+            await until(lambda: there("www") == "192.0.2.1")
+            manager = kube.api.objects("dnszones")["lab.example"]["metadata"]["annotations"]
+            assert manager[MANAGED_BY] == f"mirror:{member.log.log_id}"
+            await kube.apply(a_set("www", "192.0.2.7"), "kubectl", force="true")
+            await until(lambda: there("www") == "192.0.2.1")
+            await until(lambda: member.cluster.copies.foreign)
+            assert there("theirs") == "192.0.2.9"
+            await changes(member, Delete(key=KEY, manager="kudurru"))
+            await until(lambda: there("www") is None)
+            await until(lambda: status_of(kube).get("serial") == member.serial("lab.example"))
+            await kube.delete(a_zone())
+            await until(lambda: "lab.example" in kube.api.objects("dnszones"))
+            await until(lambda: member.events(MIRROR_WRITTEN))
+        assert {who_of(e).actor for e in member.events(OBJECT_APPLIED)} == {ALICE.actor}
+
+    in_cluster(case)
