@@ -167,6 +167,7 @@ class Cluster:
     def add_to(self, runner: Runner) -> None:
         runner.add("cluster", self.run)
         runner.add("cluster: events", self._recorder.run)
+        runner.add("cluster: last events", self._send_last, leader_only=True)
         runner.add("cluster: statuses", self.statuses.run, leader_only=True)
         if self._addresses is not None:
             runner.add("cluster: addresses", self._addresses.run)
@@ -195,6 +196,14 @@ class Cluster:
             timer.cancel()
             if self.feed.synced.is_set():
                 await self.feed.note()
+
+    async def _send_last(self) -> NoReturn:
+        """What this leader has to say is sent while the Lease is still its own."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self._recorder.drain()
+        raise AssertionError("nobody sets it")
 
     async def close(self) -> None:
         await self._recorder.close()
