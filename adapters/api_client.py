@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -28,8 +29,9 @@ class Given(NamedTuple):
 class ApiClient:
     """Speaks to one server. `url` is `http://host:port` or `https://…`."""
 
-    def __init__(self, url: str, token: str) -> None:
-        """Raises: Invalid for what is no address of a server, or no token."""
+    def __init__(self, url: str, token: str, ca: str = "") -> None:
+        """`ca` is a file of CAs that the server's certificate may be from, empty: the system's.
+        Raises: Invalid for what is no address of a server, no token, or no CA."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -47,7 +49,11 @@ class ApiClient:
         self._token = token
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            self._connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_S)
+            self._connection = http.client.HTTPSConnection(
+                host, port, timeout=CONNECT_S, context=_trusting(ca)
+            )
+        elif ca:
+            raise Invalid("--ca", [Cause("", f"{url} is asked in the clear: give an https:// one")])
         else:
             self._connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
 
@@ -112,7 +118,21 @@ class ApiClient:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except ssl.SSLCertVerificationError as error:
+            self._connection.close()
+            why = f"its certificate is not trusted: {error.verify_message}"
+            raise Unreachable(f"{self.url}: {why}; --ca names the file of its CA") from None
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             what = str(error) or type(error).__name__
             raise Unreachable(f"{self.url} does not answer: {what}") from None
+
+
+def _trusting(ca: str) -> ssl.SSLContext:
+    """Raises: Invalid."""
+    try:
+        return ssl.create_default_context(cafile=ca or None)
+    except ssl.SSLError:
+        raise Invalid("--ca", [Cause("", f"{ca} holds no certificate in PEM")]) from None
+    except OSError as error:
+        raise Invalid("--ca", [Cause("", f"{ca}: {error.strerror}")]) from None

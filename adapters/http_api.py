@@ -8,9 +8,10 @@ whole. Requests of a connection are answered one after the other.
 
 import asyncio
 import socket
+import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache
@@ -22,6 +23,7 @@ import msgspec
 
 from kudurru.adapters.connections import ConnectionLimits, ConnectionServer
 from kudurru.adapters.http_ops import HEADERS_MAX, HttpStatistics, Response, failure
+from kudurru.adapters.tls_transport import SecureProtocol
 
 PIPELINED_MAX = 32
 """Requests that one connection may send ahead: no client of ours sends any."""
@@ -104,11 +106,13 @@ class ApiLimits(ConnectionLimits, frozen=True, kw_only=True):
 
     connections: int = 512  # half of them watches, at most
     connections_per_network: int = 400
+    handshake_s: float = 5
     body_bytes: int = 8 << 20
 
 
 class ApiServer(ConnectionServer["_Connection"]):
-    """Serves an application on sockets that listen already."""
+    """Serves an application on sockets that listen already; over TLS where `tls` gives a context
+    for each connection, and then who speaks in the clear is told so."""
 
     def __init__(
         self,
@@ -116,7 +120,9 @@ class ApiServer(ConnectionServer["_Connection"]):
         sockets: Sequence[socket.socket],
         *,
         limits: ApiLimits | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        self._tls = tls
         self.limits = limits or ApiLimits()
         super().__init__(sockets, self.limits)
         self.application = application
@@ -124,8 +130,28 @@ class ApiServer(ConnectionServer["_Connection"]):
         self.exceptions = 0
         self._date = (0, "")
 
-    def make_protocol(self) -> "_Connection":
-        return _Connection(self)
+    def make_protocol(self) -> asyncio.Protocol:
+        connection = _Connection(self)
+        if self._tls is None:
+            return connection
+        usual_s = connection.deadline_s
+        connection.deadline_s = usual_s - self.limits.request_s + self.limits.handshake_s
+
+        def shook_hands() -> None:
+            connection.deadline_s = usual_s
+
+        return SecureProtocol(
+            connection, self._tls(), on_plain=self._plain_refusal(), on_ready=shook_hands
+        )
+
+    def _plain_refusal(self) -> bytes:
+        body = failure(400, "this listener speaks HTTPS only: ask for https://…").body
+        head = (
+            f"HTTP/1.1 400 Bad Request\r\nDate: {self.date()}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return head.encode() + body
 
     def statistics(self) -> HttpStatistics:
         return HttpStatistics(unhandled_exceptions=self.exceptions, **self.connections.counts())

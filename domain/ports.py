@@ -12,7 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -188,6 +188,18 @@ class Elector(Protocol):
 
     async def resign(self) -> None:
         """Let another lead. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class NamesLeader(Protocol):
+    """What an elector may also be able to do: tell who leads, wherever that is."""
+
+    node_name: str
+    """By which this process is known to the others. Set before it campaigns."""
+
+    async def leader(self) -> str | None:
+        """Name of the node that leads, None: none does. Raises: StorageFailed."""
         ...
 
 
@@ -612,6 +624,10 @@ class RepeatListener(Protocol):
         the handler had given before. Costs what an append costs."""
         ...
 
+    def missed(self, count: int) -> None:
+        """So many more were answered, of which an engine could not tell."""
+        ...
+
 
 class QueryLimiter(Protocol):
     def admit(
@@ -642,6 +658,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
+    dropped_busy: int = 0  # the handler had too much to do, and was not asked
     dropped_by_handler: int = 0
     waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0

@@ -8,7 +8,8 @@ a day or until the first admin token exists.
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from kudurru.adapters.clock import SystemEntropy
@@ -23,6 +24,7 @@ from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context, Operations
+from kudurru.entrypoints.rest.people import People
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshots import can_have_snapshots
 from kudurru.entrypoints.tokens import BOOTSTRAP
@@ -50,9 +52,13 @@ class Api:
         self._look = asyncio.Event()
         self._server: ApiServer | None = None
 
-    def server(self, sockets: Sequence[socket.socket]) -> ApiServer:
+    def server(
+        self,
+        sockets: Sequence[socket.socket],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> ApiServer:
         limits = ApiLimits(body_bytes=self._options.api_body_bytes)
-        self._server = ApiServer(self._app, sockets, limits=limits)
+        self._server = ApiServer(self._app, sockets, limits=limits, tls=tls)
         return self._server
 
     async def open(self, operate: Operations) -> None:
@@ -79,6 +85,7 @@ class Api:
                 query_log=query_log,
                 data=parts.directory.path if can_have_snapshots(parts.node) else None,
                 settings=lambda: parts.settings.current,
+                people=_people(parts),
                 on_token=self._look.set,
             )
         )
@@ -154,3 +161,8 @@ class Api:
 
 _FIRST = "the first token: admin.token in the data directory, to make others with"
 _OVER = "admin.token has had its time"
+
+
+def _people(parts: Parts) -> People | None:
+    cluster = parts.cluster
+    return People(cluster.beside.reviews, parts.node.clock) if cluster is not None else None

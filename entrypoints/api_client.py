@@ -58,9 +58,9 @@ class Export(NamedTuple):
 class ApiService:
     """Implements `Service` over HTTP, and asks for what was at a moment too."""
 
-    def __init__(self, url: str, token: str) -> None:
-        """Raises: Invalid."""
-        self._client = ApiClient(url, token)
+    def __init__(self, url: str, token: str, ca: str = "") -> None:
+        """As `ApiClient`. Raises: Invalid."""
+        self._client = ApiClient(url, token, ca)
 
     def __enter__(self) -> Self:
         return self

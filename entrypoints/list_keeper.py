@@ -109,6 +109,7 @@ class ListKeeper:
         self._states: States = {}
         self._table: Table | None = None
         self._forced: set[str] = set()
+        self._told: dict[str, str] = {}  # digest of each source, as the leader's status has it
         self._busy: set[str] = set()
         self._bodies = asyncio.Lock()  # a text that came in is wanted before it may be collected
         self._due = asyncio.Event()
@@ -162,12 +163,13 @@ class ListKeeper:
     async def run(self) -> NoReturn:
         """Keep lists until cancelled."""
         self._view.on_lists = self._wake
+        self._view.on_status = self._due.set
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._build_loop(), name="lists: build")
                 await self._fetch_loop(tasks)
         finally:
-            self._view.on_lists = lambda: None
+            self._view.on_lists = self._view.on_status = lambda: None
 
     def configure(self, options: ListOptions) -> None:
         """Take other settings. Fetches that are under way end as they began."""
@@ -184,15 +186,19 @@ class ListKeeper:
     def refresh(self, keys: Collection[Key] = ()) -> list[Key]:
         """Fetch all sources of these lists now, whatever was tried when; of all lists without keys.
         Raises: NotFound; Conflict for a list that is disabled."""
+        self.check(keys)
+        wanted = [want for want in self._wants() if not keys or want.list in keys]
+        self._forced |= {want.id for want in wanted}
+        self._due.set()
+        return sorted({want.list for want in wanted})
+
+    def check(self, keys: Collection[Key]) -> None:
+        """Whether they can be refreshed. Raises: as `refresh`."""
         for key in keys:
             if key in self._view.disabled:
                 raise Conflict(f"{ref_of(key)} is disabled; enable it, and it is fetched")
             if key not in self._view:
                 raise NotFound(f"there is no {ref_of(key)}; see `kudurru get bl -A`")
-        wanted = [want for want in self._wants() if not keys or want.list in keys]
-        self._forced |= {want.id for want in wanted}
-        self._due.set()
-        return sorted({want.list for want in wanted})
 
     def _wants(self) -> list[Want]:
         interval_us = self._options.interval // timedelta(microseconds=1)
@@ -210,6 +216,7 @@ class ListKeeper:
             now_us = self._clock.now_us()
             wants = self._wants()
             self._follow(wants)
+            self._follow_leader(wants)
             todo = plan(wants, self._states, now_us, forced=self._forced, busy=self._busy)
             for want in todo.fetch:
                 self._busy.add(want.id)
@@ -230,6 +237,18 @@ class ListKeeper:
         if self.config_maps is not None:
             namespaces = {want.config_map.namespace for want in wants if want.config_map}
             self.config_maps.follow(namespaces, self._config_map_changed)
+
+    def _follow_leader(self, wants: Iterable[Want]) -> None:
+        """A text that the leader has and this node has not is due here too, once."""
+        if self._is_leader:
+            return
+        for want in wants:
+            told = _digest_told(self._read_status(want.list), want.title)
+            if not told or self._told.get(want.id) == told:
+                continue
+            self._told[want.id] = told
+            if told != self._states.get(want.id, NEVER_FETCHED).digest:
+                self._forced.add(want.id)
 
     async def _fetch(self, want: Want) -> None:
         spool = self._files.new_path()
@@ -451,6 +470,11 @@ class ListKeeper:
             sum(facts.entries for facts in table.directory.sources) if table else 0,
             table.resident_max if table else 0,
         )
+
+
+def _digest_told(status: BlockListStatus, title: str) -> str:
+    found = (source.digest for source in status.sources if source.source == title)
+    return next(found, "").removeprefix("sha256:")
 
 
 def _of_texts(texts: Iterable[Text]) -> list[tuple[object, ...]]:

@@ -79,6 +79,8 @@ class Operations:
     query_log: QueryLog | None
     settings: LiveSettings
     examine: Callable[[str], Awaitable[Report]]
+    check_leads: Callable[[], Awaitable[None]]
+    """Raises: Conflict, Busy where another node leads, or none."""
 
     async def handle(self, method: str, argument: Any, who: Who) -> Any:
         """Raises: Invalid for what is no method, and what the method does; msgspec.ValidationError
@@ -144,7 +146,11 @@ class Operations:
         return msgspec.to_builtins(self.lists.rows())
 
     async def refresh_lists(self, argument: Any, _who: Who) -> Any:
-        return self.lists.refresh([as_key(key) for key in msgspec.convert(argument, list[str])])
+        """By the leader: where that gets something new, the others fetch it too."""
+        keys = [as_key(key) for key in msgspec.convert(argument, list[str])]
+        self.lists.check(keys)
+        await self.check_leads()
+        return self.lists.refresh(keys)
 
     async def purge_queries(self, argument: Any, _who: Who) -> Any:
         if self.query_log is None:

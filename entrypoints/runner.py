@@ -21,8 +21,8 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from kudurru.domain.errors import KudurruError
-from kudurru.domain.ports import Clock, Elector, Timers
+from kudurru.domain.errors import Busy, Conflict, KudurruError
+from kudurru.domain.ports import Clock, Elector, NamesLeader, Timers
 from kudurru.entrypoints.leading import AlwaysLeader
 from kudurru.entrypoints.waiting import pause, unfinished
 
@@ -105,6 +105,20 @@ class Runner:
         self._faults: list[BaseException] = []  # that end the process badly; the first is raised
         self.left_behind: list[str] = []
         """Names of what did not return in time."""
+
+    async def check_leads(self) -> None:
+        """Return where this node leads. Raises: Conflict, which names the node that does; Busy
+        while none does, StorageFailed where nobody can tell."""
+        if self._is_leader:
+            return
+        name: str | None = ""
+        if isinstance(self._elector, NamesLeader):
+            name = await self._elector.leader()
+        if self._is_leader:
+            return
+        if name is None:
+            raise Busy("no node leads now; try again in some seconds")
+        raise Conflict(f"the leader does this: ask {name or 'the other nodes'}")
 
     def add(
         self,

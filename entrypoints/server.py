@@ -26,7 +26,7 @@ from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
-from kudurru.domain.ports import EventLog, VerifiableLog
+from kudurru.domain.ports import EventLog, NamesLeader, VerifiableLog
 from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
@@ -83,7 +83,9 @@ class Server:
         self._readiness = Readiness(self.invalidate)
         self._readiness.add_obstacles(self._why_not_whole)
         self._readiness.add_warnings(self._troubles)
-        self._certificates = certificates_of(options.listeners, options.tls, SystemClock())
+        self._certificates = certificates_of(
+            options.listeners, options.tls, SystemClock(), with_api=options.api_tls
+        )
         self._node: Node | None = None
         self._parts: Parts | None = None
         self._front: Front | None = None
@@ -108,12 +110,12 @@ class Server:
                 await self._replay(parts.node, parts.checkpointer)
             if self._stopping.is_set():
                 return
-            follow_settings(self._live, parts, front, self._certificates)
+            self._follow_settings(parts, front)
             parts.writer.follow()
-            operate = operations_of(parts, front, self._readiness).handle
+            runner = self._runner(parts, front)
+            operate = operations_of(parts, front, self._readiness, runner).handle
             rpc = RpcServer(stack.enter_context(command_socket.placed(parts.directory)), operate)
             await rpc.start()
-            runner = self._runner(parts, front)
             runner.add("commands", rpc.run)
             try:
                 await runner.run(
@@ -130,8 +132,11 @@ class Server:
         """What runs while the server does. Ended in reverse, so the writer is there for all."""
         node, writer = parts.node, parts.writer
         elector, cluster = node.log.elector(ROLE) if node.log.is_shared else None, parts.cluster
+        if isinstance(elector, NamesLeader):
+            elector.node_name = self._options.node_name
         if cluster is not None:
             elector = cluster.elector(ROLE, elector)
+        has_own_log = cluster is not None and cluster.owns  # and shares objects all the same
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
         front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
@@ -143,12 +148,13 @@ class Server:
         runner.add("stamps", partial(keep_stamped, writer, node, self._options.coalesce_s))
         runner.add("notifies", parts.notifier.run)
         runner.add("notifies: status", parts.notifier.run_reports, leader_only=True)
-        parts.inbound.add_to(runner, leader_only=cluster is None or not cluster.owns)
+        parts.inbound.add_to(runner, leader_only=not has_own_log)
         if cluster is not None:
             front.metrics.add(cluster.samples)
             cluster.add_to(runner)
         if parts.old_rows is not None:
-            runner.add("prune", partial(self._prune, parts.old_rows), leader_only=True)
+            prune = partial(self._prune, parts.old_rows)
+            runner.add("prune", prune, leader_only=not has_own_log)
         checkpointer = parts.checkpointer
         if checkpointer is not None and checkpointer.key is not None:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
@@ -163,6 +169,8 @@ class Server:
         runner.add("settings", self._live.watch)
         if self._certificates is not None:
             runner.add("certificates", partial(keep_fresh, self._certificates))
+        if front.peer_certificates is not None:
+            runner.add("certificates: nodes", partial(keep_fresh, front.peer_certificates))
         return runner
 
     async def _serve(
@@ -263,11 +271,23 @@ class Server:
         try:
             self._take_up_settings(event_log, self._undamaged())
         except (LogDamaged, *UNREADABLE) as error:
-            warning = f"the settings of the log cannot be read, and are left out: {error}"
-            log.warning("%s", warning)
-            resolved = self._live.resolved
-            warnings = (*resolved.warnings, warning)
-            self._live.resolved = msgspec.structs.replace(resolved, warnings=warnings)
+            self._leave_out(error)
+
+    def _leave_out(self, error: Exception) -> None:
+        warning = f"the settings of the log cannot be read, and are left out: {error}"
+        log.warning("%s", warning)
+        resolved = self._live.resolved
+        warnings = (*resolved.warnings, warning)
+        self._live.resolved = msgspec.structs.replace(resolved, warnings=warnings)
+
+    def _follow_settings(self, parts: Parts, front: Front) -> None:
+        """From here on settings change while the server runs. They do at once where the replay
+        found a damage: those that the log has from after it were taken up before it was known."""
+        follow_settings(self._live, parts, front, self._certificates)
+        try:
+            self._live.catch_up(parts.node.log, self._undamaged())
+        except (LogDamaged, *UNREADABLE) as error:
+            self._leave_out(error)
 
     def _take_up_settings(self, event_log: EventLog, upto: Position | None = None) -> None:
         before = self._live.current.log
@@ -415,7 +435,7 @@ class Server:
         parts.writer.stop()
 
 
-def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operations:
+def operations_of(parts: Parts, front: Front, readiness: Readiness, runner: Runner) -> Operations:
     patient = Patient(parts=parts, front=front, readiness=readiness)
     return Operations(
         node=parts.node,
@@ -431,6 +451,7 @@ def operations_of(parts: Parts, front: Front, readiness: Readiness) -> Operation
         query_log=parts.query_log,
         settings=parts.settings,
         examine=partial(examine, patient),
+        check_leads=runner.check_leads,
     )
 
 

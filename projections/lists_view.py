@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import msgspec
 
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, Position, Recorded
+from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_STATUS, Position, Recorded
 from kudurru.domain.kinds.blocklist import BlockListSpec
 from kudurru.domain.kinds.meta import is_enabled
 from kudurru.domain.kinds.registry import BLOCK_LIST
@@ -41,6 +41,8 @@ class ListsView:
         self._on_change = on_change
         self.on_lists: Callable[[], None] = lambda: None
         """Called when `lists` may say something else."""
+        self.on_status: Callable[[], None] = lambda: None
+        """Called when the status of a list says something else."""
         self.inline = MemoryMatcher()
         self.reset()
 
@@ -63,6 +65,8 @@ class ListsView:
         elif event.type == OBJECT_DELETED:
             self._forget(event.key)
         else:
+            if event.type == OBJECT_STATUS:
+                self.on_status()
             return
         self._on_change()
         self.on_lists()

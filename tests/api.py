@@ -11,7 +11,7 @@ from kudurru.adapters.http_ops import Response, health_routes
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.adapters.sealing import NodeKey
-from kudurru.domain.errors import NotFound
+from kudurru.domain.errors import KudurruError, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
@@ -46,9 +46,12 @@ class Nothing:
     def rows(self) -> list[Any]:
         return []
 
-    def refresh(self, keys: Any = ()) -> Any:
+    def check(self, keys: Any) -> None:
         if isinstance(keys, str) or keys:
             raise NotFound("there is no such thing here")
+
+    def refresh(self, keys: Any = ()) -> Any:
+        self.check(keys)
         return []
 
     def __getattr__(self, name: str) -> Any:
@@ -87,9 +90,11 @@ class Api:
             query_log=None,
             settings=settings,
             examine=healthy,
+            check_leads=self.check_leads,
         )
         self.app = RestApp(health_routes(list), ["ns1.example"])
         self.token: dict[str, str] = {}
+        self.leads: KudurruError | None = None  # why this node does not
         self.settings = Settings()
         self.context = Context(
             node=node,
@@ -101,6 +106,11 @@ class Api:
             entropy=self.entropy,
             settings=lambda: self.settings,
         )
+
+    async def check_leads(self) -> None:
+        """As a runner does; a test may say who leads."""
+        if self.leads is not None:
+            raise self.leads
 
     async def make_token(self, role: Any, name: str = "", **limits: Any) -> str:
         request = TokenRequest(name=name or role, role=role, **limits)

@@ -62,9 +62,9 @@ class Kube:
     async def delete(self, document: dict[str, Any]) -> None:
         await self.people.request("DELETE", path_of(document))
 
-    def free_lease(self) -> None:
+    def free_lease(self, name: str = "kudurru-controller") -> None:
         """So that the first leader need not wait until it is sure that there was none."""
-        self.api.seed("leases", "default", "kudurru-controller")
+        self.api.seed("leases", "default", name)
 
     async def close(self) -> None:
         await self.people.transport.close()
@@ -84,7 +84,13 @@ class Member:
     """One node of the cluster, without sockets."""
 
     def __init__(
-        self, kube: Kube, log: EventLog | None = None, name: str = "node-1", **settings: Any
+        self,
+        kube: Kube,
+        log: EventLog | None = None,
+        name: str = "node-1",
+        *,
+        service: str = "",
+        **settings: Any,
     ) -> None:
         clock, entropy = SystemClock(), SystemEntropy()
         self.log = log or MemoryEventLog(entropy=entropy, clock=clock)
@@ -104,8 +110,11 @@ class Member:
             timers=LoopTimers(),
             entropy=entropy,
             chance=random.Random(1),
+            service=service,
         )
-        self.runner = Runner(clock, LoopTimers(), self.cluster.elector("controller", None))
+        elector = self.cluster.elector("controller", None)
+        self.elector: Any = elector
+        self.runner = Runner(clock, LoopTimers(), elector)
         self.runner.add("writer", self.writer.run, stop=self._stop)
         self.runner.add("stamps", lambda: keep_stamped(self.writer, self.node, 0.01))
         self.cluster.add_to(self.runner)
@@ -130,7 +139,9 @@ class Member:
                 await self.client.transport.close()
 
     def events(self, *types: str) -> list[Recorded]:
-        return [event for event in self.log.read() if not types or event.type in types]
+        """Those that are in the views."""
+        seen = self.log.read(0, self.node.position)
+        return [event for event in seen if not types or event.type in types]
 
     def actors(self, *types: str) -> list[str]:
         return [who_of(event).actor for event in self.events(*types)]

@@ -36,6 +36,10 @@ class TlsStream:
         return client_id_of(getattr(self._tls, "asked_name", None))
 
     @property
+    def object(self) -> ssl.SSLObject:
+        return self._tls
+
+    @property
     def alpn(self) -> str | None:
         return self._tls.selected_alpn_protocol()
 

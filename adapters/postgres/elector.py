@@ -9,7 +9,7 @@ wait does not, so a leader's writes carry the versions that they were decided on
 
 import asyncio
 import hashlib
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import psycopg
 
@@ -23,10 +23,23 @@ GRACE_S = 1.5
 """More than PING_S by as long as work takes to end."""
 
 
+NAME_MAX = 63
+"""Octets that PostgreSQL keeps of the name of an application."""
+
+_LED_BY = "kudurru leader "
+_LEADER = (
+    "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE locktype = 'advisory' AND granted AND ((classid::bigint << 32) | objid::bigint) = %s "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
 class PostgresElector:
-    """See `Elector`."""
+    """See `Elector` and `NamesLeader`: a leader's session says its name, where who may use this
+    database sees it."""
 
     def __init__(self, place: Place, name: str) -> None:
+        self.node_name = ""
         self._place = place
         self._lock = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
         self._connection: Connection | None = None
@@ -51,6 +64,18 @@ class PostgresElector:
         if connection is not None:
             await asyncio.to_thread(_close, connection)
 
+    async def leader(self) -> str | None:
+        return await asyncio.to_thread(self._find_leader)
+
+    def _find_leader(self) -> str | None:
+        with (
+            self._place.errors(),
+            closing(self._place.connect()) as connection,
+            deadline(connection, PING_TIMEOUT_S),
+        ):
+            row = connection.execute(_LEADER, (self._lock,)).fetchone()
+        return str(row[0]).removeprefix(_LED_BY) if row else None
+
     async def _try_in_thread(self) -> bool:
         self._trying = asyncio.ensure_future(asyncio.to_thread(self._try))
         return await asyncio.shield(self._trying)
@@ -59,7 +84,11 @@ class PostgresElector:
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = self._place.connect()
-            return self._ask("SELECT pg_try_advisory_lock(%s)")
+            if not self._ask("SELECT pg_try_advisory_lock(%s)"):
+                return False
+            name = f"{_LED_BY}{self.node_name}"[:NAME_MAX]
+            self._connection.execute("SELECT set_config('application_name', %s, false)", (name,))
+            return True
         except (KudurruError, psycopg.Error):
             self._connection = None
             return False

@@ -14,7 +14,7 @@ from kudurru.entrypoints.cli.app import command_app
 if TYPE_CHECKING:
     from kudurru.entrypoints.api_client import ApiService
 
-SERVER, TOKEN = "KUDURRU_SERVER", "KUDURRU_TOKEN"  # names of variables
+SERVER, TOKEN, CA = "KUDURRU_SERVER", "KUDURRU_TOKEN", "KUDURRU_CA"  # names of variables
 
 ABLE = frozenset({
     "apply", "blocking status", "blocking enable", "blocking disable", "cache flush",
@@ -27,7 +27,7 @@ ABLE = frozenset({
 """Commands that ask a `Service`, and nothing else."""
 
 _chosen: dict[str, str] = {}
-"""Of the command that runs: "server" and "token", as far as they are given."""
+"""Of the command that runs: "server", "token" and "ca", as far as they are given."""
 
 
 def with_server(command: Any, path: str) -> Any:
@@ -61,7 +61,7 @@ def service() -> "ApiService | None":
         return None
     from kudurru.entrypoints.api_client import ApiService
 
-    return ApiService(url, _token(_chosen.get("token", "")))
+    return ApiService(url, _token(_chosen.get("token", "")), _chosen.get("ca", ""))
 
 
 def _choose(context: typer.Context, parameter: typer.CallbackParam, value: str) -> None:
@@ -91,6 +91,11 @@ def _take_token(value: str) -> None:
         _chosen["token"] = value
 
 
+def _take_ca(value: str) -> None:
+    if value:
+        _chosen["ca"] = value
+
+
 def _able(
     server: Annotated[
         str,
@@ -114,6 +119,18 @@ def _able(
             show_default=False,
             expose_value=False,
             callback=_take_token,
+        ),
+    ] = "",
+    ca: Annotated[
+        str,
+        typer.Option(
+            "--ca",
+            metavar="FILE",
+            envvar=CA,
+            help="CA of an https:// server's certificate; else the system's.",
+            show_default=False,
+            expose_value=False,
+            callback=_take_ca,
         ),
     ] = "",
 ) -> None:

@@ -2,8 +2,14 @@ import asyncio
 import contextlib
 import json
 import math
+import socket
+import ssl
+import struct
+import tempfile
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +27,38 @@ from kudurru.adapters.http_api import (
 )
 from kudurru.adapters.http_ops import HEADERS_MAX, Response, failure
 from kudurru.adapters.sockets import Listener, bind_all, split_address
+from tests.certificates import write_pair
 
 HEAD = b"Host: localhost\r\n"
 GET, POST = (method + b" / HTTP/1.1\r\n" + HEAD for method in (b"GET", b"POST"))
 SMALL = ApiLimits(body_bytes=1000)
 OPENED: list[asyncio.StreamWriter] = []
 """Connections of the test at hand, closed at its end."""
+
+OVER: list[ssl.SSLContext | None] = [None]
+"""Over what the test at hand speaks: a client's context, where it is TLS."""
+
+
+@pytest.fixture(autouse=True, params=["tcp", "tls"])
+def over(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every promise holds over both."""
+    OVER[0] = client_context() if request.param == "tls" else None
+    yield request.param
+    OVER[0] = None
+
+
+def client_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+@cache
+def server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as folder:
+        context.load_cert_chain(*write_pair(Path(folder)))
+    return context
 
 
 class Echo:
@@ -88,7 +120,8 @@ async def serving(
     app: Echo | None = None, limits: ApiLimits | None = None
 ) -> AsyncIterator[ApiServer]:
     (bound,) = bind_all([Listener("tcp", "127.0.0.1:0")])
-    server = ApiServer(app or Echo(), bound.sockets, limits=limits)
+    tls = server_context if OVER[0] is not None else None
+    server = ApiServer(app or Echo(), bound.sockets, limits=limits, tls=tls)
     async with asyncio.timeout(60):
         await server.start()
         try:
@@ -98,13 +131,13 @@ async def serving(
             while OPENED:
                 writer = OPENED.pop()
                 writer.close()
-                with contextlib.suppress(ConnectionError):
+                with contextlib.suppress(OSError):  # TLS wants no answers after its end
                     await writer.wait_closed()
 
 
 async def opened(server: ApiServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     port = split_address(server.addresses[0])[1]
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=OVER[0])
     OPENED.append(writer)
     return reader, writer
 
@@ -516,7 +549,7 @@ def test_a_client_that_goes_away_takes_nothing_back() -> None:
             await until(lambda: app.seen == ["/wait"])
             (connection,) = server.connections
             answering = connection._task
-            writer.close()
+            with_a_reset(writer)
             await until(lambda: not len(server.connections))
             app.gate.set()
             assert answering is not None
@@ -526,6 +559,13 @@ def test_a_client_that_goes_away_takes_nothing_back() -> None:
     assert not asyncio.run(asked())
 
 
+def with_a_reset(writer: asyncio.StreamWriter) -> None:
+    """Close so that the other side is told at once, and not when it writes."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
 def test_a_client_that_left_before_its_stream_began_gets_none() -> None:
     async def asked() -> None:
         app = Late()
@@ -533,7 +573,10 @@ def test_a_client_that_left_before_its_stream_began_gets_none() -> None:
             reader, writer = await opened(server)
             writer.write(request("/wait"))
             await until(lambda: app.seen == ["/wait"])
-            writer.write_eof()  # half of it: its end is told, and it would still read
+            if writer.can_write_eof():
+                writer.write_eof()  # half of it: its end is told, and it would still read
+            else:  # TLS has no halves
+                writer.close()
             (connection,) = server.connections
             await until(lambda: connection._is_closing)
             app.gate.set()
@@ -566,7 +609,8 @@ def test_the_octets_that_bodies_hold_are_counted_and_given_back() -> None:
             writer.close()
             app.gate.set()
             await until(lambda: server.buffered == 0)
-            await reader.read()
+            with contextlib.suppress(ssl.SSLError):
+                await reader.read()
             return held, server.buffered, full
 
     assert asyncio.run(asked()) == (5000, 0, [503])
@@ -619,3 +663,52 @@ def test_a_large_answer_is_taken_at_the_clients_pace() -> None:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0)
+
+
+# --- TLS ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("octets", [GET + b"\r\n", POST, b"\x00\x01", b"\x80\x2e\x01\x00\x02"])
+def test_who_speaks_in_the_clear_to_a_listener_over_tls_is_told(octets: bytes) -> None:
+    async def asked() -> bytes:
+        async with serving() as server:
+            server._tls = server_context
+            OVER[0] = None
+            return await raw(server, octets)
+
+    answer = asyncio.run(asked())
+    assert codes(answer) == [400]
+    assert b"HTTPS only" in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["reason"] == "BadRequest"
+
+
+@pytest.mark.parametrize("octets", [b"", b"\x16", b"\x16\x03\x01\x02\x00" + bytes(40)])
+def test_who_does_not_shake_hands_is_counted_and_cut_off(octets: bytes) -> None:
+    async def asked() -> None:
+        async with serving() as server:
+            server._tls = server_context
+            OVER[0] = None
+            reader, writer = await opened(server)
+            writer.write(octets)
+            await until(lambda: server.connections.accepted == 1)
+            now_s = asyncio.get_running_loop().time()
+            server.connections.expire(now_s + server.limits.handshake_s + 1)
+            with contextlib.suppress(ConnectionError):
+                assert b"HTTP" not in await reader.read()
+            await until(lambda: not len(server.connections))
+
+    asyncio.run(asked())
+
+
+def test_a_connection_over_tls_has_as_long_as_others_once_it_shook_hands() -> None:
+    async def asked() -> list[int]:
+        async with serving() as server:
+            server._tls, OVER[0] = server_context, client_context()
+            reader, writer = await opened(server)
+            late_s = asyncio.get_running_loop().time() + server.limits.handshake_s + 1
+            await until(lambda: [one.deadline_s > late_s for one in server.connections] == [True])
+            server.connections.expire(late_s)
+            writer.write(GET + b"\r\n")
+            return [(await one(reader))[0]]
+
+    assert asyncio.run(asked()) == [200]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.program import Serving, serving, wait_until
+from tests.blackbox.program import Serving, command, serving, wait_until
+from tests.blackbox.test_api import Asking
 from tests.postgres import server
 
 GROUP = ("catalogs", "controllers", "lists: status", "notifies: status", "prune", "secondaries")
@@ -24,7 +25,8 @@ class Nodes:
 
     def start(self, name: str) -> None:
         stack = ExitStack()
-        node = serving(self._folder / name, "--store", self._database)
+        env = {"KUDURRU__NODE__NAME": name}
+        node = serving(self._folder / name, "--store", self._database, env=env)
         self.running[name] = stack.enter_context(node)
         self._stacks[name] = stack
 
@@ -86,6 +88,25 @@ def test_of_three_nodes_one_leads_and_another_when_it_is_killed_or_ends(
         for is_killed, how in ((True, "kill -9"), (False, "SIGTERM")):
             seconds = ", ".join(f"{one:.1f}" for one in took[is_killed])
             print(f"\nsuite leadership: after {how} another leads in {seconds} s", end="")
+
+
+def test_a_node_that_does_not_lead_refreshes_no_list_and_names_the_one_that_does(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    for name in "ab":
+        nodes.start(name)
+    leader = wait_until(nodes.leader)
+    (other,) = set("ab") - {leader}
+    done = command("list", "refresh", "--data", tmp_path / leader)
+    assert done.code == 0, done.err
+    refused = command("list", "refresh", "--data", tmp_path / other)
+    assert (refused.code, f"ask {leader}" in refused.err) == (1, True), refused.err
+    made = command(
+        "token", "create", "root", "--role", "admin", "--data", tmp_path / other, "-o", "json"
+    )
+    asked = Asking(nodes.running[other], made.json()["token"])("POST", "/lists:refresh")
+    assert (asked[0], asked[1]["reason"]) == (409, "Conflict")
+    assert f"ask {leader}" in asked[1]["message"]
 
 
 def active(role: str) -> str:

@@ -14,7 +14,7 @@ from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.errors import Invalid
 from kudurru.domain.leadership import NAME_MAX
-from kudurru.domain.ports import Elector, EventLog
+from kudurru.domain.ports import Elector, EventLog, NamesLeader
 from kudurru.entrypoints.leading import AlwaysLeader
 from tests.electors import HUBS, PATIENCE_S, Hub, contend
 from tests.logs import StillClock
@@ -65,6 +65,25 @@ async def test_who_resigned_is_no_leader_and_may_resign_again(hub: Hub) -> None:
     await elector.resign()
     await elector.resign()
     await elector.lost()
+
+
+@on_every_hub
+async def test_an_elector_that_names_the_leader_does_so_for_all(hub: Hub) -> None:
+    """Others say nothing; none says something wrong."""
+    first, second = hub(), hub()
+    if not (isinstance(first, NamesLeader) and isinstance(second, NamesLeader)):
+        return
+    first.node_name, second.node_name = "ns1", "ns2 – with a name\n of another kind" * 4
+    assert await first.leader() is None
+    await first.campaign()
+    assert [await one.leader() for one in (first, second)] == ["ns1", "ns1"]
+    await first.resign()
+    assert await second.leader() is None
+    await second.campaign()
+    named = await first.leader()
+    assert named is not None
+    assert named.startswith("ns2")
+    await second.resign()
 
 
 @on_every_hub

@@ -52,7 +52,7 @@ KEYS_BY_MARKS = {
     ("node", "restart"): """
         settingsFile store node.name node.dataDir node.secretsKey
         listeners listeners.sockets listeners.internal
-        api.address api.names api.maxBodyBytes ops.address metrics.address
+        api.address api.names api.tls dns.engine api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.kubeconfig kubernetes.context
         kubernetes.clusterID kubernetes.startupTimeout kubernetes.lease.duration
@@ -72,6 +72,7 @@ DEFAULTS = {
     "listeners.internal": "off",
     "tls.cert": "",
     "api.address": "127.0.0.1:8080",
+    "api.tls": False,
     "api.maxBodyBytes": "8 MiB",
     "ops.address": "127.0.0.1:8081",
     "metrics.address": "127.0.0.1:9153",

@@ -24,7 +24,7 @@ from kudurru.adapters.lists.jobs import (
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.domain.dns import names
 from kudurru.domain.errors import Conflict, Invalid, NotFound
-from kudurru.domain.kinds.blocklist import BlockListStatus
+from kudurru.domain.kinds.blocklist import BlockListStatus, SourceStatus
 from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.matcher import Matcher
 from kudurru.domain.objects import Key, key_of
@@ -214,6 +214,38 @@ def test_only_the_leader_writes_what_became_of_fetches(bench: Bench) -> None:
             await until(lambda: len(bench.web.asked) == 2)
             await until(lambda: not bench.keeper._busy and not bench.keeper._due.is_set())
         assert len(bench.written) == 1
+
+    run(test)
+
+
+def test_a_node_that_does_not_lead_fetches_what_the_leader_has_and_it_has_not(
+    bench: Bench,
+) -> None:
+    def told(text: str) -> BlockListStatus:
+        """The status as the leader writes it."""
+        digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        return BlockListStatus(sources=[SourceStatus(source=URL, digest=digest, phase="Fresh")])
+
+    async def test() -> None:
+        bench.web.texts[URL] = "a.example\n"
+        bench.apply("one", URL, refreshInterval="1h")
+        async with bench.running(leads=False):
+            await until(lambda: bench.blocks("a.example"))
+            bench.written.append((ONE, told("a.example\n")))
+            bench.view.on_status()
+            await until(lambda: not bench.keeper._busy and not bench.keeper._due.is_set())
+            assert len(bench.web.asked) == 1  # it has that
+            bench.web.texts[URL] = "b.example\n"
+            bench.written.append((ONE, told("b.example\n")))
+            bench.view.on_status()
+            await until(lambda: bench.blocks("b.example"))
+            assert len(bench.web.asked) == 2
+            # What this node does not get is tried once more for it, and not for ever.
+            bench.written.append((ONE, told("c.example\n")))
+            for _ in range(3):
+                bench.view.on_status()
+                await until(lambda: not bench.keeper._busy and not bench.keeper._due.is_set())
+            assert len(bench.web.asked) == 3
 
     run(test)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kudurru.domain.errors import Busy, Conflict, KudurruError
 from kudurru.entrypoints import messages
 from tests.api import Api, refused, serving
 from tests.entrypoints.rest.shapes import record_set
@@ -119,5 +120,27 @@ def test_there_are_no_more_messages_than_anybody_reads(monkeypatch: pytest.Monke
         assert (await api.ask("POST", "/batch", {"apply": lost})).code == 200
         found = (await api.ask("GET", "/info/messages")).json
         assert (len(found["items"]), found["moreObjects"]) == (3, 2)
+
+    on_api(ask)
+
+
+@pytest.mark.parametrize(
+    ("leads", "code", "reason", "said"),
+    [
+        (Conflict("the leader does this: ask ns2"), 409, "Conflict", "ns2"),
+        (Busy("no node leads now; try again"), 503, "Busy", "no node leads"),
+    ],
+)
+def test_lists_are_refreshed_by_the_leader_and_others_say_who_that_is(
+    leads: KudurruError, code: int, reason: str, said: str
+) -> None:
+    async def ask(api: Api) -> None:
+        done = await api.ask("POST", "/lists:refresh", token="operator")
+        assert (done.code, done.json) == (202, {"lists": []})
+        api.leads = leads
+        status = refused(await api.ask("POST", "/lists:refresh"), code, reason)
+        assert said in status["message"]
+        path = "/blocklists/default/none:refresh"
+        refused(await api.ask("POST", path), 404, "NotFound")  # whoever leads
 
     on_api(ask)

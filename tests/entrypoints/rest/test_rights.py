@@ -37,9 +37,8 @@ BODIES: dict[str, Any] = {
 
 READS = {"info", "objects.read", "history", "explain", "query", "zones.export", "stats"}
 ADMINS = {
-    "settings.write",
-    "tokens", "tokens.create", "keys", "querylog.purge",
-    "audit.export", "audit.redact", "audit.prune",
+    "settings.write", "tokens", "tokens.create", "keys",
+    "audit.export", "audit.redact", "audit.prune", "querylog.purge",
 }  # fmt: skip
 
 
