@@ -26,6 +26,7 @@ from kudurru.entrypoints.health import (
     transfer_samples,
 )
 from kudurru.entrypoints.listeners import (
+    Udp,
     bind_listeners,
     certificate_samples,
     close,
@@ -41,7 +42,6 @@ from kudurru.entrypoints.selfcheck import SelfCheck, probes_of
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
-from kudurru.projections.pipeline.ratelimit import RateLimiter
 from kudurru.projections.pipeline.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class Front:
         self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
-        self.bound = bind_listeners(pairs, options.sockets)
+        udp = Udp(options.engine, options.sockets)
+        self.bound = bind_listeners(pairs, udp.sockets)
         for one in self.bound:
             stack.callback(close, one)
         self._health = health_routes(readiness.why_not, readiness.warnings)
@@ -85,10 +86,10 @@ class Front:
         self.cache_keeper = self._cache_keeper()
         self._transfers = Transfers(parts.node.zones)
         self.pipeline = self._pipeline()
-        self.limiter = RateLimiter(options.ratelimit, SystemClock(), parts.cookies)
+        self.limiter = udp.limiter(options.ratelimit, SystemClock(), parts.cookies)
         self.early = EarlyHandler(self.pipeline)
         self.engines = engines_of(
-            options.listeners, self.bound, self.early, self.limiter, certificates
+            options.listeners, self.bound, self.early, udp, self.limiter, certificates
         )
         id_ = int.from_bytes(SystemEntropy().token(2), "big")
         self.selfcheck = SelfCheck(probes_of(options.listeners, self.bound, id_), LoopTimers())

@@ -67,8 +67,6 @@ def follow_settings(
     live.subscribe(["tls"], certify)
     live.subscribe(["zones.coalesce"], coalesce)
     writer.listeners.append(live.recorded)
-    if parts.node.why_not_writable is None:
-        live.catch_up(parts.node.log)
 
 
 def block_defaults(settings: Settings) -> BlockDefaults:

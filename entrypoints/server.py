@@ -110,7 +110,7 @@ class Server:
                 await self._replay(parts.node, parts.checkpointer)
             if self._stopping.is_set():
                 return
-            follow_settings(self._live, parts, front, self._certificates)
+            self._follow_settings(parts, front)
             parts.writer.follow()
             runner = self._runner(parts, front)
             operate = operations_of(parts, front, self._readiness, runner).handle
@@ -136,6 +136,7 @@ class Server:
             elector.node_name = self._options.node_name
         if cluster is not None:
             elector = cluster.elector(ROLE, elector)
+        has_own_log = cluster is not None and cluster.owns  # and shares objects all the same
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
         front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
@@ -147,12 +148,13 @@ class Server:
         runner.add("stamps", partial(keep_stamped, writer, node, self._options.coalesce_s))
         runner.add("notifies", parts.notifier.run)
         runner.add("notifies: status", parts.notifier.run_reports, leader_only=True)
-        parts.inbound.add_to(runner, leader_only=cluster is None or not cluster.owns)
+        parts.inbound.add_to(runner, leader_only=not has_own_log)
         if cluster is not None:
             front.metrics.add(cluster.samples)
             cluster.add_to(runner)
         if parts.old_rows is not None:
-            runner.add("prune", partial(self._prune, parts.old_rows), leader_only=True)
+            prune = partial(self._prune, parts.old_rows)
+            runner.add("prune", prune, leader_only=not has_own_log)
         checkpointer = parts.checkpointer
         if checkpointer is not None and checkpointer.key is not None:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
@@ -269,11 +271,23 @@ class Server:
         try:
             self._take_up_settings(event_log, self._undamaged())
         except (LogDamaged, *UNREADABLE) as error:
-            warning = f"the settings of the log cannot be read, and are left out: {error}"
-            log.warning("%s", warning)
-            resolved = self._live.resolved
-            warnings = (*resolved.warnings, warning)
-            self._live.resolved = msgspec.structs.replace(resolved, warnings=warnings)
+            self._leave_out(error)
+
+    def _leave_out(self, error: Exception) -> None:
+        warning = f"the settings of the log cannot be read, and are left out: {error}"
+        log.warning("%s", warning)
+        resolved = self._live.resolved
+        warnings = (*resolved.warnings, warning)
+        self._live.resolved = msgspec.structs.replace(resolved, warnings=warnings)
+
+    def _follow_settings(self, parts: Parts, front: Front) -> None:
+        """From here on settings change while the server runs. They do at once where the replay
+        found a damage: those that the log has from after it were taken up before it was known."""
+        follow_settings(self._live, parts, front, self._certificates)
+        try:
+            self._live.catch_up(parts.node.log, self._undamaged())
+        except (LogDamaged, *UNREADABLE) as error:
+            self._leave_out(error)
 
     def _take_up_settings(self, event_log: EventLog, upto: Position | None = None) -> None:
         before = self._live.current.log

@@ -170,7 +170,8 @@ def serve_options(
         internal=str(settings.listeners.internal or ""),
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
-        sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
+        sockets=settings.listeners.sockets,
+        engine=settings.dns.engine,
         coalesce_s=settings.zones.coalesce.total_seconds(),
         ratelimit=settings.ratelimit,
         blocking=settings.blocking,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kudurru.adapters.kubernetes import reviews as reviews_module
 from kudurru.adapters.kubernetes.fakes.network import Response
 from kudurru.adapters.kubernetes.fakes.reviews import Person
-from kudurru.adapters.kubernetes.reviews import KEPT_MAX, KEPT_S, TOKEN_MAX, KubernetesReviews
+from kudurru.adapters.kubernetes.reviews import KEPT_S, TOKEN_MAX, KubernetesReviews
 from kudurru.domain.errors import StorageFailed
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import ClusterUser
@@ -57,7 +58,7 @@ def test_what_somebody_may_do_is_what_the_cluster_says_of_him_and_the_object() -
 
         def may(who: str, groups: Collection[str], wanted: dict[str, Any]) -> bool:
             seen.append((who, groups, wanted))
-            return bool(wanted.get("namespace") == "team")
+            return wanted.get("namespace") == "team" or wanted.get("name") == "by-name"
 
         reviews = KubernetesReviews(world.client())
         world.api.reviews.may = may
@@ -75,10 +76,16 @@ def test_what_somebody_may_do_is_what_the_cluster_says_of_him_and_the_object() -
             "version": "v1alpha1",
             "resource": "dnsrecordsets",
             "verb": "patch",
-            "name": "www",
             "namespace": "team",
         }
         assert "namespace" not in seen[1][2]
+        begun = len(seen)
+        for number in range(100):  # what is allowed for all of them is asked once
+            key = key_of("DNSRecordSet", "team", f"n{number}")
+            assert await reviews.refusal(ALICE, "patch", key) == ""
+        assert len(seen) == begun
+        named = key_of("DNSZone", "", "by-name")
+        assert await reviews.refusal(ALICE, "delete", named) == ""
 
     in_world(case)
 
@@ -102,6 +109,7 @@ def test_an_answer_holds_for_seconds_and_no_longer() -> None:
         # Another person, verb or object is another question.
         again = ClusterUser("alice", "alice-uid", ())
         begun = asked(world, "subjectaccessreviews")
+        world.api.reviews.may = lambda who, groups, wanted: True
         for question in ((again, "patch", SET), (ALICE, "get", SET), (ALICE, "patch", ZONE)):
             await reviews.refusal(*question)
         assert asked(world, "subjectaccessreviews") == begun + 3
@@ -109,12 +117,18 @@ def test_an_answer_holds_for_seconds_and_no_longer() -> None:
     in_world(case)
 
 
-def test_what_is_kept_has_a_limit() -> None:
+def test_what_is_kept_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reviews_module, "KEPT_MAX", 20)
+
     async def case(world: World) -> None:
-        reviews = KubernetesReviews(world.client().without_pace())
-        for number in range(KEPT_MAX + 10):
+        reviews = KubernetesReviews(world.client())
+        for number in range(25):
             await reviews.user(f"t{number}")
-        assert len(reviews._users._answers) == KEPT_MAX
+        assert len(reviews._users._answers) == 20
+        await reviews.user("t24")
+        assert asked(world, "tokenreviews") == 25
+        await reviews.user("t0")  # the oldest went
+        assert asked(world, "tokenreviews") == 26
 
     in_world(case)
 
