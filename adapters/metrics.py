@@ -66,6 +66,9 @@ METRICS: Final = {
         "gauge", "When a file, folder or zone last got a checkpoint"
     ),
     "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
+    "internal_requests_total": Declared(
+        "counter", "Requests of other nodes that were answered", ("route", "code")
+    ),
     "api_denied_total": Declared("counter", "Requests with a token or right that does not do"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),

@@ -16,7 +16,9 @@ from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.settings_changes import SETTINGS_KEY
 
-Role = Literal["viewer", "operator", "admin", "bootstrap"]
+Role = Literal["viewer", "operator", "admin", "bootstrap", "cluster-user"]
+"""The last is of somebody whom a Kubernetes cluster knows: what he may write it says, object by
+object, and what he may read he reads there."""
 
 Right = Literal[
     "info",
@@ -48,6 +50,7 @@ RIGHTS: dict[Role, frozenset[Right]] = {
     "operator": _OPERATOR,
     "admin": _ADMIN,
     "bootstrap": frozenset(("tokens.create",)),
+    "cluster-user": frozenset(("info", "objects.write")),
 }
 
 OVER_OBJECTS: frozenset[Right] = _VIEWER - {"stats"} | {

@@ -224,5 +224,6 @@ class AccessLog:
 
     @staticmethod
     def _who(name: str, address: str) -> Who:
-        actor = f"token:{name}" if name else "nobody"
+        # The name of a token has no colon; one of a cluster's user comes with it.
+        actor = name if ":" in name else f"token:{name}" if name else "nobody"
         return Who(actor=actor, source=f"api {address}".rstrip())

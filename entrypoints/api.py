@@ -24,6 +24,7 @@ from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context, Operations
+from kudurru.entrypoints.rest.people import People
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshots import can_have_snapshots
 from kudurru.entrypoints.tokens import BOOTSTRAP
@@ -84,6 +85,7 @@ class Api:
                 query_log=query_log,
                 data=parts.directory.path if can_have_snapshots(parts.node) else None,
                 settings=lambda: parts.settings.current,
+                people=_people(parts),
                 on_token=self._look.set,
             )
         )
@@ -159,3 +161,8 @@ class Api:
 
 _FIRST = "the first token: admin.token in the data directory, to make others with"
 _OVER = "admin.token has had its time"
+
+
+def _people(parts: Parts) -> People | None:
+    cluster = parts.cluster
+    return People(cluster.beside.reviews, parts.node.clock) if cluster is not None else None

@@ -36,6 +36,7 @@ from kudurru.domain.mirror import MIRRORED
 from kudurru.domain.objects import key_of, ref_of
 from kudurru.domain.ports import Clock, Elector, Entropy, EventSink, Notice, Timers
 from kudurru.domain.settings import KubernetesSettings
+from kudurru.entrypoints.cluster_beside import Beside
 from kudurru.entrypoints.cluster_copy import Copies
 from kudurru.entrypoints.cluster_facts import Facts
 from kudurru.entrypoints.cluster_feed import SHOWN_MAX, Feed
@@ -108,6 +109,11 @@ class Cluster:
         self._check_log()
         self.has_log = self.facts.has_followed
         self._elector: _Leading | None = None
+        self.beside = Beside(
+            node, writer, client, place.namespace,
+            owns=self.owns, timers=timers, entropy=entropy, chance=chance,
+        )  # fmt: skip
+        client = self.beside.client
         self._client = client.with_guard(self._guard)
         timings = _timings(settings)
         how: dict[str, Any] = {"entropy": entropy, "chance": chance, "timings": timings}
@@ -151,6 +157,7 @@ class Cluster:
         runner.add("cluster", self.run)
         runner.add("cluster: events", self._recorder.run)
         runner.add("cluster: statuses", self.statuses.run, leader_only=True)
+        self.beside.add_to(runner)
         if self.owns:
             runner.add("cluster: serials", self._stamp, leader_only=True)
         else:
@@ -163,6 +170,7 @@ class Cluster:
         )
         try:
             await self.facts.bind(await self._identified())
+            self.beside.begin()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tell_synced())
                 if self.owns:
@@ -172,6 +180,8 @@ class Cluster:
                 await self.feed.run()
         finally:
             timer.cancel()
+            if self.feed.synced.is_set():
+                await self.feed.note()
 
     async def close(self) -> None:
         await self._recorder.close()
@@ -213,8 +223,7 @@ class Cluster:
         feed = self.feed
         for plural, why in feed.why_not_read().items():
             yield f"{plural} are not read: {why}"
-        for plural in feed.absent():
-            yield f"{plural} are not installed there: apply schemas/crds"
+        yield from self.beside.warnings()
         yield from feed.restored
         for key, why in list(feed.broken.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} cannot be read: {why}"

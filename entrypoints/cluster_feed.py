@@ -69,11 +69,16 @@ class Found(msgspec.Struct):
     made: bytes  # digest of what people write
     said: bytes  # digest of its status
     content: Content | None
+    as_of: int = 0  # version of the list or the event that it was told by
 
 
 class Gone(msgspec.Struct, frozen=True):
     key: Key
     version: str
+
+    @property
+    def as_of(self) -> int:
+        return _number(self.version)
 
 
 Seen: TypeAlias = Found | Gone
@@ -155,10 +160,6 @@ class Feed:
         """Whether every watch is open."""
         return self.synced.is_set() and all(part.informer.is_synced for part in self._parts)
 
-    def absent(self) -> list[str]:
-        """Kinds whose definition is not installed."""
-        return sorted({part.kind.plural for part in self._parts if part.informer.is_absent})
-
     def reopened(self) -> Mapping[str, int]:
         found: Counter[str] = Counter()
         for part in self._parts:
@@ -195,6 +196,13 @@ class Feed:
     def wrote(self, key: Key, version: str) -> None:
         """The log has this version, so that what came before it is old."""
         self._recorded[key] = max(self._recorded.get(key, 0), _number(version))
+
+    def logged(self, found: Found) -> str:
+        """The version that the log has of this very object, where it says."""
+        stored = self._node.objects.find(found.key) if not self.synced.is_set() else None
+        if stored is None or stored.body.uid != found.uid or stored.body.origin is None:
+            return ""
+        return stored.body.origin.resource_version
 
     # --- hearing ------------------------------------------------------------------------
 
@@ -234,6 +242,8 @@ class Feed:
     def hear_restored(self, kind: str, seen: str, now: str) -> None:
         """The versions of the cluster went back. What was recorded is no measure any more."""
         prefix = f"{kind}/"
+        if self._restorations and self._restorations[-1].kind == kind:
+            return  # of this list it was said
         self._recorded = {k: v for k, v in self._recorded.items() if not k.startswith(prefix)}
         self._versions[kind] = _number(now)
         text = f"{kind} objects of the cluster went back from version {seen} to {now}"
@@ -284,14 +294,14 @@ class Feed:
             await pause(self._timers, RETRY_US)
 
     async def _record_one(self, seen: Seen) -> None:
-        number = _number(seen.version)
-        if number <= self._recorded.get(seen.key, 0):
+        # What the API server answered to a write of ours is newer than what was on its way.
+        if seen.as_of < self._recorded.get(seen.key, 0):
             return
         found = self.order(seen)
         if found is not None:
             command, who = found
             await self._writer.submit(Change(commands=(command,), who=who))
-        self._recorded[seen.key] = number
+        self._recorded[seen.key] = seen.as_of
         if isinstance(seen, Found):
             seen.content = None
 
@@ -382,6 +392,11 @@ class _KindFeed(Handler[Found]):
         return key_of(self.kind.name, namespace, name)
 
     def put(self, key: str, new: Found, old: Found | None) -> None:  # noqa: ARG002  # of the port
+        new.as_of = _number(self.informer.as_of)
+        seen = max(old.version if old is not None else "", self._feed.logged(new), key=_number)
+        if _number(new.version) < _number(seen):
+            # Versions only rise, so that it was set back, and went on from there since.
+            self._feed.hear_restored(self.kind.name, seen, new.version)
         self._feed.hear(new)
 
     def gone(self, key: str, last: Found | None, version: str) -> None:  # noqa: ARG002

@@ -31,9 +31,11 @@ from kudurru.entrypoints.listeners import (
     certificate_samples,
     close,
     engines_of,
+    peer_certificates_of,
     stop_all,
 )
 from kudurru.entrypoints.parts import Parts
+from kudurru.entrypoints.peers import PeersApp
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.resolving import Resolving
 from kudurru.entrypoints.selfcheck import SelfCheck, probes_of
@@ -95,6 +97,9 @@ class Front:
         id_ = int.from_bytes(SystemEntropy().token(2), "big")
         self.selfcheck = SelfCheck(probes_of(options.listeners, self.bound, id_), LoopTimers())
         readiness.add_obstacles(self.selfcheck.problems)
+        self.peers = PeersApp(parts.node, options.node_name, readiness.synced.is_set)
+        self.peer_certificates = self._peer_certificates()
+        self._internal = self._bound(options.internal) if options.internal else None
         self.metrics = self._metrics()
 
     async def start(self) -> str:
@@ -109,10 +114,13 @@ class Front:
             HttpServer(metrics_routes(self.metrics), self._scraped.sockets, names=names),
             *(engine for _, engine in self.engines),
         ]
+        addresses = _shown(self.bound)
+        if self._internal is not None and self.peer_certificates is not None:
+            servers.append(self.peers.server(self._internal, self.peer_certificates))
+            addresses["internal"] = self._internal.address
         self._stack.push_async_callback(stop_all, servers)
         for server in servers:
             await server.start()
-        addresses = _shown(self.bound)
         for name, one in (("http", self._web), ("ops", self._ops), ("metrics", self._scraped)):
             addresses[name] = one.address
         return "ready " + " ".join(f"{name}={address}" for name, address in addresses.items())
@@ -134,6 +142,16 @@ class Front:
         bound = bind_all([Listener("tcp", address)])[0]
         self._stack.callback(close, bound)
         return bound
+
+    def _peer_certificates(self) -> "Certificates | None":
+        """Raises Invalid when a listener for other nodes is wanted, and has none."""
+        if not self._options.internal:
+            return None
+        found = peer_certificates_of(self._options.tls.internal, SystemClock())
+        self._readiness.add_warnings(
+            lambda: [f"Certificate for other nodes: {found.problem}"] if found.problem else []
+        )
+        return found
 
     def _resolving(self) -> Resolving:
         options, node = self._options, self._parts.node
@@ -187,6 +205,7 @@ class Front:
         metrics.add(lambda: transfer_samples(self._transfers))
         metrics.add(parts.inbound.samples)
         metrics.add(self.api.samples)
+        metrics.add(self.peers.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
         metrics.add(lambda: settings_samples(parts.settings))
         certificates = self.certificates

@@ -20,7 +20,13 @@ from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, Reply
-from kudurru.domain.settings import ENCRYPTED, AclSettings, RatelimitSettings, TlsSettings
+from kudurru.domain.settings import (
+    ENCRYPTED,
+    AclSettings,
+    InternalTlsSettings,
+    RatelimitSettings,
+    TlsSettings,
+)
 from kudurru.domain.settings import Listener as Configured
 from kudurru.entrypoints.early import EarlyHandler
 from kudurru.projections.pipeline.pipeline import Pipeline
@@ -150,6 +156,14 @@ def certificates_of(
     from kudurru.adapters.certificates import Certificates
 
     return Certificates(tls.cert, tls.key, clock)
+
+
+def peer_certificates_of(tls: InternalTlsSettings, clock: Clock) -> "Certificates":
+    """That of the listener for other nodes, which have to have one of the same CA. Raises Invalid
+    when it cannot be served."""
+    from kudurru.adapters.certificates import Certificates
+
+    return Certificates(tls.cert, tls.key, clock, tls.ca)
 
 
 async def keep_fresh(certificates: "Certificates") -> NoReturn:

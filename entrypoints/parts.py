@@ -89,6 +89,8 @@ def open_parts(
     lists = _lists(options, directory, node, writer)
     secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
     keyring = keyring_of(directory, node, options.secrets_key, allow_old=options.tsig.allow_old)
+    if cluster is not None:
+        cluster.beside.use(lists, keyring)
     signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
     times = RefreshTimes(directory.refresh_times)
     hub = Hub(node)

@@ -34,6 +34,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_names: tuple[str, ...] = ()
     api_body_bytes: int = 8 << 20
     token_lifetime: timedelta = timedelta(days=365)  # the longest
+    internal: str = ""  # for other nodes; empty: none
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
     sockets: int = 1  # 0: as many as the engine makes use of

@@ -31,7 +31,7 @@ from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.notation import Network, duration_text, time_text
 from kudurru.domain.object_store import DEFAULT_MANAGER
 from kudurru.domain.objects import Key, key_of, ref_of
-from kudurru.domain.ports import Entropy
+from kudurru.domain.ports import ClusterUser, Entropy
 from kudurru.domain.secrets import SALT_SIZE, digest_of, matches
 from kudurru.entrypoints.keyring import check_kept_here
 from kudurru.entrypoints.wiring import Change, Node
@@ -89,10 +89,12 @@ class Principal(msgspec.Struct, frozen=True):
     rights: Rights
     applied: int
     """Seq of the event that made the token: another one of its name is somebody else."""
+    user: ClusterUser | None = None
+    """Who it is in the cluster, for somebody without a token of ours."""
 
     @property
     def actor(self) -> str:
-        return f"token:{self.name}"
+        return f"kubernetes-user:{self.user.name}" if self.user else f"token:{self.name}"
 
 
 class NotLetIn(Exception):

@@ -62,9 +62,9 @@ class Kube:
     async def delete(self, document: dict[str, Any]) -> None:
         await self.people.request("DELETE", path_of(document))
 
-    def free_lease(self) -> None:
+    def free_lease(self, name: str = "kudurru-controller") -> None:
         """So that the first leader need not wait until it is sure that there was none."""
-        self.api.seed("leases", "default", "kudurru-controller")
+        self.api.seed("leases", "default", name)
 
     async def close(self) -> None:
         await self.people.transport.close()
@@ -130,7 +130,9 @@ class Member:
                 await self.client.transport.close()
 
     def events(self, *types: str) -> list[Recorded]:
-        return [event for event in self.log.read() if not types or event.type in types]
+        """Those that are in the views."""
+        seen = self.log.read(0, self.node.position)
+        return [event for event in seen if not types or event.type in types]
 
     def actors(self, *types: str) -> list[str]:
         return [who_of(event).actor for event in self.events(*types)]

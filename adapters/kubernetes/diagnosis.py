@@ -47,6 +47,7 @@ class Diagnosis:
         self._missing: dict[Right, str] = {}
         self._refused_s: dict[Right, float] = {}
         """When a request last was refused for the lack of it."""
+        self._is_asked = False
         self._definitions: list[str] = []
         self._unreadable: dict[str, str] = {}
         self._beyond = 0
@@ -129,12 +130,14 @@ class Diagnosis:
     async def look(self) -> None:
         """Ask what is missing. What cannot be asked is as it was."""
         self._doubt.clear()
+        self._is_asked = False
         try:
             found = await missing_rights(self._client, self._namespace, self._features)
             definitions = await lacking(self._client)
         except (KudurruError, OSError) as error:
             log.info("what is missing in Kubernetes could not be asked: %s", error)
             return
+        self._is_asked = True
         if found is not None:
             self._compare(dict(found))
         texts = [f"{one.reason}: {one.message}" for one in definitions]
@@ -157,7 +160,8 @@ class Diagnosis:
         self._refused_s.pop(right, None)
 
     async def _until_next(self) -> None:
-        wait_s = AGAIN_S if self._missing or self._definitions else None
+        is_over = self._is_asked and not self._missing and not self._definitions
+        wait_s = None if is_over else AGAIN_S
         try:
             async with asyncio.timeout(wait_s):
                 await self._doubt.wait()

@@ -147,6 +147,9 @@ class Informer(Generic[T]):
         self.copy: dict[str, T] = {}
         self.versions: dict[str, str] = {}
         """By key, of every object that is there, those that cannot be read too."""
+        self.as_of = ""
+        """Version of the list or the event that is being told. An object of a list may have one
+        that is lower than it had before, when the server was set back."""
         self.is_synced = False
         self.is_absent = False
         """The collection's definition is not installed."""
@@ -272,6 +275,7 @@ class Informer(Generic[T]):
 
     def _replace(self, found: dict[str, msgspec.Raw], known: dict[str, str], version: str) -> None:
         """The collection is this. What has the version that is known is as it was."""
+        self.as_of = version
         for key in [key for key in self.versions if key not in found]:
             self._drop(key, version)
         for key, raw in found.items():
@@ -327,6 +331,7 @@ class Informer(Generic[T]):
         key = meta.key
         if number <= max(_number(self.versions.get(key, "")), self._gone.get(key, 0)):
             return  # told before
+        self.as_of = meta.resource_version
         if event.type == "DELETED":
             self._gone[key] = number
             while len(self._gone) > TOMBSTONES_MAX:

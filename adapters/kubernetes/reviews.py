@@ -8,6 +8,7 @@ some seconds, of tokens by a digest; a right that is taken away lasts so long at
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +19,7 @@ from kudurru.adapters.kubernetes.client import Client
 from kudurru.domain.errors import KudurruError, StorageFailed
 from kudurru.domain.kinds.meta import GROUP, VERSION
 from kudurru.domain.kinds.registry import KINDS
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import ClusterUser
 
 AUDIENCE = "kudurru"
@@ -80,9 +81,18 @@ class KubernetesReviews:
         return await self._users.get(digest, lambda: self._asked_user(token))
 
     async def refusal(self, user: ClusterUser, verb: str, key: Key) -> str:
+        """Of all objects of the kind first, in their namespace: most roles know no names, and so a
+        thousand objects are one request."""
         who = sha256(msgspec.json.encode(user)).digest()
-        asked = (who, verb, key)
-        return await self._refusals.get(asked, lambda: self._asked_refusal(user, verb, key))
+        ref = ref_of(key)
+        every = key_of(ref.kind, ref.namespace, "")
+        why = ""
+        for one in (every, key):
+            asked = (who, verb, one)
+            why = await self._refusals.get(asked, partial(self._asked_refusal, user, verb, one))
+            if not why:
+                break
+        return why
 
     async def _asked_user(self, token: str) -> ClusterUser | None:
         spec = {"token": token, "audiences": [AUDIENCE]}
@@ -103,8 +113,9 @@ class KubernetesReviews:
             "version": VERSION,
             "resource": kind.plural,
             "verb": verb,
-            "name": ref.name,
         }
+        if ref.name:
+            wanted["name"] = ref.name
         if kind.namespaced:
             wanted["namespace"] = ref.namespace
         spec = {

@@ -167,6 +167,7 @@ def serve_options(
         api_names=settings.api.names,
         api_body_bytes=settings.api.max_body_bytes,
         token_lifetime=settings.auth.tokens.max_lifetime,
+        internal=str(settings.listeners.internal or ""),
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
         sockets=settings.listeners.sockets,

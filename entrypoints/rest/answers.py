@@ -30,6 +30,7 @@ from kudurru.entrypoints.filtering import (
 from kudurru.entrypoints.list_service import ListRow
 from kudurru.entrypoints.rest.calls import Call, Param
 from kudurru.entrypoints.rest.naming import AT, check_names
+from kudurru.entrypoints.rest.people import review
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Status, encoded, success
 from kudurru.entrypoints.service import LOOPBACK
@@ -259,6 +260,7 @@ async def _refresh(call: Call, keys: list[str]) -> Response:
 async def refresh_zone(call: Call) -> Response:
     rights, name = call.principal.rights, call.names["name"]
     key = key_of("DNSZone", "", name)
+    await review(call, changed=[key])
     stored = call.context.node.objects.find(key)
     if stored is None or rights.why_not_write(key, stored.scope, stored.scope):
         raise NotFound(f"there is no zone {name!r} that this token may refresh")

@@ -29,6 +29,7 @@ from kudurru.entrypoints.rest.calls import (
     unquoted,
 )
 from kudurru.entrypoints.rest.context import Context
+from kudurru.entrypoints.rest.people import check_stranger, is_of_cluster
 from kudurru.entrypoints.rest.routes import PREFIX, Route, Router
 from kudurru.entrypoints.rest.status import (
     BadRequest,
@@ -56,7 +57,7 @@ def all_routes() -> list[Route]:
 class _Admitted(msgspec.Struct):
     """What the head of a request told."""
 
-    principal: Principal
+    principal: Principal | None  # None: of the cluster, which is asked before the answer
     route: Route
     names: dict[str, str]
     params: dict[str, Any]
@@ -117,7 +118,7 @@ class RestApp:
         context = self._opened()
         principal = self._let_in(request, context)
         route, names = self._router.find(request.method, request.path)
-        if not principal.rights.may(route.right):
+        if principal is not None and not principal.rights.may(route.right):
             self._deny(context, principal, request, route)
         params = read_query(request.query, route.params)
         if route.body is None:
@@ -133,8 +134,13 @@ class RestApp:
             raise Busy("NotSynced: the log is being replayed; only health is served")
         return self._context
 
-    def _let_in(self, request: Request, context: Context) -> Principal:
+    def _let_in(self, request: Request, context: Context) -> Principal | None:
         text = _token_of(request)
+        if context.people is not None and is_of_cluster(text):
+            found = context.people.known(text)
+            if found is None:
+                check_stranger(request)
+            return found
         try:
             principal = context.tokens.find(text, request.peer)
         except NotLetIn as error:
@@ -167,29 +173,48 @@ class RestApp:
             return self._page(request.path)
         admitted: _Admitted = request.context
         context = self._opened()
-        self._check_still_counts(request, admitted, context)
-        name = admitted.principal.name
+        principal = await self._principal(request, admitted, context)
+        name = principal.name
         if self._in_flight[name] >= IN_FLIGHT_MAX:
             raise TooMany(f"{IN_FLIGHT_MAX} requests of this token are under way; try again")
         self._in_flight[name] += 1
         try:
-            return await self._carried_out(request, admitted, context)
+            return await self._carried_out(request, admitted, principal, context)
         finally:
             self._in_flight[name] -= 1
             if not self._in_flight[name]:
                 del self._in_flight[name]
 
-    def _check_still_counts(self, request: Request, admitted: _Admitted, context: Context) -> None:
+    async def _principal(
+        self, request: Request, admitted: _Admitted, context: Context
+    ) -> Principal:
         """Between a head and its body, or the answers before it, a token may have been revoked.
-        Raises: Unauthorized."""
-        if not context.tokens.still_counts(admitted.principal):
-            context.access.denied(admitted.principal.name, request.peer, "over")
+        Raises: Unauthorized, Forbidden; StorageFailed when the cluster cannot be asked."""
+        principal = admitted.principal
+        if principal is None or principal.user is not None:
+            return await self._of_cluster(request, admitted.route, context)
+        if not context.tokens.still_counts(principal):
+            context.access.denied(principal.name, request.peer, "over")
             raise Unauthorized("the token was revoked or expired while this request came in")
+        return principal
 
-    async def _carried_out(self, request: Request, admitted: _Admitted, context: Context) -> Answer:
+    async def _of_cluster(self, request: Request, route: Route, context: Context) -> Principal:
+        assert context.people is not None
+        try:
+            found = await context.people.find(_token_of(request))
+        except NotLetIn as error:
+            context.access.denied("", request.peer, error.why)
+            raise Unauthorized(str(error)) from None
+        if not found.rights.may(route.right):
+            self._deny(context, found, request, route)
+        return found
+
+    async def _carried_out(
+        self, request: Request, admitted: _Admitted, principal: Principal, context: Context
+    ) -> Answer:
         call = Call(
             context=context,
-            principal=admitted.principal,
+            principal=principal,
             request=request,
             names=admitted.names,
             params=admitted.params,

@@ -12,6 +12,7 @@ from kudurru.domain.events import Who
 from kudurru.domain.ports import Entropy
 from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
+from kudurru.entrypoints.rest.people import People
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import Tokens
 from kudurru.entrypoints.wiring import Node
@@ -49,6 +50,8 @@ class Context(msgspec.Struct, kw_only=True):
     """Of the past: one process that is as large as the server."""
     watches: Counter[str] = msgspec.field(default_factory=Counter)
     """Open ones, by the name of the token."""
+    people: People | None = None
+    """Those whom a cluster knows; None where there is no cluster."""
     on_token: Callable[[], None] = lambda: None
     """Called when a token was made or revoked."""
 

@@ -33,6 +33,7 @@ from kudurru.domain.object_store import (
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.entrypoints.rest.calls import MERGE_PATCH, OBJECTS_VALUES_MAX, Answer, Call
 from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see
+from kudurru.entrypoints.rest.people import review
 from kudurru.entrypoints.rest.reach import check_reach
 from kudurru.entrypoints.rest.status import (
     BadRequest,
@@ -93,6 +94,7 @@ async def put(kind: Kind, call: Call) -> Answer:
         return _manifest(_named(document, kind, key), str(ref_of(key)))
 
     manifest = await call.reading(read)
+    await review(call, applied=[key])
     return await _apply(call, manifest, _manager(call), _precondition(call, key))
 
 
@@ -126,6 +128,7 @@ async def patch(kind: Kind, call: Call) -> Answer:
     if not isinstance(change, dict):
         raise Invalid(str(ref_of(key)), [Cause("", "a merge patch is an object (RFC 7396)")])
     expected = _precondition(call, key)
+    await review(call, changed=[key])
     for left in reversed(range(PATCH_TRIES)):
         stored = call.context.node.objects.find(key)
         if stored is None or not may_see(call, stored):
@@ -170,6 +173,7 @@ def _is_peoples(change: dict[str, Any]) -> bool:
 async def delete(kind: Kind, call: Call) -> Status:
     key = key_in(kind, call)
     expected = _precondition(call, key)
+    await review(call, deleted=[key])
     command = _delete_command(call, key, _manager(call), expected, force=call.has("force"))
     result = await _submit(call, [command])
     return success(f"{ref_of(key)} deleted", position=result.seq)
@@ -190,6 +194,8 @@ def _delete_command(
 async def batch(call: Call) -> BatchReply:
     wanted, manifests = await call.reading(partial(_read_batch, call))
     _check_serials(call, wanted, manifests)
+    deleted = [_deleted_key(one, f"delete[{i}]") for i, one in enumerate(wanted.delete)]
+    await review(call, applied=[one.key for one in manifests], deleted=deleted)
     # Zones first: record sets are held against them, wherever they stand in the batch.
     order = sorted(range(len(manifests)), key=lambda i: manifests[i].kind is not DNS_ZONE)
     commands: list[Command] = [
@@ -203,9 +209,9 @@ async def batch(call: Call) -> BatchReply:
         )
         for i in order
     ]
-    for i, one in enumerate(wanted.delete):
-        key = _deleted_key(one, f"delete[{i}]")
-        commands.append(_delete_command(call, key, wanted.manager, None, force=wanted.force))
+    commands += [
+        _delete_command(call, key, wanted.manager, None, force=wanted.force) for key in deleted
+    ]
     if not commands:
         return BatchReply(outcomes=[], position=0)
     change = Change(
@@ -237,7 +243,7 @@ def _check_serials(call: Call, wanted: Batch, manifests: Sequence[Manifest]) -> 
     Invalid."""
     if not wanted.imported_serials:
         return
-    if call.principal.rights.is_limited:
+    if call.principal.rights.is_limited or call.principal.user is not None:
         raise Forbidden("importedSerials: a token with limits gives no serials")
     applied = {manifest.key for manifest in manifests}
     causes = [

@@ -157,7 +157,7 @@ def test_the_next_start_writes_nothing_and_revokes_what_is_gone_meanwhile(tmp_pa
         await bench.put(a_secret("stays", "TSIGKey", secret=KEY))
         await bench.put(a_secret("goes", "TSIGKey", secret=KEY))
         async with bench.running():
-            await until(lambda: bench.secret_of("goes") == OCTETS)
+            await until(lambda: bench.secret_of("goes") == bench.secret_of("stays") == OCTETS)
         await bench.delete("goes")
         head = bench.log.head().seq
         async with Bench(bench.kube, tmp_path, bench.log).running() as again:

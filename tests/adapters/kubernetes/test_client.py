@@ -1,9 +1,12 @@
 """Requests to an API server, over connections in memory and on the clock of the test."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import httpcore
 import msgspec
 import pytest
 
@@ -431,3 +434,66 @@ users:
         kubeconfig(path, context="none")
     with pytest.raises(Invalid, match="kubeconfig"):
         kubeconfig(tmp_path / "absent")
+
+
+def test_another_address_of_the_api_server_may_be_given_and_proofs_stay_the_same(
+    mount: Path,
+) -> None:
+    access = in_cluster(server="https://127.0.0.1:6443/", mount=mount, environment={})
+    assert access.server.rstrip("/") == "https://127.0.0.1:6443"
+    assert access.tls is not None
+    assert access.tls.cert_store_stats()["x509"] == 1
+    assert asyncio.run(_header(access.credentials)) == "Bearer first"
+
+
+def test_without_credentials_no_header_is_sent() -> None:
+    seen: list[str | None] = []
+
+    def handler(request: Request) -> Response:
+        seen.append(request.headers.get("authorization"))
+        return FINE
+
+    async def case(client: Client, server: MemoryServer, clock: ManualClock) -> None:
+        await client.get("/a", dict)
+        other = client_of(server, clock, token="abc")
+        await other.get("/a", dict)
+        await other.transport.close()
+        assert seen == [None, "Bearer abc"]
+
+    run(handler, case)
+
+
+class Optioned(Link):
+    """Keeps what is asked of its sockets."""
+
+    options: tuple[object, ...] = ()
+
+    async def connect_tcp(self, *args: Any, **named: Any) -> httpcore.AsyncNetworkStream:
+        self.options = tuple(named.get("socket_options") or ())
+        return await super().connect_tcp(*args, **named)
+
+
+def test_a_connection_is_waited_for_five_seconds() -> None:
+    async def case(client: Client, server: MemoryServer, clock: ManualClock) -> None:
+        link = Link(server)
+        other = client_of(link, clock)
+        link.cut()
+        begun = seconds(clock)
+        with pytest.raises(Unanswered):
+            await other.get("/a", dict)
+        assert seconds(clock) - begun == pytest.approx(5, abs=0.01)
+        await other.transport.close()
+
+    run(lambda request: FINE, case)
+
+
+def test_a_machine_that_dies_is_noticed_since_connections_are_kept_alive() -> None:
+    async def case(client: Client, server: MemoryServer, clock: ManualClock) -> None:
+        link = Optioned(server)
+        other = client_of(link, clock)
+        await other.get("/a", dict)
+        await other.transport.close()
+        assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in link.options
+        assert (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10) in link.options
+
+    run(lambda request: FINE, case)

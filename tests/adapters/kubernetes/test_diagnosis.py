@@ -233,6 +233,21 @@ def test_what_cannot_be_asked_is_no_fault() -> None:
     in_world(case)
 
 
+def test_what_could_not_be_asked_is_asked_again() -> None:
+    async def case(world: World) -> None:
+        diagnosis, _ = diagnosed(world)
+        world.api.forbidden.add(("list", "dnszones"))
+        world.server.down()
+        async with running(diagnosis.run()):
+            await asyncio.sleep(1)
+            assert diagnosis.warnings() == []
+            world.server.up()
+            await asyncio.sleep(AGAIN_S)
+            assert len(diagnosis.warnings()) == 1
+
+    in_world(case)
+
+
 def test_objects_that_cannot_be_read_are_named_until_they_can_and_many_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -1,6 +1,7 @@
 """At most one leads, whatever happens to the network, the server, the Lease and the clocks."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
@@ -66,7 +67,14 @@ class Arena:
 
 class Node:
     def __init__(
-        self, world: World, arena: Arena, pod: str, seed: int = 0, timings: Timings | None = None
+        self,
+        world: World,
+        arena: Arena,
+        pod: str,
+        seed: int = 0,
+        timings: Timings | None = None,
+        *,
+        leads: bool = True,
     ) -> None:
         self.pod = pod
         self.link = Link(world.server)
@@ -82,7 +90,8 @@ class Node:
             timings=timings,
         )
         runner = Runner(world.clock, LoopTimers(), self.elector)
-        runner.add("work", lambda: arena.work(pod), leader_only=True)
+        if leads:
+            runner.add("work", lambda: arena.work(pod), leader_only=True)
         self._stopping = asyncio.Event()
         self._task = asyncio.ensure_future(runner.run(self._stopping.wait))
 
@@ -495,6 +504,63 @@ def test_what_names_no_lease_is_refused(
             )
 
     in_world(case)
+
+
+def test_the_log_says_who_holds_it_and_who_waits_for_whom(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene(world: World, arena: Arena, node: Callable[..., Node]) -> None:
+        a = node("a")
+        await arena.until("a")
+        b = node("b")
+        await asyncio.sleep(5)
+        assert b.elector.leader == a.elector.identity
+        await a.stop()
+        await arena.until("b")
+        told = [record.getMessage() for record in caplog.records]
+        assert any(one.startswith("a_") and "holds" in one and "term" in one for one in told), told
+        assert any(one.startswith("b_") and a.elector.identity in one for one in told), told
+        assert any("was given back" in one for one in told), told
+
+    with caplog.at_level(logging.INFO):
+        play(scene)
+
+
+def test_who_leads_nothing_writes_no_lease() -> None:
+    async def case(world: World) -> None:
+        arena = Arena(world)
+        a = Node(world, arena, "a", leads=False)
+        await asyncio.sleep(60)
+        await a.stop()
+        assert world.api.objects("leases") == {}
+        assert arena.history == []
+
+    in_world(case)
+
+
+def test_the_api_server_was_heard_of_some_seconds_ago_at_most_and_in_a_partition_not_at_all() -> (
+    None
+):
+    async def scene(world: World, arena: Arena, node: Callable[..., Node]) -> None:
+        a = node("a")
+        await arena.until("a")
+        transport = a.elector._client.transport
+        oldest = 0
+        for _ in range(60):
+            await asyncio.sleep(1)
+            oldest = max(oldest, world.clock.now_us() - transport.last_contact_us)
+        assert oldest <= 3_000_000
+        a.link.cut()
+        contact = transport.last_contact_us
+        await asyncio.sleep(3)
+        assert transport.last_contact_us == contact
+        a.link.mend()
+        healed = world.clock.now_us()
+        while transport.last_contact_us == contact:
+            await asyncio.sleep(0.1)
+        assert transport.last_contact_us - healed <= 5_500_000  # one that was lost, and a wait
+
+    play(scene)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -358,6 +358,89 @@ def test_a_handler_that_fails_ends_the_informer() -> None:
     in_world(case)
 
 
+def test_a_selector_is_the_servers_to_apply_and_another_objects_labels_may_change_into_it() -> None:
+    async def case(world: World) -> None:
+        await world.write("a", "1", labels={"wanted": "yes"})
+        await world.write("b", "1")
+        found = informer(world, source=Source(MAPS, label_selector="wanted=yes"))
+        async with running(found.run()):
+            await found.synced()
+            assert found.copy == {"default/a": "1"}
+            await world.write("c", "1", labels={"wanted": "yes"})
+            await found.changed(lambda: "default/c" in found.copy)
+        assert sorted(found.copy) == ["default/a", "default/c"]
+
+    in_world(case)
+
+
+def test_no_list_may_come_from_a_cache_that_is_older_than_our_own_write() -> None:
+    async def case(world: World) -> None:
+        found = informer(world)
+        async with running(found.run()):
+            await found.synced()
+            world.api.compact()
+            world.api.end_watches()
+            await asyncio.sleep(5)
+        targets = [target for _, target in world.server.requests]
+        lists = [target for target in targets if "limit=" in target]
+        assert lists
+        assert not any("resourceVersion" in target for target in lists)
+
+    in_world(case)
+
+
+def test_that_the_first_read_is_done_is_said_once_and_after_each_object_of_it() -> None:
+    class Order(Seen):
+        def read(self, version: str) -> None:
+            self.told.append("read")
+
+    async def case(world: World) -> None:
+        seen = Order()
+        await world.write("a", "1")
+        found = informer(world, seen)
+        async with running(found.run()):
+            await found.synced()
+            world.server.down()
+            world.api.compact()
+            world.server.up()
+            await world.write("a", "2")
+            await found.changed(is_current(world, found))
+        assert seen.told[:2] == ["default/a: None -> 1", "read"]
+        assert seen.told.count("read") == 1
+
+    in_world(case)
+
+
+def test_who_has_ended_tells_nothing_any_more() -> None:
+    async def case(world: World) -> None:
+        seen = Seen()
+        found = informer(world, seen)
+        async with running(found.run()):
+            await found.synced()
+        told = list(seen.told)
+        await world.write("a", "1")
+        await asyncio.sleep(60)
+        assert seen.told == told
+
+    in_world(case)
+
+
+def test_an_object_of_the_cluster_has_its_name_as_key() -> None:
+    async def case(world: World) -> None:
+        found: Informer[str] = Informer(
+            world.client(),
+            Source("/api/v1/namespaces"),
+            lambda one: str(one["metadata"]["name"]),
+            Handler(),
+            chance=random.Random(1),
+        )
+        async with running(found.run()):
+            await found.synced()
+        assert sorted(found.copy) == ["default", "kube-system"]
+
+    in_world(case)
+
+
 def test_the_slim_form_has_no_managed_fields() -> None:
     assert slim({"metadata": {"name": "a", "managedFields": [1]}, "spec": {}}) == {
         "metadata": {"name": "a"},

@@ -57,7 +57,7 @@ def test_what_somebody_may_do_is_what_the_cluster_says_of_him_and_the_object() -
 
         def may(who: str, groups: Collection[str], wanted: dict[str, Any]) -> bool:
             seen.append((who, groups, wanted))
-            return bool(wanted.get("namespace") == "team")
+            return wanted.get("namespace") == "team" or wanted.get("name") == "by-name"
 
         reviews = KubernetesReviews(world.client())
         world.api.reviews.may = may
@@ -75,10 +75,16 @@ def test_what_somebody_may_do_is_what_the_cluster_says_of_him_and_the_object() -
             "version": "v1alpha1",
             "resource": "dnsrecordsets",
             "verb": "patch",
-            "name": "www",
             "namespace": "team",
         }
         assert "namespace" not in seen[1][2]
+        begun = len(seen)
+        for number in range(100):  # what is allowed for all of them is asked once
+            key = key_of("DNSRecordSet", "team", f"n{number}")
+            assert await reviews.refusal(ALICE, "patch", key) == ""
+        assert len(seen) == begun
+        named = key_of("DNSZone", "", "by-name")
+        assert await reviews.refusal(ALICE, "delete", named) == ""
 
     in_world(case)
 
@@ -102,6 +108,7 @@ def test_an_answer_holds_for_seconds_and_no_longer() -> None:
         # Another person, verb or object is another question.
         again = ClusterUser("alice", "alice-uid", ())
         begun = asked(world, "subjectaccessreviews")
+        world.api.reviews.may = lambda who, groups, wanted: True
         for question in ((again, "patch", SET), (ALICE, "get", SET), (ALICE, "patch", ZONE)):
             await reviews.refusal(*question)
         assert asked(world, "subjectaccessreviews") == begun + 3

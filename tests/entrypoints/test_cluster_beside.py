@@ -1,0 +1,42 @@
+"""A node whose cluster forbids something, or lacks a definition, says so as long as that lasts."""
+
+import pytest
+
+from tests.clusters import Kube, Member, in_cluster, until
+
+
+def test_a_verb_that_is_missing_is_a_warning_of_the_node() -> None:
+    async def case(kube: Kube) -> None:
+        kube.api.forbidden |= {("watch", "policies"), ("create", "events")}
+        member = Member(kube)
+        async with member.running(synced=False):
+            warnings = await until(
+                lambda: (
+                    [w for w in member.cluster.warnings() if "lacks the verb" in w][1:]
+                    and member.cluster.warnings()
+                )
+            )
+            told = "\n".join(warnings)
+            assert "Cluster: Forbidden: the feature events lacks the verb create on events" in told
+            assert "the feature objects lacks the verb watch on policies.kudurru.io" in told
+            assert "bind schemas/rbac/objects.yaml, or leave the feature out" in told
+
+    in_cluster(case)
+
+
+@pytest.mark.parametrize("owner", ["cluster", "log"])
+def test_what_is_not_installed_is_a_warning_and_what_is_in_order_none(owner: str) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        kube.api.absent.add("blocklists")
+        member = Member(kube, owner=owner)
+        async with member.running():
+            found = await until(lambda: [w for w in member.cluster.warnings() if "lists" in w])
+            told = (
+                "Cluster: NotInstalled: blocklists.kudurru.io is not installed: "
+                "`kubectl apply -f schemas/crds/` of this release brings it"
+            )
+            assert found == [told]
+            assert member.cluster.warnings() == found
+
+    in_cluster(case)
