@@ -71,14 +71,17 @@ class CertificateStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class Certificates:
     """The certificate that new connections get. `check` looks whether there is a newer one."""
 
-    def __init__(self, cert_file: str, key_file: str, clock: Clock) -> None:
-        """Raises Invalid with every fault: a server does not start with a broken pair."""
-        self._files = (cert_file, key_file)
+    def __init__(self, cert_file: str, key_file: str, clock: Clock, ca_file: str = "") -> None:
+        """With a `ca_file` clients have to have a certificate of it. Raises Invalid with every
+        fault: a server does not start with a broken pair."""
+        self._files = (cert_file, key_file, ca_file)
         self._clock = clock
         self._stamp = self._look()
         self.current = read_certificate(cert_file, key_file)
         # By protocols. The first is for nobody: it shows faults that only OpenSSL sees.
-        self._contexts: dict[tuple[str, ...], ssl.SSLContext] = {(): _context_of(self.current, ())}
+        self._contexts: dict[tuple[str, ...], ssl.SSLContext] = {
+            (): self._context_of(self.current, ())
+        }
         self._refused = ""  # why the files are not what is served
         self.problem = ""
         """`_refused`, or why clients refuse what is served; "" when all is well."""
@@ -87,13 +90,13 @@ class Certificates:
 
     def context(self, *alpn: str) -> Callable[[], ssl.SSLContext]:
         """What gives the context for a new connection that speaks one of these protocols."""
-        self._contexts[alpn] = _context_of(self.current, alpn)
+        self._contexts[alpn] = self._context_of(self.current, alpn)
         return lambda: self._contexts[alpn]
 
-    def use(self, cert_file: str, key_file: str) -> None:
+    def use(self, cert_file: str, key_file: str, ca_file: str = "") -> None:
         """Serve the pair in other files, if it can be; else the one before stays."""
-        if (cert_file, key_file) != self._files:
-            self._files = (cert_file, key_file)
+        if (cert_file, key_file, ca_file) != self._files:
+            self._files = (cert_file, key_file, ca_file)
             self._stamp = ()
             self.check()
 
@@ -107,8 +110,8 @@ class Certificates:
 
     def _take_over(self) -> bool:
         try:
-            found = read_certificate(*self._files)
-            contexts = {alpn: _context_of(found, alpn) for alpn in self._contexts}
+            found = read_certificate(*self._files[:2])
+            contexts = {alpn: self._context_of(found, alpn) for alpn in self._contexts}
         except Invalid as fault:
             return self._refuse("; ".join(str(cause) for cause in fault.causes))
         if untimely := found.untimely(self._now_s()):
@@ -141,7 +144,19 @@ class Certificates:
         return self._clock.now_us() // 1_000_000
 
     def _look(self) -> _Stamp:
-        return tuple(_stamp_of(path) for path in self._files)
+        return tuple(_stamp_of(path) for path in self._files if path)
+
+    def _context_of(self, certificate: Certificate, alpn: Sequence[str]) -> ssl.SSLContext:
+        """Raises Invalid where OpenSSL refuses the files."""
+        context = _context_of(certificate, alpn)
+        if ca_file := self._files[2]:
+            try:
+                context.load_verify_locations(cafile=ca_file)
+            except (ssl.SSLError, OSError) as fault:
+                why = f"{ca_file} holds no certificate in PEM: {fault.args[-1]}"
+                raise Invalid("certificate", [Cause("tls.internal.ca", why)]) from None
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
 
 def read_certificate(cert_file: str, key_file: str) -> Certificate:

@@ -66,6 +66,9 @@ METRICS: Final = {
         "gauge", "When a file, folder or zone last got a checkpoint"
     ),
     "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
+    "internal_requests_total": Declared(
+        "counter", "Requests of other nodes that were answered", ("route", "code")
+    ),
     "api_denied_total": Declared("counter", "Requests with a token or right that does not do"),
     "changes_total": Declared("counter", "Changes asked for, refused ones included"),
     "change_groups_total": Declared("counter", "Groups of changes that were one transaction"),
@@ -276,8 +279,8 @@ def engine_samples(
     for (rtype, _), hits in seen.memo_hits.items():
         types[type_label(rtype)] += hits
     types["none"] = max(0, seen.received - types.total())
-    malformed, full = seen.dropped_malformed, seen.dropped_full
-    unheard = malformed + seen.dropped_proxyproto
+    malformed, full = seen.dropped_malformed, seen.dropped_full + seen.dropped_busy
+    unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy
     samples = [
         Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits.values())),
         Sample("dns_dropped_total", ("malformed",), malformed),

@@ -10,6 +10,7 @@
     ├── Conflict       the state moved: read again, decide again
     ├── Busy           a limit is reached or another process holds the place: wait
     ├── Unreachable    another server does not answer: try again later, or ask another
+    ├── Unsupported    another server is of a version without that: update it
     ├── PartiallyApplied  some of a batch was written: look at what is left, apply it again
     ├── Closed         this store was closed: open another
     └── Stop           nothing can be written until a person acts
@@ -126,6 +127,10 @@ class Busy(KudurruError):
 
 class Unreachable(KudurruError):
     """Another server does not answer, or not in time."""
+
+
+class Unsupported(KudurruError):
+    """Another server does not know what was asked."""
 
 
 class PartiallyApplied(KudurruError):

@@ -11,6 +11,8 @@ from kudurru.domain.dns import records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.errors import MassChange
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
+from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.objects import Key, ref_of
 
 PERCENT_MAX = 30
 RECORDS_MIN = 10
@@ -37,6 +39,26 @@ def add_records(found: Records, spec: DNSRecordSetSpec, default_ttl: int) -> Non
             rdatas = found.setdefault((owner, endpoint.rtype), {})
             for rdata in endpoint.rdatas:
                 rdatas[records.canonical_rdata(endpoint.rtype, rdata)] = ttl
+
+
+def size_of(spec: DNSRecordSetSpec) -> int:
+    """Records of a set at most, without parsing one."""
+    return sum(len(endpoint.targets) for endpoint in spec.endpoints)
+
+
+def reaches_all(before: DNSZoneSpec, after: DNSZoneSpec | None) -> bool:
+    """Whether every record of a zone may be another by a change of its DNSZone; `after` is None
+    when it serves none any more."""
+    return after is None or (before.default_ttl, before.allowed_namespaces) != (
+        after.default_ttl,
+        after.allowed_namespaces,
+    )
+
+
+def allows(zone: DNSZoneSpec, key: Key) -> bool:
+    """Whether a record set is of a namespace that may have records in a zone."""
+    allowed = zone.allowed_namespaces
+    return allowed is None or ref_of(key).namespace in allowed
 
 
 def changed(before: Records, after: Records) -> int:

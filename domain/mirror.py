@@ -9,7 +9,6 @@ All are in one stream. Its newest event names the cluster that a log belongs to.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
@@ -25,7 +24,7 @@ from kudurru.domain.events import (
 )
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.object_store import CONTROLLER
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import Key
 
 LOCAL_MANAGERS = ("secondary:", "catalog:")
 """Whose objects are each node's own: what it fetched from a primary."""
@@ -158,12 +157,3 @@ def newest_synced(newest_first: Iterable[Recorded]) -> Synced | None:
         if event.type == MIRROR_SYNCED and event.body is not None:
             return msgspec.json.decode(event.body, type=Synced)
     return None
-
-
-def summary(event: Recorded) -> dict[str, Any] | None:
-    """What an event of the stream says, for people."""
-    return msgspec.json.decode(event.body) if event.body is not None else None
-
-
-def object_text(key: Key) -> str:
-    return str(ref_of(key))

@@ -102,6 +102,7 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     spec: msgspec.Raw = msgspec.Raw(b"{}")
+    origin: Origin | None = None
 
 
 class StatusBody(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -28,6 +28,10 @@ def key_of(kind: str, namespace: str, name: str) -> Key:
     return Key(f"{kind}/{namespace}/{name}")
 
 
+def name_of(key: Key) -> str:
+    return key[key.rindex("/") + 1 :]
+
+
 def ref_of(key: Key) -> ObjectRef:
     kind, namespace, name = key.split("/", 2)
     return ObjectRef(kind, namespace, name)

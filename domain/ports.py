@@ -624,6 +624,10 @@ class RepeatListener(Protocol):
         the handler had given before. Costs what an append costs."""
         ...
 
+    def missed(self, count: int) -> None:
+        """So many more were answered, of which an engine could not tell."""
+        ...
+
 
 class QueryLimiter(Protocol):
     def admit(
@@ -654,6 +658,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
+    dropped_busy: int = 0  # the handler had too much to do, and was not asked
     dropped_by_handler: int = 0
     waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0

@@ -125,6 +125,16 @@ class ListenerSettings(Section, frozen=True):
     ] = None
 
 
+class DnsSettings(Section, frozen=True):
+    engine: Annotated[
+        Literal["auto", "native", "python"],
+        node(
+            "What answers repeated queries over UDP: threads in C (native, where it was built) or "
+            "the event loop (python); auto is native where that is there"
+        ),
+    ] = "auto"
+
+
 class InternalTlsSettings(Section, frozen=True):
     ca: Annotated[SecretFile, node("CA that signs the nodes' certificates", hot=True)] = SecretFile(
         ""
@@ -412,6 +422,7 @@ class Settings(Section, frozen=True):
     ] = ""
     node: NodeSettings = NodeSettings()
     listeners: ListenerSettings = ListenerSettings()
+    dns: DnsSettings = DnsSettings()
     tls: TlsSettings = TlsSettings()
     api: ApiSettings = ApiSettings()
     ops: OpsSettings = OpsSettings()

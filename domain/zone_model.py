@@ -50,6 +50,9 @@ class Resolved(msgspec.Struct, frozen=True):
     next_expiry_s: int | None
 
 
+_Plain = tuple[Name, Name, RRset]
+
+
 def parse_endpoints(spec: DNSRecordSetSpec) -> dict[Name, tuple[Parsed, ...]]:
     """Endpoints by owner key. The spec is validated; a text that no longer parses (a log of an
     older version with laxer rules) is left out rather than stop the zone."""
@@ -76,6 +79,28 @@ def parse_endpoints(spec: DNSRecordSetSpec) -> dict[Name, tuple[Parsed, ...]]:
     return found
 
 
+def plain_rrset(spec: DNSRecordSetSpec, apex_key: Name, default_ttl: int) -> _Plain | None:
+    """Owner, its key and RRset of a record set that is served as it stands when it has its owner
+    to itself: one endpoint below the apex that is not off and does not expire. Nearly all are such,
+    and what `parse_endpoints` and `resolve_owner` would make of it is the same. None for others."""
+    if len(spec.endpoints) != 1:
+        return None
+    endpoint = spec.endpoints[0]
+    if endpoint.disabled or endpoint.expires_at is not None:
+        return None
+    try:
+        owner = names.from_text(endpoint.dns_name)
+        rtype = record_types.type_from_text(endpoint.record_type)
+        rdatas = tuple([records.target_from_text(rtype, text) for text in endpoint.targets])
+    except ValueError:
+        return None
+    key = names.key(owner)
+    if key == apex_key or not names.is_within(key, apex_key):
+        return None
+    ttl = endpoint.record_ttl
+    return owner, key, RRset(rtype, default_ttl if ttl is None else ttl, rdatas)
+
+
 def resolve_owner(
     contributions: Sequence[Contribution],
     *,
@@ -88,12 +113,7 @@ def resolve_owner(
     """Which RRsets one owner serves at a moment, out of what all record sets want there: none
     outside the zone. `takes_apex_ns`: the zone's name servers are in a record set, as they are
     where it was transferred, and not in the DNSZone."""
-    if len(contributions) == 1 and len(contributions[0].endpoints) == 1:
-        parsed = contributions[0].endpoints[0]
-        if _is_plain(parsed, owner_key, apex_key):
-            ttl = default_ttl if parsed.ttl is None else parsed.ttl
-            return Resolved(parsed.owner, [RRset(parsed.rtype, ttl, parsed.rdatas)], {}, None)
-    elif len(contributions) > 1:
+    if len(contributions) > 1:
         contributions = sorted(contributions, key=lambda c: (c.created, c.key))
     owner: Name | None = None
     holders: dict[tuple[int, str], Key] = {}
@@ -121,16 +141,6 @@ def resolve_owner(
                 ttl = default_ttl if parsed.ttl is None else parsed.ttl
                 rrsets.append(RRset(parsed.rtype, ttl, parsed.rdatas, expires))
     return Resolved(owner, rrsets, problems, min(expiries, default=None))
-
-
-def _is_plain(alone: Parsed, owner_key: Name, apex_key: Name) -> bool:
-    """Whether an endpoint that has its owner to itself is served as it stands. Nearly all are."""
-    return (
-        not alone.disabled
-        and alone.expires_at_s is None
-        and owner_key != apex_key
-        and names.is_within(owner_key, apex_key)
-    )
 
 
 def _problem(parsed: Parsed, reason: Reason, message: str) -> EndpointProblem:

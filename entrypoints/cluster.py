@@ -181,6 +181,8 @@ class Cluster:
                 await self.feed.run()
         finally:
             timer.cancel()
+            if self.feed.synced.is_set():
+                await self.feed.note()
 
     async def _send_last(self) -> NoReturn:
         """What this leader has to say is sent while the Lease is still its own."""

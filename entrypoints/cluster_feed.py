@@ -197,6 +197,13 @@ class Feed:
         """The log has this version, so that what came before it is old."""
         self._recorded[key] = max(self._recorded.get(key, 0), _number(version))
 
+    def logged(self, found: Found) -> str:
+        """The version that the log has of this very object, where it says."""
+        stored = self._node.objects.find(found.key) if not self.synced.is_set() else None
+        if stored is None or stored.body.uid != found.uid or stored.body.origin is None:
+            return ""
+        return stored.body.origin.resource_version
+
     # --- hearing ------------------------------------------------------------------------
 
     def hear(self, seen: Seen) -> None:
@@ -386,9 +393,10 @@ class _KindFeed(Handler[Found]):
 
     def put(self, key: str, new: Found, old: Found | None) -> None:  # noqa: ARG002  # of the port
         new.as_of = _number(self.informer.as_of)
-        if old is not None and _number(new.version) < _number(old.version):
+        seen = max(old.version if old is not None else "", self._feed.logged(new), key=_number)
+        if _number(new.version) < _number(seen):
             # Versions only rise, so that it was set back, and went on from there since.
-            self._feed.hear_restored(self.kind.name, old.version, new.version)
+            self._feed.hear_restored(self.kind.name, seen, new.version)
         self._feed.hear(new)
 
     def gone(self, key: str, last: Found | None, version: str) -> None:  # noqa: ARG002

@@ -26,20 +26,22 @@ from kudurru.entrypoints.health import (
     transfer_samples,
 )
 from kudurru.entrypoints.listeners import (
+    Udp,
     bind_listeners,
     certificate_samples,
     close,
     engines_of,
+    peer_certificates_of,
     stop_all,
 )
 from kudurru.entrypoints.parts import Parts
+from kudurru.entrypoints.peers import PeersApp
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.resolving import Resolving
 from kudurru.entrypoints.selfcheck import SelfCheck, probes_of
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
-from kudurru.projections.pipeline.ratelimit import RateLimiter
 from kudurru.projections.pipeline.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ class Front:
         self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
-        self.bound = bind_listeners(pairs, options.sockets)
+        udp = Udp(options.engine, options.sockets)
+        self.bound = bind_listeners(pairs, udp.sockets)
         for one in self.bound:
             stack.callback(close, one)
         self._health = health_routes(readiness.why_not, readiness.warnings)
@@ -83,14 +86,17 @@ class Front:
         self.cache_keeper = self._cache_keeper()
         self._transfers = Transfers(parts.node.zones)
         self.pipeline = self._pipeline()
-        self.limiter = RateLimiter(options.ratelimit, SystemClock(), parts.cookies)
+        self.limiter = udp.limiter(options.ratelimit, SystemClock(), parts.cookies)
         self.early = EarlyHandler(self.pipeline)
         self.engines = engines_of(
-            options.listeners, self.bound, self.early, self.limiter, certificates
+            options.listeners, self.bound, self.early, udp, self.limiter, certificates
         )
         id_ = int.from_bytes(SystemEntropy().token(2), "big")
         self.selfcheck = SelfCheck(probes_of(options.listeners, self.bound, id_), LoopTimers())
         readiness.add_obstacles(self.selfcheck.problems)
+        self.peers = PeersApp(parts.node, options.node_name, readiness.synced.is_set)
+        self.peer_certificates = self._peer_certificates()
+        self._internal = self._bound(options.internal) if options.internal else None
         self.metrics = self._metrics()
 
     async def start(self) -> str:
@@ -105,10 +111,13 @@ class Front:
             HttpServer(metrics_routes(self.metrics), self._scraped.sockets, names=names),
             *(engine for _, engine in self.engines),
         ]
+        addresses = _shown(self.bound)
+        if self._internal is not None and self.peer_certificates is not None:
+            servers.append(self.peers.server(self._internal, self.peer_certificates))
+            addresses["internal"] = self._internal.address
         self._stack.push_async_callback(stop_all, servers)
         for server in servers:
             await server.start()
-        addresses = _shown(self.bound)
         for name, one in (("http", self._web), ("ops", self._ops), ("metrics", self._scraped)):
             addresses[name] = one.address
         return "ready " + " ".join(f"{name}={address}" for name, address in addresses.items())
@@ -130,6 +139,16 @@ class Front:
         bound = bind_all([Listener("tcp", address)])[0]
         self._stack.callback(close, bound)
         return bound
+
+    def _peer_certificates(self) -> "Certificates | None":
+        """Raises Invalid when a listener for other nodes is wanted, and has none."""
+        if not self._options.internal:
+            return None
+        found = peer_certificates_of(self._options.tls.internal, SystemClock())
+        self._readiness.add_warnings(
+            lambda: [f"Certificate for other nodes: {found.problem}"] if found.problem else []
+        )
+        return found
 
     def _resolving(self) -> Resolving:
         options, node = self._options, self._parts.node
@@ -183,6 +202,7 @@ class Front:
         metrics.add(lambda: transfer_samples(self._transfers))
         metrics.add(parts.inbound.samples)
         metrics.add(self.api.samples)
+        metrics.add(self.peers.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
         metrics.add(lambda: settings_samples(parts.settings))
         certificates = self.certificates

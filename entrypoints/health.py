@@ -40,8 +40,7 @@ def metrics_of(
     metrics.add(lambda: _limiter_samples(limiter))
     metrics.add(lambda: _engines_samples(engines, pipeline.statistics().questions))
     metrics.add(lambda: _log_samples(node, writer))
-    # Before the first sync the numbers would be of a half-built view: rather none than wrong ones.
-    metrics.add(lambda: _zone_samples(node) if is_synced() else ())
+    metrics.add(lambda: zone_samples(node, is_synced=is_synced()))
     return metrics
 
 
@@ -186,8 +185,9 @@ def _log_samples(node: Node, writer: Writer) -> Iterable[Sample]:
         yield Sample("projection_lag_events", (projection.name,), head - projection.position)
 
 
-def _zone_samples(node: Node) -> Iterable[Sample]:
-    for zone in node.zones.served:
+def zone_samples(node: Node, *, is_synced: bool) -> Iterable[Sample]:
+    """Before the first sync they would be of a half-built view: rather none than wrong ones."""
+    for zone in node.zones.served if is_synced else ():
         name = names.to_text(zone.key)
         yield Sample("zone_serial", (name,), zone.serial)
         yield Sample("zone_records", (name, "records"), zone.record_count + 1)  # and the SOA

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from kudurru.domain import settings_changes, targets
+from kudurru.domain.commands import Origin
 from kudurru.domain.differences import differences
 from kudurru.domain.errors import NotFound
 from kudurru.domain.events import (
@@ -16,10 +17,15 @@ from kudurru.domain.events import (
     BLOCKING_SET,
     CHECKPOINT_STATE,
     KEY_ADOPTED,
+    MIRROR_INTENDED,
+    MIRROR_RESTORED,
+    MIRROR_SYNCED,
+    MIRROR_WRITTEN,
     OBJECT_APPLIED,
     OBJECT_DELETED,
     OBJECT_MOVED,
     OBJECT_STATUS,
+    OBJECT_TYPES,
     RESTORE_BEGUN,
     RESTORE_DONE,
     SETTINGS_CHANGED,
@@ -42,7 +48,17 @@ _VERBS = {
     AUTH_DENIED: "denied",
     AUTH_LOGIN: "came in",
     AUTH_ACTED: "acted",
+    MIRROR_INTENDED: "intended",
+    MIRROR_WRITTEN: "written",
+    MIRROR_SYNCED: "followed",
+    MIRROR_RESTORED: "went back",
 }
+_MIRROR = (MIRROR_INTENDED, MIRROR_WRITTEN, MIRROR_SYNCED, MIRROR_RESTORED)
+
+
+class _FromCluster(msgspec.Struct, frozen=True):
+    origin: Origin | None = None
+
 
 Sees = Callable[[Recorded], bool]
 """Whether an event may be shown."""
@@ -111,6 +127,12 @@ def describe_event(
         document["restore"] = msgspec.json.decode(event.body)
     if event.type in (AUTH_DENIED, AUTH_LOGIN, AUTH_ACTED) and event.body is not None:
         document["access"] = msgspec.json.decode(event.body)
+    if event.type in _MIRROR and event.body is not None:
+        document["mirror"] = msgspec.json.decode(event.body)
+    if event.type in OBJECT_TYPES and event.body is not None:
+        origin = msgspec.json.decode(event.body, type=_FromCluster).origin
+        if origin is not None:
+            document["origin"] = msgspec.to_builtins(origin)
     if event.body is None:
         document["redacted"] = True
     elif with_changes and event.type == SETTINGS_CHANGED:

@@ -47,6 +47,9 @@ def follow_settings(
     def certify(settings: Settings) -> None:
         if certificates is not None:
             certificates.use(settings.tls.cert, settings.tls.key)
+        if front.peer_certificates is not None:
+            internal = settings.tls.internal
+            front.peer_certificates.use(internal.cert, internal.key, internal.ca)
 
     def coalesce(settings: Settings) -> None:
         writer.coalesce_s = settings.zones.coalesce.total_seconds()
@@ -64,8 +67,6 @@ def follow_settings(
     live.subscribe(["tls"], certify)
     live.subscribe(["zones.coalesce"], coalesce)
     writer.listeners.append(live.recorded)
-    if parts.node.why_not_writable is None:
-        live.catch_up(parts.node.log)
 
 
 def block_defaults(settings: Settings) -> BlockDefaults:

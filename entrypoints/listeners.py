@@ -5,21 +5,31 @@ What encrypted listeners need is imported when there is one: a plain server does
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
+from kudurru.adapters.cpus import usable_cpus
+from kudurru.adapters.dns import engine_native
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import CARRIERS, Bound, Listener, bind_all
 from kudurru.adapters.turns import Turns
+from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
 from kudurru.domain.later import Later
-from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, QueryLimiter, Reply
-from kudurru.domain.settings import ENCRYPTED, TlsSettings
+from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, Reply
+from kudurru.domain.settings import (
+    ENCRYPTED,
+    InternalTlsSettings,
+    RatelimitSettings,
+    TlsSettings,
+)
 from kudurru.domain.settings import Listener as Configured
 from kudurru.entrypoints.early import EarlyHandler
 from kudurru.projections.pipeline.pipeline import Pipeline
+from kudurru.projections.pipeline.ratelimit import RateLimiter
 
 if TYPE_CHECKING:
     from kudurru.adapters.certificates import Certificates
@@ -42,11 +52,49 @@ class AtListener:
         self._address = address
         self.hears_repeats = pipeline.hears_repeats
         self.repeated = pipeline.repeated
+        self.missed = pipeline.missed
 
     def handle(
         self, packet: bytes, client: str, proto: str, client_id: str = ""
     ) -> Reply | Later[Reply | None] | None:
         return self._pipeline.handle(packet, client, proto, client_id, self._address)
+
+
+class Udp:
+    """What engines over UDP are made of. `is_native`: repeats are answered by threads in C, from
+    one table and with one limiter for all listeners."""
+
+    def __init__(self, wanted: Literal["auto", "native", "python"], sockets: int) -> None:
+        """Raises Invalid when the native engine is wanted and was not built. `sockets`: for each
+        address; 0: as many as are of use."""
+        if wanted == "native" and not engine_native.is_available():
+            hint = (
+                "the native engine was not built when kudurru was installed; install a C compiler "
+                "and Python's headers and install it again, or set dns.engine to auto"
+            )
+            raise Invalid("dns.engine", [Cause("", hint)])
+        self.is_native = wanted != "python" and engine_native.is_available()
+        # The engine in Python reads all sockets on one loop.
+        self.sockets = sockets or (usable_cpus() if self.is_native else 1)
+        self._table = AnswerTable() if self.is_native else None
+
+    def limiter(
+        self, settings: RatelimitSettings, clock: Clock, cookies: Cookies | None
+    ) -> RateLimiter:
+        buckets = engine_native.new_buckets() if self.is_native else None
+        return RateLimiter(settings, clock, cookies, buckets)
+
+    def engine(
+        self,
+        handler: QueryHandler,
+        bound: Bound,
+        limiter: RateLimiter,
+        proxies: Networks | None,
+    ) -> PacketEngine:
+        # PROXY headers are read in Python.
+        if self._table is None or self._table.is_full or proxies is not None:
+            return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
+        return NativeEngine(handler, bound.sockets, limiter=limiter, table=self._table)
 
 
 class Stoppable(Protocol):
@@ -104,6 +152,14 @@ def certificates_of(
     return Certificates(tls.cert, tls.key, clock)
 
 
+def peer_certificates_of(tls: InternalTlsSettings, clock: Clock) -> "Certificates":
+    """That of the listener for other nodes, which have to have one of the same CA. Raises Invalid
+    when it cannot be served."""
+    from kudurru.adapters.certificates import Certificates
+
+    return Certificates(tls.cert, tls.key, clock, tls.ca)
+
+
 async def keep_fresh(certificates: "Certificates") -> NoReturn:
     """Take over renewed certificates, until cancelled."""
     from kudurru.adapters.certificates import CHECK_S
@@ -124,7 +180,8 @@ def engines_of(
     listeners: Iterable[Configured],
     bound: Iterable[Bound],
     pipeline: Pipeline | EarlyHandler,
-    limiter: QueryLimiter,
+    udp: Udp,
+    limiter: RateLimiter,
     certificates: "Certificates | None",
 ) -> list[tuple[str, PacketEngine]]:
     """An engine for each listener, on its sockets, with its protocol."""
@@ -136,18 +193,23 @@ def engines_of(
             assert certificates is not None
             engine = _encrypted(listener, one, handler, certificates, turns)
         else:
-            engine = _plain(listener, one, handler, limiter, turns)
+            engine = _plain(listener, one, handler, udp, limiter, turns)
         engines.append((listener.proto, engine))
     return engines
 
 
 def _plain(
-    listener: Configured, bound: Bound, handler: QueryHandler, limiter: QueryLimiter, turns: Turns
+    listener: Configured,
+    bound: Bound,
+    handler: QueryHandler,
+    udp: Udp,
+    limiter: RateLimiter,
+    turns: Turns,
 ) -> PacketEngine:
     proxies = _networks(listener)
     if listener.proto == "tcp":
         return TcpServer(handler, bound.sockets, proxies=proxies, turns=turns)
-    return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
+    return udp.engine(handler, bound, limiter, proxies)
 
 
 def _encrypted(

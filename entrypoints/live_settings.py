@@ -175,9 +175,9 @@ class LiveSettings:
                 values = settings_changes.decode(event.body).values
                 self._take_layer(Layer(values, event.ver, event.seq))
 
-    def catch_up(self, event_log: EventLog) -> None:
-        """Take what other nodes recorded before this one began to follow."""
-        self._take_layer(settings_changes.layer_of(event_log))
+    def catch_up(self, event_log: EventLog, upto: Position | None = None) -> None:
+        """Take what the log says by now, or up to where it can be trusted."""
+        self._take_layer(settings_changes.layer_of(event_log, upto))
 
     def _take_layer(self, layer: Layer) -> None:
         before, self._layer = self._layer, layer

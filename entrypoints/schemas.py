@@ -26,6 +26,8 @@ _COMMANDS_HEAD = """# Commands
 Generated from the code (`just schemas`). `kudurru COMMAND --help` says the same. Exit codes: 0
 done, 1 refused or failed, 2 usage; `audit verify` has more.
 """
+_CHART = "deploy/chart/kudurru"
+"""A chart reads no file outside of itself, so that what it shares is written there too."""
 _REFERENCE = "#/$defs/{name}"
 
 
@@ -38,7 +40,9 @@ def generated() -> dict[str, str]:
     }
     files["schemas/settings.json"] = _text(settings_schema())
     for definition in crds():
-        files[f"schemas/crds/{definition['metadata']['name']}.yaml"] = _manifests(definition)
+        text = _manifests(definition)
+        files[f"schemas/crds/{definition['metadata']['name']}.yaml"] = text
+        files[f"{_CHART}/crds/{definition['metadata']['name']}.yaml"] = text
     for feature in FEATURES:
         text = _manifests(*manifests(feature))
         files[f"schemas/rbac/{feature.name}.yaml"] = f"# {feature.about}\n{text}"
@@ -48,6 +52,10 @@ def generated() -> dict[str, str]:
     files["docs/reference/metrics.md"] = dashboards.metrics_reference()
     files["deploy/grafana/kudurru.json"] = dashboards.dashboard()
     files["deploy/alerts/kudurru.yaml"] = dashboards.alert_rules()
+    files[f"{_CHART}/files/alerts.yaml"] = dashboards.alert_rules()
+    files[f"{_CHART}/files/rights.yaml"] = _manifests(
+        {one.name: {"ofNamespace": one.is_of_namespace, "rules": one.rules} for one in FEATURES}
+    )
     return files
 
 

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -33,9 +34,11 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_names: tuple[str, ...] = ()
     api_body_bytes: int = 8 << 20
     token_lifetime: timedelta = timedelta(days=365)  # the longest
+    internal: str = ""  # for other nodes; empty: none
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
-    sockets: int = 1
+    sockets: int = 1  # 0: as many as the engine makes use of
+    engine: Literal["auto", "native", "python"] = "python"
     coalesce_s: float = 0.25
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()

@@ -110,7 +110,7 @@ class Server:
                 await self._replay(parts.node, parts.checkpointer)
             if self._stopping.is_set():
                 return
-            follow_settings(self._live, parts, front, self._certificates)
+            self._follow_settings(parts, front)
             parts.writer.follow()
             runner = self._runner(parts, front)
             operate = operations_of(parts, front, self._readiness, runner).handle
@@ -167,6 +167,8 @@ class Server:
         runner.add("settings", self._live.watch)
         if self._certificates is not None:
             runner.add("certificates", partial(keep_fresh, self._certificates))
+        if front.peer_certificates is not None:
+            runner.add("certificates: nodes", partial(keep_fresh, front.peer_certificates))
         return runner
 
     async def _serve(
@@ -267,11 +269,23 @@ class Server:
         try:
             self._take_up_settings(event_log, self._undamaged())
         except (LogDamaged, *UNREADABLE) as error:
-            warning = f"the settings of the log cannot be read, and are left out: {error}"
-            log.warning("%s", warning)
-            resolved = self._live.resolved
-            warnings = (*resolved.warnings, warning)
-            self._live.resolved = msgspec.structs.replace(resolved, warnings=warnings)
+            self._leave_out(error)
+
+    def _leave_out(self, error: Exception) -> None:
+        warning = f"the settings of the log cannot be read, and are left out: {error}"
+        log.warning("%s", warning)
+        resolved = self._live.resolved
+        warnings = (*resolved.warnings, warning)
+        self._live.resolved = msgspec.structs.replace(resolved, warnings=warnings)
+
+    def _follow_settings(self, parts: Parts, front: Front) -> None:
+        """From here on settings change while the server runs. They do at once where the replay
+        found a damage: those that the log has from after it were taken up before it was known."""
+        follow_settings(self._live, parts, front, self._certificates)
+        try:
+            self._live.catch_up(parts.node.log, self._undamaged())
+        except (LogDamaged, *UNREADABLE) as error:
+            self._leave_out(error)
 
     def _take_up_settings(self, event_log: EventLog, upto: Position | None = None) -> None:
         before = self._live.current.log

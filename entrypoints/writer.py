@@ -269,6 +269,9 @@ class Writer:
     async def _write_until_stopped(self) -> None:
         while self._queue or self._signings or not self._is_stopping:
             await self._wake.wait()
+            # Callers who were just answered, or whose requests are being read, come along: without
+            # this turn of the loop, those who come one by one would have a transaction each.
+            await asyncio.sleep(0)
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
             if not self._queue:
                 self._wake.clear()

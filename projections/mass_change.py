@@ -26,7 +26,7 @@ def check_steps(
             continue
         total = state.zone.record_count - len(set(state.spec.nameservers))
         zone_after = _zone_spec(after.find(state.key))
-        if _reaches_all(state.spec, zone_after):
+        if mass_change.reaches_all(state.spec, zone_after):
             keys = keys | state.record_sets()
         specs: dict[Key, DNSRecordSetSpec | None] = {}
         for i, key in enumerate(keys, 1):
@@ -34,14 +34,16 @@ def check_steps(
             if i % PER_STEP == 0:
                 yield
         # Most changes are small, and seen to be without parsing a record.
-        if not mass_change.is_much(sum(map(_size, specs.values())), total):
+        if not mass_change.is_much(
+            sum(mass_change.size_of(spec) for spec in specs.values() if spec), total
+        ):
             continue
         old: mass_change.Records = {}
         new: mass_change.Records = {}
         for i, (key, was) in enumerate(specs.items(), 1):
             if was is not None:
                 mass_change.add_records(old, was, state.spec.default_ttl)
-            if zone_after is not None and _allows(zone_after, key):
+            if zone_after is not None and mass_change.allows(zone_after, key):
                 is_now = _set_spec(after.find(key))
                 if is_now is not None and is_now.zone_ref.name == name:
                     mass_change.add_records(new, is_now, zone_after.default_ttl)
@@ -67,14 +69,6 @@ def _by_zone(
     return found
 
 
-def _reaches_all(before: DNSZoneSpec, after: DNSZoneSpec | None) -> bool:
-    """Whether every record of a zone may be another by a change of its DNSZone."""
-    return after is None or (before.default_ttl, before.allowed_namespaces) != (
-        after.default_ttl,
-        after.allowed_namespaces,
-    )
-
-
 def _zone_spec(stored: StoredObject | None) -> DNSZoneSpec | None:
     """The zone as it serves records; None when it does not."""
     if stored is None:
@@ -85,12 +79,3 @@ def _zone_spec(stored: StoredObject | None) -> DNSZoneSpec | None:
 
 def _set_spec(stored: StoredObject | None) -> DNSRecordSetSpec | None:
     return read_record_set(stored.body.spec) if stored else None
-
-
-def _allows(zone: DNSZoneSpec, key: Key) -> bool:
-    allowed = zone.allowed_namespaces
-    return allowed is None or ref_of(key).namespace in allowed
-
-
-def _size(spec: DNSRecordSetSpec | None) -> int:
-    return sum(len(endpoint.targets) for endpoint in spec.endpoints) if spec else 0

@@ -63,13 +63,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class _Unsettled(NamedTuple):
-    """What the digests have of an object."""
+    """What the digests have of an object, and the group that it is in now."""
 
-    group: str
+    counted_in: str
     entry: Entry | None
-
-
-_NOT_COUNTED = _Unsettled("", None)
+    group: str
 
 
 class _Dump(msgspec.Struct, frozen=True, array_like=True):
@@ -117,7 +115,6 @@ class ObjectsView:
         self._changed: set[str] = set()  # groups, since the last checkpoint
         self._unsettled: dict[Key, _Unsettled] = {}
         self._unsettled_max = UNSETTLED_MAX
-        self._group_now: dict[Key, str] = {}  # of those
         self._moving: dict[Key, str] = {}  # scope that an object leaves in this change set
         self._counts = dict.fromkeys(KINDS, 0)
 
@@ -151,21 +148,25 @@ class ObjectsView:
             self._gone[key] = event.ver
         else:
             self._entries[key] = entry
-            self._gone.pop(key, None)
+            if before is None:
+                self._gone.pop(key, None)
         if before is not None or entry is not None:
             group = _group(event.scope, key)
-            self._count_later(key, before, _group(scope, key), group)
+            left = group if scope is event.scope else _group(scope, key)
+            self._count_later(key, before, left, group)
 
     def _count_later(self, key: Key, before: Entry | None, left: str, group: str) -> None:
         """Note that an object was in the group `left` and is in `group` now."""
         self._changed.add(group)
         if left is not group:
             self._changed.add(left)
-        self._group_now[key] = group
-        if key not in self._unsettled:
-            self._unsettled[key] = _Unsettled(left, before) if before else _NOT_COUNTED
+        known = self._unsettled.get(key)
+        if known is None:
+            self._unsettled[key] = _Unsettled(left, before, group)
             if len(self._unsettled) > self._unsettled_max:
                 self._settle_one()
+        elif known.group != group:
+            self._unsettled[key] = known._replace(group=group)
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
@@ -184,8 +185,8 @@ class ObjectsView:
         return bool(self._unsettled)
 
     def _settle_one(self) -> None:
-        key, (left, before) = self._unsettled.popitem()
-        group, entry = self._group_now.pop(key), self._entries.get(key)
+        key, (left, before, group) = self._unsettled.popitem()
+        entry = self._entries.get(key)
         if before is not None:
             self._shift(left, -number_of(_element(key, before)))
         if entry is not None:

@@ -76,7 +76,8 @@ class PolicyView:
     # --- following ----------------------------------------------------------------------
 
     def apply(self, event: Recorded) -> None:
-        self.advance(event.ts // 1_000_000)
+        if self._pauses:
+            self.advance(event.ts // 1_000_000)
         self.position = event.seq
         if event.type == BLOCKING_SET:
             self._set_blocking(event.key, event.body)

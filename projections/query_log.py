@@ -49,6 +49,10 @@ class QueryNotes:
         self._repeats += found
         self._noted += len(found)
 
+    def missed(self, count: int) -> None:
+        """Count queries that an engine answered and had no room to tell of."""
+        self._dropped += count
+
     def __len__(self) -> int:
         return len(self._facts) + len(self._repeats)
 

@@ -7,6 +7,7 @@ arithmetic.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from itertools import islice
 
 import msgspec
@@ -56,14 +57,21 @@ class ZoneHistory:
         if kept is not None and len(kept.changes) > CHANGES_MAX:
             kept = None
         version = ZoneVersion(delta.to_serial, seq, ts, kept)
-        versions = self._versions.setdefault(apex, deque())
+        versions = self._versions.get(apex)
+        if versions is None:
+            versions = self._versions[apex] = deque()
         versions.append(_pack(version))
-        self._changes[apex] = self._changes.get(apex, 0) + _size(version)
-        while len(versions) > VERSIONS_MAX or self._changes[apex] > CHANGES_MAX:
-            self._drop_first(apex, versions)
+        changes = self._changes.get(apex, 0) + _size(version)
+        self._changes[apex] = changes
+        if len(versions) > VERSIONS_MAX or changes > CHANGES_MAX:
+            self._bound(apex, versions)
         highest = self._highest.get(apex)
         if highest is None or is_newer(delta.to_serial, highest):
             self._highest[apex] = delta.to_serial
+
+    def _bound(self, apex: Name, versions: deque[bytes]) -> None:
+        while len(versions) > VERSIONS_MAX or self._changes[apex] > CHANGES_MAX:
+            self._drop_first(apex, versions)
 
     def forget(self, apex: Name) -> None:
         """The zone is served no more: its versions are of no use, its highest serial stays."""
@@ -108,8 +116,7 @@ class ZoneHistory:
     def digest(self) -> str:
         whole = SetDigest()
         for apex, versions in self._versions.items():
-            for packed in versions:
-                whole.add(apex + packed)
+            whole.add(apex + sha256(b"".join(versions)).digest())  # each says where it ends
         for apex, serial in self._highest.items():
             whole.add(b"highest" + apex + serial.to_bytes(4, "big"))
         return whole.hexdigest()

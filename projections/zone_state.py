@@ -9,7 +9,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.zone_tree import Zone, ZoneFrame
 from kudurru.domain.kinds.zone import DNSZoneSpec
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import Key, name_of, ref_of
 
 PART_NODES = 20_000
 """Owners in one part of a snapshot: some megabytes."""
@@ -27,7 +27,7 @@ class ZoneState:
 
     def __init__(self, key: Key, created: str, spec: DNSZoneSpec) -> None:
         self.key = key
-        self.name = ref_of(key).name
+        self.name = name_of(key)
         self.created = created
         self.spec = spec
         self.apex = names.key(names.from_text(spec.zone_name))

@@ -8,6 +8,8 @@ in a follower, and so sees the objects as they were before the event at hand.
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -34,7 +36,7 @@ from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem
 from kudurru.domain.kinds.stored import read_record_set_body, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import decode_body, decode_status
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import Key, name_of
 from kudurru.domain.pruning import PrunedBody
 from kudurru.domain.reconcile.secondaries import is_expired, soa_from_status
 from kudurru.domain.set_digest import SetDigest
@@ -46,7 +48,7 @@ from kudurru.projections.zone_history import (
     dump_versions,
     load_versions,
 )
-from kudurru.projections.zone_state import ZoneState, dump_state, load_state
+from kudurru.projections.zone_state import PART_NODES, ZoneState, dump_state, load_state
 
 _ZONE_PREFIX = "DNSZone/"
 _SET_PREFIX = "DNSRecordSet/"
@@ -54,6 +56,9 @@ _SET_PREFIX = "DNSRecordSet/"
 Endpoints = dict[Name, tuple[Parsed, ...]]
 Expiry = tuple[int, str, Name]
 """Unix time, name of the DNSZone, and owner to work out again then."""
+
+
+OnStamp = Callable[[ZoneState, Position, object], None]
 
 
 class ZoneView:
@@ -75,6 +80,7 @@ class ZoneView:
         self.on_judged: Callable[[Key], None] | None = None
         """Called with zones and record sets of which something else is to be said now, in the
         middle of an event."""
+        self._on_stamp: OnStamp | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -109,6 +115,16 @@ class ZoneView:
         finally:
             self.served.show()
             self._changed()
+
+    @contextmanager
+    def stamps_told(self, on_stamp: OnStamp) -> Iterator[None]:
+        """Inside, each version is told as soon as it was stamped: its zone, the seq of the stamp,
+        and the content hash that the stamp gives it, whatever that is."""
+        self._on_stamp = on_stamp
+        try:
+            yield
+        finally:
+            self._on_stamp = None
 
     def _changed(self) -> None:
         if not self.served.is_held:
@@ -174,10 +190,7 @@ class ZoneView:
             if state.zone is not None:
                 parts += [state.zone.digest(), str(state.zone.serial)]
                 parts += [] if state.zone.is_available else ["unavailable"]
-                stamped = SetDigest()
-                for owner, image in state.zone.stamped_nodes():
-                    stamped.add(names.key(owner) + image)
-                parts.append(stamped.hexdigest())
+                parts.append(_digest_of_nodes(state.zone.stamped_nodes()))
             whole.add("\0".join([*parts, *sorted(state.unselected)]).encode())
         for name, keys in self._waiting.items():
             for key in keys:
@@ -326,7 +339,7 @@ class ZoneView:
     # --- zones --------------------------------------------------------------------------
 
     def _apply_zone(self, event: Recorded, octets: bytes) -> None:
-        name = ref_of(event.key).name
+        name = name_of(event.key)
         if event.type != OBJECT_STATUS:
             self._unknown.pop(event.key, None)
         if event.type == OBJECT_APPLIED:
@@ -477,6 +490,7 @@ class ZoneView:
             delta = self._take_version(zone, status)
             if delta is not None:
                 self.history.add(state.apex, delta, event.seq, event.ts)
+                self._tell_stamp(state, event.seq, status)
             self._show(state.apex)
             return
         # Only the serial is looked at: whatever else a status holds, the zone is served.
@@ -486,6 +500,7 @@ class ZoneView:
         self.served.before_change(zone)
         delta = zone.stamp(serial)
         self.history.add(state.apex, delta, event.seq, event.ts)
+        self._tell_stamp(state, event.seq, status)
         self._shows_unstamped = False
         if delta.from_serial is None:
             self._show(state.apex)
@@ -524,6 +539,8 @@ class ZoneView:
                 self._remove(key, before[1])
             return
         created, spec = read_record_set_body(body)
+        if self._apply_plain(key, spec):
+            return
         endpoints = zone_model.parse_endpoints(spec)
         if self._apply_in_place(key, created, spec.zone_ref.name, endpoints):
             return
@@ -541,6 +558,30 @@ class ZoneView:
             return
         self._include(state, state.zone, key, created, endpoints)
         self._changed()
+
+    def _apply_plain(self, key: Key, spec: DNSRecordSetSpec) -> bool:
+        """Whether a record set had and has one owner all to itself, or is new and the first there,
+        and was taken in. So it is with nearly every change, and all that has to be done then is
+        to let the owner hold what the record set says."""
+        state = self._states.get(spec.zone_ref.name)
+        if state is None or (zone := state.zone) is None or key in self._several:
+            return False
+        plain = zone_model.plain_rrset(spec, state.apex, state.spec.default_ttl)
+        if plain is None or key in self._problems:
+            return False
+        owner, owner_key, rrset = plain
+        source = state.sources.get(owner_key)
+        if source is None:
+            if self._objects.entry(key) is not None or state.spec.allowed_namespaces is not None:
+                return False
+            state.sources[owner_key] = key
+        elif source != key:
+            return False
+        self._touched.add(state.name)
+        self.served.before_change(zone)
+        zone.replace(owner, (rrset,))
+        self._changed()
+        return True
 
     def _apply_in_place(self, key: Key, created: str, name: str, endpoints: Endpoints) -> bool:
         """Whether a record set has the one owner that it had before, in the zone that it was in,
@@ -686,10 +727,23 @@ class ZoneView:
             state.troubled.discard(key)
             self._tell([key, state.key])
 
+    def _tell_stamp(self, state: ZoneState, seq: Position, status: dict[str, Any]) -> None:
+        if self._on_stamp is not None:
+            self._on_stamp(state, seq, status.get("contentHash"))
+
     def _tell(self, keys: Iterable[Key]) -> None:
         if self.on_judged is not None:
             for key in keys:
                 self.on_judged(key)
+
+
+def _digest_of_nodes(nodes: Iterable[tuple[bytes, bytes]]) -> str:
+    """Of owners and their images. Not `Zone.digest`, which is kept up to date with every change:
+    this one is of what there is."""
+    found, rest = sha256(), iter(sorted((names.key(owner), image) for owner, image in nodes))
+    while some := list(islice(rest, PART_NODES)):
+        found.update(msgspec.msgpack.encode(some))
+    return found.hexdigest()
 
 
 def _precedence(state: ZoneState) -> tuple[str, str]:

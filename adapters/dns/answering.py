@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
 
-from kudurru.adapters.dns.memo import Kept, Memo
+from kudurru.adapters.dns.memo import Memo, Repeats
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.ports import (
@@ -78,7 +78,7 @@ class Answering:
     handler: QueryHandler
     proto: str
     reply_max: int  # octets that the transport can carry
-    memo: Memo = field(default_factory=Memo)
+    memo: Repeats = field(default_factory=Memo)
     received: int = 0
     answered: int = 0
     malformed: int = 0
@@ -138,9 +138,7 @@ class Answering:
             return Many(wire, reply.more)
         return wire
 
-    def _wait(
-        self, reply: Later[Reply | None], young: dict[bytes, Kept], packet: bytes
-    ) -> Later[Wire]:
+    def _wait(self, reply: Later[Reply | None], young: object, packet: bytes) -> Later[Wire]:
         self.waiting += 1
         later: Later[Wire] = Later(partial(self._give_up, reply))
         reply.then(partial(self._came, later, young, packet))
@@ -149,7 +147,7 @@ class Answering:
     def _came(
         self,
         later: Later[Wire],
-        young: dict[bytes, Kept],
+        young: object,
         packet: bytes,
         reply: Reply | None,
     ) -> None:
@@ -164,7 +162,7 @@ class Answering:
         self.waiting -= 1
         reply.cancel()
 
-    def _taken(self, young: dict[bytes, Kept], packet: bytes, reply: Reply | None) -> Wire:
+    def _taken(self, young: object, packet: bytes, reply: Reply | None) -> Wire:
         if reply is None:
             self.by_handler += 1
             return None

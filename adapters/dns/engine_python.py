@@ -55,7 +55,8 @@ class PythonEngine:
         self._waiting = Waiting()
         self._outboxes: list[_Outbox] = []
         self._sockets = tuple(sockets)
-        self._answering = Answering(handler, "udp", mmsg.SLOT, memo or Memo())
+        self._memo = Memo() if memo is None else memo
+        self._answering = Answering(handler, "udp", mmsg.SLOT, self._memo)
         self._batched = mmsg.is_available() if batched is None else batched
         self._proxies = proxies
         self._size_max = mmsg.SLOT
@@ -107,7 +108,7 @@ class PythonEngine:
         self._outboxes.clear()
 
     def invalidate(self) -> None:
-        self._answering.memo.invalidate()
+        self._memo.invalidate()
 
     def statistics(self) -> EngineStatistics:
         return self._answering.statistics()
@@ -127,7 +128,7 @@ class PythonEngine:
         call and the objects of a whole packet would cost more than all the rest.
         """
         answering = self._answering
-        memo = answering.memo
+        memo = self._memo
         hits = memo.hits
         octets, view, sizes = batch.octets, batch.view, batch.sizes
         lengths = batch.lengths[:count].tolist()
@@ -207,7 +208,7 @@ class PythonEngine:
             answering.malformed += 1
             return None
         client = batch.client(i)
-        if answering.memo.has_old and name_end:
+        if self._memo.has_old and name_end:
             wire = answering.recall(packet, client)
             if wire is not None:
                 return wire

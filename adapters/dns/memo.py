@@ -12,6 +12,7 @@ random names turns over what nobody repeats, and the answers in use stay.
 """
 
 import threading
+from typing import Protocol
 
 from kudurru.domain.dns.record_types import counted_as
 
@@ -22,6 +23,21 @@ _HEADER = 12
 
 Kept = tuple[bytes, int]
 """An answer without its ID, and its place in `Memo.hits`."""
+
+
+class Repeats(Protocol):
+    """What an engine remembers. `Memo` says how each of these is meant."""
+
+    @property
+    def young(self) -> object: ...
+
+    def find(self, packet: bytes) -> bytes | None: ...
+
+    def store(self, young: object, packet: bytes, wire: bytes) -> None: ...
+
+    def counts(self) -> dict[tuple[int, int], int]: ...
+
+    def invalidate(self) -> None: ...
 
 
 class Memo:
@@ -76,7 +92,7 @@ class Memo:
         self.hits[place] += 1
         return packet[:2] + kept[: _HEADER - 2] + packet[_HEADER:end] + kept[end - 2 :]
 
-    def store(self, young: dict[bytes, Kept], packet: bytes, wire: bytes) -> None:
+    def store(self, young: object, packet: bytes, wire: bytes) -> None:
         """Keep an answer. `young` is `self.young` as it was before the handler was asked.
 
         Where the name holds a zero octet inside a label, only the part before it is lowered, in
@@ -106,10 +122,11 @@ class Memo:
             self.hits.append(0)
         return place
 
-    def _put(self, young: dict[bytes, Kept], key: bytes, kept: Kept) -> None:
+    def _put(self, before: object, key: bytes, kept: Kept) -> None:
         size = len(key) + len(kept[0])
         with self._lock:
-            if young is not self.young or size > self._bytes_max:
+            young = self.young
+            if before is not young or size > self._bytes_max:
                 return
             if len(young) >= self._entries_max or self._bytes + size > self._bytes_max:
                 self._old, self.young, self._bytes = young, {}, 0

@@ -11,13 +11,14 @@ Internal kinds hold secrets and are no objects here. See docs/decisions/0032.
 import asyncio
 import builtins
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 
+from kudurru.adapters.kubernetes import mass_change
 from kudurru.adapters.kubernetes.answers import (
     Absent,
     Collided,
@@ -44,6 +45,7 @@ from kudurru.domain.errors import (
     Invalid,
     KudurruError,
     ManagedBy,
+    MassChange,
     NotFound,
     PartiallyApplied,
     StorageFailed,
@@ -56,7 +58,7 @@ from kudurru.domain.kinds.meta import (
     MANAGED_BY,
     VERSION,
 )
-from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, Kind
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, KINDS, Kind
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import (
     DEFAULT_MANAGER,
@@ -116,10 +118,13 @@ class KubernetesStore:
         expected_resource_version: str | None = None,
         dry_run: bool = False,
         reason: str = "",  # noqa: ARG002  # objects of a cluster have no place for it
+        allow_mass_change: bool = False,
     ) -> Outcome:
         self._check_open()
         manifest = _manifest(object)
         _check_manager(manager)
+        if not allow_mass_change:
+            await self._guard([Write(manifest, manager, force, expected_resource_version)])
         return await self._apply(
             manifest, manager, force=force, expected=expected_resource_version, dry_run=dry_run
         )
@@ -156,10 +161,18 @@ class KubernetesStore:
         manager: str | None = None,
         force: bool = False,
         reason: str = "",  # noqa: ARG002
+        allow_mass_change: bool = False,
     ) -> None:
         self._check_open()
+        one = Deletion(ref, manager, force, expected_resource_version)
+        if not allow_mass_change:
+            await self._guard([one])
+        await self._delete(one)
+
+    async def _delete(self, one: "Deletion") -> None:
+        ref = one.key
         for _ in range(ROUNDS):
-            held = await self._deletable(ref, expected_resource_version, manager, force=force)
+            held = await self._deletable(ref, one.expected, one.manager, force=one.force)
             metadata = held["metadata"]
             exact = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
             try:
@@ -179,6 +192,7 @@ class KubernetesStore:
         force: bool = False,
         dry_run: bool = False,
         reason: str = "",  # noqa: ARG002
+        allow_mass_change: bool = False,
     ) -> builtins.list[Outcome]:
         self._check_open()
         _check_manager(manager)
@@ -186,16 +200,42 @@ class KubernetesStore:
         deletions = [Deletion(key, manager, force) for key in delete]
         # Zones first: record sets are held against them, wherever they stand in the batch.
         order = sorted(range(len(writes)), key=lambda i: writes[i].manifest.kind is not DNS_ZONE)
-        outcomes = await self.carry_out([*(writes[i] for i in order), *deletions], dry_run=dry_run)
+        steps: builtins.list[Write | Deletion] = [*(writes[i] for i in order), *deletions]
+        if not allow_mass_change:
+            await self._guard(steps)
+        outcomes = await self.carry_out(steps, dry_run=dry_run)
         place = {index: at for at, index in enumerate(order)}
         applied = [outcomes[place[index]] for index in range(len(order))]
         return [*applied, *outcomes[len(order) :]]
+
+    async def _guard(self, steps: Sequence["Write | Deletion"]) -> None:
+        """Raises: MassChange, and first what the change would be refused with anyway."""
+        guard = mass_change.Guard(self._held, self._record_sets)
+        try:
+            await guard.check(
+                mass_change.Change(one.key, one.manifest.spec if isinstance(one, Write) else None)
+                for one in steps
+            )
+        except MassChange:
+            await self.carry_out(steps, dry_run=True)
+            raise
+
+    async def _record_sets(self) -> AsyncIterator[Object]:
+        continue_ = ""
+        while True:
+            page = await self.list(DNS_RECORD_SET.name, continue_=continue_)
+            for found in page.items:
+                yield found
+            continue_ = page.continue_
+            if not continue_:
+                return
 
     async def carry_out(
         self, steps: Sequence["Write | Deletion"], *, dry_run: bool = False
     ) -> builtins.list[Outcome]:
         """Writes and deletions of several managers, in order. All of them are tried first, so that
-        what can be seen to be refused writes nothing. Raises as `apply_many` does."""
+        what can be seen to be refused writes nothing. Raises as `apply_many` does, but that who
+        calls has asked the mass-change guard of his own."""
         self._check_open()
         tried: builtins.list[Outcome] = []
         for start in range(0, len(steps), TRIED_AT_ONCE):
@@ -232,12 +272,7 @@ class KubernetesStore:
         if dry_run:
             await self._deletable(one.key, one.expected, one.manager, force=one.force)
         else:
-            await self.delete(
-                one.key,
-                manager=one.manager,
-                force=one.force,
-                expected_resource_version=one.expected,
-            )
+            await self._delete(one)
         return Outcome("deleted", one.key)
 
     async def _apply(

@@ -8,17 +8,19 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import msgspec
-from sqlite_utils import Database
 
 from kudurru.adapters.query_log.schema import VERSION
 from kudurru.adapters.query_log.store import HOUR_US
 from kudurru.adapters.sqlite.connection import BUSY_TIMEOUT_S, storage_errors
 from kudurru.domain.errors import NotFound
 from kudurru.domain.query_log import PSEUDONYM
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 Subject = Literal["domains", "clients", "blocked"]
 
@@ -79,7 +81,7 @@ _JOINS = " ".join(
 
 
 class QueryLogReader:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: "Database") -> None:
         self._database = database
 
     def queries(self, wanted: Wanted, limit: int, *, newest_first: bool = True) -> Iterator[Logged]:
@@ -164,6 +166,8 @@ def open_reader(path: Path) -> Iterator[QueryLogReader]:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version != VERSION:
                 raise NotFound(f"the query log at {path} is not of this version, or being made")
+            from sqlite_utils import Database  # a server imports this module and reads seldom
+
             yield QueryLogReader(Database(connection))
         finally:
             connection.close()

@@ -7,7 +7,7 @@ follow a question of the same length, so compression pointers into it stay right
 case. OPT is between two hops and is never kept (RFC 6891 section 6.1.1).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
@@ -31,6 +31,7 @@ from kudurru.domain.dns.messages import (
     TC,
     TCP_MAX,
     Query,
+    after_name,
     find_option,
     opt_record,
     pack_option,
@@ -663,18 +664,24 @@ def joined(first: Message, target: bytes, second: Message, age_s: int) -> Messag
     )
 
 
-def behind_alias(alias: bytes, question: bytes, message: Message, age_s: int) -> Message:
-    """A message that begins with an alias of ours (a record whose owner is a pointer to the asked
-    question) and goes on with the answer to another question, that of its target: names in full,
-    for its pointers would point into the wrong question. TTLs are as old as `age_s`. Raises
-    Malformed where that is larger than a message."""
-    records, places = _in_full(question, message, age_s, len(alias))
+def behind_aliases(
+    aliases: Sequence[bytes], question: bytes, message: Message, age_s: int
+) -> Message:
+    """A message that begins with aliases of ours (records with their owners in full, or as a
+    pointer to the asked question) and goes on with the answer to another question, that of the last
+    one's target: names in full, for its pointers would point into the wrong question. TTLs are as
+    old as `age_s`. Raises Malformed where that is larger than a message."""
+    ttls_at, size = [], 0
+    for alias in aliases:
+        ttls_at.append(size + after_name(alias, 0) + 4)
+        size += len(alias)
+    records, places = _in_full(question, message, age_s, size)
     an, ns, _ = message.counts
     return Message(
         message.rcode,
-        (an + 1, ns, 0),
-        alias + records,
-        (6, *places),
+        (len(aliases) + an, ns, 0),
+        b"".join(aliases) + records,
+        (*ttls_at, *places),
         message.ttl_s,
         message.is_negative,
         extended_error=message.extended_error,

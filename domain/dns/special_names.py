@@ -10,7 +10,7 @@ from collections import Counter
 from kudurru.domain.dns import names
 from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.record_types import AAAA, ANY, NS, SOA, A
+from kudurru.domain.dns.record_types import AAAA, ANY, DS, NS, PTR, SOA, A
 from kudurru.domain.dns.responses import Message
 from kudurru.domain.dns.zone_tree import CLASS_IN
 
@@ -33,6 +33,14 @@ _EMPTY = (
 )
 EMPTY_ZONES = frozenset(names.key(names.from_text(text)) for text in _EMPTY)
 """Zones that exist and hold nothing."""
+
+LOOPBACK_NAMES = frozenset(
+    names.key(names.from_text(text))
+    for text in ("1.0.0.127.in-addr.arpa.", "1." + "0." * 31 + "ip6.arpa.")
+)
+"""Their PTR is localhost, as people expect it (RFC 1912 section 4.1)."""
+
+_ARPA = names.from_text("arpa.")
 
 _LOOPBACK = {A: bytes((127, 0, 0, 1)), AAAA: bytes(15) + b"\1"}
 _SOA_TAIL = b"".join(n.to_bytes(4, "big") for n in (1, 3600, 1200, 604_800, TTL_S))
@@ -71,6 +79,12 @@ def special_zone(name: bytes, zones: frozenset[bytes]) -> Name | None:
     return None
 
 
+def is_of_the_parent(zone: Name, name: bytes, qtype: int) -> bool:
+    """Whether a question about a special zone is one for the zone above it, which exists in public:
+    who validates wants its proof that the special one is not signed (RFC 8375 section 4)."""
+    return qtype == DS and name == zone and zone.endswith(_ARPA)
+
+
 def special_answer(zone: Name, name: bytes, qtype: int) -> Message:
     """What is said of a name in a special zone."""
     if zone == LOCALHOST:
@@ -79,6 +93,10 @@ def special_answer(zone: Name, name: bytes, qtype: int) -> Message:
             body = b"".join(_record(b"\xc0\x0c", rtype, data) for rtype, data in found)
             return Message(NOERROR, (len(found), 0, 0), body)
         return _negative(zone, NOERROR)
+    if name in LOOPBACK_NAMES and qtype in (PTR, ANY):
+        return Message(NOERROR, (1, 0, 0), _record(b"\xc0\x0c", PTR, LOCALHOST))
+    if name != zone and any(names.is_within(one, name) for one in LOOPBACK_NAMES):
+        return _negative(zone, NOERROR)  # there is something at it, or below
     if name == zone and zone != CANARY:
         if qtype == SOA:
             return Message(NOERROR, (1, 0, 0), _record(b"\xc0\x0c", SOA, _soa(zone)))

@@ -34,8 +34,10 @@ QUESTION_POINTER = b"\xc0\x0c"
 
 _RRSET_HEAD = Layout("!HII")
 _RRSET_HEAD_SIZE = _RRSET_HEAD.size
+_COUNTS_SIZE = 6  # octets of it before the length
 _RR_HEAD = Layout("!2sHHIH")
 _RR_HEAD_SIZE = _RR_HEAD.size
+_SINGLE_HEAD = Layout("!HII2sHHIH")  # the two of an RRset of one record
 _SOA_NUMBERS = Layout("!IIIII")
 _TYPE_AND_TTL = Layout("!HI")
 
@@ -231,7 +233,12 @@ class Zone:
         key = names.key(owner)
         assert key.endswith(self.key), f"{owner!r} is outside {self.apex!r}"
         old = self.nodes.get(key, EMPTY)
-        self._note_expiry(key, old, rrsets)
+        if self.expiring:
+            for rrset in unpack(old):
+                self.expiring.pop((key, rrset.rtype), None)
+        for given in rrsets:
+            if given.expires_at_s is not None:
+                self._note_expiry(key, given.rtype, given.expires_at_s)
         new = pack(rrsets)
         if new and owner != key:
             self.cased[key] = owner
@@ -401,15 +408,20 @@ class Zone:
     # Keeping count
 
     def _account(self, key: bytes, old: bytes, new: bytes) -> None:
+        self._unsettled.setdefault(key, old)
+        if len(self._unsettled) > UNSETTLED_MAX:
+            self._count_in(*self._unsettled.popitem(), new)
+        # Mostly one RRset takes the place of one of its type, with as many records.
+        if old[:_COUNTS_SIZE] != new[:_COUNTS_SIZE] or not (_is_single(old) and _is_single(new)):
+            self._recount(key, old, new)
+
+    def _recount(self, key: bytes, old: bytes, new: bytes) -> None:
         # Lists, not sets: an owner has one or two RRsets, and a million of them are built.
         has = _counts(new)
         for _, rr_count in has:
             self.record_count += rr_count
         for _, rr_count in _counts(old):
             self.record_count -= rr_count
-        self._unsettled.setdefault(key, old)
-        if len(self._unsettled) > UNSETTLED_MAX:
-            self._count_in(*self._unsettled.popitem(), new)
         self.cuts.discard(key)
         self.dnames.discard(key)
         for rtype, _ in has:
@@ -428,13 +440,13 @@ class Zone:
     def _count_in(self, key: bytes, old: bytes, new: bytes) -> None:
         if old == new:
             return
-        had, has = unpack(old), unpack(new)
-        for rrset in had:
-            if rrset not in has:
-                self._digest.remove(_element(key, rrset))
-        for rrset in has:
-            if rrset not in had:
-                self._digest.add(_element(key, rrset))
+        had, has = _elements(key, old), _elements(key, new)
+        for element in had:
+            if element not in has:
+                self._digest.remove(element)
+        for element in has:
+            if element not in had:
+                self._digest.add(element)
 
     def _link(self, key: bytes) -> None:
         """`key` holds records now: count it, and the names above that begin to exist by it."""
@@ -458,14 +470,8 @@ class Zone:
             else:
                 del children[key]
 
-    def _note_expiry(self, key: bytes, old: bytes, rrsets: Iterable[RRset]) -> None:
-        if self.expiring:
-            for rrset in unpack(old):
-                self.expiring.pop((key, rrset.rtype), None)
-        for given in rrsets:
-            if given.expires_at_s is not None:
-                known = self.expiring.get((key, given.rtype), given.expires_at_s)
-                self.expiring[key, given.rtype] = min(known, given.expires_at_s)
+    def _note_expiry(self, key: bytes, rtype: int, at_s: int) -> None:
+        self.expiring[key, rtype] = min(self.expiring.get((key, rtype), at_s), at_s)
 
     def _soa_changed(self) -> None:
         """Forget the forms of the SOA. They are made when asked for: a replay stamps a zone
@@ -624,8 +630,10 @@ def pack(rrsets: Sequence[RRset]) -> bytes:
     """Image of an owner that holds these RRsets."""
     if len(rrsets) == 1 and len(rrsets[0].rdatas) == 1:
         only = rrsets[0]
-        wire = pack_record(only.rtype, only.ttl, only.rdatas[0])
-        return _RRSET_HEAD.pack(only.rtype, 1, len(wire)) + wire
+        rtype, rdata = only.rtype, only.rdatas[0]
+        size = len(rdata)
+        head = (rtype, 1, _RR_HEAD_SIZE + size, QUESTION_POINTER, rtype, CLASS_IN, only.ttl, size)
+        return _SINGLE_HEAD.pack(*head) + rdata
     joined: dict[int, tuple[int, dict[bytes, bytes]]] = {}
     for rtype, ttl, rdatas in ((given.rtype, given.ttl, given.rdatas) for given in rrsets):
         least, unique = joined.get(rtype, (ttl, {}))
@@ -670,6 +678,12 @@ def unpack(image: bytes) -> list[PackedRRset]:
     return found
 
 
+def _is_single(image: bytes) -> bool:
+    """Whether an image has exactly one RRset."""
+    length = int.from_bytes(image[_COUNTS_SIZE:_RRSET_HEAD_SIZE], "big")
+    return len(image) == _RRSET_HEAD_SIZE + length
+
+
 def _counts(image: bytes) -> list[tuple[int, int]]:
     """Type and number of records of each RRset of an image."""
     found = []
@@ -704,6 +718,14 @@ def with_ttl_at_most(wire: bytes, ttl_max: int) -> bytes:
 
 
 # Digest elements
+
+
+def _elements(key: bytes, image: bytes) -> list[bytes]:
+    """Of each RRset of an owner."""
+    if image[2:_COUNTS_SIZE] == b"\x00\x00\x00\x01" and _is_single(image):
+        at = _RRSET_HEAD_SIZE + len(QUESTION_POINTER)
+        return [b"".join((key, image[at : at + 2], image[at + 4 :]))]  # as `_element`
+    return [_element(key, rrset) for rrset in unpack(image)]
 
 
 def _element(key: bytes, rrset: PackedRRset) -> bytes:

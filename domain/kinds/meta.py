@@ -128,8 +128,10 @@ def metadata_faults(meta: ObjectMeta, *, namespaced: bool) -> Iterator[Cause]:
         )
     if not namespaced and meta.namespace:
         yield Cause("metadata.namespace", "this kind is cluster-scoped; leave the namespace out")
-    yield from _label_faults(meta.labels)
-    yield from _annotation_faults(meta.annotations)
+    if meta.labels:
+        yield from _label_faults(meta.labels)
+    if meta.annotations:
+        yield from _annotation_faults(meta.annotations)
 
 
 def _label_faults(labels: Mapping[str, str]) -> Iterator[Cause]:

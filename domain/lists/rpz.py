@@ -1,13 +1,15 @@
 """Response policy zones: master file lines whose owners are triggers and whose records are actions
 (draft-vixie-dnsop-dns-rpz).
 
-Done here: QNAME triggers, with wildcards; NXDOMAIN, NODATA, PASSTHRU, DROP, TCP-Only and local
-data. Triggers on addresses, name servers and clients are refused. A name that is there ends the
+Done here: QNAME triggers, with wildcards, and triggers on single addresses of answers (`rpz-ip`);
+NXDOMAIN, NODATA, PASSTHRU, DROP, TCP-Only and local data. Triggers on networks, name servers and
+clients are refused. A name that is there ends the
 wildcards above it, as in any zone, so the rule of an exact name is found from below it too; names
 between others, which a zone has without a record, end nothing here.
 """
 
 import re
+from ipaddress import IPv4Address, IPv6Address
 
 import msgspec
 
@@ -30,6 +32,7 @@ from kudurru.domain.dns.records import rdata_from_tokens, split
 from kudurru.domain.lists.rules import (
     BELOW,
     NOTHING,
+    SELF,
     SUBTREE,
     Context,
     Line,
@@ -40,6 +43,7 @@ from kudurru.domain.lists.rules import (
 from kudurru.domain.lists.words import Refused
 
 _TRIGGERS = frozenset({b"rpz-ip", b"rpz-nsdname", b"rpz-nsip", b"rpz-client-ip"})
+_ADDRESS = b"\x06rpz-ip\x00"
 _BOOKKEEPING = frozenset({NS, SOA, DNSKEY, RRSIG, NSEC, NSEC3, NSEC3PARAM})
 _TTL_OR_CLASS = re.compile(r"[0-9][0-9smhdw]*|IN", re.I)
 
@@ -76,7 +80,9 @@ def parse_rpz(text: str, context: Context) -> Line:
         return NOTHING
     trigger = _trigger(owner, context)
     covers, is_node = SUBTREE, True
-    if names.is_wildcard(trigger):
+    if trigger.endswith(_ADDRESS):
+        trigger, covers, is_node = _address(trigger), SELF, False
+    elif names.is_wildcard(trigger):
         trigger, covers, is_node = names.parent(trigger), BELOW, False
     if rtype == DNAME or any(label in _TRIGGERS for label in names.labels(trigger)):
         raise Refused(Reason.UNSUPPORTED)
@@ -148,6 +154,30 @@ def _trigger(owner: str, context: Context) -> Name:
     if not names.is_within(name, context.apex) or name == context.apex:
         raise Refused(Reason.UNSUPPORTED)
     return Name(name.removesuffix(context.apex) + b"\x00")
+
+
+def _address(trigger: Name) -> Name:
+    """The name that an address is in rules, from the owner of its trigger: the length of the
+    prefix, then octets or groups of digits from the last to the first, `zz` for a run of zeros."""
+    try:
+        prefix, *parts = [label.decode("ascii") for label in names.labels(trigger)[:-1]]
+        parts.reverse()
+        if len(parts) == 4 and "zz" not in parts and prefix == "32":
+            return names.from_text(str(IPv4Address(".".join(parts))))
+        if prefix == "128":
+            return _ipv6(parts)
+    except ValueError:  # also of text that is no address
+        raise Refused(Reason.NAME) from None
+    raise Refused(Reason.UNSUPPORTED)  # a network
+
+
+def _ipv6(parts: list[str]) -> Name:
+    text = ":".join("" if part == "zz" else part for part in parts)
+    if parts[:1] == ["zz"]:
+        text = ":" + text
+    if parts[-1:] == ["zz"]:
+        text += ":"
+    return names.from_text(str(IPv6Address(text)))
 
 
 def _with_action(rule: Rule, rtype: int, data: list[str], origin: Name) -> Rule:

@@ -45,6 +45,7 @@ COMMANDS = {
     "tsig": ("tsig", "Make, list and revoke TSIG keys."),
     "lameduck": ("lameduck", "Have balancers send their clients elsewhere."),
     "healthcheck": ("healthcheck", "Ask whether the server here is ready, for containers."),
+    "peer": ("peer", "Show which zones another node serves."),
     "config": ("config", "Show and check settings."),
     "doctor": ("doctor", "Look a node over, and say what to do."),
     "completion": ("completion", "Print what a shell needs to complete commands."),

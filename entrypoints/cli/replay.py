@@ -12,9 +12,7 @@ import typer
 from kudurru.domain.checkpoint import decode_state
 from kudurru.domain.dns import names
 from kudurru.domain.errors import ADVICE, Cause, Invalid, LogDamaged
-from kudurru.domain.events import CHECKPOINT_STATE, OBJECT_STATUS, Position, Recorded
-from kudurru.domain.object_store import decode_status
-from kudurru.domain.objects import ref_of
+from kudurru.domain.events import CHECKPOINT_STATE, Position, Recorded
 from kudurru.domain.ports import LogRow, VerifiableLog
 from kudurru.domain.verify import verify
 from kudurru.entrypoints import directory
@@ -34,6 +32,7 @@ from kudurru.entrypoints.state_export import FIRST, MANIFESTS, REFUSED, Exported
 from kudurru.entrypoints.verify_child import CHILD_MIN, verified_beside
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.follow import Follower
+from kudurru.projections.zone_state import ZoneState
 
 app = command_app()
 
@@ -168,56 +167,50 @@ def _verify_rows(log: VerifiableLog) -> None:
 def replay_compared(node: Node, upto: Position | None) -> Replayed:
     """Replay, comparing at every stamp and every checkpoint in the log what it says with the state
     as it is rebuilt: log to state to what was served. Raises LogDamaged at the first difference."""
-    events = stamps = 0
-    follower, oldest = node.views.follower, node.log.oldest()
+    events, stamps = 0, _Stamps(node)
+    follower = node.views.follower
     with (
         _moving("replaying", node, upto) as seen,
         directory.nothing_collected(),
         node.objects.rebuilding(),
+        node.zones.stamps_told(stamps.compare),
     ):
         for event in node.log.read(0, upto):
-            is_told = event.seq > oldest  # before that rows are missing, and no state is whole
-            if event.type == CHECKPOINT_STATE and is_told:
+            if event.type == CHECKPOINT_STATE and event.seq > stamps.oldest:
                 _compare_state(node, event)
-            is_status = event.type == OBJECT_STATUS and event.key.startswith("DNSZone/")
-            before = _serial(node, event) if is_status else None
             follower.apply(event)
             if follower.stopped_at is not None:
                 break
             events += 1
             if seen is not None:
                 seen(event.seq)
-            if is_status and is_told:
-                stamps += _compare_stamp(node, event, before)
     if upto is None:
         node.advance()
-    return Replayed(events, stamps)
+    return Replayed(events, stamps.compared)
 
 
-def _serial(node: Node, event: Recorded) -> int | None:
-    """Of the zone that an event is about, as the views have it."""
-    state = node.zones.state(ref_of(event.key).name)
-    return state.zone.serial if state is not None and state.zone is not None else None
+class _Stamps:
+    """Holds each stamped version against the zone as it was rebuilt."""
 
+    def __init__(self, node: Node) -> None:
+        self._zones = node.zones
+        self.oldest = node.log.oldest()  # before that rows are missing, and no state is whole
+        self.compared = 0
 
-def _compare_stamp(node: Node, event: Recorded, before: int | None) -> bool:
-    """Whether it is a stamp, and one that can be told. A status with the serial of `before` is of
-    conditions only."""
-    state = node.zones.state(ref_of(event.key).name)
-    if state is None or state.zone is None or event.body is None:
-        return False
-    status = decode_status(event.body)
-    if not node.zones.is_known(state.name) or status.get("serial") in (None, before):
-        return False
-    said, found = status.get("contentHash"), state.zone.digest()
-    if said != found:
-        raise LogDamaged(
-            "state",
-            event.seq,
-            f"zone {names.to_text(state.apex)} was stamped with content {said}, "
-            f"replay makes it {found}",
-        )
-    return True
+    def compare(self, state: ZoneState, seq: Position, said: object) -> None:
+        """Raises: LogDamaged."""
+        assert state.zone is not None, "it was stamped"
+        if seq <= self.oldest or not self._zones.is_known(state.name):
+            return
+        found = state.zone.digest()
+        if said != found:
+            raise LogDamaged(
+                "state",
+                seq,
+                f"zone {names.to_text(state.apex)} was stamped with content {said}, "
+                f"replay makes it {found}",
+            )
+        self.compared += 1
 
 
 def _compare_state(node: Node, event: Recorded) -> None:

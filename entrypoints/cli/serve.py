@@ -167,9 +167,11 @@ def serve_options(
         api_names=settings.api.names,
         api_body_bytes=settings.api.max_body_bytes,
         token_lifetime=settings.auth.tokens.max_lifetime,
+        internal=str(settings.listeners.internal or ""),
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
-        sockets=settings.listeners.sockets or 1,  # the Python engine reads all on one loop
+        sockets=settings.listeners.sockets,
+        engine=settings.dns.engine,
         coalesce_s=settings.zones.coalesce.total_seconds(),
         ratelimit=settings.ratelimit,
         blocking=settings.blocking,

@@ -7,15 +7,16 @@ answer that has to be asked for comes later, by callback: a query that waits is 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.lookup import (
+    CHAIN_MAX,
     NOERROR,
     NOT_OURS,
     PROHIBITED,
@@ -23,6 +24,7 @@ from kudurru.domain.dns.lookup import (
     REFUSED,
     SERVFAIL,
     Answer,
+    Placed,
 )
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
@@ -36,7 +38,7 @@ from kudurru.domain.dns.messages import (
     truncated,
 )
 from kudurru.domain.dns.record_types import AXFR, CNAME, IXFR, type_label
-from kudurru.domain.dns.responses import Malformed, Resolved, behind_alias, compose_resolved
+from kudurru.domain.dns.responses import Malformed, Resolved, behind_aliases, compose_resolved
 from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import ZoneSet, alias_of
 from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
@@ -113,6 +115,8 @@ class Resolver(Protocol):
         address in text, `now_us` monotonic, `route` where a policy sends its questions."""
         ...
 
+
+Changed = TypeVar("Changed")
 
 RouteOf = Callable[[tuple[str, ...]], Route | None]
 """Where the upstreams that a policy names are; None: they make no sense, and the default counts."""
@@ -317,6 +321,11 @@ class Pipeline:
         if self._notes is not None:
             self._notes.repeated(repeats)
 
+    def missed(self, count: int) -> None:
+        """Implements `domain.ports.RepeatListener`."""
+        if self._notes is not None:
+            self._notes.missed(count)
+
     def statistics(self) -> PipelineStatistics:
         counts = self._counts
         responses = {_code(rcode): count for rcode, count in counts.responses().items()}
@@ -390,14 +399,12 @@ class Pipeline:
             if decision is PASS:  # no policy is for this client
                 return found
             check = partial(self._checked, course, caller)
-            if isinstance(found, Later):
-                return found.map(partial(self._guarded, check))
-            return check(found)
+            return self._change(found, check) if isinstance(found, Later) else check(found)
         course.source = "blocked" if decision.is_blocked else "rewritten"
         if resolver is not None and not resolver.admits_all:
             course.is_repeatable = False
-        if len(answer.answer) == 1 and answer.answer[0].rtype == CNAME != query.qtype:
-            return self._behind(course, answer)
+        if _is_alias(answer, query.qtype):
+            return self._behind(course, caller, answer)
         return self._for(decision, answer)
 
     def _resolved(self, course: Course, query: Query) -> Found:
@@ -411,9 +418,27 @@ class Pipeline:
         found = self._resolver.resolve(query, course.client, course.started_us, route)
         return found or NOT_FOR_YOU
 
+    def _change(
+        self,
+        found: Later[Resolved] | Later[Answer | Resolved],
+        change: Callable[[Answer | Resolved], Found],
+    ) -> Later[Answer | Resolved]:
+        """A changed answer, later, where the change itself may take time."""
+        changed: Later[Answer | Resolved] = Later(found.cancel)
+
+        def take(value: Answer | Resolved) -> None:
+            made = self._guarded(change, value)
+            if isinstance(made, Later):
+                made.then(changed.settle)
+            else:
+                changed.settle(made)
+
+        found.then(take)
+        return changed
+
     def _guarded(
-        self, change: Callable[[Answer | Resolved], Answer | Resolved], found: Answer | Resolved
-    ) -> Answer | Resolved:
+        self, change: Callable[[Answer | Resolved], Changed], found: Answer | Resolved
+    ) -> Changed | Answer:
         """A change of an answer that came later. It may not raise: others wait for the same."""
         try:
             return change(found)
@@ -422,9 +447,7 @@ class Pipeline:
             self._on_exception(error)
             return _FAILED
 
-    def _checked(
-        self, course: Course, caller: Caller, found: Answer | Resolved
-    ) -> Answer | Resolved:
+    def _checked(self, course: Course, caller: Caller, found: Answer | Resolved) -> Found:
         """What was resolved, unless it leads to what is blocked."""
         if self._policy is None or not isinstance(found, Resolved):
             return found
@@ -436,30 +459,66 @@ class Pipeline:
         if answer is None:
             return found
         course.decision, course.source = after, "blocked"
+        if _is_alias(answer, query.qtype):
+            course.is_repeatable = False
+            return self._behind(course, caller, answer)
         # It comes of what was found, which may be another thing the next time.
         return msgspec.structs.replace(answer, is_lasting=False) if answer.is_lasting else answer
 
-    def _behind(self, course: Course, answer: Answer) -> Found:
-        """An alias that a policy gave, and what is behind it: in zones here, else elsewhere."""
-        query, alias = course.query, answer.answer[0]
-        local = self._zones.behind(alias, query.qtype, course.now_s)
-        if local is not None:
-            return self._for(course.decision, local)
-        target = alias_of(alias.wire)
+    def _behind(self, course: Course, caller: Caller, answer: Answer) -> Found:
+        """An alias that a policy gave, and what is behind it: in zones here, else what policies
+        give its target, else elsewhere."""
+        query = course.query
+        aliases = list(answer.answer)
+        seen = {query.qname.lower()}
+        while True:
+            local = self._zones.behind(aliases[-1], query.qtype, course.now_s)
+            if local is not None:
+                return self._for(course.decision, _led_to(aliases[:-1], local))
+            target = alias_of(aliases[-1].wire)
+            key = names.key(target)
+            if key in seen or len(aliases) == CHAIN_MAX:
+                return self._for(course.decision, msgspec.structs.replace(answer, answer=aliases))
+            seen.add(key)
+            given = self._given(course, caller, key)
+            if given is None:
+                break
+            placed = [msgspec.structs.replace(one, owner=target) for one in given.answer]
+            if not _is_alias(given, query.qtype):
+                soas = [msgspec.structs.replace(one, owner=target) for one in given.authority]
+                whole = msgspec.structs.replace(given, answer=placed, authority=soas)
+                return self._for(course.decision, _led_to(aliases, whole))
+            aliases += placed
         question = target + query.question[len(query.qname) :]
         onward = msgspec.structs.replace(query, qname=names.Name(target), question=question)
         found = self._resolved(course, onward)
+        answer = msgspec.structs.replace(answer, answer=aliases)
         join = partial(self._join, answer, question)
         if isinstance(found, Later):
             return found.map(partial(self._guarded, join))
         return join(found)
 
+    def _given(self, course: Course, caller: Caller, key: names.Name) -> Answer | None:
+        """What policies give the target of an alias of theirs."""
+        assert self._policy is not None, "a policy gave the alias"
+        is_by_list = course.source == "blocked"
+        found = self._policy.for_target(
+            caller, key, course.query.qtype, course.now_s, is_by_list=is_by_list
+        )
+        if found is None:
+            return None
+        decision, answer = found
+        return self._for(decision, answer)
+
     def _join(self, answer: Answer, question: bytes, found: Answer | Resolved) -> Answer | Resolved:
         if not isinstance(found, Resolved):
             # Nobody is there to ask: the client may follow the alias by itself.
             return msgspec.structs.replace(answer, is_lasting=False)
+        aliases = [
+            one.wire if one.owner is None else one.owner + one.wire[2:] for one in answer.answer
+        ]
         try:
-            message = behind_alias(answer.answer[0].wire, question, found.message, found.age_s)
+            message = behind_aliases(aliases, question, found.message, found.age_s)
         except Malformed:  # it would be larger than a message
             return msgspec.structs.replace(answer, is_lasting=False)
         return msgspec.structs.replace(found, message=message, age_s=0)
@@ -484,6 +543,21 @@ class Pipeline:
             return None
         self._counts.answer(where, SERVFAIL)
         return Reply(wire, False)
+
+
+def _is_alias(answer: Answer, qtype: int) -> bool:
+    """Whether it is an alias, which leads on."""
+    return len(answer.answer) == 1 and answer.answer[0].rtype == CNAME != qtype
+
+
+def _led_to(aliases: Sequence[Placed], answer: Answer) -> Answer:
+    """An answer with the aliases that led to it."""
+    return msgspec.structs.replace(
+        answer,
+        answer=(*aliases, *answer.answer),
+        is_authoritative=False,
+        is_recursive=True,
+    )
 
 
 def _code(rcode: int | None) -> str:

@@ -98,6 +98,23 @@ class Policy:
             case "pass":
                 return None
 
+    def for_target(
+        self, caller: Caller, key: Name, rtype: int, now_s: int, *, is_by_list: bool
+    ) -> tuple[Decision, Answer] | None:
+        """What policies give the target of an alias that they gave: other rewrites, and where it
+        came out of a list what lists say. None: nothing, and it is as everywhere."""
+        decision = self.judge(caller, key, rtype, now_s)
+        defaults = self._filters().defaults
+        if decision.action == "rewrite":
+            found = answers.rewritten(decision, rtype, defaults)
+        elif is_by_list and decision.hit is not None and decision.is_blocked:
+            found = answers.blocked(decision, rtype, defaults)
+        else:
+            return None
+        if found is None or found is answers.DROPPED or found is answers.TRUNCATED:
+            return None
+        return decision, found
+
     def statistics(self) -> PolicyStatistics:
         return PolicyStatistics(blocked=dict(self._blocked), rewritten=self._rewritten)
 

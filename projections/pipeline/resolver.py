@@ -237,7 +237,7 @@ class CachingResolver:
         if not name.endswith(self._special_ends):
             return None
         zone = special_names.special_zone(name, self._special_zones)
-        if zone is None:
+        if zone is None or special_names.is_of_the_parent(zone, name, qtype):
             return None
         return Resolved(special_names.special_answer(zone, name, qtype), "local")
 

@@ -2,10 +2,10 @@
 
     python -m tests.bench.api [--seconds 5] [--clients 32]
 
-Beside it, in order: the log alone with groups as large as those clients make them, and the writer
-without HTTP (decide, append, views). The log is SQLite on this disk and syncs as it always does.
-Prints figures, asserts nothing; the goal is a quarter of the log alone. CPU is that of the process
-that has the log: it tells on a busy machine too.
+Beside it, in order: the log alone with groups as large as those clients make them, deciding alone,
+and the writer without HTTP (decide, append, views). The log is SQLite on this disk and syncs as it
+always does. Prints figures, asserts nothing; the goal is a quarter of the log alone. CPU is that of
+the process that has the log: it tells on a busy machine too.
 """
 
 import argparse
@@ -15,12 +15,14 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import open_data_dir
+from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sockets import split_address
 from kudurru.domain.commands import Apply
+from kudurru.domain.errors import KudurruError
 from kudurru.domain.events import OBJECT_APPLIED, ChangeSet, Event, Who
 from kudurru.domain.objects import key_of
 from kudurru.entrypoints.log_place import open_event_log
@@ -39,16 +41,21 @@ def document(i: int) -> dict[str, Any]:
     return records(f"h{i}", ZONE, (f"h{i}.{ZONE}", "A", target))
 
 
-def show(name: str, took_s: float, waits_s: list[float], cpu_s: float) -> float:
+class Row(NamedTuple):
+    rate: float  # applies a second
+    cpu_us: float  # of each
+
+
+def show(name: str, took_s: float, waits_s: list[float], cpu_s: float) -> Row:
     rate = len(waits_s) / took_s
     waits_s.sort()
     p50, p99 = (waits_s[int(len(waits_s) * part)] * 1000 for part in (0.5, 0.99))
     each_us = cpu_s / len(waits_s) * 1e6
     print(LINE.format(name, rate, p50, p99, each_us), flush=True)
-    return rate
+    return Row(rate, each_us)
 
 
-def log_alone(folder: Path, clients: int, seconds: float) -> float:
+def log_alone(folder: Path, clients: int, seconds: float) -> Row:
     log = open_event_log(open_data_dir(folder, create=True), create=True)
     body = json.dumps(document(1)["spec"]).encode()
     waits, i, started, cpu_s = [], 0, time.perf_counter(), time.process_time()
@@ -66,7 +73,24 @@ def log_alone(folder: Path, clients: int, seconds: float) -> float:
     return show(f"log alone, groups of {clients}", took_s, waits, time.process_time() - cpu_s)
 
 
-async def writer_alone(folder: Path, clients: int, seconds: float) -> float:
+def decide_alone(clients: int, seconds: float) -> Row:
+    clock, entropy = SystemClock(), SystemEntropy()
+    node = Node(MemoryEventLog(entropy=entropy, clock=clock), clock, entropy)
+    node.commit(_change(zone(ZONE)))
+    waits, i, cpu_s = [], 0, 0.0
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        changes = [_change(document(n)) for n in range(i, i + clients)]
+        i += clients
+        now, cpu_now = time.perf_counter(), time.process_time()
+        decided = node.decide(changes, time.time_ns() // 1000)
+        cpu_s += time.process_time() - cpu_now
+        assert not any(isinstance(one, KudurruError) for one in decided)
+        waits += [time.perf_counter() - now] * clients
+    return show("decide alone", sum(waits) / clients, waits, cpu_s)
+
+
+async def writer_alone(folder: Path, clients: int, seconds: float) -> Row:
     log = open_event_log(open_data_dir(folder, create=True), create=True)
     node = Node(log, SystemClock(), SystemEntropy())
     writer = Writer(node)
@@ -74,11 +98,15 @@ async def writer_alone(folder: Path, clients: int, seconds: float) -> float:
     await writer.submit(_change(zone(ZONE)))
     waits: list[float] = []
     until = time.perf_counter() + seconds
+    reading_s = 0.0  # of manifests, which is no part of this
 
     async def client(number: int) -> None:
+        nonlocal reading_s
         i = number
         while (began := time.perf_counter()) < until:
-            await writer.submit(_change(document(i)))
+            change = _change(document(i))
+            reading_s += time.perf_counter() - began
+            await writer.submit(change)
             waits.append(time.perf_counter() - began)
             i += clients
 
@@ -88,7 +116,8 @@ async def writer_alone(folder: Path, clients: int, seconds: float) -> float:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     log.close()
-    return show("writer: decide, append, views", took_s, waits, time.process_time() - cpu_s)
+    cpu_s = time.process_time() - cpu_s - reading_s
+    return show("writer: decide, append, views", took_s, waits, cpu_s)
 
 
 def _change(value: dict[str, Any]) -> Change:
@@ -101,7 +130,7 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def over_http(address: str, pid: int, token: str, clients: int, seconds: float) -> float:
+async def over_http(address: str, pid: int, token: str, clients: int, seconds: float) -> Row:
     waits: list[float] = []
     host, port = split_address(address)
     until = time.perf_counter() + seconds
@@ -142,7 +171,8 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         alone = log_alone(folder / "log", options.clients, options.seconds)
-        asyncio.run(writer_alone(folder / "writer", options.clients, options.seconds))
+        decide = decide_alone(options.clients, options.seconds / 5)
+        writer = asyncio.run(writer_alone(folder / "writer", options.clients, options.seconds))
         data, file = folder / "api", folder / "zone.json"
         file.write_text(json.dumps(zone(ZONE)))
         assert command("apply", "-f", file, "--data", data).code == 0
@@ -152,8 +182,13 @@ def main(arguments: list[str] | None = None) -> None:
         with serving(data) as server:
             address = server.addresses["http"]
             load = over_http(address, server.process.pid, token, options.clients, options.seconds)
-            rate = asyncio.run(load)
-        print(f"the API is at {100 * rate / alone:.0f} % of the log alone  (goal 25 %)")
+            api = asyncio.run(load)
+        rest = writer.cpu_us - alone.cpu_us - decide.cpu_us
+        print(
+            f"of each: append {alone.cpu_us:.0f} us, decide {decide.cpu_us:.0f} us, views and "
+            f"groups {rest:.0f} us, HTTP {api.cpu_us - writer.cpu_us:.0f} us"
+        )
+        print(f"the API is at {100 * api.rate / alone.rate:.0f} % of the log alone  (goal 25 %)")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""CPU per query of the Python packet engine beside other servers, and its latency beside a busy
-thread. Prints figures, asserts nothing.
+"""CPU per query of the packet engines beside other servers, and their latency beside a busy thread.
+Prints figures, asserts nothing.
 
     python -m tests.bench.engine [--seconds 4] [--rounds 3]
 
@@ -9,6 +9,7 @@ in the folder that KUDURRU_SHARED names. The real pipeline answers what the memo
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import os
 import subprocess
@@ -20,8 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kudurru.adapters.clock import SystemClock
+from kudurru.adapters.dns import engine_native
+from kudurru.adapters.dns.engine_native import NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.sockets import Listener, bind_all
+from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 from tests.bench.answers import build_zone, pipeline_of
@@ -40,7 +44,9 @@ BUSY_CASES = (
 )
 
 
-def serve(*, batched: bool, limited: bool, busy: bool, switch_s: float | None) -> None:
+def serve(
+    *, native: bool, batched: bool, limited: bool, busy: bool, switch_s: float | None
+) -> None:
     """Serve in this process until it is ended; print the port first."""
     if switch_s is not None:
         sys.setswitchinterval(switch_s)
@@ -50,8 +56,16 @@ def serve(*, batched: bool, limited: bool, busy: bool, switch_s: float | None) -
 
     async def main() -> None:
         (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
-        limiter = RateLimiter(NOBODY_EXEMPT, SystemClock()) if limited else None
-        engine = PythonEngine(pipeline_of(zone), bound.sockets, batched=batched, limiter=limiter)
+        buckets = engine_native.new_buckets() if native else None
+        limiter = None
+        if limited:
+            limiter = RateLimiter(NOBODY_EXEMPT, SystemClock(), buckets=buckets)
+        handler = pipeline_of(zone)
+        engine: PacketEngine
+        if native:
+            engine = NativeEngine(handler, bound.sockets, limiter=limiter)
+        else:
+            engine = PythonEngine(handler, bound.sockets, batched=batched, limiter=limiter)
         await engine.start()
         print(bound.address.rpartition(":")[2], flush=True)
         await asyncio.Event().wait()
@@ -87,20 +101,19 @@ def dnsbench(*arguments: str) -> None:
 
 
 def cpu_per_query(folder: str, seconds: int, rounds: int, peers: Sequence[str]) -> None:
-    with (
-        child() as (port, pid),
-        child("--plain") as (plain_port, plain_pid),
-        child("--unlimited") as (free_port, free_pid),
-    ):
+    ways = {"batched": (), "plain calls": ("--plain",), "no limiter": ("--unlimited",)}
+    if engine_native.is_available():
+        ways = {"native": ("--native",), "no limits": ("--native", "--unlimited"), **ways}
+    with contextlib.ExitStack() as stack:
+        ours = {name: stack.enter_context(child(*given)) for name, given in ways.items()}
         for queries, edns in itertools.product(QUERIES, ([], ["--edns"])):
             title = " ".join([queries, *edns])
-            print(f"\n{title}: CPU per query; first/this: batched beside that server", flush=True)
+            print(f"\n{title}: CPU per query; first/this: ours beside that server", flush=True)
             dnsbench(
                 "run", folder, "--queries", queries, *edns,
                 "--seconds", str(seconds), "--rounds", str(rounds),
-                "--server", f"batched:{port}:{pid}",
-                "--server", f"plain calls:{plain_port}:{plain_pid}",
-                "--server", f"no limiter:{free_port}:{free_pid}",
+                *(x for name, (port, pid) in ours.items()
+                  for x in ("--server", f"{name}:{port}:{pid}")),
                 *(part for peer in peers for part in ("--peer", peer)),
             )  # fmt: skip
 
@@ -127,6 +140,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", action="append", help="knot, nsd, named, unbound, floor")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--unlimited", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--busy", action="store_true", help=argparse.SUPPRESS)
@@ -134,6 +148,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.serve:
         serve(
+            native=given.native,
             batched=not given.plain,
             limited=not given.unlimited,
             busy=given.busy,

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -49,7 +50,10 @@ class Done(NamedTuple):
 
 
 def environment(**extra: str) -> dict[str, str]:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("KUDURRU")}
+    """Of this process, without settings of ours. What is compiled is kept: to compile it anew would
+    be a third of each command's time."""
+    left_out = ("KUDURRU", "PYTHONDONTWRITEBYTECODE")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
     return {**inherited, "PYTHONPATH": str(ROOT / "src"), **extra}
 
 
@@ -75,6 +79,28 @@ def kudurru(
         check=False,
     )
     return _checked(Done(done.returncode, done.stdout.decode(), done.stderr.decode()))
+
+
+def on_a_terminal(*args: str | Path) -> tuple[str, str]:
+    """What a command writes to stdout, and what somebody sees whose terminal is its stderr. It has
+    to end well."""
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            command_line(*args),
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            timeout=PATIENCE_S,
+            env=environment(),
+            check=True,
+        )
+    finally:
+        os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError), os.fdopen(ours, "rb", buffering=0) as terminal:
+        while some := terminal.read(4096):  # it ends with an error
+            shown += some
+    return done.stdout.decode(), shown.decode()
 
 
 def command(*args: str | Path) -> Done:

@@ -28,6 +28,8 @@ from tests.blackbox.program import (
     ROOT,
     Done,
     command,
+    kudurru,
+    on_a_terminal,
     records,
     serve_arguments,
     serving,
@@ -478,6 +480,19 @@ def test_formats_of_others_have_what_they_require(audited: Audited, tmp_path: Pa
     assert verbs.count("create") == 21
     assert verbs.count("delete") == 1
     assert len({event["id"] for event in found["cloudevents"]}) == total
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "csv", "sqlite"])
+def test_a_terminal_sees_how_far_an_export_is_and_a_pipe_does_not(
+    format_: str, audited: Audited, tmp_path: Path
+) -> None:
+    line = ("audit", "export", "--format", format_, "--data", audited.data, "--output")
+    _, shown = on_a_terminal(*line, tmp_path / "seen")
+    assert "exporting" in shown
+    piped = kudurru(*line, tmp_path / "piped")
+    assert "exporting" not in piped.out + piped.err
+    if format_ != "sqlite":  # of which two with the same rows may differ
+        assert (tmp_path / "seen").read_bytes() == (tmp_path / "piped").read_bytes()
 
 
 def test_text_that_a_spreadsheet_would_compute_is_quoted(audited: Audited, tmp_path: Path) -> None:

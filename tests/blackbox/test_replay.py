@@ -1,18 +1,13 @@
 """kudurru replay: views from nothing, as figures and as files."""
 
-import os
-import pty
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.blackbox.program import (
-    PATIENCE_S,
     command,
-    command_line,
-    environment,
+    on_a_terminal,
     records,
     write_json,
     zone,
@@ -66,21 +61,8 @@ def test_a_state_that_was_written_is_the_same_state_where_it_is_applied(
 
 
 def test_a_terminal_sees_how_far_it_is_and_a_file_does_not(data: Path) -> None:
-    ours, theirs = pty.openpty()
-    line = command_line("replay", "--verify", "--data", data, "--json")
-    done = subprocess.run(
-        line, stdout=subprocess.PIPE, stderr=theirs, timeout=PATIENCE_S, env=environment(),
-        check=True,
-    )  # fmt: skip
-    os.close(theirs)
-    shown = b""
-    try:
-        while some := os.read(ours, 4096):
-            shown += some
-    except OSError:  # so a terminal ends
-        pass
-    os.close(ours)
-    assert b"replaying" in shown
-    assert b"verifying" in shown
-    assert b"replaying" not in done.stdout
+    out, shown = on_a_terminal("replay", "--verify", "--data", data, "--json")
+    assert "replaying" in shown
+    assert "verifying" in shown
+    assert "replaying" not in out
     assert command("replay", "--verify", "--data", data, "--json").err == ""

@@ -94,6 +94,57 @@ def test_a_directory_is_never_given_another_log(database: str, tmp_path: Path) -
     assert command("get", "zone", "--data", local).code == 0
 
 
+def served_and_changed(data: Path, database: str, address: str) -> None:
+    """A server on the database takes in an address of www, and signs that as it ends."""
+    file = write_json(data.with_suffix(".json"), zone(ZONE), www(address))
+    with serving(data, "--store", server().url(database)) as node:
+        assert kudurru("apply", "-f", file, "--data", data).code == 0
+        assert node.stop() == 0
+
+
+def put_in_place(database: str, other: str) -> None:
+    with server().connect() as admin:
+        admin.execute(f"DROP DATABASE {database}")
+        admin.execute(f"ALTER DATABASE {other} RENAME TO {database}")
+
+
+def test_a_database_that_was_set_back_is_served_and_not_written(tmp_path: Path) -> None:
+    data, database, backup = tmp_path / "data", server().new_database(), server().new_database()
+    served_and_changed(data, database, "192.0.2.1")
+    with server().connect() as admin:
+        admin.execute(f"DROP DATABASE {backup}")
+        admin.execute(f"CREATE DATABASE {backup} TEMPLATE {database}")
+    served_and_changed(data, database, "192.0.2.2")
+    kept = (data / "checkpoint").read_text()
+    put_in_place(database, backup)
+    file = write_json(tmp_path / "zone.json", zone(ZONE), www("192.0.2.3"))
+    refused = command("apply", "-f", file, "--data", data)
+    assert refused.code != 0
+    assert "the log was set back" in refused.err
+    with serving(data) as node:
+        assert node.texts(f"www.{ZONE}") == ["192.0.2.1"]
+        refused = command("apply", "-f", file, "--data", data)
+        assert refused.code != 0
+        assert "the log was set back" in refused.err
+        assert "log import" in refused.err
+        assert "the log was set back" in node.stderr()
+        assert node.stop() == 0
+    assert (data / "checkpoint").read_text() == kept  # the evidence stays
+    assert command("audit", "verify", "--data", data).code == 16
+
+
+def test_another_log_in_the_place_of_the_database_is_refused(tmp_path: Path) -> None:
+    database, other = server().new_database(), server().new_database()
+    served_and_changed(tmp_path / "data", database, "192.0.2.1")
+    served_and_changed(tmp_path / "other", other, "192.0.2.2")
+    put_in_place(database, other)
+    file = write_json(tmp_path / "zone.json", zone(ZONE), www("192.0.2.3"))
+    for line in (("serve", "--dns", "127.0.0.1:0"), ("apply", "-f", file)):
+        refused = command(*line, "--data", tmp_path / "data")
+        assert refused.code == 1
+        assert "holds another log" in refused.err
+
+
 class Node:
     """A server on the shared log, and callers of its command socket."""
 

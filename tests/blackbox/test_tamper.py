@@ -322,6 +322,7 @@ def test_a_damage_older_than_what_is_verified_at_a_start_is_found_by_the_replay(
         f"$GENERATE 1-{count} h$ 5 A 192.0.2.1\n"
     )
     assert command("zone", "import", file, "--data", node).code == 0
+    assert command("config", "set", "acl.recursion", "all", "--data", node).code == 0
     with closing(Knife(node)) as knife:
         knife.do("DELETE FROM log WHERE seq = 5")
     assert verify(node, "--level", "tail").code == 0
@@ -334,3 +335,6 @@ def test_a_damage_older_than_what_is_verified_at_a_start_is_found_by_the_replay(
     with serving(node) as server:
         assert server.texts("www.home.arpa") == ["192.0.2.1"]
         assert server.texts("h1.long.example") == ["REFUSED"]
+        # Nor do settings count that came after it.
+        done = command("config", "show", "acl.recursion", "--data", node, "-o", "json")
+        assert done.json()[0]["value"] == "private"

@@ -36,6 +36,29 @@ def test_the_time_of_a_condition_moves_with_its_status_only() -> None:
     assert (condition(again, "Ready") or {})["reason"] == "Duplicated"
 
 
+def test_a_condition_stands_once_and_is_replaced_where_it_stands() -> None:
+    status: dict[str, Any] | None = None
+    for faults in ([], [Fault("Invalid", "a")], []):
+        status = status_with(status, judged(faults), generation=1, now_s=NOW_S)
+        assert [c["type"] for c in status["conditions"]] == ["Degraded", "Ready"]
+    again = status_with(status, judged([]), generation=1, now_s=NOW_S + 60)
+    assert again == status, "what is worked out again is the same, its times too"
+
+
+def test_a_new_message_is_no_transition_and_a_new_status_or_reason_is_one() -> None:
+    def status(*faults: Fault) -> dict[str, Any]:
+        return status_with(None, judged(faults), generation=1, now_s=NOW_S)
+
+    before = status(Fault("Invalid", "3 of 9"))
+    for after, expected in (
+        (status(Fault("Invalid", "4 of 9")), False),
+        (status(Fault("Duplicated", "3 of 9")), True),
+        (status(), True),
+    ):
+        assert judging.is_new(before, after, "Degraded") is expected
+    assert judging.is_new(None, before, "Degraded")
+
+
 def test_what_others_say_in_a_status_stays() -> None:
     told = {"type": "SecondariesTold", "status": "True", "reason": "AsExpected"}
     before = {"serial": 7, "conditions": [told, {"type": "Disabled", "status": "True"}]}

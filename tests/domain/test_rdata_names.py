@@ -19,7 +19,7 @@ from kudurru.domain.dns.responses import (
     Malformed,
     Message,
     Resolved,
-    behind_alias,
+    behind_aliases,
     compose_resolved,
     joined,
     read_response,
@@ -119,7 +119,7 @@ def test_compressed_names_stay_whole_however_an_answer_is_made(
         return  # these are aliases themselves
     whole = read_response(question, upstream_response(small))
     alias = record("CNAME", ZONE)
-    assert last_rdata(behind_alias(alias, question, whole, 0), FAR + ANY) == rdata
+    assert last_rdata(behind_aliases([alias], question, whole, 0), FAR + ANY) == rdata
     open_end = read_response(FAR + b"\0\1\0\1", _alias_response())
     assert last_rdata(joined(open_end, question, whole, 0), FAR + b"\0\1\0\1") == rdata
 
@@ -199,7 +199,7 @@ def test_what_is_larger_than_a_message_with_its_names_in_full_is_refused() -> No
     many = upstream_response(*[small] * 1000, question=question)
     whole = read_response(question, many)  # as it came
     with pytest.raises(Malformed, match="larger than a message"):
-        behind_alias(record("CNAME", question[:-4]), question, whole, 0)
+        behind_aliases([record("CNAME", question[:-4])], question, whole, 0)
     with pytest.raises(Malformed, match="larger than a message"):
         read_response(question, upstream_response(FOREIGN, *[small] * 1000, question=question))
 

@@ -265,6 +265,12 @@ def test_a_policy_names_what_it_leaves_out_because_it_is_disabled() -> None:
         await scene.do(ads(annotations={"kudurru.io/enabled": "true"}))
         await scene.settle()
         assert (condition(scene.status(POLICY), "Ready") or {})["message"] == ""
+        await scene.do(group("kids", **OFF))
+        await scene.settle()
+        assert scene.says(POLICY) == ("False", "Disabled")
+        await scene.do(group("kids", annotations={"kudurru.io/enabled": "true"}))
+        await scene.settle()
+        assert scene.says(POLICY) == ("True", "AsExpected")
 
     play(act)
 

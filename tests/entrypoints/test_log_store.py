@@ -3,18 +3,21 @@ recorded, lists that are too old, changes that come in steps."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
+from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.errors import Conflict, Invalid, ManagedBy
 from kudurru.domain.events import Who
 from kudurru.domain.object_store import EPOCH_SHIFT, position_of, resource_version
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import Watch, WatchEvent
 from kudurru.entrypoints import store as store_module
+from kudurru.entrypoints.keyring import KeyRequest, Keyring
 from kudurru.entrypoints.store import LogStore, opened
 from kudurru.entrypoints.watches import LIVE_MAX
 from tests.objects import Document, document
@@ -137,6 +140,22 @@ def test_who_asked_is_recorded_and_the_reason() -> None:
             ("token:ci", "api 192.0.2.1", "ticket 7"),
             ("user:1000", "test", "over"),
         ]
+
+    run(case)
+
+
+def test_a_safe_snapshot_has_no_internal_kinds(tmp_path: Path) -> None:
+    async def case(store: LogStore, log: MemoryEventLog) -> None:
+        box = NodeKey(tmp_path / "node.key", SystemEntropy())
+        request = KeyRequest(name="xfr.example", algorithm="hmac-sha256", secret=bytes(32))
+        change = Keyring(store._node, box).creation(request, ME, SystemEntropy())
+        await store._writer.submit(change)
+        await store.apply(group("a"), "alice")
+        kinds = [
+            [one["kind"] for one in (await store.snapshot(safe=is_safe)).objects]
+            for is_safe in (False, True)
+        ]
+        assert kinds == [["ClientGroup", "TSIGKey"], ["ClientGroup"]]
 
     run(case)
 

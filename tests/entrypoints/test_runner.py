@@ -249,6 +249,24 @@ def test_a_term_ends_only_after_all_of_its_work_returned(caplog: pytest.LogCaptu
     run(test)
 
 
+@pytest.mark.parametrize("first", ["won", "stopped"])
+def test_a_stop_that_comes_with_the_win_wins_and_leadership_is_given_back(first: str) -> None:
+    async def test() -> None:
+        elector = Granting()
+        rig = Rig(elector)
+        rig.add("prune", leader_only=True)
+        task = rig.start()
+        await rig.until(lambda: elector.campaigns == 1)
+        for event in ("won", "stopped") if first == "won" else ("stopped", "won"):
+            elector.grant() if event == "won" else rig.stopping.set()
+        await task
+        assert elector.resigned > 0
+        assert rig.diary.count("prune begins") == rig.diary.count("prune ends")
+        assert elector.campaigns == 1
+
+    run(test)
+
+
 def test_work_that_makes_another_error_of_its_cancellation_ends_with_its_term(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

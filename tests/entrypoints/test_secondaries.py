@@ -18,6 +18,7 @@ from kudurru.domain.errors import Conflict, Invalid, StorageFailed
 from kudurru.domain.events import OBJECT_STATUS
 from kudurru.domain.objects import Key, key_of
 from kudurru.entrypoints import secondaries as module
+from kudurru.entrypoints.health import zone_samples
 from kudurru.entrypoints.secondaries import Secondaries
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -170,6 +171,27 @@ def test_a_zone_is_transferred_and_served_as_its_primary_has_it() -> None:
     transfer = [event for event in node.log.read() if event.manager == f"secondary:{NAME}"]
     assert b'"actor":"secondary:sec.example"' in (transfer[0].who or b"")
     assert b'"source":"192.0.2.1:53"' in (transfer[0].who or b"")
+
+
+def test_metrics_have_zones_that_are_served_and_none_before_all_is_there() -> None:
+    async def use(scene: Scene) -> None:
+        await transferred(scene, 'www 60 TXT "one"', 'www 60 TXT "two"', serial=7)
+        forward = {"upstreams": ["192.0.2.9"]}
+        await scene.writer.submit(
+            a_change(
+                put(zone("home.example")), put(zone("f.example", type="Forward", forward=forward))
+            )
+        )
+        assert [*zone_samples(scene.node, is_synced=False)] == []
+        found = {
+            (one.name, *one.labels): one.value for one in zone_samples(scene.node, is_synced=True)
+        }
+        assert {zone for _, zone, *_ in found} == {f"{NAME}.", "home.example."}
+        assert found["zone_serial", f"{NAME}."] == 7
+        assert found["zone_records", f"{NAME}.", "records"] == 4  # SOA, NS and two TXT
+        assert found["zone_records", f"{NAME}.", "names"] == 2
+
+    run(use)
 
 
 def test_a_newer_version_writes_what_differs_as_one_change_and_the_past_can_be_asked() -> None:

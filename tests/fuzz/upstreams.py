@@ -12,7 +12,7 @@ from kudurru.domain.dns.responses import (
     Resolved,
     _read_simple,
     _Reader,
-    behind_alias,
+    behind_aliases,
     compose_resolved,
     is_answer_but_for_letters,
     is_answer_to,
@@ -70,7 +70,7 @@ def check_behind_alias(question: bytes, message: Message) -> None:
     target = question[:-4]
     alias = b"\xc0\x0c\0\5\0\1\0\0\0\1" + len(target).to_bytes(2, "big") + target
     try:
-        moved = behind_alias(alias, question, message, 0)
+        moved = behind_aliases([alias], question, message, 0)
     except Malformed:
         return  # larger than a message
     before, after = said(question, message), said(FAR + question[-4:], moved)

@@ -5,6 +5,7 @@ No controller manager runs: nothing collects garbage, finishes namespaces or mak
 
 import json
 import secrets
+import shutil
 import socket
 import ssl
 import subprocess
@@ -65,21 +66,67 @@ def _decoded(octets: bytes) -> Any:
 @contextmanager
 def api_server(binary: Path, folder: Path, users: tuple[str, ...] = ()) -> Iterator[ApiServer]:
     """Ready when it is yielded. `folder` is empty, and keeps the logs of both."""
-    with ExitStack() as stack:
-        etcd = stack.enter_context(_etcd(binary, folder))
+    with machines(binary, folder, users) as found:
+        yield found.server
+
+
+class Machines:
+    """Both processes, to be stopped and started again where they were."""
+
+    def __init__(self, binary: Path, folder: Path, users: tuple[str, ...]) -> None:
+        self._binary = binary
+        self._folder = folder
+        client, peer, port = _free_ports(3)
+        self._etcd_arguments = _etcd_arguments(folder, client, peer)
+        etcd = f"http://127.0.0.1:{client}"
         tokens = {user: secrets.token_hex(16) for user in ("admin", *users)}
-        port = _free_ports(1)[0]
-        arguments = _arguments(folder, etcd, port, tokens)
-        process = stack.enter_context(_running([binary, "kube-apiserver", *arguments], folder))
+        self._arguments = _arguments(folder, etcd, port, tokens)
         url = f"https://127.0.0.1:{port}"
-        server = ApiServer(url, folder / "pki" / "apiserver.crt", etcd, tokens)
-        _wait_until_ready(server, process, folder / "kube-apiserver.log")
-        yield server
+        self.server = ApiServer(url, folder / "pki" / "apiserver.crt", etcd, tokens)
+        self._etcd = ExitStack()
+        self._api = ExitStack()
+
+    def start(self) -> None:
+        self._etcd.enter_context(
+            _running([self._binary, "etcd", *self._etcd_arguments], self._folder)
+        )
+        self.start_api()
+
+    def start_api(self) -> None:
+        """Ready when it returns."""
+        command = [self._binary, "kube-apiserver", *self._arguments]
+        process = self._api.enter_context(_running(command, self._folder))
+        _wait_until_ready(self.server, process, self._folder / "kube-apiserver.log")
+
+    def stop_api(self) -> None:
+        self._api.close()
+
+    def stop(self) -> None:
+        self.stop_api()
+        self._etcd.close()
+
+    def back_up(self) -> None:
+        """Keep what etcd has, while both stand still."""
+        shutil.copytree(self._folder / "etcd", self._folder / "backup")
+
+    def set_back(self) -> None:
+        shutil.rmtree(self._folder / "etcd")
+        (self._folder / "backup").rename(self._folder / "etcd")
 
 
 @contextmanager
-def _etcd(binary: Path, folder: Path) -> Iterator[str]:
-    clients, peers = (f"http://127.0.0.1:{port}" for port in _free_ports(2))
+def machines(binary: Path, folder: Path, users: tuple[str, ...] = ()) -> Iterator[Machines]:
+    """Both, ready. `folder` is empty, and keeps their data and logs."""
+    found = Machines(binary, folder, users)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+def _etcd_arguments(folder: Path, client: int, peer: int) -> list[str]:
+    clients, peers = (f"http://127.0.0.1:{port}" for port in (client, peer))
     arguments = {
         "data-dir": folder / "etcd",
         "listen-client-urls": clients,
@@ -89,9 +136,7 @@ def _etcd(binary: Path, folder: Path) -> Iterator[str]:
         "initial-cluster": f"default={peers}",
         "log-level": "error",
     }
-    flags = [f"--{name}={value}" for name, value in arguments.items()]
-    with _running([binary, "etcd", *flags, "--unsafe-no-fsync"], folder):
-        yield clients
+    return [*(f"--{name}={value}" for name, value in arguments.items()), "--unsafe-no-fsync"]
 
 
 def _arguments(folder: Path, etcd: str, port: int, tokens: dict[str, str]) -> list[str]:
@@ -130,7 +175,7 @@ def _arguments(folder: Path, etcd: str, port: int, tokens: dict[str, str]) -> li
 @contextmanager
 def _running(command: list[Any], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     log = folder / f"{command[1]}.log"
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+    with log.open("ab") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
             yield process
         finally:

@@ -1,6 +1,9 @@
 """`kudurru serve` on a real API server, reached as kubectl reaches it."""
 
+import base64
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,3 +84,37 @@ def clear(server: ApiServer) -> None:
         for item in server.call("GET", f"{OWN}/{kind}")[1]["items"]:
             document = {**item, "kind": "DNSZone" if kind == "dnszones" else "DNSRecordSet"}
             delete(server, document)
+
+
+def ready(node: Serving) -> tuple[int, dict[str, Any]]:
+    """What its readiness probe says."""
+    url = f"http://{node.addresses['ops']}/readyz"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, json.loads(answer.read() or b"{}")
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read() or b"{}")
+
+
+def metric(node: Serving, name: str) -> float:
+    """Sum over its labels."""
+    url = f"http://{node.addresses['metrics']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    found = [line for line in lines if line.partition("{")[0].partition(" ")[0] == name]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+def compact(server: ApiServer) -> None:
+    """Let etcd forget what was before now: watches from there are answered 410."""
+    key = base64.b64encode(b"/").decode()
+
+    def ask(method: str, body: dict[str, Any]) -> dict[str, Any]:
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(f"{server.etcd}/v3/kv/{method}", data)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+
+    ask("compaction", {"revision": ask("range", {"key": key})["header"]["revision"]})

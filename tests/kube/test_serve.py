@@ -2,19 +2,28 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.blackbox.program import kudurru, records, wait_until, zone
+from tests.blackbox.program import kudurru, records, wait_until, write_json, zone
 from tests.kube.server import ApiServer
-from tests.kube.serving import apply, clear, delete, free_lease, serving_cluster
+from tests.kube.serving import (
+    APPLY,
+    apply,
+    clear,
+    delete,
+    free_lease,
+    path_of,
+    serving_cluster,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ZONE = zone("lab.example")
 
 
-def a_set(name: str, target: str) -> dict[str, object]:
+def a_set(name: str, target: str) -> dict[str, Any]:
     document = records(name, "lab.example", (f"{name}.lab.example", "A", target))
     document["metadata"]["namespace"] = "default"
     return document
@@ -28,7 +37,13 @@ def empty(installed: ApiServer) -> Iterator[ApiServer]:
     clear(installed)
 
 
-def test_what_kubectl_applies_is_answered_and_in_the_history(
+def history(folder: Path) -> list[dict[str, Any]]:
+    """Rows in the order in which they happened."""
+    rows = kudurru("history", "--data", folder / "data", "-o", "json").json()
+    return list(reversed(rows))
+
+
+def test_what_kubectl_does_is_answered_and_in_the_history_with_its_field_manager(
     empty: ApiServer, tmp_path: Path
 ) -> None:
     apply(empty, ZONE, "kubectl-client-side-apply")
@@ -36,9 +51,57 @@ def test_what_kubectl_applies_is_answered_and_in_the_history(
         wait_until(lambda: node.texts("lab.example", "SOA") != ["REFUSED"])
         apply(empty, a_set("www", "192.0.2.1"), "kubectl-edit")
         wait_until(lambda: node.texts("www.lab.example") == ["192.0.2.1"])
+        label = {"metadata": {"labels": {"team": "web"}}}
+        path = f"{path_of(a_set('www', ''))}?fieldManager=kubectl-label"
+        empty.call("PATCH", path, label, form="application/merge-patch+json")
         delete(empty, a_set("www", ""))
         wait_until(lambda: node.texts("www.lab.example") == ["NXDOMAIN"])
-        data = str(tmp_path / "data")
-        history = kudurru("history", "--data", data, "-o", "json").json()
-        print(history)
-        assert kudurru("audit", "verify", "--data", data).code == 0
+        rows = [row for row in history(tmp_path) if row["source"] == "kubernetes"]
+        seen = [
+            (row["actor"], row["verb"], row["object"])
+            for row in rows
+            if row["type"].startswith("obj.")
+        ]
+        zone_made, set_made, *_, gone = seen
+        actor = "kubernetes:kubectl-client-side-apply"
+        assert zone_made == (actor, "created", "dnszone/lab.example")
+        assert set_made[0] in ("kubernetes:kubectl-edit", "kubernetes:kubectl-label")
+        assert set_made[1:] == ("created", "dnsrecordset/default/www")
+        assert gone == ("kubernetes", "deleted", "dnsrecordset/default/www")
+        assert kudurru("audit", "verify", "--data", tmp_path / "data").code == 0
+
+
+def test_a_change_of_the_command_line_is_in_the_cluster_and_its_status_comes_back(
+    empty: ApiServer, tmp_path: Path
+) -> None:
+    file = write_json(tmp_path / "objects.json", ZONE, a_set("www", "192.0.2.1"))
+    data = ("--data", tmp_path / "data")
+    with serving_cluster(empty, tmp_path) as node:
+        done = kudurru("apply", "-f", file, "--reason", "a new lab", *data)
+        assert done.out.split() == ["dnszone/lab.example", "created",
+                                    "dnsrecordset/default/www", "created"]  # fmt: skip
+        assert node.texts("www.lab.example") == ["192.0.2.1"]
+        there = empty.call("GET", path_of(ZONE))[1]
+        assert there["metadata"]["annotations"]["kudurru.io/managed-by"] == "kudurru"
+        assert kudurru("apply", "-f", file, *data).out.count("unchanged") == 2
+
+        def serial() -> Any:
+            return empty.call("GET", path_of(ZONE))[1].get("status", {}).get("serial")
+
+        wait_until(lambda: str(serial()) == node.texts("lab.example", "SOA")[0].split()[2])
+        rows = history(tmp_path)
+        steps = [row for row in rows if row["reason"] == "a new lab"]
+        assert [row["verb"] for row in steps] == ["intended", "created", "created", "written"]
+        assert len({row["actor"] for row in steps}) == 1
+        # Another manager's fields conflict by name, there and here.
+        body = a_set("www", "192.0.2.2")
+        path = f"{path_of(body)}?fieldManager=gitops"
+        code, refusal = empty.call("PATCH", path, body, form=APPLY)
+        assert (code, "kudurru" in str(refusal)) == (409, True)
+        other = write_json(tmp_path / "other.json", body)
+        refused = kudurru("apply", "-f", other, "--manager", "ops", *data)
+        assert refused.code != 0
+        assert "managed by 'kudurru'" in refused.err
+        assert kudurru("delete", "rs", "www", *data).code == 0
+        assert empty.call("GET", path_of(body))[0] == 404
+        assert kudurru("audit", "verify", *data).code == 0

@@ -13,7 +13,7 @@ from kudurru.adapters.clock import SystemEntropy
 from kudurru.adapters.kubernetes.election import Timings
 from kudurru.adapters.kubernetes.store import KubernetesStore, Place
 from kudurru.domain.kinds.registry import KINDS
-from tests.conformance.store import test_objects, test_watch
+from tests.conformance.store import test_mass_change, test_objects, test_watch
 from tests.conformance.store.drivers import PATIENCE_S, Case
 from tests.kube.connections import connected
 from tests.kube.server import ApiServer
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 CASES: dict[str, Case] = {
     name: test.__dict__["case"]
-    for module in (test_objects, test_watch)
+    for module in (test_mass_change, test_objects, test_watch)
     for name, test in vars(module).items()
     if name.startswith("test_")
 }

@@ -1,9 +1,13 @@
-"""What is built and installed. Needs a package index: pip fetches the build backend."""
+"""What is built and installed. Needs a package index: pip fetches the build backend.
+
+The native engine is in the wheels where this machine has a C compiler and Python's headers.
+"""
 
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -89,21 +93,56 @@ def test_both_wheels_are_the_same(built: dict[str, Path]) -> None:
             contents.append(
                 {n: wheel.read(n) for n in wheel.namelist() if n.startswith("kudurru/")}
             )
-    assert contents[0] == contents[1]
+    assert contents[0].keys() == contents[1].keys()
+    assert [name for name in contents[0] if contents[0][name] != contents[1][name]] == []
+
+
+@pytest.mark.parametrize("origin", ["from the tree", "from the sdist"])
+def test_a_wheel_holds_the_native_engine_where_there_is_a_compiler_for_it(
+    built: dict[str, Path], origin: str
+) -> None:
+    with zipfile.ZipFile(built[origin]) as wheel:
+        found = {name for name in wheel.namelist() if not name.endswith((".py", ".pyi"))}
+    is_there = "kudurru/adapters/dns/_engine.abi3.so" in found
+    assert is_there == can_build_extensions(), "setup.py says on stderr why it left it out"
+    assert not any("/native/" in name for name in found), "its source belongs to the sdist alone"
+
+
+def test_the_sdist_holds_the_source_of_the_native_engine(built: dict[str, Path]) -> None:
+    with tarfile.open(built["sdist"]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    native = ROOT / "adapters" / "dns" / "native"
+    wanted = {f"src/kudurru/adapters/dns/native/{path.name}" for path in native.iterdir()}
+    assert wanted <= names
+
+
+def can_build_extensions() -> bool:
+    """Whether this machine has a C compiler and Python's headers."""
+    include = sysconfig.get_path("include")
+    return (
+        sys.platform == "linux"
+        and shutil.which(sysconfig.get_config_var("CC").split()[0]) is not None
+        and Path(include, "Python.h").exists()
+    )
 
 
 def test_the_sdist_holds_no_module_twice_either(built: dict[str, Path]) -> None:
     with tarfile.open(built["sdist"]) as sdist:
         names = [name.partition("/")[2] for name in sdist.getnames()]
     held = [name for name in names if name.endswith(".py") and not name.startswith("tests/")]
-    assert sorted(held) == sorted(f"src/{name}" for name in modules())
+    assert sorted(held) == sorted(["setup.py", *(f"src/{name}" for name in modules())])
     assert {"LICENSE", "README.md", "pyproject.toml", "src/kudurru/py.typed"} <= set(names)
+
+
+ENGINE = "from kudurru.adapters.dns import engine_native; print(engine_native.is_available())"
 
 
 def test_pip_install_works_without_a_compiler(tree: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
+    shutil.rmtree(tree / "build", ignore_errors=True)  # of the wheels, with what they compiled
     run(python, "-m", "pip", "install", "--quiet", tree, cwd=tmp_path, CC="/bin/false")
+    assert run(python, "-c", ENGINE, cwd=tmp_path).strip() == "False"
     said = run(tmp_path / "venv" / "bin" / "kudurru", "version", cwd=tmp_path)
     assert "0.1.0" in said
     specs = "import importlib.util as u; print([u.find_spec(n) for n in {!r}])"
@@ -113,3 +152,15 @@ def test_pip_install_works_without_a_compiler(tree: Path, tmp_path: Path) -> Non
     name, file = run(python, "-c", where, cwd=tmp_path).split()
     assert name == "kudurru.domain.errors"
     assert Path(file).is_relative_to(tmp_path)
+
+
+def test_pip_install_with_a_compiler_builds_the_native_engine(
+    built: dict[str, Path], tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    wheel = built["from the sdist"]
+    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    assert run(python, "-c", ENGINE, cwd=tmp_path).strip() == str(can_build_extensions())
+    if can_build_extensions():
+        assert "-cp311-abi3-" in wheel.name

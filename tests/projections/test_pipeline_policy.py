@@ -248,6 +248,115 @@ def test_a_rule_of_a_list_may_say_what_to_answer(name: str, rtype: str, answer: 
     assert told(pipeline_of(one, matcher=lists(own=RPZ_LIKE)), name, rtype) == answer
 
 
+CHAINS = [
+    {"name": "a.example", "type": "CNAME", "targets": ["b.example."]},
+    {"name": "b.example", "type": "CNAME", "targets": ["c.example."]},
+    {"name": "c.example", "targets": ["192.0.2.3"]},
+    {"name": "home.example.org", "type": "CNAME", "targets": ["b2.example."]},
+    {"name": "b2.example", "type": "CNAME", "targets": ["nas.home.example."]},
+    {"name": "one.example", "type": "CNAME", "targets": ["two.example."]},
+    {"name": "two.example", "type": "CNAME", "targets": ["one.example."]},
+    {"name": "self.example", "type": "CNAME", "targets": ["SELF.example."]},
+    {"name": "out.example", "type": "CNAME", "targets": ["onward.example."]},
+    {"name": "onward.example", "type": "CNAME", "targets": ["fine.example."]},
+    {"name": "ad.example", "type": "CNAME", "targets": ["blocked.example."]},
+]
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("name", "rtype", "answer"),
+    [
+        ("a.example", "A", "NOERROR | CNAME 30 b.example. | CNAME 30 c.example. | A 30 192.0.2.3"),
+        ("a.example", "AAAA", "NOERROR | CNAME 30 b.example. | CNAME 30 c.example."),
+        ("a.example", "CNAME", "NOERROR | CNAME 30 b.example."),
+        (
+            "home.example.org",
+            "A",
+            "NOERROR | CNAME 30 b2.example. | CNAME 30 nas.home.example. | A 300 192.0.2.50",
+        ),
+        ("one.example", "A", "NOERROR | CNAME 30 two.example. | CNAME 30 one.example."),
+        ("self.example", "A", "NOERROR | CNAME 30 SELF.example."),
+        (
+            "out.example",
+            "A",
+            "NOERROR | CNAME 30 onward.example. | CNAME 30 fine.example. | A 60 192.0.2.7",
+        ),
+        # A rewrite has precedence over what lists and rules say of where it leads.
+        ("ad.example", "A", "NOERROR | CNAME 30 blocked.example. | A 60 192.0.2.8"),
+    ],
+)
+def test_rewrites_lead_on_to_other_rewrites(
+    later: bool, name: str, rtype: str, answer: str
+) -> None:
+    upstream = Upstream(
+        "fine.example 60 IN A 192.0.2.7", "blocked.example 60 IN A 192.0.2.8", later=later
+    )
+    one = policy("one", rewrites=CHAINS, deny=["blocked.example"])
+    assert told_at_last(pipeline_of(one, resolver=upstream), upstream, name, rtype) == answer
+
+
+def told_at_last(pipeline: Pipeline, upstream: "Upstream", name: str, rtype: str) -> str:
+    """What is told, where the upstream may take its time for each of its answers."""
+    query = dns.message.make_query(name, rtype, use_edns=True)
+    reply = pipeline.handle(query.to_wire(), OTHER, "udp")
+    if isinstance(reply, Later):
+        replies: list[Reply | None] = []
+        reply.then(replies.append)
+        while upstream.waiting:
+            later, resolved = upstream.waiting.pop(0)
+            later.settle(resolved)
+        (reply,) = replies
+    assert reply is not None
+    return shown(dns.message.from_wire(reply.wire))
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("a.example", "NOERROR | CNAME 30 b.example. | A 30 192.0.2.1"),
+        ("n.example", "NXDOMAIN | CNAME 30 none.example."),
+        ("o.example", "NOERROR | CNAME 30 open.example. | A 60 192.0.2.7"),
+        # An alias of an upstream's leads to a name that a list gives another alias.
+        ("www.shop.example", "NOERROR | CNAME 30 open.example. | A 60 192.0.2.7"),
+        ("www.other.example", "NOERROR | CNAME 30 b.example. | A 30 192.0.2.1"),
+    ],
+)
+def test_an_alias_out_of_a_list_leads_on_through_its_rules(
+    later: bool, name: str, answer: str
+) -> None:
+    rules = [
+        *("a.example CNAME b.example.", "b.example A 192.0.2.1"),
+        *("n.example CNAME none.example.", "none.example CNAME ."),
+        *("o.example CNAME open.example.", "tracker.example CNAME open.example."),
+        "spy.example CNAME b.example.",
+    ]
+    matcher = MemoryMatcher()
+    matcher.put(Key("BlockList/default/rpz"), [("inline", rules)], Context(format="rpz"))
+    upstream = Upstream(
+        "open.example 60 IN A 192.0.2.7",
+        "www.shop.example 60 IN CNAME tracker.example.",
+        "www.other.example 60 IN CNAME spy.example.",
+        later=later,
+    )
+    one = policy("one", blockListRefs=["rpz"])
+    found = pipeline_of(one, matcher=matcher, resolver=upstream)
+    assert told_at_last(found, upstream, name, "A") == answer
+
+
+def test_an_address_of_an_answer_may_be_a_trigger_of_a_policy_zone() -> None:
+    rules = ["32.66.2.0.192.rpz-ip CNAME .", "128.66.zz.db8.2001.rpz-ip AAAA 2001:db8::1"]
+    matcher = MemoryMatcher()
+    matcher.put(Key("BlockList/default/rpz"), [("inline", rules)], Context(format="rpz"))
+    found = pipeline_of(
+        policy("one", blockListRefs=["rpz"]), matcher=matcher, resolver=Upstream(*RECORDS)
+    )
+    assert told(found, "addr.example") == "NXDOMAIN"
+    assert told(found, "addr.example", "AAAA") == "NOERROR | AAAA 30 2001:db8::1"
+    assert told(found, "fine.example") == "NOERROR | A 60 192.0.2.7"
+
+
 def test_who_asks_decides_what_is_answered() -> None:
     kids = policy("kids", clientGroupRefs=["kids"], deny=["games.example"])
     tv = policy("tv", clientGroupRefs=["tv"], deny=["spy.example"])

@@ -1,6 +1,7 @@
-"""The limiter by itself, on a clock that is moved by hand."""
+"""The limiter by itself, on a clock that is moved by hand, with buckets in Python and those of the
+native engine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
 import dns.flags
@@ -9,15 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kudurru.adapters.dns import engine_native
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.messages import COOKIE
 from kudurru.domain.settings import RatelimitSettings
-from kudurru.projections.pipeline.ratelimit import DROP, RateLimiter
+from kudurru.projections.pipeline.ratelimit import DROP, Buckets, RateLimiter, TokenBuckets
 from tests.logs import StillClock
 from tests.packets import edns, edns_with, query
 
 MINUTE_US = 60_000_000
 QUESTION = query("www.example")[2:]
+
+KINDS: dict[str, Callable[[], Buckets]] = {"python": TokenBuckets}
+if engine_native.is_available():
+    KINDS["native"] = engine_native.new_buckets
+new_buckets: Callable[[], Buckets] = TokenBuckets
+
+
+@pytest.fixture(params=KINDS, scope="module", autouse=True)
+def each_kind(request: pytest.FixtureRequest) -> Iterator[None]:
+    global new_buckets  # all tests here make their limiters with it
+    new_buckets = KINDS[request.param]
+    yield
+    new_buckets = TokenBuckets
 
 
 def limiter(
@@ -29,7 +44,7 @@ def limiter(
         ipv6={128: 10} if ipv6 is None else ipv6,
         **({"exempt": ()} | more),
     )
-    return RateLimiter(settings, clock), clock
+    return RateLimiter(settings, clock, buckets=new_buckets()), clock
 
 
 def verdicts(subject: RateLimiter, client: str, count: int = 1, packet: bytes = QUESTION):
@@ -54,7 +69,7 @@ def test_a_network_may_send_its_minutes_allowance_at_once_and_then_a_sixtieth_ea
 
 def test_the_defaults_are_those_of_the_design() -> None:
     settings = RatelimitSettings()
-    subject = RateLimiter(settings, StillClock())
+    subject = RateLimiter(settings, StillClock(), buckets=new_buckets())
     assert passed(subject, "192.0.2.1", 1000) == 600
     assert sum(passed(subject, f"192.0.2.{i}", 700) for i in range(2, 20)) == 6000 - 600
     assert passed(subject, "2001:db8::1", 1000) == 600
@@ -240,7 +255,7 @@ def test_a_slip_carries_the_cookie_that_its_client_waits_for() -> None:
     cookies = Cookies(bytes(32))
     clock = StillClock()
     settings = RatelimitSettings(ipv4={32: 1}, exempt=(), slip=100)
-    subject = RateLimiter(settings, clock, cookies)
+    subject = RateLimiter(settings, clock, cookies, new_buckets())
     own = b"clientck"
     known = cookies.judge(own, "192.0.2.1", clock.now_us() // 1_000_000)
     for shown, wanted in (

@@ -422,6 +422,35 @@ def test_special_names_are_answered_here() -> None:
     assert not rig.ask("1.1.15.172.in-addr.arpa", "PTR").is_answered
 
 
+@pytest.mark.parametrize("name", ["1.0.0.127.in-addr.arpa", "1." + "0." * 31 + "ip6.arpa"])
+def test_the_loopback_addresses_are_called_localhost(name: str) -> None:
+    rig = Rig(ONE)
+    assert rig.ask(name, "PTR").texts == [f"{name}. 10800 PTR localhost."]
+    assert rig.ask(name, "TXT").rcode == "NOERROR"
+    assert not rig.asked
+
+
+def test_names_around_the_loopback_address_exist_as_far_as_they_do() -> None:
+    rig = Rig(ONE)
+    assert rig.ask("0.0.127.in-addr.arpa", "PTR").rcode == "NOERROR"
+    assert rig.ask("2.0.0.127.in-addr.arpa", "PTR").rcode == "NXDOMAIN"
+    assert rig.ask("1.1.127.in-addr.arpa", "PTR").rcode == "NXDOMAIN"
+    assert not rig.asked
+
+
+@pytest.mark.parametrize("zone", ["10.in-addr.arpa", "home.arpa"])
+def test_whether_a_special_zone_is_signed_its_parent_says(zone: str) -> None:
+    """Who validates wants the parent's proof that it is not (RFC 8375 section 4)."""
+    rig = Rig(ONE)
+    rig.scripts[ONE] = always(authority=[SOA])
+    assert rig.ask(zone, "DS").rcode == "NOERROR"
+    assert rig.asked_names() == [f"{zone}."]
+    assert rig.ask(f"x.{zone}", "DS").rcode == "NXDOMAIN"
+    for top in ("localhost", "test", "use-application-dns.net"):
+        rig.ask(top, "DS")
+    assert rig.asked_names() == [f"{zone}."]
+
+
 def test_special_names_go_where_somebody_sends_them() -> None:
     rig = Rig(ONE, by_domain={key("168.192.in-addr.arpa"): [TWO]})
     rig.scripts[TWO] = always("1.1.168.192.in-addr.arpa. 60 IN PTR nas.example.")

@@ -3,18 +3,22 @@ server that is away. What every store does is shown on a real server, in tests/k
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from kudurru.adapters.kubernetes import store as kubernetes_store
 from kudurru.adapters.kubernetes.fakes.network import Response
 from kudurru.adapters.kubernetes.store import ROUNDS, KubernetesStore, Place
 from kudurru.adapters.memory.clock import SeededEntropy
-from kudurru.domain.errors import Conflict, Invalid, ManagedBy, StorageFailed
+from kudurru.domain.errors import Conflict, Invalid, ManagedBy, MassChange, StorageFailed
 from kudurru.domain.kinds.meta import LAST_APPLIED, MANAGED_BY
 from kudurru.domain.objects import key_of
 from tests.adapters.kubernetes.worlds import World, in_world
-from tests.objects import Document, document
+from tests.conformance.store import test_mass_change
+from tests.conformance.store.drivers import Case
+from tests.objects import Document, document, endpoint
 
 GROUPS = "/apis/kudurru.io/v1alpha1/namespaces/default/clientgroups"
 KEY = key_of("ClientGroup", "default", "laptops")
@@ -77,6 +81,59 @@ def test_the_owner_of_an_object_is_named_and_not_its_field_manager() -> None:
         with pytest.raises(ManagedBy) as refused:
             await store.apply(group(), "bob")
         assert refused.value.owner == long
+
+    in_world(case)
+
+
+def case_of(case: Case) -> Callable[[World], Awaitable[None]]:
+    return lambda world: case(store_of(world))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        test_mass_change.test_much_of_a_zone_is_lost_only_when_it_is_meant,
+        test_mass_change.test_a_few_records_of_a_zone_go_without_more_ado,
+    ],
+    ids=lambda test: test.__name__,
+)
+def test_the_mass_change_guard_is_that_of_every_store(case: Any) -> None:
+    in_world(case_of(case.__dict__["case"]))
+
+
+def test_a_few_records_ask_for_no_others_and_more_of_them_until_the_zone_is_large_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubernetes_store, "PAGE", 25)
+
+    def host(i: int, *addresses: str) -> Document:
+        spec = {
+            "zoneRef": {"name": "example.org"},
+            "endpoints": [endpoint(f"h{i}.example.org", "A", *addresses)],
+        }
+        return document("DNSRecordSet", f"h{i:03}", spec)
+
+    async def case(world: World) -> None:
+        store = store_of(world)
+        zone = document("DNSZone", "example.org", {"zoneName": "example.org"})
+        several = [f"192.0.2.{i}" for i in range(6)]
+        await store.apply_many(
+            [zone, host(0, *several), *(host(i, "192.0.2.9") for i in range(1, 95))], "a"
+        )
+        listed = world.api.calls
+        for change, pages in ((host(1, "192.0.2.8"), 0), (host(0, "192.0.2.7"), 1)):
+            begun = len(listed)
+            await store.apply(change, "a")
+            verbs = [verb for verb, _, _ in listed[begun:]]
+            assert verbs.count("list") == pages
+        with pytest.raises(MassChange) as refused:
+            await store.apply(
+                document("DNSZone", "example.org", {"zoneName": "example.org", "defaultTTL": 9}),
+                "a",
+            )
+        assert (refused.value.changed, refused.value.total) == (95, 95)
+        with pytest.raises(ManagedBy):
+            await store.delete(key_of("DNSZone", "", "example.org"), manager="bob")
 
     in_world(case)
 

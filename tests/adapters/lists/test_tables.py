@@ -137,6 +137,14 @@ def test_a_policy_zone_keeps_its_origins(tmp_path: Path) -> None:
     assert look(table, "c.net")[0].rule.is_allow
 
 
+def test_addresses_that_trigger_are_found_as_names(tmp_path: Path) -> None:
+    lines = ["32.1.2.0.192.rpz-ip CNAME .", "128.1.zz.rpz-ip CNAME ."]
+    table = built(tmp_path, text(tmp_path, ONE, lines, format="rpz"))
+    for name in ("192.0.2.1", "::1"):
+        assert [names.to_text(hit.rule.name) for hit in look(table, name)] == [f"{name}."]
+    assert look(table, "192.0.2.2") == []
+
+
 @pytest.mark.parametrize("between", ["\u3000", "\x1c", "\x85 x", ";", ""])
 def test_odd_lines_between_records_of_a_policy_zone_harm_no_query(
     tmp_path: Path, between: str

@@ -1,0 +1,85 @@
+"""The native engine's core (native/core.h), where it was built."""
+
+from collections.abc import Sequence
+
+BATCH: int
+"""Answers that `Workers.send` takes at most."""
+PLACES: int
+"""Places at which answers may be counted."""
+
+class Table:
+    """Answers that may be repeated. A `scope` (0 to 255) tells keys of one kind of asker from those
+    of others. Messages are as `Memo` has them."""
+
+    def __init__(self, entries_max: int, bytes_max: int, seed: bytes) -> None: ...
+    def find(self, scope: int, packet: bytes, /) -> tuple[bytes, int] | None:
+        """The answer, with the ID and the question of the query, and its place."""
+
+    def store(self, scope: int, generation: int, packet: bytes, wire: bytes, place: int, /) -> bool:
+        """Keep an answer, unless the table was invalidated since it had that generation."""
+
+    def generation(self) -> int: ...
+    def invalidate(self) -> None: ...
+    def statistics(self) -> tuple[int, int, int]:
+        """Answers, their octets, answers that left and may still be read."""
+
+class Buckets:
+    """Implements `kudurru.projections.pipeline.ratelimit.Buckets`."""
+
+    def __init__(self, seed: bytes, /) -> None: ...
+    def configure(
+        self,
+        *,
+        is_enabled: bool,
+        slip: int,
+        buckets_max: int,
+        levels: Sequence[tuple[int, int, int]],
+        exempt: Sequence[tuple[bytes, int]],
+    ) -> None: ...
+    def take(self, client: bytes, count: int, now_us: int, /) -> int: ...
+    def slips(self, client: bytes, /) -> bool: ...
+    def counts(self) -> tuple[int, int, int]: ...
+
+class Workers:
+    """Threads that answer, one for each socket: (descriptor, is IPv6, has packet info). The sockets
+    stay the caller's, who closes them after `stop`."""
+
+    def __init__(
+        self,
+        table: Table,
+        buckets: Buckets | None,
+        sockets: Sequence[tuple[int, bool, bool]],
+        scope: int,
+        hears_repeats: bool,
+        misses_size: int,
+        repeats_size: int,
+    ) -> None: ...
+    def start(self) -> None: ...
+    def stop(self) -> None:
+        """Receive no more. What was received can still be taken and answered."""
+
+    def wake_fd(self) -> int:
+        """An eventfd, readable when there is something to take after there was nothing."""
+
+    def misses(self, limit: int, /) -> list[tuple[int, bytes, bytes, bytes, int]]:
+        """Queries to answer, at most so many of each worker: worker, origin, address of the client,
+        message, and whether it is over the limit and wants to hear so."""
+
+    def repeats(self, limit: int, /) -> list[tuple[bytes, bytes]]:
+        """Queries that were answered, as `RepeatListener` wants them."""
+
+    def untold(self) -> int:
+        """Queries that were answered, and lost for `repeats`."""
+
+    def send(
+        self, worker: int, answers: tuple[tuple[bytes, bytes], ...], /
+    ) -> tuple[int, int, int]:
+        """Send answers to origins: how many were sent, refused by the system, and without room."""
+
+    def counters(self) -> tuple[int, int, int, int, int, int]:
+        """Queries received, answered, malformed; answers that the system had no room for; queries
+        that found no room in the queue; answers that the system refused. What a client has got is
+        counted."""
+
+    def hits(self, places: int, /) -> list[int]:
+        """Answers given from the table, by place."""

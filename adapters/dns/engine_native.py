@@ -1,0 +1,316 @@
+"""The packet engine whose repeats are answered without Python: UDP by threads in C.
+
+Each socket has a thread of its own that never takes the GIL (native/worker.c). What its table does
+not know comes here through a bounded queue, is answered by the handler on the event loop, and goes
+back out of the same socket; what may be repeated is put into the table. One contract with the
+engine in Python: tests/contracts/test_packet_engine.py.
+
+The extension is optional. Where it was not built, `is_available()` says so and the engine in Python
+serves.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Protocol
+
+from kudurru.adapters.dns.answering import Answering, Waiting, Wire
+from kudurru.adapters.dns.engine_python import DRAIN_S
+from kudurru.adapters.dns.packet_info import ask_for_packet_info
+from kudurru.adapters.sockets import address_of
+from kudurru.domain.dns.record_types import counted_as
+from kudurru.domain.later import Later
+from kudurru.domain.ports import EngineStatistics, QueryHandler
+
+if TYPE_CHECKING:
+    from kudurru.adapters.dns import _engine
+else:
+    try:
+        from kudurru.adapters.dns import _engine
+    except ImportError:
+        _engine = None
+
+ENTRIES_MAX = 131_072  # answers for all listeners: the questions that a busy site asks repeatedly
+BYTES_MAX = 48 << 20
+
+MESSAGE_MAX = 4096  # octets of the longest message taken or sent: EDNS's usual upper bound
+MISSES_BYTES = 1 << 18
+"""Of queries that wait for Python, per socket: some 1,500, which it answers in a tenth of a second.
+More would only make them late."""
+REPEATS_BYTES = 1 << 22
+"""Of repeats that the query log has not heard of, per socket: some 40,000."""
+MISSES_PER_TURN = 64  # of each socket: then other work has its turn
+REPEATS_PER_TURN = 2_000
+REPEATS_S = 0.02  # they are told of together: one by one they would keep Python awake
+
+_SCOPES_MAX = 256  # an octet of each key
+_SEED_SIZE = 16
+_text = lru_cache(4096)(socket.inet_ntop)
+
+
+def is_available() -> bool:
+    return _engine is not None
+
+
+class Limiter(Protocol):
+    """A limiter that counts in buckets of the core."""
+
+    @property
+    def buckets(self) -> object:
+        """Made by `new_buckets`."""
+        ...
+
+    def truncated(self, client: bytes, query: bytes) -> bytes | None:
+        """What a query gets that is over the limit, both without their ID."""
+        ...
+
+
+def new_buckets() -> "_engine.Buckets":
+    return _engine.Buckets(secrets.token_bytes(_SEED_SIZE))
+
+
+class AnswerTable:
+    """Answers that the threads of all engines read; each listener has a scope of its own."""
+
+    def __init__(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
+        seed = secrets.token_bytes(_SEED_SIZE)
+        self.core = _engine.Table(entries_max=entries_max, bytes_max=bytes_max, seed=seed)
+        self.places: dict[tuple[int, int], int] = {}
+        """Where answers are counted, by type (as `counted_as` has it) and RCODE."""
+        self._scopes = 0
+
+    def __len__(self) -> int:
+        return self.core.statistics()[0]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are no scopes left."""
+        return self._scopes == _SCOPES_MAX
+
+    def new_scope(self) -> "TableScope":
+        self._scopes += 1
+        return TableScope(self, self._scopes - 1)
+
+    def place(self, rtype: int, rcode: int) -> int:
+        return self.places.setdefault((counted_as(rtype), rcode), len(self.places))
+
+
+class TableScope:
+    """The table as one listener sees it. Implements `memo.Repeats`, with the contract of `Memo`;
+    what the threads find is counted there."""
+
+    def __init__(self, table: AnswerTable, number: int) -> None:
+        self.table = table
+        self.number = number
+        self._core = table.core
+        self._hits: dict[int, int] = {}
+
+    @property
+    def young(self) -> object:
+        return self._core.generation()
+
+    def find(self, packet: bytes) -> bytes | None:
+        found = self._core.find(self.number, packet)
+        if found is None:
+            return None
+        wire, place = found
+        self._hits[place] = self._hits.get(place, 0) + 1
+        return wire
+
+    def store(self, young: object, packet: bytes, wire: bytes) -> None:
+        end = packet.find(0, 12) + 1
+        assert isinstance(young, int)
+        place = self.table.place(int.from_bytes(packet[end : end + 2], "big"), wire[3] & 15)
+        self._core.store(self.number, young, packet, wire, place)
+
+    def counts(self) -> dict[tuple[int, int], int]:
+        return {of: self._hits[at] for of, at in self.table.places.items() if at in self._hits}
+
+    def invalidate(self) -> None:
+        self._core.invalidate()
+
+
+class NativeEngine:
+    """A `PacketEngine` over UDP. Wants `is_available()`."""
+
+    def __init__(
+        self,
+        handler: QueryHandler,
+        sockets: Sequence[socket.socket],
+        *,
+        table: AnswerTable | None = None,
+        limiter: Limiter | None = None,
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        self._limiter = limiter
+        self._drain_s = drain_s
+        self._sockets = tuple(sockets)
+        self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
+        self._scope = (AnswerTable() if table is None else table).new_scope()
+        self._answering = Answering(handler, "udp", MESSAGE_MAX, self._scope)
+        self._waiting = Waiting()
+        self._outbox: dict[int, list[tuple[bytes, bytes]]] = {}
+        self._telling: asyncio.TimerHandle | None = None
+        self._untold = 0
+        self._workers: _engine.Workers | None = None
+        self._is_running = False
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._addresses
+
+    async def start(self) -> None:
+        limiter = self._limiter
+        for sock in self._sockets:
+            sock.setblocking(True)  # its thread waits in the system call
+        self._workers = _engine.Workers(
+            table=self._scope.table.core,
+            buckets=None if limiter is None else limiter.buckets,  # type: ignore[arg-type]  # the core checks it
+            sockets=[
+                (sock.fileno(), sock.family == socket.AF_INET6, ask_for_packet_info(sock))
+                for sock in self._sockets
+            ],
+            scope=self._scope.number,
+            hears_repeats=self._answering.listener is not None,
+            misses_size=MISSES_BYTES,
+            repeats_size=REPEATS_BYTES,
+        )
+        asyncio.get_running_loop().add_reader(self._workers.wake_fd(), self._woken)
+        self._is_running = True
+        self._workers.start()
+
+    async def stop(self) -> None:
+        if self._is_running and self._workers is not None:
+            self._is_running = False
+            asyncio.get_running_loop().remove_reader(self._workers.wake_fd())
+            self._workers.stop()
+            while self._serve_misses():
+                await asyncio.sleep(0)
+            while self._tell():
+                await asyncio.sleep(0)
+            if self._telling is not None:
+                self._telling.cancel()
+            await self._drain()
+        for sock in self._sockets:
+            sock.close()
+
+    async def _drain(self) -> None:
+        """Wait for the answers that are to come, for a while, and send them."""
+        is_empty = asyncio.Event()
+        self._waiting.on_empty = is_empty.set
+        if self._waiting:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._drain_s):
+                    await is_empty.wait()
+        self._waiting.cancel()
+        self._flush()
+
+    def invalidate(self) -> None:
+        self._scope.invalidate()
+
+    def statistics(self) -> EngineStatistics:
+        seen = self._answering.statistics()
+        if self._workers is None:
+            return seen
+        received, answered, malformed, full, busy, send_errors = self._workers.counters()
+        places = self._scope.table.places
+        hits = dict(seen.memo_hits)
+        for of, count in zip(places, self._workers.hits(len(places)), strict=True):
+            if count:
+                hits[of] = hits.get(of, 0) + count
+        return EngineStatistics(
+            received=received,
+            answered=seen.answered + answered,
+            memo_hits=hits,
+            dropped_malformed=malformed,
+            dropped_full=seen.dropped_full + full,
+            dropped_busy=busy,
+            dropped_by_handler=seen.dropped_by_handler,
+            send_errors=seen.send_errors + send_errors,
+            unhandled_exceptions=seen.unhandled_exceptions,
+            waiting=seen.waiting,
+        )
+
+    # --- what the threads leave to us -----------------------------------------------------
+
+    def _woken(self) -> None:
+        assert self._workers is not None
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._workers.wake_fd(), 8)
+        self._serve_turn()
+        if self._answering.listener is not None and self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(REPEATS_S, self._tell_turn)
+
+    def _serve_turn(self) -> None:
+        """Answer some, and come back until there are none: only then are we woken again."""
+        if self._serve_misses() and self._is_running:
+            asyncio.get_running_loop().call_soon(self._serve_turn)
+
+    def _serve_misses(self) -> bool:
+        """Whether there were any."""
+        assert self._workers is not None
+        misses = self._workers.misses(MISSES_PER_TURN)
+        for worker, origin, client, packet, is_slip in misses:
+            if is_slip:
+                wire: Wire | Later[Wire] = self._truncated(client, packet)
+            else:
+                wire = self._answer(packet, client)
+            if isinstance(wire, Later):
+                self._waiting.add(wire, partial(self._deliver, worker, origin))
+            elif wire is not None:
+                self._outbox.setdefault(worker, []).append((origin, wire))
+        self._flush()
+        return bool(misses)
+
+    def _answer(self, packet: bytes, client: bytes) -> Wire | Later[Wire]:
+        family = socket.AF_INET6 if len(client) == 16 else socket.AF_INET
+        text = _text(family, client)
+        return self._answering.recall(packet, text) or self._answering.ask(packet, text)
+
+    def _truncated(self, client: bytes, packet: bytes) -> Wire:
+        assert self._limiter is not None
+        reply = self._limiter.truncated(client, packet[2:])
+        return None if reply is None else packet[:2] + reply
+
+    def _deliver(self, worker: int, origin: bytes, wire: Wire) -> None:
+        """Send an answer that came later, together with those of the same turn of the loop."""
+        if wire is None:
+            return
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.setdefault(worker, []).append((origin, wire))
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, {}
+        if self._workers is None or self._sockets[0].fileno() < 0:
+            return
+        for worker, answers in outbox.items():
+            for first in range(0, len(answers), _engine.BATCH):
+                batch = tuple(answers[first : first + _engine.BATCH])
+                sent, refused, full = self._workers.send(worker, batch)
+                self._answering.answered += sent
+                self._answering.send_errors += refused
+                self._answering.full += full
+
+    def _tell_turn(self) -> None:
+        self._telling = None
+        if self._tell() and self._is_running:
+            self._telling = asyncio.get_running_loop().call_later(0, self._tell_turn)
+
+    def _tell(self) -> bool:
+        """Tell who listens of some repeats. Whether there were any."""
+        listener = self._answering.listener
+        if listener is None or self._workers is None:
+            return False
+        repeats = self._workers.repeats(REPEATS_PER_TURN)
+        if repeats:
+            listener.repeated(repeats)
+        untold = self._workers.untold()
+        if untold > self._untold:
+            listener.missed(untold - self._untold)
+            self._untold = untold
+        return bool(repeats)

@@ -1,0 +1,311 @@
+/* The native packet engine's core: no Python in here, so that fuzzers and sanitizers run it alone.
+ *
+ * hash.c     for the tables
+ * message.c  what a datagram says, as far as the engine cares
+ * table.c    answers that may be repeated, read without locks
+ * networks.c who may be given what is not for everybody
+ * limiter.c  token buckets per network
+ * queue.c    octets from one thread to another
+ * worker.c   threads that receive, answer and send
+ *
+ * module.c binds it to Python. docs/decisions/0040 says why it is made like this. */
+#ifndef KUDURRU_CORE_H
+#define KUDURRU_CORE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* --- hash ----------------------------------------------------------------------------------- */
+
+/* What nobody outside knows. */
+struct seed {
+    uint64_t words[2];
+};
+
+uint64_t keyed_hash(const struct seed *seed, const uint8_t *octets, size_t size);
+
+/* --- messages ------------------------------------------------------------------------------- */
+
+#define HEADER_SIZE 12
+#define MESSAGE_MAX 4096 /* octets of the longest message taken or sent, as in mmsg.py */
+#define NAME_MAX_SIZE 255
+#define LABEL_MAX 63
+#define KEY_MAX 512 /* octets: a question, EDNS and some options; who sends more is not remembered */
+#define UDP_EDNS_MAX 1232
+
+/* Offset after the question's name; 0 where there is none that is whole and uncompressed. */
+size_t name_end(const uint8_t *packet, size_t size);
+
+/* The key of a message in the table: the scope, the message without its ID, the letters of its
+ * name lowered. Writes at most KEY_MAX octets; 0 where there is no key. */
+size_t message_key(uint8_t scope, const uint8_t *packet, size_t size, uint8_t *key);
+
+/* What a query over the limit gets. */
+enum slip { SLIP_NOTHING, SLIP_HERE, SLIP_ELSEWHERE };
+
+/* Turn a query into the empty answer that sends its client to TCP, where it lies. SLIP_NOTHING:
+ * it must not be answered. SLIP_ELSEWHERE: it has more than a question and a bare OPT record, and
+ * is left as it is. */
+enum slip slip_in_place(uint8_t *packet, size_t *size);
+
+/* Whether a message asks for the name that is never charged. */
+bool is_health_query(const uint8_t *packet, size_t size);
+
+/* --- networks ------------------------------------------------------------------------------- */
+
+struct network {
+    uint8_t octets[16];
+    uint8_t bits;
+    bool is_ipv6;
+};
+
+/* IPv4 addresses among those of IPv6 (RFC 4291 section 2.5.5.2) are IPv4 addresses. */
+const uint8_t *unmapped(const uint8_t *client, size_t *size);
+/* `client` as `unmapped` has it. */
+bool is_within(const uint8_t *client, size_t size, const struct network *network);
+
+/* --- table ---------------------------------------------------------------------------------- */
+
+#define READERS_MAX 1024
+
+struct table;
+
+/* What may be repeated. `wire` is without its ID, its question in lower case. */
+struct answer {
+    const uint8_t *wire;
+    size_t wire_size;
+    uint16_t place;     /* where it is counted */
+    bool is_restricted; /* for clients that `table_admit` names */
+    int64_t until_us;   /* monotonic time at which it ends; 0: never */
+    /* TTLs count down from then on: places in `wire`, and how much was taken off already. */
+    int64_t stored_us;
+    uint32_t aged_s;
+    const uint16_t *ttls_at;
+    size_t ttl_count;
+};
+
+/* An answer in the table. `octets` are the key, the answer and the places of its TTLs. */
+struct entry {
+    _Atomic(struct entry *) next; /* of its bucket */
+    struct entry *limbo_next;
+    uint64_t hash;
+    uint64_t generation; /* of the table when its answer was asked for */
+    uint64_t left_at;    /* epoch in which it left the table */
+    uint32_t position;   /* in the table's circle */
+    uint16_t key_size;
+    uint16_t wire_size;
+    uint16_t place;
+    uint16_t ttl_count;
+    uint32_t aged_s;
+    int64_t stored_us, until_us;
+    bool is_restricted;
+    atomic_bool is_used;
+    uint8_t octets[];
+};
+
+static inline const uint8_t *entry_wire(const struct entry *entry) {
+    return entry->octets + entry->key_size;
+}
+
+/* Where TTL i is, in the wire. */
+size_t entry_ttl_at(const struct entry *entry, size_t i);
+/* Count the TTLs down in a copy of the wire. */
+void entry_age(const struct entry *entry, uint8_t *wire, int64_t now_us);
+
+struct table_statistics {
+    uint64_t entries, bytes, in_limbo;
+};
+
+/* NULL without memory. */
+struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed *seed);
+void table_free(struct table *table); /* when no reader and no writer is left */
+
+uint64_t table_hash(const struct table *table, const uint8_t *key, size_t size);
+/* Have the processor fetch what a look-up will read. */
+void table_prefetch(const struct table *table, uint64_t hash);
+
+/* A reader brackets every use of entries with these; 0 < number < READERS_MAX is its own. */
+void table_enter(struct table *table, unsigned number);
+void table_leave(struct table *table, unsigned number);
+/* A number nobody else has; 0 when there are none left. */
+unsigned table_register(struct table *table);
+void table_unregister(struct table *table, unsigned number);
+
+/* The answer that is good now, or NULL; it lives until `table_leave`. */
+const struct entry *table_find(
+    struct table *table, const uint8_t *key, size_t size, uint64_t hash);
+
+uint64_t table_generation(const struct table *table);
+/* Keep an answer that was asked for in `generation`: false when that is over, or there is no
+ * room. Any thread. */
+bool table_store(
+    struct table *table,
+    uint64_t generation,
+    const uint8_t *key,
+    size_t key_size,
+    const struct answer *answer);
+/* Whom restricted answers are for, nobody at first. Takes over `networks`, from malloc. */
+void table_admit(struct table *table, struct network *networks, size_t count, bool is_everybody);
+bool table_admits(struct table *table, const uint8_t *client, size_t size);
+/* When it returns, no reader that looks up finds what was there before. Any thread. */
+void table_invalidate(struct table *table);
+struct table_statistics table_statistics(struct table *table);
+
+/* --- limiter -------------------------------------------------------------------------------- */
+
+#define LEVELS_MAX 129
+
+struct level {
+    uint8_t bits;
+    uint64_t limit; /* queries a minute, and at once */
+};
+
+/* What holds for one address family. */
+struct family_rules {
+    size_t level_count, exempt_count;
+    struct level levels[LEVELS_MAX]; /* smallest networks first */
+    struct network *exempt;          /* owned by the limiter once configured */
+};
+
+struct limiter;
+
+/* NULL without memory. */
+struct limiter *limiter_new(const struct seed *seed);
+void limiter_free(struct limiter *limiter);
+/* All buckets are full then. */
+void limiter_configure(
+    struct limiter *limiter,
+    bool is_enabled,
+    unsigned slip,
+    size_t buckets_max,
+    const struct family_rules *ipv4,
+    const struct family_rules *ipv6);
+bool limiter_is_enabled(struct limiter *limiter);
+/* How many of `count` queries of a client (4 or 16 octets) are within every limit; they are
+ * charged. `now_us` is monotonic time. */
+uint64_t limiter_take(
+    struct limiter *limiter, const uint8_t *client, size_t size, uint64_t count, int64_t now_us);
+/* Whether a query over the limit is one of those that get an answer. */
+bool limiter_slips(struct limiter *limiter, const uint8_t *client, size_t size);
+/* Count what became of queries over the limit. */
+void limiter_count(struct limiter *limiter, unsigned slipped, unsigned dropped);
+
+struct limiter_statistics {
+    uint64_t slipped, dropped, buckets;
+};
+struct limiter_statistics limiter_statistics(struct limiter *limiter);
+
+/* --- queues --------------------------------------------------------------------------------- */
+
+/* Records of octets from one thread that writes to one that reads. */
+struct queue {
+    uint8_t *octets;
+    size_t size;                /* a power of two */
+    _Atomic uint64_t head, tail; /* ever read and written */
+};
+
+bool queue_init(struct queue *queue, size_t size);
+void queue_free(struct queue *queue);
+
+/* What became of a record. After FIRST the reader may be asleep: it had taken all before. */
+enum put { NO_ROOM, PUT, FIRST };
+
+/* Put a record of a head and a body. */
+enum put queue_put(
+    struct queue *queue,
+    const void *head,
+    size_t head_size,
+    const void *body,
+    size_t body_size);
+/* Octets of the next record; 0: there is none. */
+size_t queue_next(const struct queue *queue);
+/* Take it. */
+void queue_take(struct queue *queue, void *record, size_t size);
+
+/* --- workers -------------------------------------------------------------------------------- */
+
+#define BATCH 64
+#define PLACES 2048 /* type and RCODE of what is counted: 91 types, 16 codes */
+#define ORIGIN_MAX 96 /* a socket address and its packet info */
+
+struct worker_options {
+    int fd;
+    uint8_t scope; /* of its keys in the table */
+    bool is_ipv6;
+    bool has_packet_info;
+    bool hears_repeats; /* queries answered here are told of */
+    size_t misses_size, repeats_size; /* octets of the queues, powers of two */
+};
+
+enum counter {
+    RECEIVED,
+    ANSWERED,
+    MALFORMED,
+    FULL,        /* the system had no room for an answer */
+    BUSY,        /* no room in the queue for Python */
+    SEND_ERRORS,
+    UNTOLD,      /* repeats that found no room in the queue */
+    COUNTERS,
+};
+
+/* Heads of records in the queues; the message follows. */
+struct miss {
+    uint8_t is_slip; /* over the limit, and to be told to come over TCP */
+    uint8_t origin_size;
+    uint8_t origin[ORIGIN_MAX];
+};
+
+struct repeat {
+    uint8_t client_size;
+    uint8_t client[16];
+};
+
+struct worker;
+
+/* NULL with errno. `limiter` may be NULL. `wake_fd` is an eventfd, written to when a queue gets its
+ * first record. */
+struct worker *worker_new(
+    const struct worker_options *options,
+    struct table *table,
+    struct limiter *limiter,
+    int wake_fd);
+/* 0 or errno. */
+int worker_start(struct worker *worker);
+/* Stop receiving; the socket still sends. Waits for the thread. */
+void worker_stop(struct worker *worker);
+void worker_free(struct worker *worker);
+
+struct queue *worker_misses(struct worker *worker);
+struct queue *worker_repeats(struct worker *worker);
+uint64_t worker_counter(const struct worker *worker, enum counter which);
+uint64_t worker_hits(const struct worker *worker, unsigned place);
+/* Wait for the batch under way, if any: what it sent is counted then. */
+void worker_settle(const struct worker *worker);
+
+/* The address in an origin, 4 or 16 octets. */
+const uint8_t *origin_client(const struct worker *worker, const uint8_t *origin, size_t *size);
+
+struct datagram {
+    const uint8_t *origin, *octets;
+    size_t origin_size, size;
+};
+
+/* Send answers from another thread, at most BATCH; never waits. What became of them. */
+struct sent {
+    unsigned sent, refused, full;
+};
+struct sent worker_send(struct worker *worker, const struct datagram *datagrams, unsigned count);
+
+/* Answer one batch of datagrams that lie in memory, as the thread does: for fuzzers and tests. The
+ * answer to message i, of sizes[i] octets, is written over it; sizes[i] is 0 when there is none. */
+void worker_answer(
+    struct worker *worker,
+    unsigned count,
+    uint8_t (*messages)[MESSAGE_MAX],
+    size_t *sizes,
+    const uint8_t (*clients)[16],
+    int64_t now_us);
+
+#endif

@@ -1,0 +1,89 @@
+/* What a datagram says, as far as the engine cares: where the question ends, and no more than that
+ * of what may be repeated. Everything unusual is left to Python. */
+#include "core.h"
+
+#include <string.h>
+
+#define QR 0x80 /* of the third octet */
+#define OPCODE 0x78
+#define TC 0x02
+#define RD 0x01
+#define OPT_SIZE 11
+#define OPT_TYPE 41
+#define DNSSEC_OK 0x80
+
+/* health.kudurru.internal. in wire form; class IN follows its type. */
+static const uint8_t HEALTH_NAME[] = "\6health\7kudurru\10internal";
+
+static uint8_t lowered(uint8_t octet) {
+    return octet >= 'A' && octet <= 'Z' ? octet | 0x20 : octet;
+}
+
+static unsigned number_at(const uint8_t *octets) {
+    return (unsigned)octets[0] << 8 | octets[1];
+}
+
+size_t name_end(const uint8_t *packet, size_t size) {
+    size_t at = HEADER_SIZE;
+    while (at < size && packet[at]) {
+        if (packet[at] > LABEL_MAX)
+            return 0;
+        at += packet[at] + 1u;
+        if (at - HEADER_SIZE >= NAME_MAX_SIZE)
+            return 0;
+    }
+    return at < size ? at + 1 : 0;
+}
+
+size_t message_key(uint8_t scope, const uint8_t *packet, size_t size, uint8_t *key) {
+    size_t end = name_end(packet, size);
+    if (!end || size - 1 > KEY_MAX)
+        return 0;
+    key[0] = scope;
+    memcpy(key + 1, packet + 2, HEADER_SIZE - 2);
+    /* Lengths of labels are at most 63, which no letter is. */
+    for (size_t at = HEADER_SIZE; at < end; at++)
+        key[at - 1] = lowered(packet[at]);
+    memcpy(key + end - 1, packet + end, size - end);
+    return size - 1;
+}
+
+enum slip slip_in_place(uint8_t *packet, size_t *size) {
+    if (*size < HEADER_SIZE || packet[2] & QR)
+        return SLIP_NOTHING;
+    size_t end = name_end(packet, *size) + 4; /* of the question */
+    if (packet[2] & OPCODE || number_at(packet + 4) != 1 || number_at(packet + 6) ||
+        number_at(packet + 8) || end == 4 || end > *size)
+        return SLIP_ELSEWHERE;
+    uint8_t *opt = packet + end;
+    switch (number_at(packet + 10)) {
+    case 0:
+        if (*size != end)
+            return SLIP_ELSEWHERE;
+        break;
+    case 1:
+        if (*size != end + OPT_SIZE || opt[0] || number_at(opt + 1) != OPT_TYPE ||
+            number_at(opt + 9))
+            return SLIP_ELSEWHERE;
+        opt[3] = UDP_EDNS_MAX >> 8, opt[4] = UDP_EDNS_MAX & 0xff;
+        opt[5] = opt[6] = 0; /* extended RCODE and version */
+        opt[7] &= DNSSEC_OK, opt[8] = 0;
+        break;
+    default:
+        return SLIP_ELSEWHERE;
+    }
+    packet[2] = QR | TC | (packet[2] & RD);
+    packet[3] = 0;
+    return SLIP_HERE;
+}
+
+bool is_health_query(const uint8_t *packet, size_t size) {
+    const size_t type_at = HEADER_SIZE + sizeof HEALTH_NAME;
+    if (size < type_at + 4 || packet[2] & (QR | OPCODE) || number_at(packet + 4) != 1 ||
+        number_at(packet + type_at + 2) != 1)
+        return false;
+    for (size_t i = 0; i < sizeof HEALTH_NAME; i++)
+        if (lowered(packet[HEADER_SIZE + i]) != HEALTH_NAME[i])
+            return false;
+    return true;
+}

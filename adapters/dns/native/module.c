@@ -1,0 +1,809 @@
+/* The core for Python (`kudurru.adapters.dns._engine`, see _engine.pyi), in the stable ABI: one
+ * build serves every later CPython.
+ *
+ * The GIL is held throughout, but where a thread is waited for: no call here takes long. */
+#define Py_LIMITED_API 0x030b0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+static bool read_seed(Py_buffer *given, struct seed *seed) {
+    bool is_right = given->len == sizeof *seed;
+    if (is_right)
+        memcpy(seed, given->buf, sizeof *seed);
+    else
+        PyErr_SetString(PyExc_ValueError, "a seed has 16 octets");
+    PyBuffer_Release(given);
+    return is_right;
+}
+
+static void dealloc_of(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    free_object(self);
+    Py_DECREF(type);
+}
+
+static PyObject *alloc_of(PyTypeObject *type) {
+    allocfunc alloc_object = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    return alloc_object(type, 0);
+}
+
+/* --- Table ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    struct table *table;
+    unsigned reader; /* the thread that holds the GIL */
+} TableObject;
+
+static PyObject *table_make(PyTypeObject *type, PyObject *args, PyObject *named) {
+    Py_ssize_t entries_max, bytes_max;
+    Py_buffer given;
+    struct seed seed;
+    static char *names[] = {"entries_max", "bytes_max", "seed", NULL};
+    if (!PyArg_ParseTupleAndKeywords(
+            args, named, "nny*", names, &entries_max, &bytes_max, &given))
+        return NULL;
+    if (!read_seed(&given, &seed))
+        return NULL;
+    if (entries_max < 1 || entries_max > INT32_MAX || bytes_max < 1) {
+        PyErr_SetString(PyExc_ValueError, "a table holds at least one answer");
+        return NULL;
+    }
+    TableObject *self = (TableObject *)alloc_of(type);
+    if (!self)
+        return NULL;
+    self->table = table_new((size_t)entries_max, (size_t)bytes_max, &seed);
+    if (!self->table) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->reader = table_register(self->table);
+    return (PyObject *)self;
+}
+
+static void table_dealloc(PyObject *self) {
+    table_free(((TableObject *)self)->table);
+    dealloc_of(self);
+}
+
+static PyObject *answer_to(
+    const struct entry *entry, const uint8_t *packet, size_t size) {
+    size_t end = name_end(packet, size);
+    PyObject *wire = PyBytes_FromStringAndSize(NULL, entry->wire_size + 2);
+    if (!wire)
+        return NULL;
+    uint8_t *octets = (uint8_t *)PyBytes_AsString(wire);
+    memcpy(octets, packet, 2);
+    memcpy(octets + 2, entry_wire(entry), entry->wire_size);
+    memcpy(octets + HEADER_SIZE, packet + HEADER_SIZE, end - HEADER_SIZE);
+    return wire;
+}
+
+static PyObject *table_py_find(PyObject *object, PyObject *args) {
+    TableObject *self = (TableObject *)object;
+    unsigned char scope;
+    Py_buffer packet;
+    if (!PyArg_ParseTuple(args, "by*", &scope, &packet))
+        return NULL;
+    uint8_t key[KEY_MAX];
+    size_t size = 0;
+    if (packet.len >= HEADER_SIZE)
+        size = message_key(scope, packet.buf, (size_t)packet.len, key);
+    PyObject *found = NULL;
+    unsigned place = 0;
+    if (size) {
+        table_enter(self->table, self->reader);
+        const struct entry *entry =
+            table_find(self->table, key, size, table_hash(self->table, key, size));
+        if (entry && !entry->is_restricted && !entry->until_us) {
+            found = answer_to(entry, packet.buf, (size_t)packet.len);
+            place = entry->place;
+        }
+        table_leave(self->table, self->reader);
+    }
+    PyBuffer_Release(&packet);
+    if (found)
+        return Py_BuildValue("NI", found, place);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* The answer without its ID, its question in lower case, as the table has it; false where the
+ * question is not the one that was asked. */
+static bool stored_form(
+    const Py_buffer *packet, const Py_buffer *wire, size_t end, uint8_t *octets) {
+    if ((size_t)wire->len < end ||
+        memcmp((uint8_t *)wire->buf + HEADER_SIZE, (uint8_t *)packet->buf + HEADER_SIZE,
+               end - HEADER_SIZE) != 0)
+        return false;
+    memcpy(octets, (uint8_t *)wire->buf + 2, (size_t)wire->len - 2);
+    for (size_t at = HEADER_SIZE - 2; at < end - 2; at++)
+        if (octets[at] >= 'A' && octets[at] <= 'Z')
+            octets[at] |= 0x20;
+    return true;
+}
+
+#define TTLS_MAX 512
+
+/* Offsets in a message become places in a wire without its ID. */
+static bool read_ttls(PyObject *given, size_t wire_size, uint16_t *ttls_at, size_t *count) {
+    Py_ssize_t number = PySequence_Size(given);
+    if (number < 0)
+        return false;
+    if (number > TTLS_MAX) {
+        PyErr_SetString(PyExc_ValueError, "that are more TTLs than a message has");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < number; i++) {
+        PyObject *one = PySequence_GetItem(given, i);
+        long at = one ? PyLong_AsLong(one) : -1;
+        Py_XDECREF(one);
+        if (PyErr_Occurred())
+            return false;
+        if (at < HEADER_SIZE || (size_t)at + 4 > wire_size) {
+            PyErr_SetString(PyExc_ValueError, "a TTL that is not in the message");
+            return false;
+        }
+        ttls_at[i] = (uint16_t)(at - 2);
+    }
+    *count = (size_t)number;
+    return true;
+}
+
+static bool keep(
+    TableObject *self, unsigned char scope, unsigned long long generation, const Py_buffer *packet,
+    const Py_buffer *wire, struct answer *answer) {
+    uint8_t key[KEY_MAX], octets[MESSAGE_MAX];
+    if (packet->len < HEADER_SIZE || wire->len < HEADER_SIZE || wire->len > MESSAGE_MAX ||
+        answer->place >= PLACES)
+        return false;
+    size_t size = message_key(scope, packet->buf, (size_t)packet->len, key);
+    if (!size ||
+        !stored_form(packet, wire, name_end(packet->buf, (size_t)packet->len), octets))
+        return false;
+    answer->wire = octets;
+    answer->wire_size = (size_t)wire->len - 2;
+    return table_store(self->table, generation, key, size, answer);
+}
+
+static PyObject *table_py_store(PyObject *object, PyObject *args, PyObject *named) {
+    unsigned char scope;
+    unsigned long long generation;
+    Py_buffer packet, wire;
+    unsigned short place;
+    int is_restricted = 0;
+    long long until_us = 0, stored_us = 0;
+    unsigned int aged_s = 0;
+    PyObject *ttls = NULL;
+    static char *names[] = {"",          "",          "",       "",         "", "is_restricted",
+                            "until_us", "stored_us", "aged_s", "ttls_at", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*H|pLLIO", names, &scope, &generation,
+                                     &packet, &wire, &place, &is_restricted, &until_us, &stored_us,
+                                     &aged_s, &ttls))
+        return NULL;
+    uint16_t ttls_at[TTLS_MAX];
+    struct answer answer = {.place = place, .is_restricted = is_restricted, .until_us = until_us,
+                            .stored_us = stored_us, .aged_s = aged_s, .ttls_at = ttls_at};
+    bool is_read = !ttls || read_ttls(ttls, (size_t)wire.len, ttls_at, &answer.ttl_count);
+    bool is_kept = is_read &&
+                   keep((TableObject *)object, scope, generation, &packet, &wire, &answer);
+    PyBuffer_Release(&packet);
+    PyBuffer_Release(&wire);
+    return is_read ? PyBool_FromLong(is_kept) : NULL;
+}
+
+/* A network of (octets, bits); false with an exception. */
+static bool read_network(PyObject *given, Py_ssize_t i, struct network *network) {
+    PyObject *one = PySequence_GetItem(given, i);
+    char *octets;
+    Py_ssize_t size, bits;
+    bool is_read = one && PyArg_ParseTuple(one, "y#n", &octets, &size, &bits);
+    if (is_read && ((size != 4 && size != 16) || bits < 0 || bits > size * 8)) {
+        PyErr_SetString(PyExc_ValueError, "a network that no address is in");
+        is_read = false;
+    }
+    if (is_read) {
+        *network = (struct network){.bits = (uint8_t)bits, .is_ipv6 = size == 16};
+        memcpy(network->octets, octets, (size_t)size);
+    }
+    Py_XDECREF(one);
+    return is_read;
+}
+
+static PyObject *table_py_admit(PyObject *self, PyObject *args) {
+    PyObject *given;
+    int is_everybody;
+    if (!PyArg_ParseTuple(args, "Op", &given, &is_everybody))
+        return NULL;
+    Py_ssize_t number = PySequence_Size(given);
+    if (number < 0)
+        return NULL;
+    struct network *networks = calloc((size_t)number + 1, sizeof *networks);
+    if (!networks)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < number; i++)
+        if (!read_network(given, i, &networks[i])) {
+            free(networks);
+            return NULL;
+        }
+    table_admit(((TableObject *)self)->table, networks, (size_t)number, is_everybody);
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_py_generation(PyObject *self, PyObject *Py_UNUSED(args)) {
+    return PyLong_FromUnsignedLongLong(table_generation(((TableObject *)self)->table));
+}
+
+static PyObject *table_py_invalidate(PyObject *self, PyObject *Py_UNUSED(args)) {
+    table_invalidate(((TableObject *)self)->table);
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_py_statistics(PyObject *self, PyObject *Py_UNUSED(args)) {
+    struct table_statistics seen = table_statistics(((TableObject *)self)->table);
+    return Py_BuildValue("KKK", (unsigned long long)seen.entries, (unsigned long long)seen.bytes,
+                         (unsigned long long)seen.in_limbo);
+}
+
+static PyMethodDef table_methods[] = {
+    {"find", table_py_find, METH_VARARGS, NULL},
+    {"store", (PyCFunction)(void (*)(void))table_py_store, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"admit", table_py_admit, METH_VARARGS, NULL},
+    {"generation", table_py_generation, METH_NOARGS, NULL},
+    {"invalidate", table_py_invalidate, METH_NOARGS, NULL},
+    {"statistics", table_py_statistics, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot table_slots[] = {
+    {Py_tp_new, table_make},
+    {Py_tp_dealloc, table_dealloc},
+    {Py_tp_methods, table_methods},
+    {0, NULL},
+};
+
+static PyType_Spec table_spec = {
+    .name = "kudurru.adapters.dns._engine.Table",
+    .basicsize = sizeof(TableObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = table_slots,
+};
+
+/* --- Buckets --------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    struct limiter *limiter;
+} BucketsObject;
+
+static PyObject *buckets_make(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
+    Py_buffer given;
+    struct seed seed;
+    if (!PyArg_ParseTuple(args, "y*", &given) || !read_seed(&given, &seed))
+        return NULL;
+    BucketsObject *self = (BucketsObject *)alloc_of(type);
+    if (!self)
+        return NULL;
+    self->limiter = limiter_new(&seed);
+    if (!self->limiter) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void buckets_dealloc(PyObject *self) {
+    limiter_free(((BucketsObject *)self)->limiter);
+    dealloc_of(self);
+}
+
+static struct family_rules *rules_of(struct family_rules *rules, Py_ssize_t size) {
+    if (size == 4 || size == 16)
+        return &rules[size == 16];
+    PyErr_SetString(PyExc_ValueError, "an address has 4 or 16 octets");
+    return NULL;
+}
+
+/* Adds levels: (octets of an address, bits, limit), smallest networks first. */
+static bool read_levels(PyObject *levels, struct family_rules *rules) {
+    Py_ssize_t number = PySequence_Size(levels);
+    for (Py_ssize_t i = 0; i < number; i++) {
+        PyObject *one = PySequence_GetItem(levels, i);
+        Py_ssize_t size, bits;
+        unsigned long long limit;
+        bool is_read = one && PyArg_ParseTuple(one, "nnK", &size, &bits, &limit);
+        Py_XDECREF(one);
+        struct family_rules *family = is_read ? rules_of(rules, size) : NULL;
+        if (!family)
+            return false;
+        if (bits < 0 || bits > size * 8 || family->level_count == LEVELS_MAX || limit < 1 ||
+            limit > INT64_MAX) {
+            PyErr_SetString(PyExc_ValueError, "a level that no address has, or without a limit");
+            return false;
+        }
+        family->levels[family->level_count++] =
+            (struct level){.bits = (uint8_t)bits, .limit = limit};
+    }
+    return number >= 0;
+}
+
+/* Adds exempt networks: (octets of the network, bits). */
+static bool read_exempt(PyObject *exempt, struct family_rules *rules) {
+    Py_ssize_t number = PySequence_Size(exempt);
+    for (Py_ssize_t i = 0; i < number; i++) {
+        struct network network;
+        if (!read_network(exempt, i, &network))
+            return false;
+        struct family_rules *family = &rules[network.is_ipv6];
+        struct network *more =
+            realloc(family->exempt, (family->exempt_count + 1) * sizeof *more);
+        if (!more) {
+            PyErr_NoMemory();
+            return false;
+        }
+        family->exempt = more;
+        more[family->exempt_count++] = network;
+    }
+    return number >= 0;
+}
+
+static PyObject *buckets_configure(PyObject *object, PyObject *args, PyObject *named) {
+    int is_enabled, slip;
+    Py_ssize_t buckets_max;
+    PyObject *levels, *exempt;
+    static char *names[] = {"is_enabled", "slip", "buckets_max", "levels", "exempt", NULL};
+    if (!PyArg_ParseTupleAndKeywords(
+            args, named, "pinOO", names, &is_enabled, &slip, &buckets_max, &levels, &exempt))
+        return NULL;
+    if (slip < 0 || slip > 100 || buckets_max < 1) {
+        PyErr_SetString(PyExc_ValueError, "slip is a percentage, and there is a bucket at least");
+        return NULL;
+    }
+    struct family_rules *rules = calloc(2, sizeof *rules);
+    if (!rules)
+        return PyErr_NoMemory();
+    bool is_read = read_levels(levels, rules) && read_exempt(exempt, rules);
+    if (is_read)
+        limiter_configure(((BucketsObject *)object)->limiter, is_enabled, (unsigned)slip,
+                          (size_t)buckets_max, &rules[0], &rules[1]);
+    else
+        free(rules[0].exempt), free(rules[1].exempt);
+    free(rules);
+    if (!is_read)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static bool is_client(Py_ssize_t size) {
+    if (size == 4 || size == 16)
+        return true;
+    PyErr_SetString(PyExc_ValueError, "an address has 4 or 16 octets");
+    return false;
+}
+
+static PyObject *buckets_take(PyObject *self, PyObject *args) {
+    char *client;
+    Py_ssize_t size;
+    unsigned long long count;
+    long long now_us;
+    if (!PyArg_ParseTuple(args, "y#KL", &client, &size, &count, &now_us) || !is_client(size))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(limiter_take(
+        ((BucketsObject *)self)->limiter, (uint8_t *)client, (size_t)size, count, now_us));
+}
+
+static PyObject *buckets_slips(PyObject *self, PyObject *args) {
+    char *client;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "y#", &client, &size) || !is_client(size))
+        return NULL;
+    return PyBool_FromLong(
+        limiter_slips(((BucketsObject *)self)->limiter, (uint8_t *)client, (size_t)size));
+}
+
+static PyObject *buckets_counts(PyObject *self, PyObject *Py_UNUSED(args)) {
+    struct limiter_statistics seen = limiter_statistics(((BucketsObject *)self)->limiter);
+    return Py_BuildValue("KKK", (unsigned long long)seen.slipped,
+                         (unsigned long long)seen.dropped, (unsigned long long)seen.buckets);
+}
+
+static PyMethodDef buckets_methods[] = {
+    {"configure", (PyCFunction)(void (*)(void))buckets_configure, METH_VARARGS | METH_KEYWORDS,
+     NULL},
+    {"take", buckets_take, METH_VARARGS, NULL},
+    {"slips", buckets_slips, METH_VARARGS, NULL},
+    {"counts", buckets_counts, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot buckets_slots[] = {
+    {Py_tp_new, buckets_make},
+    {Py_tp_dealloc, buckets_dealloc},
+    {Py_tp_methods, buckets_methods},
+    {0, NULL},
+};
+
+static PyType_Spec buckets_spec = {
+    .name = "kudurru.adapters.dns._engine.Buckets",
+    .basicsize = sizeof(BucketsObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = buckets_slots,
+};
+
+/* --- Workers --------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *table, *buckets; /* kept alive: the threads use them */
+    struct worker **workers;
+    Py_ssize_t count;
+    int wake_fd;
+} WorkersObject;
+
+typedef struct {
+    PyTypeObject *table, *buckets;
+} State;
+
+static bool add_worker(
+    WorkersObject *self, PyObject *sock, struct worker_options options, struct limiter *limiter) {
+    int is_ipv6, has_info;
+    if (!PyArg_ParseTuple(sock, "ipp", &options.fd, &is_ipv6, &has_info))
+        return false;
+    options.is_ipv6 = is_ipv6, options.has_packet_info = has_info;
+    struct table *table = ((TableObject *)self->table)->table;
+    struct worker *worker = worker_new(&options, table, limiter, self->wake_fd);
+    if (!worker) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return false;
+    }
+    self->workers[self->count++] = worker;
+    return true;
+}
+
+static bool add_workers(
+    WorkersObject *self, PyObject *sockets, struct worker_options options,
+    struct limiter *limiter) {
+    Py_ssize_t number = PySequence_Size(sockets);
+    if (number < 0)
+        return false;
+    self->workers = calloc((size_t)number + 1, sizeof *self->workers);
+    if (!self->workers) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < number; i++) {
+        PyObject *sock = PySequence_GetItem(sockets, i);
+        bool is_added = sock && add_worker(self, sock, options, limiter);
+        Py_XDECREF(sock);
+        if (!is_added)
+            return false;
+    }
+    return true;
+}
+
+static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *table, *buckets, *sockets;
+    int hears_repeats;
+    unsigned char scope;
+    Py_ssize_t misses_size, repeats_size;
+    static char *names[] = {"table",         "buckets",     "sockets",      "scope",
+                            "hears_repeats", "misses_size", "repeats_size", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "OOObpnn", names, &table, &buckets, &sockets,
+                                     &scope, &hears_repeats, &misses_size, &repeats_size))
+        return NULL;
+    State *state = PyType_GetModuleState(type);
+    if (!state)
+        return NULL;
+    if (!PyObject_TypeCheck(table, state->table) ||
+        (buckets != Py_None && !PyObject_TypeCheck(buckets, state->buckets))) {
+        PyErr_SetString(PyExc_TypeError, "a Table, and Buckets or None");
+        return NULL;
+    }
+    if (misses_size < 2 * MESSAGE_MAX || repeats_size < 2 * MESSAGE_MAX ||
+        misses_size & (misses_size - 1) || repeats_size & (repeats_size - 1)) {
+        PyErr_SetString(PyExc_ValueError, "queues have a power of two of octets, 8192 at least");
+        return NULL;
+    }
+    WorkersObject *self = (WorkersObject *)alloc_of(type);
+    if (!self)
+        return NULL;
+    Py_INCREF(table);
+    self->table = table;
+    Py_INCREF(buckets);
+    self->buckets = buckets;
+    self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    struct limiter *limiter = buckets == Py_None ? NULL : ((BucketsObject *)buckets)->limiter;
+    struct worker_options options = {
+        .scope = scope,
+        .hears_repeats = hears_repeats,
+        .misses_size = (size_t)misses_size,
+        .repeats_size = (size_t)repeats_size,
+    };
+    if (self->wake_fd < 0)
+        PyErr_SetFromErrno(PyExc_OSError);
+    if (self->wake_fd < 0 || !add_workers(self, sockets, options, limiter)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void workers_dealloc(PyObject *object) {
+    WorkersObject *self = (WorkersObject *)object;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        worker_free(self->workers[i]);
+    free(self->workers);
+    if (self->wake_fd >= 0 && self->table)
+        close(self->wake_fd);
+    Py_XDECREF(self->table);
+    Py_XDECREF(self->buckets);
+    dealloc_of(object);
+}
+
+static PyObject *workers_stop(PyObject *object, PyObject *Py_UNUSED(args)) {
+    WorkersObject *self = (WorkersObject *)object;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        worker_stop(self->workers[i]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *workers_start(PyObject *object, PyObject *none) {
+    WorkersObject *self = (WorkersObject *)object;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        int fault = worker_start(self->workers[i]);
+        if (!fault)
+            continue;
+        Py_XDECREF(workers_stop(object, none));
+        errno = fault;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *workers_wake_fd(PyObject *self, PyObject *Py_UNUSED(args)) {
+    return PyLong_FromLong(((WorkersObject *)self)->wake_fd);
+}
+
+static PyObject *octets_object(const uint8_t *octets, size_t size) {
+    return PyBytes_FromStringAndSize((const char *)octets, (Py_ssize_t)size);
+}
+
+/* Take one record, appended to a list as `make` has it; 0: there was none, -1: an exception. */
+typedef PyObject *make_record(WorkersObject *self, Py_ssize_t i, const uint8_t *record, size_t size);
+
+static int take_one(
+    WorkersObject *self, Py_ssize_t i, struct queue *queue, make_record *make, PyObject *list) {
+    uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
+    size_t size = queue_next(queue);
+    if (!size)
+        return 0;
+    queue_take(queue, record, size);
+    PyObject *made = make(self, i, record, size);
+    int fault = made ? PyList_Append(list, made) : -1;
+    Py_XDECREF(made);
+    return fault ? -1 : 1;
+}
+
+/* At most `limit` records of each worker: then the others have their turn. */
+static PyObject *take_all(
+    PyObject *object, PyObject *args, struct queue *(*queue_of)(struct worker *),
+    make_record *make) {
+    WorkersObject *self = (WorkersObject *)object;
+    Py_ssize_t limit;
+    if (!PyArg_ParseTuple(args, "n", &limit))
+        return NULL;
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list && i < self->count; i++) {
+        int taken = 1;
+        for (Py_ssize_t left = limit; left && taken > 0; left--)
+            taken = take_one(self, i, queue_of(self->workers[i]), make, list);
+        if (taken < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *miss_object(
+    WorkersObject *self, Py_ssize_t i, const uint8_t *record, size_t size) {
+    struct miss head;
+    memcpy(&head, record, sizeof head);
+    size_t client_size;
+    const uint8_t *client = origin_client(self->workers[i], head.origin, &client_size);
+    PyObject *packet = octets_object(record + sizeof head, size - sizeof head);
+    PyObject *origin = octets_object(head.origin, head.origin_size);
+    PyObject *address = octets_object(client, client_size);
+    if (packet && origin && address)
+        return Py_BuildValue("nNNNi", i, origin, address, packet, head.is_slip);
+    Py_XDECREF(packet), Py_XDECREF(origin), Py_XDECREF(address);
+    return NULL;
+}
+
+static PyObject *repeat_object(
+    WorkersObject *Py_UNUSED(self), Py_ssize_t Py_UNUSED(i), const uint8_t *record, size_t size) {
+    struct repeat head;
+    memcpy(&head, record, sizeof head);
+    PyObject *client = octets_object(head.client, head.client_size);
+    PyObject *message = octets_object(record + sizeof head, size - sizeof head);
+    if (client && message)
+        return Py_BuildValue("NN", client, message);
+    Py_XDECREF(client), Py_XDECREF(message);
+    return NULL;
+}
+
+static PyObject *workers_misses(PyObject *self, PyObject *args) {
+    return take_all(self, args, worker_misses, miss_object);
+}
+
+static PyObject *workers_repeats(PyObject *self, PyObject *args) {
+    WorkersObject *workers = (WorkersObject *)self;
+    if (workers->count && !worker_repeats(workers->workers[0])->octets)
+        return PyList_New(0);
+    return take_all(self, args, worker_repeats, repeat_object);
+}
+
+static bool read_datagram(PyObject *answers, Py_ssize_t i, struct datagram *datagram) {
+    PyObject *pair = PySequence_GetItem(answers, i); /* the sequence keeps it and its parts */
+    char *origin, *octets;
+    Py_ssize_t origin_size, size;
+    bool is_read = pair && PyArg_ParseTuple(
+        pair, "y#y#", &origin, &origin_size, &octets, &size);
+    Py_XDECREF(pair);
+    if (!is_read)
+        return false;
+    if (origin_size < 16 || origin_size > ORIGIN_MAX) {
+        PyErr_SetString(PyExc_ValueError, "that is no origin");
+        return false;
+    }
+    *datagram = (struct datagram){.origin = (uint8_t *)origin, .octets = (uint8_t *)octets,
+                                  .origin_size = (size_t)origin_size, .size = (size_t)size};
+    return true;
+}
+
+static PyObject *workers_send(PyObject *object, PyObject *args) {
+    WorkersObject *self = (WorkersObject *)object;
+    Py_ssize_t i;
+    PyObject *answers; /* a tuple: nobody changes it meanwhile */
+    if (!PyArg_ParseTuple(args, "nO!", &i, &PyTuple_Type, &answers))
+        return NULL;
+    Py_ssize_t number = PyTuple_Size(answers);
+    if (i < 0 || i >= self->count || number > BATCH) {
+        PyErr_SetString(PyExc_ValueError, "no such worker, or too many answers");
+        return NULL;
+    }
+    struct datagram datagrams[BATCH];
+    for (Py_ssize_t j = 0; j < number; j++)
+        if (!read_datagram(answers, j, &datagrams[j]))
+            return NULL;
+    struct sent sent = worker_send(self->workers[i], datagrams, (unsigned)number);
+    return Py_BuildValue("III", sent.sent, sent.refused, sent.full);
+}
+
+static PyObject *workers_counters(PyObject *object, PyObject *Py_UNUSED(args)) {
+    WorkersObject *self = (WorkersObject *)object;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        worker_settle(self->workers[i]);
+    Py_END_ALLOW_THREADS
+    unsigned long long sums[COUNTERS] = {0};
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        for (int which = 0; which < COUNTERS; which++)
+            sums[which] += worker_counter(self->workers[i], (enum counter)which);
+    return Py_BuildValue("KKKKKK", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
+                         sums[BUSY], sums[SEND_ERRORS]);
+}
+
+static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
+    WorkersObject *self = (WorkersObject *)object;
+    unsigned long long sum = 0;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        sum += worker_counter(self->workers[i], UNTOLD);
+    return PyLong_FromUnsignedLongLong(sum);
+}
+
+static PyObject *workers_hits(PyObject *object, PyObject *args) {
+    WorkersObject *self = (WorkersObject *)object;
+    Py_ssize_t number;
+    if (!PyArg_ParseTuple(args, "n", &number))
+        return NULL;
+    if (number < 0 || number > PLACES) {
+        PyErr_SetString(PyExc_ValueError, "there are not so many places");
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t place = 0; list && place < number; place++) {
+        unsigned long long sum = 0;
+        for (Py_ssize_t i = 0; i < self->count; i++)
+            sum += worker_hits(self->workers[i], (unsigned)place);
+        PyObject *one = PyLong_FromUnsignedLongLong(sum);
+        if (!one || PyList_Append(list, one))
+            Py_CLEAR(list);
+        Py_XDECREF(one);
+    }
+    return list;
+}
+
+static PyMethodDef workers_methods[] = {
+    {"start", workers_start, METH_NOARGS, NULL},
+    {"stop", workers_stop, METH_NOARGS, NULL},
+    {"wake_fd", workers_wake_fd, METH_NOARGS, NULL},
+    {"misses", workers_misses, METH_VARARGS, NULL},
+    {"repeats", workers_repeats, METH_VARARGS, NULL},
+    {"send", workers_send, METH_VARARGS, NULL},
+    {"counters", workers_counters, METH_NOARGS, NULL},
+    {"hits", workers_hits, METH_VARARGS, NULL},
+    {"untold", workers_untold, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot workers_slots[] = {
+    {Py_tp_new, workers_make},
+    {Py_tp_dealloc, workers_dealloc},
+    {Py_tp_methods, workers_methods},
+    {0, NULL},
+};
+
+static PyType_Spec workers_spec = {
+    .name = "kudurru.adapters.dns._engine.Workers",
+    .basicsize = sizeof(WorkersObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = workers_slots,
+};
+
+/* --- module ---------------------------------------------------------------------------------- */
+
+static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type && PyModule_AddType(module, (PyTypeObject *)type))
+        Py_CLEAR(type);
+    return (PyTypeObject *)type;
+}
+
+static int fill(PyObject *module) {
+    State *state = PyModule_GetState(module);
+    state->table = add_type(module, &table_spec);
+    state->buckets = state->table ? add_type(module, &buckets_spec) : NULL;
+    PyTypeObject *workers = state->buckets ? add_type(module, &workers_spec) : NULL;
+    Py_XDECREF((PyObject *)workers); /* the module has it */
+    if (!workers || PyModule_AddIntMacro(module, BATCH) || PyModule_AddIntMacro(module, PLACES))
+        return -1;
+    return 0;
+}
+
+static int visit_state(PyObject *module, visitproc visit, void *arg) {
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->table);
+    Py_VISIT(state->buckets);
+    return 0;
+}
+
+static int clear_state(PyObject *module) {
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->table);
+    Py_CLEAR(state->buckets);
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_engine",
+    .m_size = sizeof(State),
+    .m_slots = module_slots,
+    .m_traverse = visit_state,
+    .m_clear = clear_state,
+};
+
+PyMODINIT_FUNC PyInit__engine(void) { return PyModuleDef_Init(&definition); }

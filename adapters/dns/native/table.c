@@ -1,0 +1,348 @@
+/* Answers that may be repeated.
+ *
+ * Many readers, no locks: they follow pointers that are replaced whole. What leaves the table stays
+ * readable until every reader that may have seen it is done (epochs, after K. Fraser, "Practical
+ * lock freedom", 2004, section 5.2.3). Writers take turns.
+ *
+ * Everything is dropped by one write, of the generation: an answer carries the one that it was
+ * asked for in, and readers compare. So an answer that was computed before a change and comes after
+ * it is never given.
+ *
+ * When there is no room, a hand goes round the circle of all answers: what was used since it last
+ * came by stays, the rest goes. A flood of names that nobody asks for twice pushes out itself. */
+#include "core.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS_MAX 64    /* of the hand for one answer: then what it points at goes, used or not */
+#define LIMBO_BATCH 64  /* answers that left, before it is looked who still reads */
+#define LIMBO_SHARE 4   /* of the table's octets may wait for slow readers, one part in so many */
+#define NOT_READING 0
+#define SECOND_US 1000000
+
+struct reader {
+    _Alignas(64) _Atomic uint64_t epoch; /* when it began to read, or NOT_READING */
+    bool is_taken;
+};
+
+struct table {
+    _Atomic uint64_t generation;
+    _Atomic uint64_t epoch;
+    struct seed seed;
+    _Atomic(struct entry *) *buckets;
+    uint64_t mask;
+    struct reader *readers;
+
+    pthread_mutex_t admitted_lock; /* held for a look at some networks */
+    struct network *admitted;
+    size_t admitted_count;
+    bool is_everybody_admitted;
+
+    pthread_mutex_t lock; /* of all below */
+    unsigned readers_count; /* numbers ever given, from 0 */
+    struct entry **circle;
+    uint32_t *vacant; /* positions in the circle */
+    size_t vacant_count, hand;
+    size_t entries_max, bytes_max, bytes;
+    struct entry *limbo; /* newest first */
+    size_t limbo_count, limbo_bytes;
+};
+
+uint64_t table_hash(const struct table *table, const uint8_t *key, size_t size) {
+    return keyed_hash(&table->seed, key, size);
+}
+
+/* --- making ---------------------------------------------------------------------------------- */
+
+struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed *seed) {
+    struct table *table = calloc(1, sizeof *table);
+    if (!table)
+        return NULL;
+    size_t buckets = 1;
+    while (buckets < entries_max)
+        buckets *= 2;
+    table->mask = buckets - 1;
+    table->entries_max = entries_max;
+    table->bytes_max = bytes_max;
+    table->seed = *seed;
+    table->buckets = calloc(buckets, sizeof *table->buckets);
+    table->readers = aligned_alloc(64, READERS_MAX * sizeof *table->readers);
+    table->circle = calloc(entries_max, sizeof *table->circle);
+    table->vacant = calloc(entries_max, sizeof *table->vacant);
+    if (!table->buckets || !table->readers || !table->circle || !table->vacant ||
+        pthread_mutex_init(&table->lock, NULL) || pthread_mutex_init(&table->admitted_lock, NULL)) {
+        free(table->buckets), free(table->readers), free(table->circle), free(table->vacant);
+        free(table);
+        return NULL;
+    }
+    memset(table->readers, 0, READERS_MAX * sizeof *table->readers);
+    table->readers_count = 1;
+    atomic_store(&table->epoch, 1);
+    for (size_t i = 0; i < entries_max; i++)
+        table->vacant[i] = (uint32_t)(entries_max - 1 - i);
+    table->vacant_count = entries_max;
+    return table;
+}
+
+void table_free(struct table *table) {
+    if (!table)
+        return;
+    for (size_t i = 0; i < table->entries_max; i++)
+        free(table->circle[i]);
+    for (struct entry *entry = table->limbo, *next; entry; entry = next) {
+        next = entry->limbo_next;
+        free(entry);
+    }
+    pthread_mutex_destroy(&table->lock), pthread_mutex_destroy(&table->admitted_lock);
+    free(table->admitted);
+    free(table->buckets), free(table->readers), free(table->circle), free(table->vacant);
+    free(table);
+}
+
+unsigned table_register(struct table *table) {
+    unsigned found = 0;
+    pthread_mutex_lock(&table->lock);
+    for (unsigned i = 1; i < READERS_MAX && !found; i++)
+        if (!table->readers[i].is_taken) {
+            table->readers[i].is_taken = true;
+            found = i;
+            if (i >= table->readers_count)
+                table->readers_count = i + 1;
+        }
+    pthread_mutex_unlock(&table->lock);
+    return found;
+}
+
+void table_unregister(struct table *table, unsigned number) {
+    pthread_mutex_lock(&table->lock);
+    table->readers[number].is_taken = false;
+    pthread_mutex_unlock(&table->lock);
+}
+
+/* --- reading --------------------------------------------------------------------------------- */
+
+/* Sequentially consistent, all of these: either a writer sees the epoch of a reader, or the reader
+ * sees what the writer has taken out before it looked. */
+
+void table_enter(struct table *table, unsigned number) {
+    atomic_store(&table->readers[number].epoch, atomic_load(&table->epoch));
+}
+
+void table_leave(struct table *table, unsigned number) {
+    atomic_store_explicit(&table->readers[number].epoch, NOT_READING, memory_order_release);
+}
+
+void table_prefetch(const struct table *table, uint64_t hash) {
+    __builtin_prefetch((const void *)&table->buckets[hash & table->mask]);
+}
+
+const struct entry *table_find(
+    struct table *table, const uint8_t *key, size_t size, uint64_t hash) {
+    uint64_t generation = atomic_load(&table->generation);
+    struct entry *entry = atomic_load(&table->buckets[hash & table->mask]);
+    for (; entry; entry = atomic_load(&entry->next)) {
+        if (entry->hash != hash || entry->key_size != size || memcmp(entry->octets, key, size))
+            continue;
+        if (entry->generation != generation)
+            return NULL;
+        if (!atomic_load_explicit(&entry->is_used, memory_order_relaxed))
+            atomic_store_explicit(&entry->is_used, true, memory_order_relaxed);
+        return entry;
+    }
+    return NULL;
+}
+
+void table_admit(struct table *table, struct network *networks, size_t count, bool is_everybody) {
+    pthread_mutex_lock(&table->admitted_lock);
+    struct network *before = table->admitted;
+    table->admitted = networks;
+    table->admitted_count = count;
+    table->is_everybody_admitted = is_everybody;
+    pthread_mutex_unlock(&table->admitted_lock);
+    free(before);
+}
+
+bool table_admits(struct table *table, const uint8_t *client, size_t size) {
+    client = unmapped(client, &size);
+    pthread_mutex_lock(&table->admitted_lock);
+    bool is_admitted = table->is_everybody_admitted;
+    for (size_t i = 0; i < table->admitted_count && !is_admitted; i++)
+        is_admitted = is_within(client, size, &table->admitted[i]);
+    pthread_mutex_unlock(&table->admitted_lock);
+    return is_admitted;
+}
+
+size_t entry_ttl_at(const struct entry *entry, size_t i) {
+    uint16_t at;
+    memcpy(&at, entry->octets + entry->key_size + entry->wire_size + i * sizeof at, sizeof at);
+    return at;
+}
+
+void entry_age(const struct entry *entry, uint8_t *wire, int64_t now_us) {
+    int64_t more = (now_us - entry->stored_us) / SECOND_US - entry->aged_s;
+    if (more <= 0)
+        return;
+    for (size_t i = 0; i < entry->ttl_count; i++) {
+        uint8_t *at = wire + entry_ttl_at(entry, i);
+        uint32_t ttl = (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+        ttl = ttl > more ? ttl - (uint32_t)more : 0;
+        at[0] = (uint8_t)(ttl >> 24), at[1] = (uint8_t)(ttl >> 16);
+        at[2] = (uint8_t)(ttl >> 8), at[3] = (uint8_t)ttl;
+    }
+}
+
+uint64_t table_generation(const struct table *table) { return atomic_load(&table->generation); }
+
+/* --- writing, under the lock ------------------------------------------------------------------ */
+
+static size_t size_of(const struct entry *entry) {
+    return sizeof *entry + entry->key_size + entry->wire_size +
+           entry->ttl_count * sizeof(uint16_t);
+}
+
+/* Free what left before the oldest reader began. */
+static void empty_limbo(struct table *table) {
+    uint64_t oldest = atomic_fetch_add(&table->epoch, 1) + 1;
+    for (unsigned i = 1; i < table->readers_count; i++) {
+        uint64_t epoch = atomic_load(&table->readers[i].epoch);
+        if (epoch != NOT_READING && epoch < oldest)
+            oldest = epoch;
+    }
+    for (struct entry **at = &table->limbo, *entry; (entry = *at);) {
+        if (entry->left_at >= oldest) {
+            at = &entry->limbo_next;
+            continue;
+        }
+        *at = entry->limbo_next;
+        table->limbo_count--;
+        table->limbo_bytes -= size_of(entry);
+        free(entry);
+    }
+}
+
+static void remove_entry(struct table *table, struct entry *entry) {
+    _Atomic(struct entry *) *at = &table->buckets[entry->hash & table->mask];
+    for (struct entry *other; (other = atomic_load(at)) != entry;)
+        at = &other->next;
+    atomic_store(at, atomic_load(&entry->next)); /* its own `next` still leads its readers on */
+    table->circle[entry->position] = NULL;
+    table->vacant[table->vacant_count++] = entry->position;
+    table->bytes -= size_of(entry);
+    entry->left_at = atomic_load(&table->epoch);
+    entry->limbo_next = table->limbo;
+    table->limbo = entry;
+    table->limbo_bytes += size_of(entry);
+    if (++table->limbo_count % LIMBO_BATCH == 0)
+        empty_limbo(table);
+}
+
+static void make_room(struct table *table, size_t size) {
+    uint64_t generation = atomic_load(&table->generation);
+    unsigned steps = 0;
+    while (!table->vacant_count || table->bytes + size > table->bytes_max) {
+        struct entry *entry = table->circle[table->hand];
+        table->hand = table->hand + 1 == table->entries_max ? 0 : table->hand + 1;
+        if (!entry)
+            continue;
+        if (entry->generation == generation && steps++ < STEPS_MAX &&
+            atomic_exchange_explicit(&entry->is_used, false, memory_order_relaxed))
+            continue;
+        remove_entry(table, entry);
+    }
+}
+
+static struct entry *find_own(struct table *table, const struct entry *like) {
+    struct entry *entry = atomic_load(&table->buckets[like->hash & table->mask]);
+    while (entry && (entry->hash != like->hash || entry->key_size != like->key_size ||
+                     memcmp(entry->octets, like->octets, like->key_size)))
+        entry = atomic_load(&entry->next);
+    return entry;
+}
+
+static bool put_entry(struct table *table, struct entry *entry) {
+    if (table->limbo_bytes > table->bytes_max / LIMBO_SHARE) {
+        empty_limbo(table);
+        if (table->limbo_bytes > table->bytes_max / LIMBO_SHARE)
+            return false;
+    }
+    struct entry *before = find_own(table, entry);
+    if (before) {
+        if (before->generation > entry->generation)
+            return false;
+        atomic_init(&entry->is_used, atomic_load_explicit(&before->is_used, memory_order_relaxed));
+        remove_entry(table, before);
+    }
+    make_room(table, size_of(entry));
+    entry->position = table->vacant[--table->vacant_count];
+    table->circle[entry->position] = entry;
+    table->bytes += size_of(entry);
+    _Atomic(struct entry *) *bucket = &table->buckets[entry->hash & table->mask];
+    atomic_init(&entry->next, atomic_load(bucket));
+    atomic_store(bucket, entry);
+    return true;
+}
+
+static struct entry *entry_new(
+    const struct table *table,
+    uint64_t generation,
+    const uint8_t *key,
+    size_t key_size,
+    const struct answer *answer) {
+    size_t ttls_size = answer->ttl_count * sizeof *answer->ttls_at;
+    struct entry *entry = malloc(sizeof *entry + key_size + answer->wire_size + ttls_size);
+    if (!entry)
+        return NULL;
+    entry->hash = table_hash(table, key, key_size);
+    entry->generation = generation;
+    entry->key_size = (uint16_t)key_size;
+    entry->wire_size = (uint16_t)answer->wire_size;
+    entry->place = answer->place;
+    entry->is_restricted = answer->is_restricted;
+    entry->until_us = answer->until_us;
+    entry->stored_us = answer->stored_us;
+    entry->aged_s = answer->aged_s;
+    entry->ttl_count = (uint16_t)answer->ttl_count;
+    atomic_init(&entry->is_used, false);
+    uint8_t *at = entry->octets;
+    memcpy(at, key, key_size), at += key_size;
+    memcpy(at, answer->wire, answer->wire_size), at += answer->wire_size;
+    if (ttls_size)
+        memcpy(at, answer->ttls_at, ttls_size);
+    return entry;
+}
+
+bool table_store(
+    struct table *table,
+    uint64_t generation,
+    const uint8_t *key,
+    size_t key_size,
+    const struct answer *answer) {
+    if (generation != table_generation(table))
+        return false;
+    struct entry *entry = entry_new(table, generation, key, key_size, answer);
+    if (!entry)
+        return false;
+    bool is_kept = false;
+    pthread_mutex_lock(&table->lock);
+    if (size_of(entry) <= table->bytes_max)
+        is_kept = put_entry(table, entry);
+    pthread_mutex_unlock(&table->lock);
+    if (!is_kept)
+        free(entry);
+    return is_kept;
+}
+
+void table_invalidate(struct table *table) { atomic_fetch_add(&table->generation, 1); }
+
+struct table_statistics table_statistics(struct table *table) {
+    pthread_mutex_lock(&table->lock);
+    struct table_statistics seen = {
+        .entries = table->entries_max - table->vacant_count,
+        .bytes = table->bytes,
+        .in_limbo = table->limbo_count,
+    };
+    pthread_mutex_unlock(&table->lock);
+    return seen;
+}

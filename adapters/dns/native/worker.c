@@ -1,0 +1,516 @@
+/* A thread with a socket: it takes batches of datagrams, answers repeats and what is over the limit,
+ * and hands the rest to Python.
+ *
+ * An answer is written over its query, in the buffer that the system filled; headers for receiving
+ * and for sending point at the same octets. Counters have one writer each; who reads them first
+ * waits for the batch under way (`worker_settle`), so an answer that somebody has got is counted. */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STRIDE (MESSAGE_MAX + 64) /* one octet shows that a datagram was cut; for the rest see mmsg.py */
+#define CONTROL_MAX CMSG_SPACE(sizeof(struct in6_pktinfo))
+#define CHECK_S 1          /* when it looks whether to stop, should nothing wake it */
+#define PAUSE_NS 1000000   /* after a fault of the system that we know nothing of */
+#define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
+#define SPIN_NS 20000
+
+/* What becomes of a datagram. */
+enum verdict { ANSWER, SLIP, DROP };
+
+struct worker {
+    struct worker_options options;
+    struct table *table;
+    struct limiter *limiter;
+    int wake_fd;
+    unsigned reader;
+    pthread_t thread;
+    bool is_started;
+    atomic_bool is_stopping;
+
+    _Alignas(64) _Atomic uint64_t sequence; /* odd during a batch */
+    _Atomic uint64_t counters[COUNTERS];
+    _Atomic uint64_t hits[PLACES];
+    struct queue misses, repeats;
+
+    uint8_t *octets;
+    size_t sizes[BATCH];
+    uint8_t keys[BATCH][KEY_MAX];
+    size_t key_sizes[BATCH];
+    uint64_t hashes[BATCH];
+    enum verdict verdicts[BATCH];
+    struct sockaddr_in6 addresses[BATCH]; /* room for either family */
+    _Alignas(struct cmsghdr) uint8_t controls[BATCH][CONTROL_MAX];
+    struct iovec taken[BATCH], given[BATCH];
+    struct mmsghdr to_take[BATCH], to_give[BATCH];
+};
+
+static void count(struct worker *worker, enum counter which, uint64_t more) {
+    uint64_t now = atomic_load_explicit(&worker->counters[which], memory_order_relaxed);
+    atomic_store_explicit(&worker->counters[which], now + more, memory_order_relaxed);
+}
+
+static uint8_t *slot(struct worker *worker, unsigned i) {
+    return worker->octets + (size_t)i * STRIDE;
+}
+
+/* --- making ---------------------------------------------------------------------------------- */
+
+struct worker *worker_new(
+    const struct worker_options *options,
+    struct table *table,
+    struct limiter *limiter,
+    int wake_fd) {
+    struct worker *worker = aligned_alloc(64, (sizeof *worker + 63) / 64 * 64);
+    if (!worker) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    memset(worker, 0, sizeof *worker);
+    worker->options = *options;
+    worker->table = table;
+    worker->limiter = limiter;
+    worker->wake_fd = wake_fd;
+    worker->octets = malloc((size_t)BATCH * STRIDE);
+    worker->reader = table_register(table);
+    if (!worker->octets || !worker->reader || !queue_init(&worker->misses, options->misses_size) ||
+        (options->hears_repeats && !queue_init(&worker->repeats, options->repeats_size))) {
+        worker_free(worker);
+        errno = ENOMEM;
+        return NULL;
+    }
+    return worker;
+}
+
+void worker_free(struct worker *worker) {
+    if (!worker)
+        return;
+    worker_stop(worker);
+    if (worker->reader)
+        table_unregister(worker->table, worker->reader);
+    queue_free(&worker->misses), queue_free(&worker->repeats);
+    free(worker->octets);
+    free(worker);
+}
+
+struct queue *worker_misses(struct worker *worker) { return &worker->misses; }
+struct queue *worker_repeats(struct worker *worker) { return &worker->repeats; }
+
+uint64_t worker_counter(const struct worker *worker, enum counter which) {
+    return atomic_load_explicit(&worker->counters[which], memory_order_relaxed);
+}
+
+uint64_t worker_hits(const struct worker *worker, unsigned place) {
+    return atomic_load_explicit(&worker->hits[place], memory_order_relaxed);
+}
+
+void worker_settle(const struct worker *worker) {
+    uint64_t before = atomic_load(&worker->sequence);
+    if (before % 2 == 0)
+        return;
+    struct timespec pause = {.tv_nsec = SPIN_NS};
+    for (int waited = 0; waited < SETTLE_NS && atomic_load(&worker->sequence) == before;
+         waited += SPIN_NS)
+        nanosleep(&pause, NULL);
+}
+
+/* --- addresses ------------------------------------------------------------------------------- */
+
+static const uint8_t *octets_of(bool is_ipv6, const void *address, size_t *size) {
+    *size = is_ipv6 ? 16 : 4;
+    return (const uint8_t *)address + (is_ipv6 ? offsetof(struct sockaddr_in6, sin6_addr)
+                                               : offsetof(struct sockaddr_in, sin_addr));
+}
+
+const uint8_t *origin_client(const struct worker *worker, const uint8_t *origin, size_t *size) {
+    return octets_of(worker->options.is_ipv6, origin, size);
+}
+
+static socklen_t address_size(const struct worker *worker) {
+    return worker->options.is_ipv6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+/* The way back is the routing table's: of what was received the address is kept, the interface is
+ * not. */
+static void forget_interface(struct msghdr *message) {
+    for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head; head = CMSG_NXTHDR(message, head)) {
+        if (head->cmsg_level == IPPROTO_IP && head->cmsg_type == IP_PKTINFO)
+            ((struct in_pktinfo *)(void *)CMSG_DATA(head))->ipi_ifindex = 0;
+        if (head->cmsg_level == IPPROTO_IPV6 && head->cmsg_type == IPV6_PKTINFO)
+            ((struct in6_pktinfo *)(void *)CMSG_DATA(head))->ipi6_ifindex = 0;
+    }
+}
+
+/* --- the limiter ----------------------------------------------------------------------------- */
+
+/* Charge the queries of a batch: all those of a client together, clients in the order in which they
+ * come. The health name is free. */
+static void judge(
+    struct worker *worker, unsigned number, const uint8_t *(*client_of)(void *, unsigned, size_t *),
+    void *context, int64_t now_us) {
+    bool is_done[BATCH] = {false};
+    for (unsigned i = 0; i < number; i++) {
+        worker->verdicts[i] = ANSWER;
+        is_done[i] = is_health_query(slot(worker, i), worker->sizes[i]);
+    }
+    for (unsigned i = 0; i < number; i++) {
+        if (is_done[i])
+            continue;
+        size_t size, other_size;
+        const uint8_t *client = client_of(context, i, &size);
+        unsigned same[BATCH], together = 0;
+        for (unsigned j = i; j < number; j++)
+            if (!is_done[j]) {
+                const uint8_t *other = client_of(context, j, &other_size);
+                if (size == other_size && !memcmp(client, other, size)) {
+                    same[together++] = j;
+                    is_done[j] = true;
+                }
+            }
+        uint64_t allowed = limiter_take(worker->limiter, client, size, together, now_us);
+        for (unsigned j = (unsigned)allowed; j < together; j++)
+            worker->verdicts[same[j]] = limiter_slips(worker->limiter, client, size) ? SLIP : DROP;
+    }
+}
+
+/* --- answering ------------------------------------------------------------------------------- */
+
+struct batch {
+    struct worker *worker;
+    unsigned number;
+    int64_t now_us;
+    const uint8_t *(*client_of)(void *, unsigned, size_t *);
+    void *context;
+    bool has_news; /* for Python */
+    bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
+    unsigned admitted_at;
+};
+
+static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
+    struct worker *worker = batch->worker;
+    struct msghdr *message = &worker->to_take[i].msg_hdr;
+    struct miss head = {.is_slip = is_slip};
+    size_t control = message->msg_control ? message->msg_controllen : 0;
+    head.origin_size = (uint8_t)(address_size(worker) + control);
+    memcpy(head.origin, &worker->addresses[i], address_size(worker));
+    memcpy(head.origin + address_size(worker), worker->controls[i], control);
+    switch (queue_put(&worker->misses, &head, sizeof head, slot(worker, i), worker->sizes[i])) {
+    case NO_ROOM:
+        count(worker, BUSY, 1);
+        break;
+    case FIRST:
+        batch->has_news = true;
+        break;
+    case PUT:
+        break;
+    }
+    worker->sizes[i] = 0;
+}
+
+static void tell_of(struct batch *batch, unsigned i, size_t size) {
+    struct worker *worker = batch->worker;
+    size_t client_size;
+    const uint8_t *client = batch->client_of(batch->context, i, &client_size);
+    struct repeat head = {.client_size = (uint8_t)client_size};
+    memcpy(head.client, client, client_size);
+    switch (queue_put(&worker->repeats, &head, sizeof head, slot(worker, i) + 2, size - 2)) {
+    case NO_ROOM:
+        count(worker, UNTOLD, 1);
+        break;
+    case FIRST:
+        batch->has_news = true;
+        break;
+    case PUT:
+        break;
+    }
+}
+
+/* Whether the client of a message may have restricted answers. Most batches of a busy server are
+ * from one client, so the last verdict is remembered. */
+static bool is_admitted(struct batch *batch, unsigned i) {
+    size_t size, size_before;
+    const uint8_t *client = batch->client_of(batch->context, i, &size);
+    if (batch->is_admitted_known) {
+        const uint8_t *before = batch->client_of(batch->context, batch->admitted_at, &size_before);
+        if (size == size_before && !memcmp(client, before, size))
+            return batch->is_admitted;
+    }
+    batch->is_admitted_known = true;
+    batch->admitted_at = i;
+    return batch->is_admitted = table_admits(batch->worker->table, client, size);
+}
+
+static bool may_repeat(struct batch *batch, unsigned i, const struct entry *entry) {
+    return entry->wire_size + 2u <= MESSAGE_MAX &&
+           (!entry->until_us || batch->now_us < entry->until_us) &&
+           (!entry->is_restricted || is_admitted(batch, i));
+}
+
+static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
+    struct worker *worker = batch->worker;
+    if (worker->options.hears_repeats)
+        tell_of(batch, i, worker->sizes[i]);
+    uint8_t *packet = slot(worker, i);
+    const uint8_t *wire = entry_wire(entry);
+    size_t end = name_end(packet, worker->sizes[i]) - 2; /* in the answer, which has no ID */
+    memcpy(packet + 2, wire, HEADER_SIZE - 2);           /* the name stays as it was asked */
+    memcpy(packet + 2 + end, wire + end, entry->wire_size - end);
+    if (entry->ttl_count)
+        entry_age(entry, packet + 2, batch->now_us);
+    worker->sizes[i] = entry->wire_size + 2u;
+    _Atomic uint64_t *hits = &worker->hits[entry->place];
+    uint64_t now = atomic_load_explicit(hits, memory_order_relaxed);
+    atomic_store_explicit(hits, now + 1, memory_order_relaxed);
+}
+
+static void over_limit(struct batch *batch, unsigned i) {
+    struct worker *worker = batch->worker;
+    enum slip slip = SLIP_NOTHING;
+    if (worker->verdicts[i] == SLIP)
+        slip = slip_in_place(slot(worker, i), &worker->sizes[i]);
+    limiter_count(worker->limiter, slip != SLIP_NOTHING, slip == SLIP_NOTHING);
+    if (slip == SLIP_ELSEWHERE)
+        hand_over(batch, i, true);
+    else if (slip == SLIP_NOTHING)
+        worker->sizes[i] = 0;
+}
+
+/* Messages lie in the slots, `sizes` octets each, at most MESSAGE_MAX + 1; afterwards their answers
+ * do, and where there is none yet the size is 0. */
+static void answer(struct batch *batch) {
+    struct worker *worker = batch->worker;
+    unsigned number = batch->number;
+    count(worker, RECEIVED, number);
+    bool is_limited = worker->limiter && limiter_is_enabled(worker->limiter);
+    if (is_limited)
+        judge(worker, number, batch->client_of, batch->context, batch->now_us);
+    table_enter(worker->table, worker->reader);
+    /* In two rounds, so that the processor waits for many parts of a large table at a time. */
+    for (unsigned i = 0; i < number; i++) {
+        worker->key_sizes[i] = message_key(
+            worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i]);
+        if (!worker->key_sizes[i])
+            continue;
+        worker->hashes[i] = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
+        table_prefetch(worker->table, worker->hashes[i]);
+    }
+    for (unsigned i = 0; i < number; i++) {
+        if (is_limited && worker->verdicts[i] != ANSWER) {
+            over_limit(batch, i);
+            continue;
+        }
+        if (worker->sizes[i] < HEADER_SIZE || worker->sizes[i] > MESSAGE_MAX) {
+            count(worker, MALFORMED, 1);
+            worker->sizes[i] = 0;
+            continue;
+        }
+        const struct entry *entry = NULL;
+        if (worker->key_sizes[i])
+            entry = table_find(
+                worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
+        if (entry && may_repeat(batch, i, entry))
+            repeat(batch, i, entry);
+        else
+            hand_over(batch, i, false);
+    }
+    table_leave(worker->table, worker->reader);
+}
+
+/* --- the thread ------------------------------------------------------------------------------ */
+
+static int64_t monotonic_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number) {
+    struct sent sent = {0};
+    for (unsigned done; (done = sent.sent + sent.refused) < number;) {
+        int now = sendmmsg(fd, messages + done, number - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (now > 0) {
+            sent.sent += (unsigned)now;
+        } else if (errno == EAGAIN || errno == ENOBUFS) {
+            sent.full = number - done;
+            break;
+        } else if (errno != EINTR) {
+            sent.refused++; /* no route, port 0: the next one may do */
+        }
+    }
+    return sent;
+}
+
+static void send_batch(struct worker *worker, unsigned number) {
+    unsigned answers = 0;
+    for (unsigned i = 0; i < number; i++) {
+        if (!worker->sizes[i])
+            continue;
+        worker->given[answers] =
+            (struct iovec){.iov_base = slot(worker, i), .iov_len = worker->sizes[i]};
+        struct msghdr *message = &worker->to_give[answers].msg_hdr;
+        *message = worker->to_take[i].msg_hdr;
+        message->msg_iov = &worker->given[answers++];
+    }
+    struct sent sent = send_all(worker->options.fd, worker->to_give, answers);
+    count(worker, ANSWERED, sent.sent);
+    count(worker, SEND_ERRORS, sent.refused);
+    count(worker, FULL, sent.full);
+}
+
+static void wake(struct worker *worker) {
+    uint64_t one = 1;
+    /* One that is full has woken its reader, so other faults do not matter. */
+    while (write(worker->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+        continue;
+}
+
+static void prepare(struct worker *worker, unsigned number) {
+    for (unsigned i = 0; i < number; i++) {
+        worker->taken[i] =
+            (struct iovec){.iov_base = slot(worker, i), .iov_len = MESSAGE_MAX + 1};
+        worker->to_take[i].msg_hdr = (struct msghdr){
+            .msg_name = &worker->addresses[i],
+            .msg_namelen = address_size(worker),
+            .msg_iov = &worker->taken[i],
+            .msg_iovlen = 1,
+            .msg_control = worker->options.has_packet_info ? worker->controls[i] : NULL,
+            .msg_controllen = worker->options.has_packet_info ? CONTROL_MAX : 0,
+        };
+    }
+}
+
+static const uint8_t *sender_of(void *context, unsigned i, size_t *size) {
+    struct worker *worker = context;
+    return octets_of(worker->options.is_ipv6, &worker->addresses[i], size);
+}
+
+static void serve_batch(struct worker *worker, unsigned number) {
+    atomic_fetch_add(&worker->sequence, 1);
+    for (unsigned i = 0; i < number; i++) {
+        worker->sizes[i] = worker->to_take[i].msg_len;
+        if (worker->options.has_packet_info)
+            forget_interface(&worker->to_take[i].msg_hdr);
+    }
+    struct batch batch = {
+        .worker = worker,
+        .number = number,
+        .now_us = monotonic_us(),
+        .client_of = sender_of,
+        .context = worker,
+    };
+    answer(&batch);
+    send_batch(worker, number);
+    if (batch.has_news)
+        wake(worker);
+    atomic_fetch_add(&worker->sequence, 1);
+}
+
+static void *serve(void *context) {
+    struct worker *worker = context;
+    unsigned number = BATCH;
+    while (!atomic_load(&worker->is_stopping)) {
+        prepare(worker, number);
+        int got = recvmmsg(worker->options.fd, worker->to_take, BATCH, MSG_WAITFORONE, NULL);
+        if (atomic_load(&worker->is_stopping))
+            break;
+        number = got > 0 ? (unsigned)got : 0;
+        if (got > 0) {
+            serve_batch(worker, number);
+        } else if (errno != EAGAIN && errno != EINTR) {
+            struct timespec pause = {.tv_nsec = PAUSE_NS};
+            nanosleep(&pause, NULL);
+        }
+    }
+    return NULL;
+}
+
+int worker_start(struct worker *worker) {
+    struct timeval patience = {.tv_sec = CHECK_S};
+    if (setsockopt(worker->options.fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience))
+        return errno;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the main thread's */
+    int fault = pthread_create(&worker->thread, NULL, serve, worker);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    worker->is_started = !fault;
+    return fault;
+}
+
+void worker_stop(struct worker *worker) {
+    if (!worker->is_started)
+        return;
+    atomic_store(&worker->is_stopping, true);
+    /* Says ENOTCONN, and wakes who waits for a datagram all the same. */
+    shutdown(worker->options.fd, SHUT_RD);
+    pthread_join(worker->thread, NULL);
+    worker->is_started = false;
+}
+
+struct sent worker_send(
+    struct worker *worker, const struct datagram *datagrams, unsigned number) {
+    struct mmsghdr messages[BATCH];
+    struct iovec parts[BATCH];
+    struct {
+        _Alignas(struct cmsghdr) uint8_t octets[CONTROL_MAX];
+    } controls[BATCH];
+    socklen_t size = address_size(worker);
+    for (unsigned i = 0; i < number; i++) {
+        const struct datagram *one = &datagrams[i];
+        size_t control = one->origin_size - size;
+        memcpy(controls[i].octets, one->origin + size, control);
+        parts[i] = (struct iovec){.iov_base = (void *)one->octets, .iov_len = one->size};
+        messages[i].msg_hdr = (struct msghdr){
+            .msg_name = (void *)one->origin,
+            .msg_namelen = size,
+            .msg_iov = &parts[i],
+            .msg_iovlen = 1,
+            .msg_control = control ? controls[i].octets : NULL,
+            .msg_controllen = control,
+        };
+    }
+    return send_all(worker->options.fd, messages, number);
+}
+
+/* --- without a socket ------------------------------------------------------------------------ */
+
+static const uint8_t *given_client(void *context, unsigned i, size_t *size) {
+    *size = 16;
+    return ((const uint8_t(*)[16])context)[i];
+}
+
+void worker_answer(
+    struct worker *worker,
+    unsigned number,
+    uint8_t (*messages)[MESSAGE_MAX],
+    size_t *sizes,
+    const uint8_t (*clients)[16],
+    int64_t now_us) {
+    for (unsigned i = 0; i < number; i++) {
+        memcpy(slot(worker, i), messages[i], sizes[i]);
+        worker->sizes[i] = sizes[i];
+    }
+    struct batch batch = {
+        .worker = worker,
+        .number = number,
+        .now_us = now_us,
+        .client_of = given_client,
+        .context = (void *)clients,
+    };
+    answer(&batch);
+    for (unsigned i = 0; i < number; i++) {
+        sizes[i] = worker->sizes[i];
+        memcpy(messages[i], slot(worker, i), sizes[i]);
+    }
+}

@@ -1,0 +1,244 @@
+"""The native engine's table by itself. Its threads are in tests/contracts/test_packet_engine.py,
+its C in tests/native."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kudurru.adapters.dns import engine_native
+from kudurru.adapters.dns.engine_native import AnswerTable, TableScope
+from tests.packets import edns, query
+
+pytestmark = pytest.mark.skipif(
+    not engine_native.is_available(), reason="the native engine was not built"
+)
+
+labels = st.lists(st.binary(min_size=1, max_size=63), max_size=3).map(
+    lambda parts: b"".join(bytes((len(part),)) + part for part in parts) + b"\0"
+)
+questions = st.builds(
+    lambda header, name, tail: header + name + tail,
+    st.binary(min_size=12, max_size=12),
+    labels,
+    st.binary(max_size=40),
+)
+packets = questions | st.binary(min_size=12, max_size=80)
+
+
+def table(entries_max: int = 100, bytes_max: int = 1 << 20) -> TableScope:
+    return AnswerTable(entries_max, bytes_max).new_scope()
+
+
+def answer_to(packet: bytes, tail: bytes = b"tail") -> bytes:
+    return packet[:2] + b"\x84\x00" + packet[4:] + tail
+
+
+def put(scope: TableScope, packet: bytes, tail: bytes = b"tail") -> None:
+    scope.store(scope.young, packet, answer_to(packet, tail))
+
+
+def name_end(packet: bytes) -> int:
+    """Offset behind a whole, uncompressed name of at most 255 octets; 0: there is none."""
+    at = 12
+    while at < len(packet) and packet[at] and packet[at] < 64:
+        at += packet[at] + 1
+    return at + 1 if at < len(packet) and not packet[at] and at - 12 < 255 else 0
+
+
+def lowered(packet: bytes) -> bytes:
+    end = name_end(packet)
+    return packet[2:12] + packet[12:end].lower() + packet[end:]
+
+
+@given(packets, packets, st.binary(max_size=30))
+def test_what_is_found_is_what_was_stored_with_the_askers_id_and_letters(
+    stored: bytes, asked: bytes, tail: bytes
+) -> None:
+    scope = table()
+    put(scope, stored, tail)
+    found = scope.find(asked)
+    if name_end(stored) and lowered(asked) == lowered(stored):
+        assert found == asked[:2] + b"\x84\x00" + asked[4:] + tail
+    else:
+        assert found is None
+
+
+@given(questions, st.data())
+def test_any_letter_case_of_the_name_finds_the_answer(packet: bytes, data: st.DataObject) -> None:
+    end = name_end(packet)
+    swaps = data.draw(st.lists(st.booleans(), min_size=end, max_size=end))
+    name = bytes(
+        ord(chr(octet).swapcase()) if swap and octet < 128 else octet
+        for octet, swap in zip(packet[12:end], swaps[12:], strict=False)
+    )
+    asked = packet[:12] + name + packet[end:]
+    scope = table()
+    put(scope, packet)
+    assert scope.find(asked) == answer_to(asked)
+
+
+def test_what_cannot_be_a_repeat_is_not_kept() -> None:
+    scope = table()
+    packet = query("www.example")
+    young = scope.young
+    long = query("www.example", rest=bytes(600))
+    compressed = packet[:12] + b"\xc0\x0c" + packet[-4:]
+    cases = [
+        (packet, packet[:12]),  # the question is not echoed
+        (packet, answer_to(query("WWW.example"))),
+        (packet, answer_to(packet, bytes(4096))),
+        (long, answer_to(long)),
+        (compressed, answer_to(compressed)),
+        (packet[:20], answer_to(packet[:20])),
+    ]
+    for asked, wire in cases:
+        scope.store(young, asked, wire)
+        assert scope.find(asked) is None
+    assert len(scope.table) == 0
+
+
+def test_scopes_share_room_and_no_answers_and_are_invalidated_together() -> None:
+    shared = AnswerTable(100)
+    one, other = shared.new_scope(), shared.new_scope()
+    packet = query("www.example")
+    put(one, packet, b"one")
+    assert other.find(packet) is None
+    put(other, packet, b"other")
+    assert one.find(packet) == answer_to(packet, b"one")
+    assert other.find(packet) == answer_to(packet, b"other")
+    assert len(shared) == 2
+    one.invalidate()
+    assert (one.find(packet), other.find(packet)) == (None, None)
+
+
+def test_a_newer_answer_replaces_the_older_one() -> None:
+    scope = table()
+    packet = query("www.example", rest=edns())
+    for tail in (b"one", b"another", b"", bytes(2000)):
+        put(scope, packet, tail)
+        assert scope.find(packet) == answer_to(packet, tail)
+    assert len(scope.table) == 1
+
+
+def test_a_flood_of_names_does_not_grow_it_nor_push_out_what_is_asked_for() -> None:
+    scope = table(entries_max=1000)
+    busy = query("busy.example")
+    put(scope, busy)
+    for number in range(20_000):
+        put(scope, query(f"flood{number}.example"))
+        if number % 100 == 0:
+            assert scope.find(busy) == answer_to(busy)
+        assert len(scope.table) <= 1000
+    assert scope.find(query("flood0.example")) is None
+
+
+def test_when_everything_is_in_use_something_goes() -> None:
+    scope = table(entries_max=200)
+    for number in range(400):
+        put(scope, query(f"host{number}.example"))
+        for other in range(number):
+            scope.find(query(f"host{other}.example"))
+    assert len(scope.table) == 200
+    assert scope.find(query("host399.example")) is not None
+
+
+def test_large_answers_are_bounded_by_their_octets() -> None:
+    scope = table(entries_max=100_000, bytes_max=100_000)
+    for number in range(1000):
+        put(scope, query(f"host{number}.example"), bytes(4000))
+        entries, octets, _ = scope.table.core.statistics()
+        assert entries <= 25
+        assert octets <= 100_000
+    tiny = table(bytes_max=1000)
+    put(tiny, query("alone.example"), bytes(2000))
+    assert len(tiny.table) == 0
+
+
+def test_an_answer_from_before_an_invalidation_never_comes_back() -> None:
+    scope = table()
+    packet = query("www.example")
+    young = scope.young
+    put(scope, packet, b"old")
+    scope.invalidate()
+    assert scope.find(packet) is None
+    scope.store(young, packet, answer_to(packet, b"old"))
+    assert scope.find(packet) is None
+    put(scope, packet, b"new")
+    scope.store(young, packet, answer_to(packet, b"old"))
+    assert scope.find(packet) == answer_to(packet, b"new")
+
+
+def test_answers_of_before_make_room_first() -> None:
+    scope = table(entries_max=10)
+    for number in range(10):
+        put(scope, query(f"old{number}.example"))
+        scope.find(query(f"old{number}.example"))
+    scope.invalidate()
+    for number in range(10):
+        put(scope, query(f"new{number}.example"))
+    assert all(scope.find(query(f"new{number}.example")) for number in range(10))
+
+
+def test_invalidating_from_another_thread_leaves_no_older_answer() -> None:
+    scope = table(entries_max=64)
+    newest = [0]
+    is_over = threading.Event()
+
+    def change() -> None:
+        while not is_over.is_set():
+            newest[0] += 1
+            scope.invalidate()
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    try:
+        for number in range(20_000):
+            packet = query(f"host{number % 50}.example")
+            before = newest[0] - 1  # of this change the invalidation is certainly over
+            found = scope.find(packet)
+            if found is not None:
+                assert int.from_bytes(found[-8:], "big") >= before
+            young = scope.young
+            scope.store(young, packet, answer_to(packet, newest[0].to_bytes(8, "big")))
+    finally:
+        is_over.set()
+        changer.join()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda core: core.Table(0, 1, bytes(16)), "at least one answer"),
+        (lambda core: core.Table(1, 1, b"short"), "16 octets"),
+        (lambda core: core.Buckets(b"short"), "16 octets"),
+        (lambda core: core.Buckets(bytes(16)).take(b"12345", 1, 0), "4 or 16 octets"),
+        (lambda core: core.Buckets(bytes(16)).slips(b""), "4 or 16 octets"),
+        (
+            lambda core: core.Workers(
+                core.Table(1, 999, bytes(16)), None, [], 0, False, 8193, 8192
+            ),
+            "power of two",
+        ),
+    ],
+)
+def test_values_that_the_core_cannot_have_are_refused(wrong: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrong(engine_native._engine)  # type: ignore[operator]  # a lambda of the table
+
+
+def test_limits_that_make_no_sense_are_refused_and_the_old_ones_stay() -> None:
+    buckets = engine_native.new_buckets()
+    rules = {"is_enabled": True, "slip": 50, "buckets_max": 64}
+    buckets.configure(**rules, levels=[(4, 32, 5)], exempt=[])
+    for levels, exempt in (
+        ([(4, 33, 5)], []),
+        ([(5, 32, 5)], []),
+        ([(4, 32, 0)], []),
+        ([(4, 32, 9)], [(b"\x7f\0\0\0", 33)]),
+        ([(4, 32, 9)], [(b"\x7f\0\0\0", 8), (b"odd", 8)]),
+    ):
+        with pytest.raises(ValueError, match=r"address|network"):
+            buckets.configure(**rules, levels=levels, exempt=exempt)
+    assert buckets.take(b"\xc0\0\2\1", 9, 0) == 5

@@ -1,0 +1,213 @@
+"""Whatever changes, an engine answers what the pipeline does: repeats are as good as new ones."""
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kudurru.adapters.dns import engine_native
+from kudurru.adapters.dns.engine_native import NativeEngine
+from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
+from kudurru.adapters.memory.log import MemoryEventLog
+from kudurru.adapters.sockets import Listener, bind_all, split_address
+from kudurru.domain.commands import Command
+from kudurru.domain.later import Later
+from kudurru.domain.objects import Key, key_of
+from kudurru.domain.ports import PacketEngine, Reply
+from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.wiring import Node
+from tests.nodes import a_change, commit_as_server
+from tests.objects import drop, endpoint, manifest, put, record_set, zone
+from tests.packets import edns, ident, query
+
+DEADLINE_S = 60
+KINDS: dict[str, Callable[..., PacketEngine]] = {"python": PythonEngine}
+if engine_native.is_available():
+    KINDS["native"] = NativeEngine
+
+NAMES = ["www", "nas", "a.deep", "alias", "*.wild", "x.wild", "gone", "old"]
+SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
+CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the second one has a policy of its own
+ZONES = ["example.org", "sub.example.org"]
+RTYPES = {"A": 1, "AAAA": 28, "TXT": 16, "CNAME": 5, "HTTPS": 65, "ANY": 255, "NS": 2, "SOA": 6}
+TARGETS = {
+    "A": ["192.0.2.1", "192.0.2.2"],
+    "AAAA": ["2001:db8::1"],
+    "TXT": [" ".join(f'"{n:0250}"' for n in range(8)), "short"],
+    "CNAME": ["nas.example.org", "www.sub.example.org"],
+}
+
+records = st.sampled_from([(rtype, target) for rtype in TARGETS for target in TARGETS[rtype]])
+names = st.sampled_from(NAMES)
+changes = st.one_of(
+    st.tuples(st.just("put"), names, records, st.sampled_from(ZONES), st.booleans()),
+    st.tuples(st.just("drop"), names, st.sampled_from(ZONES)),
+    st.tuples(st.just("zone"), st.sampled_from(ZONES)),
+    st.tuples(st.just("no zone"), st.sampled_from(ZONES)),
+    st.tuples(st.just("deny"), names, st.sampled_from(["zeroip", "nxdomain"]), st.booleans()),
+    st.tuples(st.just("allow all")),
+    st.tuples(st.just("wait"), st.integers(1, 90)),
+)
+questions = st.tuples(
+    st.sampled_from([*NAMES, "", "sub", "www.sub", "x.y.wild"]),
+    st.sampled_from(["example.org", "elsewhere.test"]),
+    st.sampled_from(list(RTYPES.values())),
+    st.sampled_from([0x0100, 0, 0x0110, 0x2900]),  # RD, nothing, RD and CD, UPDATE
+    st.sampled_from([b"", edns(512), edns(4096), edns()[:5] + b"\0\0\x80\0" + edns()[9:]]),
+    st.integers(0, 2**32),  # letters of its copies
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("change"), changes),
+        st.tuples(st.just("ask"), st.lists(questions, min_size=1, max_size=4)),
+        st.tuples(st.just("ask"), st.lists(questions, min_size=1, max_size=4)),
+        st.tuples(st.just("change while asked"), changes, questions),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+class World:
+    """A node with a zone, an engine that serves it, and clients."""
+
+    def __init__(self, kind: str) -> None:
+        (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+        self.clock = ManualClock()
+        log = MemoryEventLog(entropy=SeededEntropy(1), clock=self.clock)
+        self.node = Node(log, self.clock, SeededEntropy(2), on_change=lambda: self.forget())
+        self.pipeline = pipeline_of(self.node)
+        self.engine = KINDS[kind](self, bound.sockets)
+        self.target = split_address(bound.address)
+        self.meanwhile: Callable[[], None] | None = None
+        group = {"clients": [{"ip": CLIENTS[1]}]}
+        self.commit(put(zone(ZONES[0])), put(manifest("ClientGroup", "kids", group)))
+
+    def forget(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.invalidate()
+
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        reply = self.pipeline.handle(packet, client, proto)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()  # what was just computed is not true any more
+        return reply
+
+    def commit(self, *commands: Command) -> None:
+        commit_as_server(self.node, a_change(*commands))
+
+    def change(self, what: str, *how: Any) -> None:
+        match what:
+            case "put":
+                self._put(*how)
+            case "drop":
+                self._drop(key_of("DNSRecordSet", "default", _object_name(*how)))
+            case "zone":
+                self.commit(put(zone(how[0])))
+            case "no zone":
+                self._drop(key_of("DNSZone", "", how[0]))
+            case "deny":
+                self._deny(*how)
+            case "allow all":
+                self._drop(key_of("Policy", "default", "some"))
+            case "wait":
+                self.clock.advance(how[0] * 1_000_000)
+                self.node.views.follower.advance(self.clock.now_us() // 1_000_000)
+
+    def _put(self, name: str, record: tuple[str, str], origin: str, expires: bool) -> None:
+        rtype, target = record
+        wanted = endpoint(f"{name}.{origin}", rtype, target)
+        if expires:
+            wanted["expiresAt"] = (
+                "2025-10-09T09:00:00Z" if name == "old" else "2099-01-01T00:00:00Z"
+            )
+        self.commit(put(record_set(_object_name(name, origin), wanted, zone=origin)))
+
+    def _deny(self, name: str, mode: str, for_one: bool) -> None:
+        spec: dict[str, Any] = {
+            "deny": [f"{name}.elsewhere.test", "nas.example.org"],
+            "blockMode": mode,
+        }
+        if for_one:
+            spec["clientGroupRefs"] = ["kids"]
+        self.commit(put(manifest("Policy", "some", spec)))
+
+    def _drop(self, key: Key) -> None:
+        if self.node.objects.find(key) is not None:
+            self.commit(drop(key))
+
+    async def ask(self, client: str, packets: Sequence[bytes]) -> dict[int, bytes]:
+        """Answers by ID."""
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.bind((client, 0))
+            await loop.sock_connect(sock, self.target)
+            for packet in packets:
+                await loop.sock_sendall(sock, packet)
+            got = [await loop.sock_recv(sock, 65_535) for _ in packets]
+        return {ident(one): one for one in got}
+
+    def right_answer(self, packet: bytes, client: str) -> bytes:
+        reply = self.pipeline.handle(packet, client, "udp")
+        assert isinstance(reply, Reply)
+        return reply.wire
+
+
+def _object_name(name: str, origin: str) -> str:
+    return f"{name.replace('*', 'wildcard')}.{origin}"
+
+
+def packets_of(asked: Sequence[Any]) -> list[bytes]:
+    """Three copies of each question, in other letters."""
+    found = []
+    for name, origin, rtype, flags, rest, letters in asked:
+        chance = random.Random(letters)
+        for _ in range(3):
+            text = "".join(
+                chance.choice((char.upper(), char)) for char in f"{name}.{origin}".lstrip(".")
+            )
+            found.append(query(text, rtype, ident=len(found), flags=flags, rest=rest))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60)
+@given(steps)
+def test_every_answer_is_the_one_that_the_pipeline_gives_now(kind: str, steps: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            world = World(kind)
+            await world.engine.start()
+            try:
+                for what, *how in steps:
+                    if what == "change":
+                        world.change(*how[0])
+                    elif what == "change while asked":
+                        change, question = how
+                        world.meanwhile = lambda change=change: world.change(*change)
+                        await world.ask(CLIENTS[0], packets_of([question])[:1])
+                        if world.meanwhile is not None:  # it was a repeat, and nobody was asked
+                            world.meanwhile = None
+                            world.change(*change)
+                        await check(world, packets_of([question]))
+                    else:
+                        await check(world, packets_of(how[0]))
+            finally:
+                await world.engine.stop()
+
+    asyncio.run(main())
+
+
+async def check(world: World, packets: list[bytes]) -> None:
+    for client in CLIENTS:
+        got = await world.ask(client, packets)
+        for packet in packets:
+            assert got[ident(packet)] == world.right_answer(packet, client), packet.hex()

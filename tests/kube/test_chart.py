@@ -1,0 +1,233 @@
+"""The chart: Helm renders it, a real API server accepts what it renders, kudurru the settings."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.absent import absent
+from tests.blackbox.program import command
+from tests.kube import helm
+from tests.kube.assets import VERSION, NoAssets
+from tests.kube.server import ApiServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+CHART = Path(__file__).parents[2] / "deploy/chart/kudurru"
+MINIMAL: dict[str, Any] = {
+    "replicas": 1,
+    "persistence": {"enabled": False},
+    "networkPolicy": {"enabled": False},
+    "podDisruptionBudget": {"enabled": False},
+    "serviceAccount": {"create": False},
+    "rbac": {"create": False},
+    "service": {"dns": {"enabled": False}, "http": {"enabled": False}},
+    "resources": {},
+}
+EVERYTHING: dict[str, Any] = {
+    "replicas": 3,
+    "commonLabels": {"team": "network"},
+    "config": {
+        "upstreams": {"groups": {"default": ["192.0.2.1", "tls://dns.example#ip=192.0.2.2"]}},
+        "log": {"format": "json"},
+    },
+    "zones": {"home": {"zoneName": "home.example"}},
+    "blocklists": {"ads": {"sources": [{"url": "https://lists.example/ads.txt"}]}},
+    "tls": {"secretName": "dns-tls"},
+    "store": {"existingSecret": "database"},
+    "kubernetes": {"namespaces": ["dns", "apps"]},
+    "listen": ["[::]:53"],
+    "service": {
+        "dns": {
+            "type": "LoadBalancer",
+            "loadBalancerIP": "192.0.2.53",
+            "loadBalancerClass": "example.com/lb",
+            "annotations": {"example.com/pool": "dns"},
+        },
+        "http": {"type": "NodePort", "annotations": {"example.com/a": "b"}},
+    },
+    "persistence": {"storageClassName": "fast", "annotations": {"example.com/a": "b"}},
+    "serviceAccount": {"name": "dns", "annotations": {"example.com/a": "b"}},
+    "rbac": {
+        "features": [
+            *("objects", "cluster-id", "events", "leader", "leader-address"),
+            *("internal", "reviews", "external-dns"),
+        ]
+    },
+    "networkPolicy": {
+        "dnsFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}],
+        "httpFrom": [{"podSelector": {}}],
+        "metricsFrom": [{"namespaceSelector": {}}],
+    },
+    "serviceMonitor": {"enabled": True, "additionalLabels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "additionalLabels": {"release": "prometheus"}},
+    "imagePullSecrets": [{"name": "registry"}],
+    "image": {"digest": "sha256:" + "0" * 64},
+    "extraArgs": ["--strict"],
+    "env": [{"name": "TZ", "value": "Europe/Berlin"}],
+    "extraVolumes": [{"name": "more", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+    "podAnnotations": {"example.com/a": "b"},
+    "podLabels": {"example.com/a": "b"},
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "dns", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "kudurru"}},
+        }
+    ],
+    "priorityClassName": "system-cluster-critical",
+}
+VALUES = {"default": {}, "minimal": MINIMAL, "everything": EVERYTHING}
+OF_THE_CLUSTER = {"ClusterRole", "ClusterRoleBinding", "DNSZone"}
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    try:
+        return helm.build()
+    except NoAssets as error:
+        absent(str(error))
+
+
+def run(program: Path, *args: str, values: dict[str, Any], folder: Path) -> Any:
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return subprocess.run(
+        [program, *args, "--values", file, "--namespace", "dns", "--kube-version", VERSION],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def rendered(program: Path, values: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    done = run(program, "template", "k", str(CHART), values=values, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_helm_finds_no_fault_in_the_chart(program: Path, tmp_path: Path, name: str) -> None:
+    done = run(program, "lint", "--strict", str(CHART), values=VALUES[name], folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def prepared(installed: ApiServer) -> ApiServer:
+    """With the namespace of the release, and definitions of the kinds of Prometheus' operator."""
+    server = installed
+    assert server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "dns"}})[0] == 201
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        plural, group = f"{kind.lower()}s", "monitoring.coreos.com"
+        whole = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        definition = {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": f"{plural}.{group}",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, of a test"},
+            },
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural},
+                "versions": [
+                    {
+                        "name": "v1",
+                        "served": True,
+                        "storage": True,
+                        "schema": {"openAPIV3Schema": whole},
+                    }
+                ],
+            },
+        }
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        code, said = server.call("POST", path, definition)
+        assert code == 201, said
+    return server
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_an_api_server_accepts_what_is_rendered(
+    program: Path, prepared: ApiServer, tmp_path: Path, name: str
+) -> None:
+    for manifest in rendered(program, VALUES[name], tmp_path):
+        code, said = prepared.call("POST", f"{collection(manifest)}?{DRY}", manifest)
+        if code == 404:  # a definition takes a moment until it is served
+            code, said = when_served(prepared, manifest)
+        assert code == 201, (manifest["kind"], said)
+        assert "unknown field" not in str(said.get("message", ""))
+
+
+DRY = "dryRun=All&fieldValidation=Strict"
+
+
+def collection(manifest: dict[str, Any]) -> str:
+    kind, version = manifest["kind"], manifest["apiVersion"]
+    plural = kind.lower()[:-1] + "ies" if kind.endswith("y") else kind.lower() + "s"
+    within = "" if kind in OF_THE_CLUSTER else "/namespaces/dns"
+    return f"/{'apis' if '/' in version else 'api'}/{version}{within}/{plural}"
+
+
+def when_served(server: ApiServer, manifest: dict[str, Any]) -> tuple[int, Any]:
+    for _ in range(300):
+        code, said = server.call("POST", f"{collection(manifest)}?{DRY}", manifest)
+        if code != 404:
+            break
+    return code, said
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_settings_that_are_rendered_are_valid(program: Path, tmp_path: Path, name: str) -> None:
+    manifests = rendered(program, VALUES[name], tmp_path)
+    (settings,) = (one for one in manifests if one["kind"] == "ConfigMap")
+    folder = tmp_path / "settings"
+    folder.mkdir()
+    (folder / "kudurru.yaml").write_text(settings["data"]["kudurru.yaml"])
+    done = command("config", "validate", "--config", folder)
+    assert done.code == 0, done.err
+
+
+def test_pods_are_as_narrow_as_promised(program: Path, tmp_path: Path) -> None:
+    manifests = rendered(program, {}, tmp_path)
+    (stateful,) = (one for one in manifests if one["kind"] == "StatefulSet")
+    pod = stateful["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["enableServiceLinks"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "privileged": False,
+        "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},
+    }
+    assert container["lifecycle"]["preStop"]["exec"]["command"][:2] == ["kudurru", "lameduck"]
+    assert {"PodDisruptionBudget", "NetworkPolicy"} <= {one["kind"] for one in manifests}
+    assert command(*container["args"], "--help").code == 0  # options that there are
+
+
+REFUSED = {
+    "replicas": ({"replicas": 0}, "'/replicas': minimum: got 0, want 1"),
+    "no such value": ({"replicaCount": 2}, "additional properties 'replicaCount' not allowed"),
+    "port": ({"service": {"dns": {"port": 70_000}}}, "'/service/dns/port': maximum"),
+    "duration": ({"lameduck": "ten"}, "'/lameduck': 'ten' does not match pattern"),
+    "owner": ({"kubernetes": {"owner": "both"}}, "'/kubernetes/owner': value must be one of"),
+    "feature": ({"rbac": {"features": ["all"]}}, "'/rbac/features/0': value must be one of"),
+    "listen": ({"listen": ["53"]}, "'/listen/0': '53' does not match pattern"),
+    "digest": ({"image": {"digest": "latest"}}, "'/image/digest': 'latest' does not match"),
+    "zones": ({"zones": [{"zoneName": "home.example"}]}, "'/zones': got array, want object"),
+    "size": ({"persistence": {"size": "big"}}, "'/persistence/size': 'big' does not match"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_value_is_refused_with_its_place(program: Path, tmp_path: Path, name: str) -> None:
+    values, message = REFUSED[name]
+    done = run(program, "template", "k", str(CHART), values=values, folder=tmp_path)
+    assert done.returncode != 0
+    assert message in done.stderr

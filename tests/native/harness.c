@@ -1,0 +1,466 @@
+/* Runs the native engine's core without Python, under sanitizers.
+ *
+ *   harness packets SEED COUNT FILE...   COUNT messages made from those in the files and from chance,
+ *                                        through the whole of a batch but for the socket
+ *   harness threads SEED COUNT           COUNT queries over loopback to two workers, while answers
+ *                                        are stored, dropped and asked for, and limits change
+ *
+ * Ends with 0 and a line of figures, or says what does not hold and ends with 1. */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define QUEUE (1 << 16)
+#define FILES_MAX 4096
+#define NAMES 300 /* questions that come again */
+#define MARK 8    /* octets behind an answer: the generation that it was given in */
+
+static void check(bool holds, const char *what) {
+    if (holds)
+        return;
+    fprintf(stderr, "does not hold: %s\n", what);
+    exit(1);
+}
+
+/* xorshift64* */
+static uint64_t chance(uint64_t *state) {
+    *state ^= *state >> 12, *state ^= *state << 25, *state ^= *state >> 27;
+    return *state * 0x2545f4914f6cdd1d;
+}
+
+static size_t make_query(uint8_t *packet, uint16_t id, unsigned name, uint64_t *state) {
+    static const uint8_t HEAD[] = {1, 0, 0, 1, 0, 0, 0, 0, 0, 0};
+    char label[16];
+    packet[0] = id >> 8, packet[1] = id & 0xff;
+    memcpy(packet + 2, HEAD, sizeof HEAD);
+    int length = snprintf(label, sizeof label, "host%u", name);
+    packet[12] = (uint8_t)length;
+    for (int i = 0; i < length; i++)
+        packet[13 + i] = (uint8_t)label[i] & (chance(state) & 1 && label[i] > '9' ? 0xdf : 0xff);
+    memcpy(packet + 13 + length, "\7EXAMPLE\0\0\1\0\1", 13);
+    return 13u + (size_t)length + 13;
+}
+
+/* Keep an answer to a query, marked with the generation, if it has the form that answers have. */
+static void store(
+    struct table *table, uint64_t generation, const uint8_t *packet, size_t size, size_t padding,
+    int64_t now_us) {
+    uint8_t key[KEY_MAX], wire[MESSAGE_MAX];
+    size_t key_size = message_key(0, packet, size, key), end = name_end(packet, size);
+    if (!key_size || end + padding + MARK > sizeof wire)
+        return;
+    memcpy(wire, packet + 2, end - 2);
+    wire[0] = (wire[0] & 0xfd) | 0x80; /* QR and no TC, which tells it from a slip */
+    for (size_t at = HEADER_SIZE - 2; at < end - 2; at++)
+        wire[at] = wire[at] >= 'A' && wire[at] <= 'Z' ? wire[at] | 0x20 : wire[at];
+    memset(wire + end - 2, 0x55, padding);
+    for (int i = 0; i < MARK; i++)
+        wire[end - 2 + padding + (size_t)i] = (uint8_t)(generation >> 8 * i);
+    const uint16_t ttls_at[] = {(uint16_t)(end - 2), (uint16_t)(end + 2), (uint16_t)(end - 1)};
+    struct answer answer = {.wire = wire, .wire_size = end - 2 + padding + MARK, .place = 7};
+    if (padding >= 8) { /* a TTL that counts down, for some who may have it and for some time */
+        answer.is_restricted = padding & 1;
+        answer.until_us = padding & 2 ? now_us + 100000 : 0;
+        answer.stored_us = now_us - 5000000;
+        answer.aged_s = 2;
+        answer.ttls_at = ttls_at, answer.ttl_count = padding % 4;
+    }
+    table_store(table, generation, key, key_size, &answer);
+}
+
+static uint64_t mark_of(const uint8_t *answer, size_t size) {
+    uint64_t generation = 0;
+    for (int i = 0; i < MARK; i++)
+        generation |= (uint64_t)answer[size - MARK + (size_t)i] << 8 * i;
+    return generation;
+}
+
+static bool is_slip(const uint8_t *answer, size_t size) {
+    return size < 12 || (answer[2] & 0x82) == 0x82;
+}
+
+static struct limiter *new_limiter(const struct seed *seed, uint64_t limit) {
+    struct limiter *limiter = limiter_new(seed);
+    struct family_rules *rules = calloc(2, sizeof *rules);
+    check(limiter && rules, "there is memory");
+    static const uint8_t SIZES[2][3] = {{32, 24, 0}, {128, 64, 56}};
+    for (int family = 0; family < 2; family++) {
+        rules[family].level_count = 3;
+        for (int i = 0; i < 3; i++)
+            rules[family].levels[i] =
+                (struct level){.bits = SIZES[family][i], .limit = limit * (unsigned)(i + 1)};
+        rules[family].exempt = calloc(1, sizeof(struct network));
+        rules[family].exempt_count = 1;
+        rules[family].exempt[0].bits = 8;
+        rules[family].exempt[0].octets[0] = 10;
+    }
+    limiter_configure(limiter, true, 50, 1500, &rules[0], &rules[1]);
+    free(rules);
+    return limiter;
+}
+
+/* --- packets --------------------------------------------------------------------------------- */
+
+static struct {
+    uint8_t octets[MESSAGE_MAX];
+    size_t size;
+} *seeds;
+static size_t seed_count;
+
+static void read_seeds(int count, char **paths) {
+    seeds = calloc(FILES_MAX, sizeof *seeds);
+    check(seeds != NULL, "there is memory");
+    for (int i = 0; i < count && seed_count < FILES_MAX; i++) {
+        FILE *file = fopen(paths[i], "rb");
+        check(file != NULL, paths[i]);
+        seeds[seed_count].size = fread(seeds[seed_count].octets, 1, MESSAGE_MAX, file);
+        fclose(file);
+        seed_count++;
+    }
+}
+
+static size_t make_message(uint8_t *packet, uint64_t *state) {
+    static const char *HEALTH = "\6health\7kudurru\10internal\0\0\1\0\1";
+    size_t size;
+    switch (chance(state) % 8) {
+    case 0: /* as it is in a file */
+    case 1:
+        if (seed_count) {
+            size_t i = chance(state) % seed_count;
+            memcpy(packet, seeds[i].octets, seeds[i].size);
+            size = seeds[i].size;
+            break;
+        } /* fall through */
+    case 2: /* chance */
+        size = chance(state) % 600;
+        if (chance(state) % 16 == 0)
+            size = chance(state) % (MESSAGE_MAX + 1);
+        for (size_t at = 0; at < size; at++)
+            packet[at] = (uint8_t)(chance(state) % (chance(state) % 4 ? 64 : 256));
+        break;
+    case 3: /* what is never charged */
+        size = make_query(packet, (uint16_t)chance(state), 0, state);
+        memcpy(packet + 12, HEALTH, 29);
+        size = 41;
+        break;
+    default:
+        size = make_query(packet, (uint16_t)chance(state), (unsigned)chance(state) % NAMES, state);
+        if (chance(state) % 3 == 0) { /* with EDNS */
+            memcpy(packet + size, "\0\0\51\20\0\0\0\200\0\0\0", 11);
+            packet[11] = 1;
+            size += 11;
+        }
+    }
+    for (uint64_t changes = chance(state) % 4 ? 0 : chance(state) % 8; changes && size; changes--)
+        packet[chance(state) % size] = (uint8_t)chance(state);
+    if (size && chance(state) % 32 == 0)
+        size = chance(state) % size;
+    return size;
+}
+
+struct sums {
+    uint64_t answered, slipped, missed;
+};
+
+/* Take what is left to Python; what has a name may be remembered. */
+static void take_misses(
+    struct worker *worker, struct table *table, struct sums *sums, uint64_t *state,
+    int64_t now_us) {
+    uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
+    struct queue *queue = worker_misses(worker);
+    for (size_t size; (size = queue_next(queue));) {
+        check(size <= sizeof record, "a miss is no longer than a message");
+        queue_take(queue, record, size);
+        struct miss head;
+        memcpy(&head, record, sizeof head);
+        const uint8_t *packet = record + sizeof head;
+        if (head.is_slip)
+            continue; /* counted by the limiter */
+        sums->missed++;
+        if (chance(state) % 2)
+            store(table, table_generation(table), packet, size - sizeof head,
+                  chance(state) % 8 ? chance(state) % 40 : chance(state) % 4200, now_us);
+    }
+    struct queue *repeats = worker_repeats(worker);
+    for (size_t size; (size = queue_next(repeats));)
+        queue_take(repeats, record, size);
+}
+
+static void check_answer(
+    const uint8_t *asked, size_t asked_size, const uint8_t *answer, size_t size,
+    uint64_t generation) {
+    check(size >= 12 && size <= MESSAGE_MAX, "an answer has a header, and no more than a slot");
+    check(!memcmp(asked, answer, 2), "an answer has the ID of its query");
+    check(answer[2] & 0x80, "an answer is a response");
+    size_t end = name_end(asked, asked_size);
+    check(end && !memcmp(asked + 12, answer + 12, end - 12), "the name is as it was asked");
+    if (!is_slip(answer, size))
+        check(mark_of(answer, size) == generation, "an answer is of now");
+}
+
+static int run_packets(uint64_t state, uint64_t count) {
+    struct seed seed = {{chance(&state), chance(&state)}};
+    struct table *table = table_new(200, 60000, &seed);
+    struct limiter *limiter = new_limiter(&seed, 400);
+    struct worker_options options = {
+        .fd = -1, .is_ipv6 = true, .hears_repeats = true,
+        .misses_size = QUEUE, .repeats_size = QUEUE};
+    struct worker *worker = worker_new(&options, table, limiter, eventfd(0, EFD_NONBLOCK));
+    check(worker != NULL, "a worker is made");
+    static uint8_t messages[BATCH][MESSAGE_MAX], before[BATCH][MESSAGE_MAX];
+    static uint8_t clients[BATCH][16];
+    size_t sizes[BATCH], sizes_before[BATCH];
+    struct sums sums = {0};
+    int64_t now_us = 1000000;
+    for (uint64_t done = 0; done < count;) {
+        unsigned number = 1 + chance(&state) % BATCH;
+        bool is_one_client = chance(&state) % 2;
+        for (unsigned i = 0; i < number; i++) {
+            sizes[i] = sizes_before[i] = make_message(messages[i], &state);
+            memcpy(before[i], messages[i], sizes[i]);
+            memset(clients[i], 0, 16);
+            clients[i][0] = is_one_client ? 0x20 : (uint8_t)(9 + chance(&state) % 24);
+            clients[i][7] = is_one_client ? 0 : (uint8_t)chance(&state);
+            clients[i][15] = is_one_client ? 0 : (uint8_t)(chance(&state) % 8);
+            if (chance(&state) % 8 == 0)
+                memcpy(clients[i], "\0\0\0\0\0\0\0\0\0\0\xff\xff\xc0\0\2", 15);
+        }
+        uint64_t generation = table_generation(table);
+        now_us += (int64_t)(chance(&state) % 40000);
+        worker_answer(worker, number, messages, sizes, (const uint8_t(*)[16])clients, now_us);
+        for (unsigned i = 0; i < number; i++) {
+            if (!sizes[i])
+                continue;
+            check_answer(before[i], sizes_before[i], messages[i], sizes[i], generation);
+            if (is_slip(messages[i], sizes[i]))
+                sums.slipped++;
+            else
+                sums.answered++;
+        }
+        take_misses(worker, table, &sums, &state, now_us);
+        if (chance(&state) % 100 == 0) { /* others may have what is not for everybody */
+            struct network *networks = calloc(2, sizeof *networks);
+            networks[0] = (struct network){.octets = {32}, .bits = 3, .is_ipv6 = true};
+            networks[1] =
+                (struct network){.octets = {192, 0, 2}, .bits = (uint8_t)(chance(&state) % 33)};
+            table_admit(table, networks, chance(&state) % 3, chance(&state) % 4 == 0);
+        }
+        if (chance(&state) % 500 == 0)
+            table_invalidate(table);
+        done += number;
+    }
+    struct limiter_statistics limited = limiter_statistics(limiter);
+    uint64_t hits = worker_hits(worker, 7), received = worker_counter(worker, RECEIVED);
+    check(hits == sums.answered, "what was repeated is counted");
+    check(received == sums.answered + sums.missed + limited.slipped + limited.dropped +
+                          worker_counter(worker, MALFORMED) + worker_counter(worker, BUSY),
+          "each message is counted once");
+    struct table_statistics held = table_statistics(table);
+    check(held.entries <= 200 && held.bytes <= 60000, "the table is bounded");
+    check(limited.buckets <= 1500, "the buckets are bounded");
+    printf("packets: %llu received, %llu repeated, %llu missed, %llu slipped, %llu dropped\n",
+           (unsigned long long)received, (unsigned long long)sums.answered,
+           (unsigned long long)sums.missed, (unsigned long long)limited.slipped,
+           (unsigned long long)limited.dropped);
+    check(sums.answered && sums.missed && sums.slipped && limited.dropped, "all ways were taken");
+    worker_free(worker);
+    limiter_free(limiter);
+    table_free(table);
+    free(seeds);
+    return 0;
+}
+
+/* --- threads --------------------------------------------------------------------------------- */
+
+#define WORKERS 2
+#define CLIENTS 2
+
+struct stress {
+    struct table *table;
+    struct limiter *limiter;
+    struct worker *workers[WORKERS];
+    int fds[WORKERS];
+    struct sockaddr_in addresses[WORKERS];
+    uint64_t count; /* queries of each client */
+    atomic_bool is_over;
+    _Atomic uint64_t changes; /* invalidations that are over */
+    _Atomic uint64_t answers, hits;
+    int wake_fd;
+    uint64_t state;
+};
+
+struct client {
+    struct stress *stress;
+    uint64_t state;
+    pthread_t thread;
+};
+
+/* Ask one after the other. An answer is never of a time before the last change that was over when
+ * it was asked for. */
+static void *ask(void *context) {
+    struct client *client = context;
+    struct stress *stress = client->stress;
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    check(fd >= 0, "a client has a socket");
+    for (uint64_t done = 0; done < stress->count; done++) {
+        uint8_t packet[MESSAGE_MAX], answer[MESSAGE_MAX];
+        size_t size = make_query(
+            packet, (uint16_t)done, (unsigned)chance(&client->state) % NAMES, &client->state);
+        uint64_t before = atomic_load(&stress->changes);
+        struct sockaddr_in *to = &stress->addresses[chance(&client->state) % WORKERS];
+        if (sendto(fd, packet, size, 0, (struct sockaddr *)to, sizeof *to) < 0)
+            continue;
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        /* The limiter may have dropped it: so we do not wait for long. */
+        while (poll(&ready, 1, 20) == 1) {
+            ssize_t got = recv(fd, answer, sizeof answer, 0);
+            check(got >= 12, "an answer has a header");
+            if (memcmp(answer, packet, 2))
+                continue; /* a late one */
+            if (!is_slip(answer, (size_t)got)) {
+                check(mark_of(answer, (size_t)got) >= before, "nothing old after a change");
+                atomic_fetch_add(&stress->hits, 1);
+            }
+            atomic_fetch_add(&stress->answers, 1);
+            break;
+        }
+    }
+    close(fd);
+    return NULL;
+}
+
+/* Do what Python does: answer what the workers do not know. */
+static void serve_misses(struct stress *stress, struct worker *worker) {
+    uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
+    for (size_t size; (size = queue_next(worker_misses(worker)));) {
+        queue_take(worker_misses(worker), record, size);
+        struct miss head;
+        memcpy(&head, record, sizeof head);
+        uint8_t *packet = record + sizeof head;
+        size -= sizeof head;
+        uint64_t generation = table_generation(stress->table);
+        if (!head.is_slip)
+            store(stress->table, generation, packet, size, chance(&stress->state) % 100,
+                  (int64_t)1 << 60);
+        packet[2] |= 0x80;
+        for (int i = 0; i < MARK && size < MESSAGE_MAX; i++)
+            packet[size++] = (uint8_t)(generation >> 8 * i);
+        struct datagram answer = {.origin = head.origin, .octets = packet,
+                                  .origin_size = head.origin_size, .size = size};
+        struct sent sent = worker_send(worker, &answer, 1);
+        check(sent.sent + sent.refused + sent.full == 1, "an answer becomes something");
+    }
+    for (size_t size; (size = queue_next(worker_repeats(worker)));)
+        queue_take(worker_repeats(worker), record, size);
+}
+
+static void *play_python(void *context) {
+    struct stress *stress = context;
+    while (!atomic_load(&stress->is_over)) {
+        struct pollfd ready = {.fd = stress->wake_fd, .events = POLLIN};
+        poll(&ready, 1, 100);
+        uint64_t woken;
+        check(read(stress->wake_fd, &woken, sizeof woken) > 0 || errno == EAGAIN, "it wakes");
+        for (int i = 0; i < WORKERS; i++)
+            serve_misses(stress, stress->workers[i]);
+    }
+    return NULL;
+}
+
+/* Change and count all the time, from a third side. */
+static void *change(void *context) {
+    struct stress *stress = context;
+    uint64_t state = stress->state + 1;
+    for (uint64_t round = 0; !atomic_load(&stress->is_over); round++) {
+        table_invalidate(stress->table);
+        atomic_store(&stress->changes, table_generation(stress->table));
+        uint8_t client[4] = {192, 0, 2, (uint8_t)chance(&state)};
+        limiter_take(stress->limiter, client, 4, 1 + chance(&state) % 9, (int64_t)round);
+        limiter_slips(stress->limiter, client, 4);
+        for (int i = 0; i < WORKERS; i++)
+            worker_settle(stress->workers[i]);
+        table_statistics(stress->table);
+        table_admit(stress->table, NULL, 0, round % 4 != 0);
+        limiter_statistics(stress->limiter);
+        usleep(chance(&state) % 4000);
+    }
+    return NULL;
+}
+
+static int run_threads(uint64_t state, uint64_t count) {
+    struct seed seed = {{chance(&state), chance(&state)}};
+    static struct stress stress;
+    stress.table = table_new(NAMES / 2, 40000, &seed);
+    stress.limiter = new_limiter(&seed, 1 << 30);
+    stress.wake_fd = eventfd(0, EFD_NONBLOCK);
+    stress.count = count / CLIENTS;
+    stress.state = state;
+    for (int i = 0; i < WORKERS; i++) {
+        stress.fds[i] = socket(AF_INET, SOCK_DGRAM, 0);
+        struct sockaddr_in *address = &stress.addresses[i];
+        *address = (struct sockaddr_in){
+            .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t size = sizeof *address;
+        check(!bind(stress.fds[i], (struct sockaddr *)address, size) &&
+                  !getsockname(stress.fds[i], (struct sockaddr *)address, &size),
+              "a port is free");
+        struct worker_options options = {.fd = stress.fds[i], .hears_repeats = true,
+                                         .misses_size = QUEUE, .repeats_size = QUEUE};
+        stress.workers[i] = worker_new(&options, stress.table, stress.limiter, stress.wake_fd);
+        check(stress.workers[i] && !worker_start(stress.workers[i]), "a worker starts");
+    }
+    pthread_t python, changer;
+    struct client clients[CLIENTS];
+    pthread_create(&python, NULL, play_python, &stress);
+    pthread_create(&changer, NULL, change, &stress);
+    for (int i = 0; i < CLIENTS; i++) {
+        clients[i] = (struct client){.stress = &stress, .state = chance(&state)};
+        pthread_create(&clients[i].thread, NULL, ask, &clients[i]);
+    }
+    for (int i = 0; i < CLIENTS; i++)
+        pthread_join(clients[i].thread, NULL);
+    uint64_t received = 0, hits = 0;
+    for (int i = 0; i < WORKERS; i++)
+        worker_stop(stress.workers[i]);
+    atomic_store(&stress.is_over, true);
+    pthread_join(python, NULL), pthread_join(changer, NULL);
+    for (int i = 0; i < WORKERS; i++) {
+        received += worker_counter(stress.workers[i], RECEIVED);
+        hits += worker_hits(stress.workers[i], 7);
+        worker_free(stress.workers[i]);
+        close(stress.fds[i]);
+    }
+    printf("threads: %llu received, %llu repeated, %llu answered, %llu changes\n",
+           (unsigned long long)received, (unsigned long long)hits,
+           (unsigned long long)atomic_load(&stress.answers),
+           (unsigned long long)atomic_load(&stress.changes));
+    check(hits && received > hits, "workers answered, and left something to Python");
+    limiter_free(stress.limiter);
+    table_free(stress.table);
+    close(stress.wake_fd);
+    return 0;
+}
+
+int main(int count, char **given) {
+    if (count >= 4) {
+        uint64_t seed = strtoull(given[2], NULL, 10) * 2 + 1, number = strtoull(given[3], NULL, 10);
+        if (!strcmp(given[1], "threads"))
+            return run_threads(seed, number);
+        if (!strcmp(given[1], "packets")) {
+            read_seeds(count - 4, given + 4);
+            return run_packets(seed, number);
+        }
+    }
+    fprintf(stderr, "usage: harness packets SEED COUNT FILE... | harness threads SEED COUNT\n");
+    return 2;
+}
