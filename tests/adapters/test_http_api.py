@@ -3,8 +3,8 @@ import contextlib
 import json
 import math
 import socket
-import struct
 import ssl
+import struct
 import tempfile
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
