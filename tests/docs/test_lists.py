@@ -13,9 +13,11 @@ ROWS = re.findall(r"^\| `(.+)` \| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
 COVERS = {
     "the name": SELF,
     "each name": SELF,
+    "the address": SELF,
     "below": BELOW,
     "the name and below": SUBTREE,
     "a pattern": 0,
+    "the address `192.0.2.1` in answers": SELF,
 }
 
 
