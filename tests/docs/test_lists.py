@@ -17,6 +17,7 @@ COVERS = {
     "below": BELOW,
     "the name and below": SUBTREE,
     "a pattern": 0,
+    "the address `192.0.2.1` in answers": SELF,
 }
 
 
