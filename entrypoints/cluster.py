@@ -26,6 +26,7 @@ from kudurru.adapters.kubernetes.access import Access, in_cluster, kubeconfig
 from kudurru.adapters.kubernetes.answers import Absent, Forbidden, Refused, Unanswered
 from kudurru.adapters.kubernetes.client import Client, Transport
 from kudurru.adapters.kubernetes.election import LeaseElector, Timings
+from kudurru.adapters.kubernetes.endpoints import Endpoint, LeaderAddress
 from kudurru.adapters.kubernetes.events import About, EventRecorder
 from kudurru.adapters.kubernetes.store import KubernetesStore, Place
 from kudurru.adapters.metrics import Sample
@@ -52,6 +53,10 @@ log = logging.getLogger("kudurru.kubernetes")
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
 ASK_FIRST_US, ASK_MAX_US = 500_000, 10_000_000
 """Between tries to learn which cluster this is."""
+SERVICE_PORT = "http"
+"""Name that the API's port has in the service."""
+HEADLESS_SERVICE = "KUDURRU_HEADLESS_SERVICE"
+"""Variable that names the service in front of the nodes, as SERVICE.NAMESPACE.svc.DOMAIN."""
 BARRIER_S = 10.0
 """A new leader waits so long for what the one before wrote."""
 
@@ -90,7 +95,9 @@ class Cluster:
         timers: Timers,
         entropy: Entropy,
         chance: random.Random,
+        service: str = "",
     ) -> None:
+        """`service` is the headless one of the nodes, whose slices have their addresses."""
         self._settings = settings
         self._node = node
         self._writer = writer
@@ -129,6 +136,9 @@ class Cluster:
             timers=timers,
             chance=chance,
         )
+        self._addresses = None
+        if service:
+            self._addresses = LeaderAddress(client, place.namespace, service, SERVICE_PORT, chance)
         self._recorder = EventRecorder(self._client, clock, place.pod)
         leading = KubernetesStore(self._client, place, **how)
         waits: dict[str, Any] = {"clock": clock, "timers": timers}
@@ -150,13 +160,17 @@ class Cluster:
         whoever leads among the nodes of the log."""
         if not self.owns:
             return of_log
-        self._elector = _Leading(self._asking.elector(role), self.feed.synced, self._catch_up)
+        lease = self._asking.elector(role)
+        self._elector = _Leading(lease, self.feed.synced, self._catch_up, self._address_of)
         return self._elector
 
     def add_to(self, runner: Runner) -> None:
         runner.add("cluster", self.run)
         runner.add("cluster: events", self._recorder.run)
+        runner.add("cluster: last events", self._send_last, leader_only=True)
         runner.add("cluster: statuses", self.statuses.run, leader_only=True)
+        if self._addresses is not None:
+            runner.add("cluster: addresses", self._addresses.run)
         self.beside.add_to(runner)
         if self.owns:
             runner.add("cluster: serials", self._stamp, leader_only=True)
@@ -182,6 +196,14 @@ class Cluster:
             timer.cancel()
             if self.feed.synced.is_set():
                 await self.feed.note()
+
+    async def _send_last(self) -> NoReturn:
+        """What this leader has to say is sent while the Lease is still its own."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self._recorder.drain()
+        raise AssertionError("nobody sets it")
 
     async def close(self) -> None:
         await self._recorder.close()
@@ -352,6 +374,9 @@ class Cluster:
         async with asyncio.timeout(BARRIER_S):
             await self.feed.caught_up(versions)
 
+    def _address_of(self, identity: str) -> Endpoint | None:
+        return self._addresses.of(identity) if self._addresses is not None else None
+
     def _leads(self) -> bool:
         return not self.owns or (self._elector is not None and self._elector.is_leader)
 
@@ -372,14 +397,18 @@ class Cluster:
 
 
 class _Leading:
-    """The elector of a Lease, which this node competes for once it is in step with the cluster."""
+    """The elector of a Lease, which this node competes for once it is in step with the cluster.
+    Implements `NamesLeader`."""
 
     def __init__(
         self,
         lease: LeaseElector,
         synced: asyncio.Event,
         catch_up: Callable[[], Any],
+        address_of: Callable[[str], Endpoint | None],
     ) -> None:
+        self.node_name = ""  # it is known by its pod
+        self._address_of = address_of
         self._lease = lease
         self._synced = synced
         self._catch_up = catch_up
@@ -400,6 +429,15 @@ class _Leading:
         except (KudurruError, TimeoutError) as error:
             log.warning("this node leads without the newest serials of the one before: %s", error)
         self._is_ready = True
+
+    async def leader(self) -> str | None:
+        """Its pod, and its address where that is known."""
+        identity = self._lease.leader
+        if not identity:
+            return None
+        address = self._address_of(identity)
+        pod = identity.rpartition("_")[0]
+        return f"{pod} ({address})" if address is not None else pod
 
     async def lost(self) -> None:
         await self._lease.lost()
@@ -447,6 +485,7 @@ def open_cluster(
         timers=timers,
         entropy=entropy,
         chance=random.SystemRandom(),
+        service=os.environ.get(HEADLESS_SERVICE, "").partition(".")[0],
     )
     stack.push_async_callback(cluster.close)
     return cluster

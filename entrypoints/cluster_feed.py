@@ -47,6 +47,10 @@ RETRY_US = 5_000_000
 NOTE_US = 600_000_000
 """How often the log is told up to which versions it has followed, when something came."""
 SHOWN_MAX = 3
+EARLY_US = 50_000
+EARLY_TRIES = 40
+"""How long a serial waits for the records that it is of: kinds are watched one by one, and a zone
+may be told of before its record sets. After two seconds it is taken as it is."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -70,6 +74,7 @@ class Found(msgspec.Struct):
     said: bytes  # digest of its status
     content: Content | None
     as_of: int = 0  # version of the list or the event that it was told by
+    tries: int = 0  # to have its status recorded
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -104,12 +109,13 @@ class Feed:
         `leads` takes none from the cluster."""
         self.synced = asyncio.Event()
         """Set when everything that was there at first is in the log."""
-        self.on_seen: Callable[[Key], object] = Key
+        self.on_seen: Callable[[Key], None] = _nobody
         """Told of objects that changed in the cluster, or are gone from it."""
         self.on_recovered: Callable[[], None] = lambda: None
         """Told when a watch is open again."""
         self.broken: dict[Key, str] = {}
         """Why an object cannot be read; the log keeps what it has of it."""
+        self.early_tries = EARLY_TRIES
         self.restored: list[str] = []
         """What was noticed of a cluster that was set back."""
         self._node = node
@@ -297,16 +303,41 @@ class Feed:
         # What the API server answered to a write of ours is newer than what was on its way.
         if seen.as_of < self._recorded.get(seen.key, 0):
             return
-        found = self.order(seen)
+        is_early = isinstance(seen, Found) and self._is_early(seen)
+        found = self.order(seen, is_early=is_early)
         if found is not None:
             command, who = found
             await self._writer.submit(Change(commands=(command,), who=who))
         self._recorded[seen.key] = seen.as_of
-        if isinstance(seen, Found):
+        if not isinstance(seen, Found):
+            return
+        if is_early:
+            seen.tries += 1
+            self._timers.call_later(EARLY_US, partial(self._look_again, seen))
+        else:
             seen.content = None
 
-    def order(self, seen: Seen) -> tuple[Command, Who] | None:
-        """What to record of an object, and who did it; None where that was done."""
+    def _is_early(self, seen: Found) -> bool:
+        """Whether a zone has a serial there, and here not yet the records that it is of."""
+        content = seen.content
+        if content is None or content.manifest.kind is not DNS_ZONE:
+            return False
+        if seen.tries >= self.early_tries or self._keeps_status(content):
+            return False
+        said = (content.status or {}).get("contentHash")
+        state = self._node.zones.state(content.manifest.meta.name)
+        zone = state.zone if state is not None else None
+        return said is not None and (zone is None or zone.digest() != said)
+
+    def _look_again(self, seen: Found) -> None:
+        if self.find(seen.key) is seen and seen.key not in self._waiting:
+            self._waiting[seen.key] = seen
+            self._idle.clear()
+            self._wake.set()
+
+    def order(self, seen: Seen, *, is_early: bool = False) -> tuple[Command, Who] | None:
+        """What to record of an object, and who did it; None where that was done. One that
+        `is_early` without its status."""
         if isinstance(seen, Gone):
             return ObserveGone(key=seen.key, origin=Origin(resource_version=seen.version)), actor(
                 ""
@@ -314,7 +345,7 @@ class Feed:
         content = seen.content
         if content is None:
             return None
-        status = None if self._keeps_status(content) else content.status
+        status = None if is_early or self._keeps_status(content) else content.status
         is_content_new = self._is_content_new(seen)
         writer = content.writer if is_content_new or status is None else content.status_writer
         origin = Origin(resource_version=seen.version, field_manager=writer)
@@ -423,6 +454,11 @@ class _KindFeed(Handler[Found]):
 
     def rolled_back(self, seen: str, now: str) -> None:
         self._feed.hear_restored(self.kind.name, seen, now)
+
+
+def _nobody(key: Key) -> None:
+    """Who is told while nobody wants to know."""
+    del key
 
 
 def found_in(kind: Kind, document: dict[str, Any]) -> Found:

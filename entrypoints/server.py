@@ -136,6 +136,7 @@ class Server:
             elector.node_name = self._options.node_name
         if cluster is not None:
             elector = cluster.elector(ROLE, elector)
+        has_own_log = cluster is not None and cluster.owns  # and shares objects all the same
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
         front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
@@ -147,12 +148,13 @@ class Server:
         runner.add("stamps", partial(keep_stamped, writer, node, self._options.coalesce_s))
         runner.add("notifies", parts.notifier.run)
         runner.add("notifies: status", parts.notifier.run_reports, leader_only=True)
-        parts.inbound.add_to(runner, leader_only=cluster is None or not cluster.owns)
+        parts.inbound.add_to(runner, leader_only=not has_own_log)
         if cluster is not None:
             front.metrics.add(cluster.samples)
             cluster.add_to(runner)
         if parts.old_rows is not None:
-            runner.add("prune", partial(self._prune, parts.old_rows), leader_only=True)
+            prune = partial(self._prune, parts.old_rows)
+            runner.add("prune", prune, leader_only=not has_own_log)
         checkpointer = parts.checkpointer
         if checkpointer is not None and checkpointer.key is not None:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))

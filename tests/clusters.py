@@ -24,12 +24,12 @@ from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 APPLY = "application/apply-patch+yaml"
 ALICE = Who(actor="user:1000", source="cli")
 
 QUICK = LeaseSettings(
-    duration=timedelta(seconds=5), renew=timedelta(seconds=2), retry=timedelta(milliseconds=50)
+    duration=timedelta(seconds=30), renew=timedelta(seconds=20), retry=timedelta(milliseconds=50)
 )
 
 
@@ -84,7 +84,13 @@ class Member:
     """One node of the cluster, without sockets."""
 
     def __init__(
-        self, kube: Kube, log: EventLog | None = None, name: str = "node-1", **settings: Any
+        self,
+        kube: Kube,
+        log: EventLog | None = None,
+        name: str = "node-1",
+        *,
+        service: str = "",
+        **settings: Any,
     ) -> None:
         clock, entropy = SystemClock(), SystemEntropy()
         self.log = log or MemoryEventLog(entropy=entropy, clock=clock)
@@ -104,8 +110,11 @@ class Member:
             timers=LoopTimers(),
             entropy=entropy,
             chance=random.Random(1),
+            service=service,
         )
-        self.runner = Runner(clock, LoopTimers(), self.cluster.elector("controller", None))
+        elector = self.cluster.elector("controller", None)
+        self.elector: Any = elector
+        self.runner = Runner(clock, LoopTimers(), elector)
         self.runner.add("writer", self.writer.run, stop=self._stop)
         self.runner.add("stamps", lambda: keep_stamped(self.writer, self.node, 0.01))
         self.cluster.add_to(self.runner)

@@ -62,7 +62,7 @@ class _Written(msgspec.Struct):
 
 
 class EventRecorder:
-    """`run` it in a task; `close` before the Lease is given back."""
+    """`run` it in a task; `drain` before the Lease is given back, `close` at the end."""
 
     def __init__(self, client: Client, clock: Clock, instance: str) -> None:
         self.written = 0
@@ -78,13 +78,15 @@ class EventRecorder:
         self._is_closing = asyncio.Event()
         self._series: OrderedDict[_Series, _Written] = OrderedDict()
         self._has_said_full = False
+        self._has_ended = False
+        """Nobody writes any more."""
 
     def post(
         self, about: About, type_: Literal["Normal", "Warning"], reason: str, message: str
     ) -> None:
         """Never waits. Times are those of the call."""
         if self._is_closing.is_set():
-            self._drop("the process is ending")
+            self._drop("this is the end of a term, or of the process")
             return
         if len(self._queue) >= QUEUE_MAX:
             if not self._has_said_full:
@@ -99,27 +101,46 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Write what is posted, until it is cancelled."""
-        while True:
-            await self._posted.wait()
-            self._posted.clear()
-            while self._queue:
-                await self._patiently(self._queue.popleft())
-            self._idle.set()
+        self._has_ended = False
+        try:
+            while True:
+                await self._posted.wait()
+                self._posted.clear()
+                while self._queue:
+                    await self._patiently(self._queue.popleft())
+                self._idle.set()
+        finally:
+            self._has_ended = True
 
     async def close(self, within_s: float = CLOSE_S) -> bool:
-        """Send each that is queued once, and no more. True: nothing is queued and no request is
-        under way, so that the Lease may be given back."""
+        """As `drain`, for good."""
         self._is_closing.set()
+        if self._has_ended:
+            self._give_up(len(self._queue))
+            return True
         try:
             async with asyncio.timeout(within_s):
                 await self._idle.wait()
         except TimeoutError:
-            left = len(self._queue) + 1
-            self._queue.clear()
-            self.dropped += left
-            log.warning("%d events were not written before the process ended", left)
+            self._give_up(len(self._queue) + 1)
             return False
         return True
+
+    async def drain(self, within_s: float = CLOSE_S) -> bool:
+        """Send each that is queued once, and take no more meanwhile. True: nothing is queued and
+        no request is under way, so that the Lease may be given back."""
+        was_closing = self._is_closing.is_set()
+        try:
+            return await self.close(within_s)
+        finally:
+            if not was_closing:
+                self._is_closing.clear()
+
+    def _give_up(self, left: int) -> None:
+        self._queue.clear()
+        if left:
+            self.dropped += left
+            log.warning("%d events were not written before the end", left)
 
     async def _patiently(self, posted: _Posted) -> None:
         for left in reversed(range(TRIES)):

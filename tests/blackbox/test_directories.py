@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -313,10 +314,17 @@ def test_the_socket_is_for_its_owner_only(node: Path) -> None:
         assert stat.S_IMODE((node / "kudurru.sock").stat().st_mode) == 0o600
 
 
-def test_the_socket_of_a_long_path_is_elsewhere_and_found(tmp_path: Path, manifest: Path) -> None:
+@pytest.fixture
+def runtime() -> Iterator[Path]:
+    """A folder with a path that is short whatever the folder of the test."""
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        yield Path(folder)
+
+
+def test_the_socket_of_a_long_path_is_elsewhere_and_found(
+    tmp_path: Path, runtime: Path, manifest: Path
+) -> None:
     data = tmp_path / ("d" * 100)
-    runtime = tmp_path / "run"
-    runtime.mkdir()
     with serving(data, env={"XDG_RUNTIME_DIR": str(runtime)}) as server:
         socket = Path((data / "socket").read_text().strip())
         assert socket.parent == runtime / "kudurru"
@@ -335,8 +343,7 @@ def test_the_socket_of_a_long_path_is_elsewhere_and_found(tmp_path: Path, manife
     assert not (data / "socket").exists()
 
 
-def test_a_folder_that_others_can_write_holds_no_socket(tmp_path: Path) -> None:
-    runtime = tmp_path / "run"
+def test_a_folder_that_others_can_write_holds_no_socket(tmp_path: Path, runtime: Path) -> None:
     (runtime / "kudurru").mkdir(parents=True)
     (runtime / "kudurru").chmod(0o777)
     data = tmp_path / ("d" * 100)

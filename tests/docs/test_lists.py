@@ -13,6 +13,7 @@ ROWS = re.findall(r"^\| `(.+)` \| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
 COVERS = {
     "the name": SELF,
     "each name": SELF,
+    "the address": SELF,
     "below": BELOW,
     "the name and below": SUBTREE,
     "a pattern": 0,

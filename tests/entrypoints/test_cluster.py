@@ -1,5 +1,6 @@
 """A node and its cluster: what comes from there, what goes there, and who may."""
 
+import asyncio
 import logging
 from datetime import timedelta
 from typing import Any
@@ -25,6 +26,7 @@ from kudurru.domain.objects import key_of
 from kudurru.domain.ports import Notice
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.wiring import Change
+from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
 from tests.blackbox.program import records, zone
 from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
 
@@ -390,6 +392,49 @@ def test_one_of_two_nodes_gives_serials_and_both_have_them() -> None:
             stamped = follower.actors(OBJECT_STATUS)
             assert stamped
             assert set(stamped) == {"kubernetes:kudurru-controller"}
+
+    in_cluster(case)
+
+
+def test_a_follower_takes_a_serial_with_the_records_that_it_is_of() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        leader = Member(kube)
+        async with leader.running():
+            await kube.apply(a_zone())
+            await until(lambda: leader.serial("lab.example"))
+            await kube.apply(a_set("www", "192.0.2.1"))
+            await until(lambda: leader.names("lab.example"))
+            await until(lambda: status_of(kube).get("recordCount") == 2)
+        await kube.delete(a_set("www", ""))
+        follower = Member(kube, name="node-2")
+        follower.cluster.feed.early_tries = 1_000_000
+        kube.api.forbidden = {("update", "leases")}  # it never leads
+        async with follower.running():
+            assert follower.serial("lab.example") is None
+            assert follower.node.zones.served  # it is served all the same
+            await kube.apply(a_set("www", "192.0.2.1"))
+            await until(lambda: follower.serial("lab.example") == status_of(kube)["serial"])
+            assert follower.names("lab.example")
+
+    in_cluster(case)
+
+
+def test_who_leads_is_told_with_the_address_that_the_slices_of_the_service_have() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        body = endpoint_slice("kudurru-x", {"node-1": "192.0.2.1"})
+        await kube.people.request("POST", SLICES, body)
+        one = Member(kube, name="node-1")
+        async with one.running():
+            await until(lambda: one.runner.status().is_leader)
+            other = Member(kube, name="node-2", service="kudurru")
+            async with other.running():
+                elector = other.elector
+                async with asyncio.timeout(30):
+                    while await elector.leader() != "node-1 (192.0.2.1:8080)":
+                        await asyncio.sleep(0.01)
+            assert await one.elector.leader() == "node-1"
 
     in_cluster(case)
 

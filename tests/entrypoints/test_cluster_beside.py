@@ -1,8 +1,15 @@
 """A node whose cluster forbids something, or lacks a definition, says so as long as that lasts."""
 
+import logging
+
 import pytest
 
+from kudurru.adapters.kubernetes.fakes.network import Response
+from kudurru.domain.objects import key_of
+from kudurru.domain.ports import Notice
 from tests.clusters import Kube, Member, in_cluster, until
+
+KEY = key_of("DNSZone", "", "lab.example")
 
 
 def test_a_verb_that_is_missing_is_a_warning_of_the_node() -> None:
@@ -38,5 +45,29 @@ def test_what_is_not_installed_is_a_warning_and_what_is_in_order_none(owner: str
             )
             assert found == [told]
             assert member.cluster.warnings() == found
+
+    in_cluster(case)
+
+
+def test_what_a_leader_has_to_say_is_sent_before_it_gives_the_lease_back() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        tries = 0
+
+        def busy(verb: str, plural: str, name: str) -> Response | None:
+            nonlocal tries
+            tries += plural == "events"
+            return Response(503) if plural == "events" and tries == 1 else None
+
+        async with member.running():
+            await until(lambda: member.runner.status().is_leader)
+            kube.api.interfere = busy
+            sink = member.cluster.sink(logging.getLogger("test"))
+            for reason in ("First", "Second"):
+                sink.post(Notice(key=KEY, uid="1234", type="Normal", reason=reason, message="said"))
+                await until(lambda: tries)  # the second waits behind the first
+        told = [event["reason"] for event in kube.api.objects("events").values()]
+        assert told == ["Second"]
 
     in_cluster(case)

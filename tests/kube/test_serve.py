@@ -104,4 +104,8 @@ def test_a_change_of_the_command_line_is_in_the_cluster_and_its_status_comes_bac
         assert "managed by 'kudurru'" in refused.err
         assert kudurru("delete", "rs", "www", *data).code == 0
         assert empty.call("GET", path_of(body))[0] == 404
+        gone = next(row for row in history(tmp_path) if row["verb"] == "deleted")
+        assert kudurru("undo", str(gone["seq"]), *data).code == 0
+        assert empty.call("GET", path_of(body))[0] == 200
+        assert node.texts("www.lab.example") == ["192.0.2.1"]
         assert kudurru("audit", "verify", *data).code == 0

@@ -197,3 +197,31 @@ def test_the_end_waits_five_seconds_at_most() -> None:
         assert found.dropped == 2
 
     in_world(case)
+
+
+def test_the_end_of_a_term_sends_what_is_queued_and_the_next_goes_on() -> None:
+    async def case(world: World) -> None:
+        found = recorder(world)
+        async with running(found.run()):
+            found.post(ZONE, "Normal", "A", "a")
+            assert await found.drain()
+            found.post(ZONE, "Normal", "A", "b")
+            assert await found.drain()
+        assert sorted(event["message"] for event in events(world)) == ["a", "b"]
+        assert (found.written, found.dropped) == (2, 0)
+
+    in_world(case)
+
+
+def test_where_nobody_writes_any_more_the_end_waits_for_nothing() -> None:
+    async def case(world: World) -> None:
+        found = recorder(world)
+        async with running(found.run()):
+            await asyncio.sleep(1)
+        found.post(ZONE, "Normal", "A", "a")
+        begun = world.now_s
+        assert await found.close()
+        assert world.now_s == begun
+        assert found.dropped == 1
+
+    in_world(case)

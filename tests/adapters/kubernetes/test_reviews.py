@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kudurru.adapters.kubernetes import reviews as reviews_module
 from kudurru.adapters.kubernetes.fakes.network import Response
 from kudurru.adapters.kubernetes.fakes.reviews import Person
-from kudurru.adapters.kubernetes.reviews import KEPT_MAX, KEPT_S, TOKEN_MAX, KubernetesReviews
+from kudurru.adapters.kubernetes.reviews import KEPT_S, TOKEN_MAX, KubernetesReviews
 from kudurru.domain.errors import StorageFailed
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import ClusterUser
@@ -116,12 +117,18 @@ def test_an_answer_holds_for_seconds_and_no_longer() -> None:
     in_world(case)
 
 
-def test_what_is_kept_has_a_limit() -> None:
+def test_what_is_kept_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reviews_module, "KEPT_MAX", 20)
+
     async def case(world: World) -> None:
-        reviews = KubernetesReviews(world.client().without_pace())
-        for number in range(KEPT_MAX + 10):
+        reviews = KubernetesReviews(world.client())
+        for number in range(25):
             await reviews.user(f"t{number}")
-        assert len(reviews._users._answers) == KEPT_MAX
+        assert len(reviews._users._answers) == 20
+        await reviews.user("t24")
+        assert asked(world, "tokenreviews") == 25
+        await reviews.user("t0")  # the oldest went
+        assert asked(world, "tokenreviews") == 26
 
     in_world(case)
 
