@@ -285,6 +285,43 @@ def test_without_an_answer_a_node_with_a_log_is_ready_after_a_while_and_one_with
     in_cluster(case)
 
 
+def test_a_cluster_whose_uid_may_not_be_read_is_followed_and_said_to_be_unknown() -> None:
+    async def case(kube: Kube) -> None:
+        kube.api.forbidden = {("get", "namespaces")}
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            assert member.node.zones.find("lab.example")
+            assert "its uid is not known" in " ".join(member.cluster.warnings())
+        kube.api.forbidden.clear()
+        again = Member(kube, member.log)
+        async with again.running():
+            assert "its uid is not known" not in " ".join(again.cluster.warnings())
+            assert again.cluster.facts.cluster == kube.uid
+
+    in_cluster(case)
+
+
+def test_what_is_old_is_as_old_as_the_last_answer() -> None:
+    async def case(kube: Kube) -> None:
+        member = Member(kube)
+        async with member.running():
+            await kube.apply(a_zone())
+            await until(lambda: member.node.zones.find("lab.example"))
+        kube.server.down()
+        later = Member(kube, member.log)
+        newest_us = member.events()[-1].ts
+        age_s = (later.node.clock.now_us() - newest_us) / 1e6
+        assert later.cluster.age_s() >= age_s
+        later.client.transport.heard()
+        since_us = later.client.transport.last_contact_us
+        assert later.cluster.age_s() <= (later.node.clock.now_us() - since_us) / 1e6
+        names = {sample.name for sample in later.cluster.samples()}
+        assert {"store_snapshot_serving", "store_snapshot_age_seconds"} <= names
+
+    in_cluster(case)
+
+
 def test_a_cluster_that_was_set_back_is_noticed_after_a_restart() -> None:
     async def case(kube: Kube) -> None:
         await kube.apply(a_zone())
