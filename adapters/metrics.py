@@ -264,6 +264,14 @@ def rcode_label(rcode: int) -> str:
     return RCODES[rcode] if rcode < len(RCODES) else f"RCODE{rcode}"
 
 
+_TALLIES = {
+    "blocked": "blocked_total",
+    "cache": "cache_hits_total",
+    "rewritten": "rewritten_total",
+}
+"""What repeats are counted as, which are the pipeline's and the cache's to count else."""
+
+
 def engine_samples(
     proto: str,
     listener: str,
@@ -300,6 +308,8 @@ def engine_samples(
         Sample("dns_responses_total", (listener, rcode_label(rcode), "memo"), hits)
         for (_, rcode), hits in seen.memo_hits.items()
     ]
+    for (kind, *labels), hits in seen.memo_tallies.items():
+        samples.append(Sample(_TALLIES[kind], tuple(labels), hits))
     if seen.connections_accepted or seen.connections_refused:
         samples += [
             Sample("dns_connections", (proto,), seen.connections),

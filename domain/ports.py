@@ -524,6 +524,24 @@ STREAM_IDLE_S = 10
 Answers tell it to clients that ask (RFC 7828)."""
 
 
+class Keep(NamedTuple):
+    """How a reply may be repeated by an engine that knows the time and its clients: until
+    `invalidate()`, and no longer than `until_us` of monotonic time, 0: no end.
+
+    The TTLs at `ttls_at` in the message count down: at a time t they are less by the whole seconds
+    between `stored_us` and t, of which `aged_s` were taken off already.
+    """
+
+    is_restricted: bool = False  # only for clients who may recurse
+    until_us: int = 0
+    stored_us: int = 0
+    aged_s: int = 0
+    ttls_at: tuple[int, ...] = ()
+    tally: tuple[str, ...] = ()
+    """What each repeat is counted as, beside its type and RCODE: ("blocked", policy, list),
+    ("rewritten",) or ("cache", "positive" or "negative")."""
+
+
 class Reply(NamedTuple):
     """An answer of the pipeline, ready to send."""
 
@@ -534,6 +552,8 @@ class Reply(NamedTuple):
     more: Iterator[bytes] | None = None
     """Messages that follow, of a transfer, each made when it is asked for; on "tcp" and "tls"
     there may be any number, elsewhere none."""
+    keep: Keep | None = None
+    """How it may be repeated by an engine that can do more than `memo` says."""
 
 
 class SharedTexts(msgspec.Struct, frozen=True):
@@ -655,6 +675,8 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     answered: int = 0  # answers that the system took
     memo_hits: Mapping[tuple[int, int], int] = {}
     """Answers from the memo, by type (as `record_types.counted_as` has it) and RCODE."""
+    memo_tallies: Mapping[tuple[str, ...], int] = {}
+    """The same by `Keep.tally`, where there was one."""
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer

@@ -109,7 +109,7 @@ class Feed:
         `leads` takes none from the cluster."""
         self.synced = asyncio.Event()
         """Set when everything that was there at first is in the log."""
-        self.on_seen: Callable[[Key], object] = Key
+        self.on_seen: Callable[[Key], None] = _nobody
         """Told of objects that changed in the cluster, or are gone from it."""
         self.on_recovered: Callable[[], None] = lambda: None
         """Told when a watch is open again."""
@@ -373,7 +373,11 @@ class Feed:
 
     async def _record_restorations(self) -> None:
         while self._restorations:
-            await self._facts.record(self._restorations[0])
+            try:
+                await self._facts.record(self._restorations[0])
+            except KudurruError as error:
+                log.warning("that the cluster was set back is not recorded yet: %s", error)
+                return
             del self._restorations[0]
 
     async def _keep_noted(self) -> NoReturn:
@@ -454,6 +458,11 @@ class _KindFeed(Handler[Found]):
 
     def rolled_back(self, seen: str, now: str) -> None:
         self._feed.hear_restored(self.kind.name, seen, now)
+
+
+def _nobody(key: Key) -> None:
+    """Who is told while nobody wants to know."""
+    del key
 
 
 def found_in(kind: Kind, document: dict[str, Any]) -> Found:

@@ -73,7 +73,8 @@ class Front:
         self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
-        udp = Udp(options.engine, options.sockets)
+        udp = self.udp = Udp(options.engine, options.sockets)
+        udp.admit(options.acl)
         self.bound = bind_listeners(pairs, udp.sockets)
         for one in self.bound:
             stack.callback(close, one)
@@ -83,9 +84,11 @@ class Front:
         self._ops = self._bound(options.ops)
         self._scraped = self._bound(options.metrics)
         self.resolving = self._resolving()
+        self.resolving.on_flush = self.invalidate
         self.cache_keeper = self._cache_keeper()
         self._transfers = Transfers(parts.node.zones)
         self.pipeline = self._pipeline()
+        self.pipeline.keeps_for_a_while = udp.is_native
         self.limiter = udp.limiter(options.ratelimit, SystemClock(), parts.cookies)
         self.early = EarlyHandler(self.pipeline)
         self.engines = engines_of(

@@ -32,6 +32,7 @@ def follow_settings(
         front.resolving.configure(
             settings.upstreams, settings.resolver, settings.cache, settings.acl
         )
+        front.udp.admit(settings.acl)
         front.cache_keeper.configure(settings.cache.persist_interval.total_seconds())
         front.invalidate()
 

@@ -22,6 +22,7 @@ from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, Reply
 from kudurru.domain.settings import (
     ENCRYPTED,
+    AclSettings,
     InternalTlsSettings,
     RatelimitSettings,
     TlsSettings,
@@ -77,6 +78,11 @@ class Udp:
         # The engine in Python reads all sockets on one loop.
         self.sockets = sockets or (usable_cpus() if self.is_native else 1)
         self._table = AnswerTable() if self.is_native else None
+
+    def admit(self, acl: AclSettings) -> None:
+        """From now on answers for those who may recurse are for these."""
+        if self._table is not None:
+            self._table.admit(acl.recursion)
 
     def limiter(
         self, settings: RatelimitSettings, clock: Clock, cookies: Cookies | None

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from kudurru.adapters.clock import SystemEntropy
 from kudurru.adapters.dns.upstream.carriers import Carriers, why_not_spoken
@@ -62,6 +62,8 @@ class Resolving:
         self._forwards: Mapping[Name, tuple[str, ...]] = {}
         self.cache = MessageCache(cache)
         self.resolver = CachingResolver(self._forwarder, self.cache, clock, timers)
+        self.on_flush: Callable[[], None] = lambda: None
+        """Hears that the cache forgot something by order: what came of it is over, too."""
         self.configure(upstreams, resolver, cache, acl)
 
     def configure(
@@ -152,7 +154,9 @@ class Resolving:
             wire = names.from_text(name) if name else None
         except names.BadName as fault:
             raise Invalid("name", [Cause("", str(fault))]) from None
-        return self.cache.flush(wire, subtree=subtree)
+        count = self.cache.flush(wire, subtree=subtree)
+        self.on_flush()
+        return count
 
     def _close_unused(self) -> None:
         """Close upstreams that nothing names any more; their metrics go with them."""

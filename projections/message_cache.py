@@ -145,6 +145,12 @@ class MessageCache:
             return None, 0
         return entry, left_us
 
+    def same_until_us(self, entry: Entry) -> int:
+        """Until when the answer may be given without asking here: then it ends, or somebody who
+        asks makes it fresh."""
+        part_us = entry.ttl_us // PREFETCH_PART if self._prefetch else 0
+        return entry.stored_us + entry.ttl_us - part_us
+
     def served_stale(self, key: bytes) -> None:
         """A stale answer was given: somebody still wants it."""
         self._stale += 1

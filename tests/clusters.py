@@ -24,12 +24,12 @@ from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 APPLY = "application/apply-patch+yaml"
 ALICE = Who(actor="user:1000", source="cli")
 
 QUICK = LeaseSettings(
-    duration=timedelta(seconds=5), renew=timedelta(seconds=2), retry=timedelta(milliseconds=50)
+    duration=timedelta(seconds=30), renew=timedelta(seconds=20), retry=timedelta(milliseconds=50)
 )
 
 

@@ -15,8 +15,26 @@ class Table:
     def find(self, scope: int, packet: bytes, /) -> tuple[bytes, int] | None:
         """The answer, with the ID and the question of the query, and its place."""
 
-    def store(self, scope: int, generation: int, packet: bytes, wire: bytes, place: int, /) -> bool:
-        """Keep an answer, unless the table was invalidated since it had that generation."""
+    def store(
+        self,
+        scope: int,
+        generation: int,
+        packet: bytes,
+        wire: bytes,
+        place: int,
+        /,
+        is_restricted: bool = False,
+        until_us: int = 0,
+        stored_us: int = 0,
+        aged_s: int = 0,
+        ttls_at: Sequence[int] = (),
+    ) -> bool:
+        """Keep an answer, unless the table was invalidated since it had that generation. The rest
+        is as `domain.ports.Keep` has it; `find` leaves what is restricted or ends to the workers.
+        """
+
+    def admit(self, networks: Sequence[tuple[bytes, int]], is_everybody: bool, /) -> None:
+        """From now on restricted answers are for clients in these networks (octets, bits)."""
 
     def generation(self) -> int: ...
     def invalidate(self) -> None: ...

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
 
-from kudurru.adapters.dns.memo import Memo, Repeats
+from kudurru.adapters.dns.memo import Keeper, Memo, Repeats
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.ports import (
@@ -94,7 +94,12 @@ class Answering:
     identifying: IdentifyingHandler | None = None
     """The handler, when it wants to know what clients call themselves."""
 
+    keeper: Keeper | None = None
+    """The memo, when it knows the time and the clients."""
+
     def __post_init__(self) -> None:
+        if isinstance(self.memo, Keeper):
+            self.keeper = self.memo
         if getattr(self.handler, "hears_repeats", False):
             self.listener = cast(RepeatListener, self.handler)
         if getattr(self.handler, "takes_client_ids", False):
@@ -170,7 +175,9 @@ class Answering:
         if len(wire) > self.reply_max:
             self.failed(ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}"))
             return None
-        if reply.memo:
+        if reply.keep is not None and self.keeper is not None:
+            self.keeper.keep(young, packet, wire, reply.keep)
+        elif reply.memo:
             self.memo.store(young, packet, wire)
         return wire
 

@@ -14,17 +14,20 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from kudurru.adapters.dns.answering import Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
 from kudurru.adapters.sockets import address_of
+from kudurru.domain.dns.rebinding import PRIVATE
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.later import Later
-from kudurru.domain.ports import EngineStatistics, QueryHandler
+from kudurru.domain.notation import Network
+from kudurru.domain.ports import EngineStatistics, Keep, QueryHandler
 
 if TYPE_CHECKING:
     from kudurru.adapters.dns import _engine
@@ -48,6 +51,7 @@ REPEATS_PER_TURN = 2_000
 REPEATS_S = 0.02  # they are told of together: one by one they would keep Python awake
 
 _SCOPES_MAX = 256  # an octet of each key
+FOR_EVERYBODY = Keep()
 _SEED_SIZE = 16
 _text = lru_cache(4096)(socket.inet_ntop)
 
@@ -79,8 +83,8 @@ class AnswerTable:
     def __init__(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
         seed = secrets.token_bytes(_SEED_SIZE)
         self.core = _engine.Table(entries_max=entries_max, bytes_max=bytes_max, seed=seed)
-        self.places: dict[tuple[int, int], int] = {}
-        """Where answers are counted, by type (as `counted_as` has it) and RCODE."""
+        self.places: dict[tuple[int, int, tuple[str, ...]], int] = {}
+        """Where answers are counted, by type (as `counted_as` has it), RCODE and tally."""
         self._scopes = 0
 
     def __len__(self) -> int:
@@ -95,8 +99,22 @@ class AnswerTable:
         self._scopes += 1
         return TableScope(self, self._scopes - 1)
 
-    def place(self, rtype: int, rcode: int) -> int:
-        return self.places.setdefault((counted_as(rtype), rcode), len(self.places))
+    def admit(self, clients: Literal["private", "all"] | Iterable[Network]) -> None:
+        """Who may recurse, as the setting has it: restricted answers are for them."""
+        is_everybody = clients == "all"
+        if isinstance(clients, str):
+            clients = PRIVATE
+        networks = [(one.network_address.packed, one.prefixlen) for one in clients]
+        self.core.admit(networks, is_everybody)
+
+    def place(self, packet: bytes, wire: bytes, tally: tuple[str, ...]) -> int | None:
+        """None: there are too many to count."""
+        end = packet.find(0, 12) + 1
+        of = counted_as(int.from_bytes(packet[end : end + 2], "big")), wire[3] & 15, tally
+        place = self.places.get(of)
+        if place is None and len(self.places) < _engine.PLACES:
+            place = self.places[of] = len(self.places)
+        return place
 
 
 class TableScope:
@@ -122,16 +140,60 @@ class TableScope:
         return wire
 
     def store(self, young: object, packet: bytes, wire: bytes) -> None:
-        end = packet.find(0, 12) + 1
+        self.keep(young, packet, wire, FOR_EVERYBODY)
+
+    def keep(self, young: object, packet: bytes, wire: bytes, how: Keep) -> None:
         assert isinstance(young, int)
-        place = self.table.place(int.from_bytes(packet[end : end + 2], "big"), wire[3] & 15)
-        self._core.store(self.number, young, packet, wire, place)
+        place = self.table.place(packet, wire, how.tally)
+        if place is not None:
+            self._core.store(
+                self.number,
+                young,
+                packet,
+                wire,
+                place,
+                is_restricted=how.is_restricted,
+                until_us=how.until_us,
+                stored_us=how.stored_us,
+                aged_s=how.aged_s,
+                ttls_at=how.ttls_at,
+            )
 
     def counts(self) -> dict[tuple[int, int], int]:
-        return {of: self._hits[at] for of, at in self.table.places.items() if at in self._hits}
+        return by_type(self.hits([]))
+
+    def hits(self, of_threads: Sequence[int]) -> "Hits":
+        """Answers given from the table: those found here, and those of the threads by place."""
+        found: Hits = {}
+        for of, place in self.table.places.items():
+            count = self._hits.get(place, 0)
+            if place < len(of_threads):
+                count += of_threads[place]
+            if count:
+                found[of] = count
+        return found
 
     def invalidate(self) -> None:
         self._core.invalidate()
+
+
+Hits = dict[tuple[int, int, tuple[str, ...]], int]
+"""Counts by type, RCODE and tally."""
+
+
+def by_type(hits: Hits) -> dict[tuple[int, int], int]:
+    found: Counter[tuple[int, int]] = Counter()
+    for (rtype, rcode, _), count in hits.items():
+        found[rtype, rcode] += count
+    return dict(found)
+
+
+def by_tally(hits: Hits) -> dict[tuple[str, ...], int]:
+    found: Counter[tuple[str, ...]] = Counter()
+    for (_, _, tally), count in hits.items():
+        if tally:
+            found[tally] += count
+    return dict(found)
 
 
 class NativeEngine:
@@ -217,15 +279,12 @@ class NativeEngine:
         if self._workers is None:
             return seen
         received, answered, malformed, full, busy, send_errors = self._workers.counters()
-        places = self._scope.table.places
-        hits = dict(seen.memo_hits)
-        for of, count in zip(places, self._workers.hits(len(places)), strict=True):
-            if count:
-                hits[of] = hits.get(of, 0) + count
+        hits = self._scope.hits(self._workers.hits(len(self._scope.table.places)))
         return EngineStatistics(
             received=received,
             answered=seen.answered + answered,
-            memo_hits=hits,
+            memo_hits=by_type(hits),
+            memo_tallies=by_tally(hits),
             dropped_malformed=malformed,
             dropped_full=seen.dropped_full + full,
             dropped_busy=busy,

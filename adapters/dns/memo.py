@@ -12,9 +12,10 @@ random names turns over what nobody repeats, and the answers in use stay.
 """
 
 import threading
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kudurru.domain.dns.record_types import counted_as
+from kudurru.domain.ports import Keep
 
 ENTRIES_MAX = 131_072  # in both generations: the questions that a busy site asks again and again
 BYTES_MAX = 24 << 20  # of keys and answers; Python's own objects come to about as much again
@@ -38,6 +39,13 @@ class Repeats(Protocol):
     def counts(self) -> dict[tuple[int, int], int]: ...
 
     def invalidate(self) -> None: ...
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    def keep(self, young: object, packet: bytes, wire: bytes, how: Keep) -> None:
+        """Keep an answer that is not simply for everybody until `invalidate`."""
+        ...
 
 
 class Memo:

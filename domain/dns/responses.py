@@ -120,6 +120,8 @@ class Resolved(msgspec.Struct, frozen=True, gc=False):
     upstream: str = ""
     latency_us: int = 0  # of the upstream
     extended_error: int | None = None
+    stored_us: int = 0  # monotonic: since when TTLs count down
+    until_us: int = 0  # until when the cache would say the same; 0: it is not from there
 
 
 class Malformed(ValueError):

@@ -7,6 +7,7 @@ beside its type and collects everything.
 
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +27,10 @@ from kudurru.domain.kinds.registry import KINDS, Kind
 from kudurru.domain.objects import Key, key_of
 
 CAUSES_MAX = 100
+FOUND_MAX = 1_000
+"""Faults of one kind that are looked for: a suggestion for each of a hundred thousand takes
+seconds, and to hold rules against all of them hours."""
+
 _T = TypeVar("_T")
 _PARTS = ("apiVersion", "kind", "metadata", "spec", "status")
 
@@ -54,14 +59,14 @@ def parse_manifest(
     """
     if not isinstance(value, dict):
         raise Invalid(what, [Cause("", "not an object: begin with apiVersion, kind, metadata")])
-    causes = list(_envelope_faults(value))
+    causes = list(islice(_envelope_faults(value), FOUND_MAX))
     kind = KINDS.get(value["kind"]) if isinstance(value.get("kind"), str) else None
     meta, faulty = _convert(value.get("metadata", {}), ObjectMeta, "metadata", source_text)
     causes += faulty
     if isinstance(meta, ObjectMeta) and kind is not None:
         if kind.namespaced and not meta.namespace:
             meta = msgspec.structs.replace(meta, namespace=default_namespace)
-        found = metadata_faults(meta, namespaced=kind.namespaced)
+        found = islice(metadata_faults(meta, namespaced=kind.namespaced), FOUND_MAX)
         causes += _elsewhere(found, faulty) if faulty else found
         what = f"{what}: {kind.name} {meta.name}"
     spec = None
@@ -69,7 +74,8 @@ def parse_manifest(
         spec, faulty = _convert(value.get("spec", {}), kind.spec, "spec", source_text)
         causes += faulty
         if spec is not None:
-            causes += _elsewhere(kind.faults(spec), faulty) if faulty else kind.faults(spec)
+            found = islice(kind.faults(spec), FOUND_MAX)
+            causes += _elsewhere(found, faulty) if faulty else found
     if causes or kind is None or meta is None or spec is None:
         raise Invalid(what, _bounded(causes))
     manifest = Manifest(kind=kind, meta=meta, spec=spec)
@@ -93,7 +99,8 @@ def size_faults(manifest: Manifest) -> Iterator[Cause]:
 def _bounded(causes: list[Cause]) -> list[Cause]:
     if len(causes) <= CAUSES_MAX:
         return causes
-    return [*causes[:CAUSES_MAX], Cause("", f"and {len(causes) - CAUSES_MAX} more")]
+    more = "many" if len(causes) >= FOUND_MAX else len(causes) - CAUSES_MAX
+    return [*causes[:CAUSES_MAX], Cause("", f"and {more} more")]
 
 
 def _envelope_faults(value: dict[Any, Any]) -> Iterator[Cause]:
@@ -129,8 +136,10 @@ def _convert(
     try:
         return msgspec.convert(value, type_, strict=True), []
     except msgspec.ValidationError as error:
-        causes = list(_faults(value, inspect.type_info(type_), path, source_text))
-        causes = causes or [Cause(path, str(error))]
+        faults = _faults(value, inspect.type_info(type_), path, source_text)
+        causes = list(islice(faults, FOUND_MAX)) or [Cause(path, str(error))]
+        if len(causes) == FOUND_MAX:
+            return None, causes
         try:
             faulty = {cause.field for cause in causes}
             return msgspec.convert(_without(value, path, faulty), type_, strict=True), causes

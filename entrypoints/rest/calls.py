@@ -29,8 +29,14 @@ values more than by its octets. Only objects have more."""
 OBJECTS_VALUES_MAX = 400_000
 """Of objects, which are read in a thread where they are large: 10,000 record sets have half."""
 
+KEYS_MAX = 10_000
+"""Of one object: none that makes sense has more, and what reads it does so in one go."""
+
 ASIDE_MIN = 64 * 1024
 """Octets of a body from which on it is read in a thread."""
+
+SLICE = 64 * 1024
+"""Octets that are looked at in one go: less than a millisecond."""
 
 QUERY_MAX = 4096
 """Characters of a parameter: a selector or a reason is shorter."""
@@ -81,10 +87,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     def body(self, kind: type[_T], *, values_max: int = VALUES_MAX) -> _T:
         """The body as a value of that type. Raises: BadRequest, WrongType, Invalid."""
-        try:
-            return msgspec.convert(self.document(values_max=values_max), kind, strict=True)
-        except msgspec.ValidationError as error:
-            raise Invalid("body", [_cause(error)]) from None
+        return converted(self.document(values_max=values_max), kind)
 
     async def reading(self, read: Callable[[], _T]) -> _T:
         """What is read of the body; a large one in a thread, and DNS is answered meanwhile."""
@@ -97,6 +100,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         """Raises: Forbidden."""
         if not self.principal.rights.may(right):
             refuse(self.principal, right)
+
+
+def converted(document: Any, kind: type[_T]) -> _T:
+    """Builtins of a body as a value of that type. Raises: Invalid."""
+    try:
+        return msgspec.convert(document, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise Invalid("body", [_cause(error)]) from None
 
 
 Handler = Callable[[Call], Awaitable[Any]]
@@ -165,6 +176,8 @@ def _bad(fault: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > KEYS_MAX:
+        raise _Unwanted(f"an object with {len(pairs)} keys; at most {KEYS_MAX}")
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()
@@ -189,14 +202,15 @@ _OTHERS = bytes(set(range(256)) - set(_MARKS))
 
 
 def _check_shape(body: bytes, values_max: int) -> None:
-    """In a few passes that cost as much whatever the body is: it is no JSON yet."""
+    """In a few passes that cost as much whatever the body is: it is no JSON yet. None of them is
+    long: the loop gets no turn in the middle of one, whatever thread it is in."""
     if sum(body.count(mark) for mark in _MARKS) <= DEPTH_MAX:
         return
     # Without escapes every quote begins or ends a string: every other part is outside of them.
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') > 4 * values_max + 2:  # a key and a value after each mark
         _bad(f"more than {values_max} values")
-    marks = b"".join(plain.split(b'"')[::2]).translate(_AS_BRACKETS, _OTHERS)
+    marks = _outside_of_strings(plain).translate(_AS_BRACKETS, _OTHERS)
     if marks.count(b",") + marks.count(b"[") > values_max:
         _bad(f"more than {values_max} values")
     nested = marks.replace(b",", b"")
@@ -205,6 +219,16 @@ def _check_shape(body: bytes, values_max: int) -> None:
     # What is left otherwise has brackets without their other half, and is no JSON.
     if b"[]" in nested or b"[" * (DEPTH_MAX + 1) in nested:
         _bad(f"nested deeper than {DEPTH_MAX}")
+
+
+def _outside_of_strings(plain: bytes, size: int = SLICE) -> bytes:
+    """What is in no string, of a text without escapes that is looked at in slices."""
+    found, inside = [], 0
+    for begin in range(0, len(plain), size):
+        parts = plain[begin : begin + size].split(b'"')
+        found.append(b"".join(parts[inside::2]))
+        inside ^= (len(parts) - 1) & 1
+    return b"".join(found)
 
 
 # --- paths and queries ----------------------------------------------------------------------

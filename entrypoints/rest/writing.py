@@ -31,7 +31,7 @@ from kudurru.domain.object_store import (
     to_document,
 )
 from kudurru.domain.objects import Key, key_of, ref_of
-from kudurru.entrypoints.rest.calls import MERGE_PATCH, OBJECTS_VALUES_MAX, Answer, Call
+from kudurru.entrypoints.rest.calls import MERGE_PATCH, OBJECTS_VALUES_MAX, Answer, Call, converted
 from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see
 from kudurru.entrypoints.rest.people import review
 from kudurru.entrypoints.rest.reach import check_reach
@@ -229,9 +229,13 @@ async def batch(call: Call) -> BatchReply:
 
 def _read_batch(call: Call) -> tuple[Batch, list[Manifest]]:
     """Raises: BadRequest, Invalid, Forbidden."""
-    wanted = call.body(Batch, values_max=OBJECTS_VALUES_MAX)
-    if len(wanted.apply) + len(wanted.delete) > BATCH_MAX:
+    document = call.document(values_max=OBJECTS_VALUES_MAX)
+    parts = (
+        [document.get(name) for name in ("apply", "delete")] if isinstance(document, dict) else []
+    )
+    if sum(len(part) for part in parts if isinstance(part, list)) > BATCH_MAX:
         raise Invalid("batch", [Cause("", f"more than {BATCH_MAX} objects: send several")])
+    wanted = converted(document, Batch)
     if wanted.force:
         call.demand("objects.force")
     _check_manager(wanted.manager)
@@ -256,11 +260,13 @@ def _check_serials(call: Call, wanted: Batch, manifests: Sequence[Manifest]) -> 
 
 
 def _manifests(documents: Sequence[dict[str, Any]]) -> list[Manifest]:
-    """Raises: Invalid with every fault of all of them."""
+    """Raises: Invalid with every fault of all of them, up to CAUSES_MAX."""
     found: list[Manifest] = []
     causes: list[Cause] = []
     seen: set[Key] = set()
     for i, document in enumerate(documents):
+        if len(causes) >= CAUSES_MAX:
+            break
         try:
             manifest = _manifest(document, f"apply[{i}]")
         except Invalid as error:

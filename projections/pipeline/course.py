@@ -15,7 +15,8 @@ class Course:
     queries about the server itself."""
 
     __slots__ = (
-        "asked", "client", "client_id", "decision", "is_noted", "is_repeatable", "limit",
+        "asked", "client", "client_id", "decision", "is_noted", "is_repeatable", "is_restricted",
+        "limit",
         "listener", "now_s", "now_us", "proto", "query", "signer", "source", "started_us",
     )  # fmt: skip
 
@@ -46,6 +47,8 @@ class Course:
         self.is_noted = True
         self.is_repeatable = True
         """Whether the engine may repeat the answer without asking."""
+        self.is_restricted = False
+        """Whether it may do so for those only who may recurse."""
 
     @property
     def is_silent(self) -> bool:

@@ -29,6 +29,7 @@ from kudurru.domain.dns.lookup import (
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
     RD,
+    TC,
     TCP_MAX,
     Query,
     Unanswerable,
@@ -46,7 +47,7 @@ from kudurru.domain.filtering.clients import Caller
 from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.histogram import Times
 from kudurru.domain.later import Later
-from kudurru.domain.ports import Clock, Reply
+from kudurru.domain.ports import Clock, Keep, Reply
 from kudurru.domain.query_log import NO_RCODE
 from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
 from kudurru.projections.pipeline.counts import Counts
@@ -168,6 +169,8 @@ class Pipeline:
         self._route_of = route_of
         self._notes = notes
         self.hears_repeats = notes is not None
+        self.keeps_for_a_while = False
+        """Whether there is an engine over UDP that counts down TTLs: telling it how costs time."""
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._signatures = signatures or Signatures()
@@ -269,20 +272,56 @@ class Pipeline:
             self._counts.answer(course.listener, None, course.source)
             self._tell(course, NO_RCODE, elapsed_us=self._clock.monotonic_us() - course.started_us)
             return None
-        is_repeatable = False
-        if isinstance(answer, Resolved):  # never repeated: its TTLs count down
+        is_repeatable = course.is_repeatable and course.signer is None
+        is_repeatable = is_repeatable and not course.asked.is_personal
+        is_for_all = False
+        if isinstance(answer, Resolved):  # only by who counts down TTLs
             wire, rcode, upstream = self._resolved_wire(course, answer)
+            keep = self._aging(course, answer, wire) if is_repeatable else None
+            is_repeatable = keep is not None
         else:
             wire, rcode, upstream = self._wire(course, answer), answer.rcode, ""
-            is_repeatable = answer.is_lasting and course.is_repeatable and course.signer is None
-            is_repeatable = is_repeatable and not course.asked.is_personal
+            is_repeatable = is_repeatable and answer.is_lasting
+            keep = self._tallied(course) if is_repeatable else None
+            is_for_all = is_repeatable and not course.is_restricted
         elapsed_us = self._clock.monotonic_us() - course.started_us
         self._counts.answer(course.listener, rcode, course.source)
         self._counts.took(course.source, elapsed_us)
         self._tell(course, rcode, upstream, elapsed_us, is_repeatable=is_repeatable)
         if course.signer is not None:
             wire = course.signer.sign(wire, self._clock.now_us() // 1_000_000)
-        return Reply(wire, is_repeatable)
+        return Reply(wire, is_for_all, None, keep)
+
+    def _tallied(self, course: Course) -> Keep | None:
+        """How an answer that lasts is repeated, where that takes more than knowing it."""
+        policy = course.decision.policy
+        if course.source == "blocked" and policy is not None:
+            tally = ("blocked", policy.name, course.decision.list)
+            return Keep(course.is_restricted, tally=tally)
+        if course.source == "rewritten":
+            return Keep(course.is_restricted, tally=("rewritten",))
+        return Keep(is_restricted=True) if course.is_restricted else None
+
+    def _aging(self, course: Course, found: Resolved, wire: bytes) -> Keep | None:
+        """How an answer from the cache is repeated, where everybody who may have it gets it."""
+        if not self.keeps_for_a_while or course.proto != UDP or course.source != "cache":
+            return None
+        if found.until_us <= course.started_us or self._resolver is None:
+            return None
+        policy = self._policy
+        if policy is not None and not policy.is_idle and not policy.is_lasting(course.decision):
+            return None
+        message = found.message
+        body_at = HEADER_SIZE + len(course.query.question)
+        is_whole = not wire[2] & TC >> 8
+        return Keep(
+            not self._resolver.admits_all,
+            found.until_us,
+            found.stored_us,
+            found.age_s,
+            tuple([body_at + at for at in message.ttls_at]) if is_whole else (),
+            ("cache", "negative" if message.is_negative else "positive"),
+        )
 
     def _resolved_wire(self, course: Course, found: Resolved) -> tuple[bytes, int, str]:
         """Octets, code and upstream of what was resolved."""
@@ -401,8 +440,7 @@ class Pipeline:
             check = partial(self._checked, course, caller)
             return self._change(found, check) if isinstance(found, Later) else check(found)
         course.source = "blocked" if decision.is_blocked else "rewritten"
-        if resolver is not None and not resolver.admits_all:
-            course.is_repeatable = False
+        course.is_restricted = resolver is not None and not resolver.admits_all
         if _is_alias(answer, query.qtype):
             return self._behind(course, caller, answer)
         return self._for(decision, answer)
@@ -521,7 +559,7 @@ class Pipeline:
             message = behind_aliases(aliases, question, found.message, found.age_s)
         except Malformed:  # it would be larger than a message
             return msgspec.structs.replace(answer, is_lasting=False)
-        return msgspec.structs.replace(found, message=message, age_s=0)
+        return msgspec.structs.replace(found, message=message, age_s=0, until_us=0)
 
     def _for(self, decision: Decision, answer: Answer) -> Answer:
         """An answer that came of a decision: the next client may get another one."""

@@ -195,7 +195,17 @@ class CachingResolver:
         if entry is not None and left_us > 0:
             if self.cache.is_due(entry, left_us):
                 self._begin(key, self._question(query, name), route, entry, now_us)
-            return Resolved(entry.message, "cache", entry.age_s(now_us), None, entry.upstream)
+            return Resolved(
+                entry.message,
+                "cache",
+                entry.age_s(now_us),
+                None,
+                entry.upstream,
+                0,
+                None,
+                entry.stored_us,
+                self.cache.same_until_us(entry),
+            )
         if not route.is_inside:
             local = self._special(name, query.qtype)
             if local is not None:

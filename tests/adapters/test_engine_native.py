@@ -1,14 +1,22 @@
 """The native engine's table by itself. Its threads are in tests/contracts/test_packet_engine.py,
 its C in tests/native."""
 
+import asyncio
+import socket
 import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native
-from kudurru.adapters.dns.engine_native import AnswerTable, TableScope
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine, TableScope
+from kudurru.adapters.sockets import Listener, bind_all, split_address
+from kudurru.domain.notation import parse_network
+from kudurru.domain.ports import Keep, Reply
 from tests.packets import edns, query
 
 pytestmark = pytest.mark.skipif(
@@ -242,3 +250,164 @@ def test_limits_that_make_no_sense_are_refused_and_the_old_ones_stay() -> None:
         with pytest.raises(ValueError, match=r"address|network"):
             buckets.configure(**rules, levels=levels, exempt=exempt)
     assert buckets.take(b"\xc0\0\2\1", 9, 0) == 5
+
+
+class Keeping:
+    """Answers with one A record of TTL 100, to be kept as it is told."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.how = Keep()
+
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply:
+        self.asked += 1
+        wire = packet[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + packet[12:]
+        wire += b"\xc0\x0c\0\1\0\1" + (100).to_bytes(4, "big") + b"\0\4\xc0\0\2\1"
+        return Reply(wire, memo=False, keep=self.how)
+
+
+TTL_AT = len(query("www.example")) + 6
+
+
+def ttl_of(answer: bytes) -> int:
+    return int.from_bytes(answer[TTL_AT : TTL_AT + 4], "big")
+
+
+class Served:
+    """The engine on loopback, and what clients of it get."""
+
+    def __init__(self, handler: Keeping) -> None:
+        (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+        self.table = AnswerTable()
+        self.engine = NativeEngine(handler, bound.sockets, table=self.table)
+        self._target = split_address(bound.address)
+
+    async def ask(self, client: str = "127.0.0.1") -> bytes:
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.bind((client, 0))
+            await loop.sock_connect(sock, self._target)
+            await loop.sock_sendall(sock, query("www.example"))
+            return await loop.sock_recv(sock, 4096)
+
+
+def serve(scenario: Callable[[Served, Keeping], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            handler = Keeping()
+            served = Served(handler)
+            await served.engine.start()
+            try:
+                await scenario(served, handler)
+            finally:
+                await served.engine.stop()
+
+    asyncio.run(main())
+
+
+HOUR_US = 3_600_000_000
+
+
+def test_ttls_count_down_in_what_is_repeated() -> None:
+    async def scenario(served: Served, handler: Keeping) -> None:
+        now_us = SystemClock().monotonic_us()
+        stored_us = now_us - 20_500_000
+        handler.how = Keep(
+            until_us=now_us + HOUR_US, stored_us=stored_us, aged_s=5, ttls_at=(TTL_AT,)
+        )
+        assert ttl_of(await served.ask()) == 100
+        for _ in range(20):
+            before_us = SystemClock().monotonic_us()
+            ttl = ttl_of(await served.ask())
+            after_us = SystemClock().monotonic_us()
+            ages = range((before_us - stored_us) // 10**6, (after_us - stored_us) // 10**6 + 1)
+            assert ttl in [100 - (age - 5) for age in ages]
+        assert handler.asked == 1
+
+    serve(scenario)
+
+
+def test_a_ttl_does_not_go_below_zero() -> None:
+    async def scenario(served: Served, handler: Keeping) -> None:
+        now_us = SystemClock().monotonic_us()
+        handler.how = Keep(
+            until_us=now_us + HOUR_US, stored_us=now_us - 1_000_000_000, ttls_at=(TTL_AT,)
+        )
+        await served.ask()
+        assert ttl_of(await served.ask()) == 0
+
+    serve(scenario)
+
+
+def test_an_answer_that_has_ended_is_asked_for_again() -> None:
+    async def scenario(served: Served, handler: Keeping) -> None:
+        handler.how = Keep(until_us=SystemClock().monotonic_us())
+        for _ in range(3):
+            await served.ask()
+        assert handler.asked == 3
+
+    serve(scenario)
+
+
+def test_a_restricted_answer_is_repeated_to_those_who_are_admitted_now() -> None:
+    async def scenario(served: Served, handler: Keeping) -> None:
+        async def asks(*clients: str) -> int:
+            """How many of them the handler had to answer."""
+            before = handler.asked
+            for client in clients:
+                await served.ask(client)
+            return handler.asked - before
+
+        handler.how = Keep(is_restricted=True)
+        one, other, third = "127.0.0.2", "127.0.0.3", "127.0.1.1"
+        assert await asks(one, one, other) == 3  # nobody is admitted at first
+        served.table.admit([parse_network("127.0.0.2/31"), parse_network("::/0")])
+        assert await asks(one, other, third, one, third) == 2
+        served.table.admit("private")
+        assert await asks(one, other, third) == 0
+        served.table.admit([parse_network("127.0.1.0/25")])
+        assert await asks(one, other, third) == 2
+        served.table.admit("all")
+        assert await asks(one, other, third) == 0
+        served.engine.invalidate()
+        assert await asks(one, other, third) == 1
+
+    serve(scenario)
+
+
+def test_repeats_are_counted_by_tally_too() -> None:
+    async def scenario(served: Served, handler: Keeping) -> None:
+        handler.how = Keep(tally=("blocked", "default/kids", "ads"))
+        for _ in range(5):
+            await served.ask()
+        served.engine.invalidate()
+        handler.how = Keep()
+        for _ in range(3):
+            await served.ask()
+        seen = served.engine.statistics()
+        assert seen.memo_hits == {(1, 0): 6}
+        assert seen.memo_tallies == {("blocked", "default/kids", "ads"): 4}
+
+    serve(scenario)
+
+
+def test_what_cannot_be_counted_any_more_is_not_kept() -> None:
+    scope = table(entries_max=10_000)
+    places = engine_native._engine.PLACES
+    for number in range(places + 10):
+        packet = query(f"host{number}.example")
+        scope.keep(scope.young, packet, answer_to(packet), Keep(tally=("blocked", str(number), "")))
+    assert len(scope.table) == places
+    packet = query("host0.example")
+    scope.keep(scope.young, packet, answer_to(packet), Keep(tally=("blocked", "0", "")))
+    assert scope.find(packet) is not None
+
+
+def test_ttls_outside_of_the_message_are_refused() -> None:
+    scope = table()
+    packet = query("www.example")
+    for at in (3, len(answer_to(packet)) - 3, 1 << 20):
+        with pytest.raises(ValueError, match="not in the message"):
+            scope.keep(scope.young, packet, answer_to(packet), Keep(until_us=1, ttls_at=(at,)))
+    assert len(scope.table) == 0

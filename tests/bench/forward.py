@@ -172,6 +172,13 @@ def main() -> None:
             print(
                 f"{one:<10}{statistics.median(cached):>12.1f}{statistics.median(forwarded):>12.1f}"
             )
+        ours = figures.pop("kudurru")
+        for one, (cached, forwarded) in figures.items():
+            ratios = [
+                statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+                for mine, theirs in zip(ours, (cached, forwarded), strict=True)
+            ]
+            print(f"{'to ' + one:<10}{ratios[0]:>12.1f}{ratios[1]:>12.1f}   times, round by round")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from kudurru.domain.kinds.meta import API_VERSION, Condition, Reason, is_enabled
 from kudurru.domain.kinds.recordset import TARGET_MAX, expiry_s
 from kudurru.domain.kinds.registry import KINDS, kind_by_word
 from kudurru.domain.kinds.tsigkey import AlgorithmText
-from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
+from kudurru.domain.kinds.validation import CAUSES_MAX, FOUND_MAX, Manifest, parse_manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec, zone_warnings
 from tests.objects import document, endpoint, parse
 
@@ -608,6 +608,19 @@ def test_a_flood_of_faults_is_cut_and_counted() -> None:
     found = faults(policy(deny=["a..b"] * 150))
     assert len(found) == CAUSES_MAX + 1
     assert found[-1].message == "and 50 more"
+
+
+@pytest.mark.parametrize("count", [FOUND_MAX, 200_000])
+def test_what_is_all_faults_is_not_looked_at_to_its_end(count: int) -> None:
+    """A hundred thousand fields that nobody knows took twenty seconds."""
+    for value in (
+        policy(**{f"x{i}": i for i in range(count)}),
+        {**policy(), "metadata": {"name": "p", "labels": {f"/{i}": i for i in range(count)}}},
+        {**policy(), **{f"x{i}": 1 for i in range(count)}},
+    ):
+        found = faults(value)
+        assert len(found) == CAUSES_MAX + 1
+        assert found[-1].message == "and many more"
 
 
 @pytest.mark.parametrize(

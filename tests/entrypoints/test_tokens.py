@@ -1,6 +1,5 @@
 """Tokens: the object in the log, a hash beside it, the text nowhere."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from kudurru.entrypoints import restoring
 from kudurru.entrypoints.restoring import RestoreRequest, UndoRequest
 from kudurru.entrypoints.tokens import NewToken, NotLetIn, TokenRequest, Tokens
 from kudurru.entrypoints.wiring import Node
-from tests.api import serving
 from tests.nodes import TESTER, memory_node, rebuilt
 
 HOUR_S = 3600
@@ -220,13 +218,3 @@ def test_the_first_token_works_for_a_day(desk: Desk) -> None:
     assert desk.tokens.is_bootstrap_over()
     desk.node.commit(desk.tokens.revocation("bootstrap", TESTER))
     assert desk.tokens.is_bootstrapped()  # once is enough
-
-
-def test_a_safe_snapshot_leaves_out_kinds_that_have_secrets() -> None:
-    async def main() -> None:
-        async with serving("viewer") as api:
-            whole, safe = await api.store.snapshot(), await api.store.snapshot(safe=True)
-            assert "APIToken" in {document["kind"] for document in whole.objects}
-            assert "APIToken" not in {document["kind"] for document in safe.objects}
-
-    asyncio.run(main())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kudurru.entrypoints.cluster import HEADLESS_SERVICE
 from tests.absent import absent
 from tests.blackbox.program import command
 from tests.kube import helm
@@ -37,7 +38,7 @@ EVERYTHING: dict[str, Any] = {
     "blocklists": {"ads": {"sources": [{"url": "https://lists.example/ads.txt"}]}},
     "tls": {"secretName": "dns-tls"},
     "store": {"existingSecret": "database"},
-    "kubernetes": {"namespaces": ["dns", "apps"]},
+    "kubernetes": {"owner": "log", "namespaces": ["dns", "apps"]},
     "listen": ["[::]:53"],
     "service": {
         "dns": {
@@ -207,6 +208,10 @@ def test_pods_are_as_narrow_as_promised(program: Path, tmp_path: Path) -> None:
         "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},
     }
     assert container["lifecycle"]["preStop"]["exec"]["command"][:2] == ["kudurru", "lameduck"]
+    services = {one["metadata"]["name"] for one in manifests if one["kind"] == "Service"}
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    assert variables[HEADLESS_SERVICE].partition(".")[0] == stateful["spec"]["serviceName"]
+    assert stateful["spec"]["serviceName"] in services
     assert {"PodDisruptionBudget", "NetworkPolicy"} <= {one["kind"] for one in manifests}
     assert command(*container["args"], "--help").code == 0  # options that there are
 
@@ -221,6 +226,10 @@ REFUSED = {
     "listen": ({"listen": ["53"]}, "'/listen/0': '53' does not match pattern"),
     "digest": ({"image": {"digest": "latest"}}, "'/image/digest': 'latest' does not match"),
     "zones": ({"zones": [{"zoneName": "home.example"}]}, "'/zones': got array, want object"),
+    "shared store": (
+        {"store": {"existingSecret": "a"}},
+        "'/kubernetes/owner': value must be 'log'",
+    ),
     "size": ({"persistence": {"size": "big"}}, "'/persistence/size': 'big' does not match"),
 }
 

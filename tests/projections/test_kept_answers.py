@@ -1,0 +1,168 @@
+"""What the pipeline lets an engine repeat that counts down TTLs and knows who may recurse."""
+
+from datetime import timedelta
+
+import dns.message
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kudurru.domain.filtering.decision import Filters
+from kudurru.domain.ports import Keep, Reply
+from kudurru.domain.settings import CacheSettings
+from kudurru.projections.pipeline.resolver import Rules
+from tests.filtering import groups, policy
+from tests.upstreams import CLIENT, Rig, always
+
+ONE = "192.0.2.11"
+SOA = "example. {ttl} IN SOA ns.example. h.example. 1 7200 900 1209600 {minimum}"
+
+
+def rig_of(*answer: str, **options: object) -> Rig:
+    rig = Rig(ONE, **options)
+    rig.pipeline.keeps_for_a_while = True
+    rig.scripts[ONE] = always(*answer)
+    return rig
+
+
+def asked(rig: Rig, packet: bytes, proto: str = "udp") -> Reply:
+    reply = rig.pipeline.handle(packet, CLIENT, proto)
+    assert isinstance(reply, Reply)
+    return reply
+
+
+def query(name: str = "www.example", **options: object) -> bytes:
+    return dns.message.make_query(name, "A", id=7, **options).to_wire()
+
+
+def cached(rig: Rig, packet: bytes | None = None, proto: str = "udp") -> Reply:
+    """The reply to a question that was asked before."""
+    rig.pipeline.handle(packet or query(), CLIENT, proto)
+    rig.pass_time(0)  # the upstream's answer arrives
+    return asked(rig, packet or query(), proto)
+
+
+def repeated(reply: Reply, now_us: int) -> bytes | None:
+    """What an engine makes of it, by the words of `Keep`."""
+    keep = reply.keep
+    assert keep is not None
+    if keep.until_us and now_us >= keep.until_us:
+        return None
+    wire = bytearray(reply.wire)
+    more = (now_us - keep.stored_us) // 1_000_000 - keep.aged_s
+    for at in keep.ttls_at:
+        wire[at : at + 4] = (int.from_bytes(wire[at : at + 4], "big") - more).to_bytes(4, "big")
+    return bytes(wire)
+
+
+ttls = st.integers(1, 400)
+waits = st.floats(0, 450)
+answers = st.one_of(
+    st.lists(ttls, min_size=1, max_size=4).map(
+        lambda of: ([f"www.example. {ttl} IN A 192.0.2.{i}" for i, ttl in enumerate(of)], [])
+    ),
+    st.tuples(ttls, ttls).map(
+        lambda of: (
+            [f"www.example. {of[0]} IN CNAME a.example.", f"a.example. {of[1]} IN A 1.2.3.4"],
+            [],
+        )
+    ),
+    st.tuples(ttls, ttls).map(lambda of: ([], [SOA.format(ttl=of[0], minimum=of[1])])),
+)
+
+
+@given(answers, st.booleans(), st.sampled_from([-1, 0, 512]), waits, waits)
+def test_until_it_ends_a_repeat_is_what_the_cache_would_say(
+    answer: tuple[list[str], list[str]], prefetch: bool, use_edns: int, first: float, then: float
+) -> None:
+    rig = rig_of(cache=CacheSettings(prefetch=prefetch))
+    records, authority = answer
+    rig.scripts[ONE] = always(*records, authority=authority)
+    packet = query(use_edns=use_edns)
+    rig.pipeline.handle(packet, CLIENT, "udp")
+    rig.pass_time(first)
+    reply = rig.pipeline.handle(packet, CLIENT, "udp")
+    if not isinstance(reply, Reply) or reply.keep is None:
+        return  # it had ended, or was about to
+    rig.pass_time(then)
+    said = repeated(reply, rig.clock.monotonic_us())
+    if said is not None:
+        assert asked(rig, packet).wire == said
+
+
+def test_who_asks_when_it_ends_makes_it_fresh() -> None:
+    rig = rig_of("www.example. 100 IN A 192.0.2.1")
+    keep = cached(rig).keep
+    assert keep is not None
+    assert keep.until_us == keep.stored_us + 90_000_000
+    rig.pass_time(90)
+    asked(rig, query())
+    rig.pass_time(0)
+    assert len(rig.asked) == 2
+    later = cached(rig).keep
+    assert later is not None
+    assert later.until_us > keep.until_us
+
+
+@pytest.mark.parametrize(("clients", "is_restricted"), [("private", True), ("all", False)])
+def test_it_is_for_those_who_may_recurse(clients: str, is_restricted: bool) -> None:
+    rig = rig_of("www.example. 100 IN A 192.0.2.1", rules=Rules(clients=clients))
+    reply = cached(rig)
+    assert reply.keep is not None
+    assert reply.keep.is_restricted == is_restricted
+    assert reply.keep.tally == ("cache", "positive")
+    assert not reply.memo, "an engine that cannot count TTLs down must not repeat it"
+
+
+def test_a_truncated_answer_has_no_ttls() -> None:
+    rig = rig_of(*(f"www.example. 100 IN A 192.0.2.{i}" for i in range(60)))
+    reply = cached(rig, query(use_edns=-1))
+    assert reply.wire[2] & 2
+    assert reply.keep is not None
+    assert reply.keep.ttls_at == ()
+
+
+def test_what_may_be_another_thing_for_the_next_one_is_not_kept() -> None:
+    www = "www.example. 100 IN A 192.0.2.1"
+    assert cached(rig_of(www), proto="tcp").keep is None
+    rig = rig_of(www)
+    rig.pipeline.keeps_for_a_while = False
+    assert cached(rig).keep is None
+    for_one = policy("kids", clientGroupRefs=["kids"], deny=["ads.example"])
+    rig = rig_of(www, filters=Filters([for_one], groups(kids=[{"ip": "192.0.2.1"}])))
+    assert cached(rig).keep is None
+    for_all = policy("all", deny=["ads.example"])
+    rig = rig_of(www, filters=Filters([for_all], groups()))
+    assert cached(rig).keep is not None
+    silent = policy("all", deny=["ads.example"], queryLog=False)
+    rig = rig_of(www, filters=Filters([silent], groups()))
+    assert cached(rig).keep is None
+
+
+def test_a_stale_answer_is_not_kept() -> None:
+    rig = rig_of("www.example. 100 IN A 192.0.2.1")
+    cached(rig)
+    rig.scripts[ONE] = always(rcode="SERVFAIL")
+    rig.pass_time(101)
+    rig.pipeline.handle(query(), CLIENT, "udp")
+    rig.pass_time(0)
+    assert asked(rig, query()).keep is None
+
+
+def test_a_blocked_answer_is_kept_and_counted_for_its_policy() -> None:
+    for_all = policy("all", deny=["www.example"])
+    rig = rig_of(filters=Filters([for_all], groups()))
+    reply = asked(rig, query())
+    assert reply.keep == Keep(is_restricted=True, tally=("blocked", "default/all", ""))
+    assert not reply.memo
+    rig = rig_of(filters=Filters([for_all], groups()), rules=Rules(clients="all"))
+    reply = asked(rig, query())
+    assert reply.keep == Keep(tally=("blocked", "default/all", ""))
+    assert reply.memo
+
+
+def test_a_short_life_is_no_shorter_than_it_was() -> None:
+    rig = rig_of("www.example. 1 IN A 192.0.2.1", cache=CacheSettings(min_ttl=timedelta(0)))
+    keep = cached(rig).keep
+    assert keep is not None
+    assert keep.until_us - keep.stored_us == 900_000
