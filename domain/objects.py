@@ -29,7 +29,8 @@ def key_of(kind: str, namespace: str, name: str) -> Key:
 
 
 def name_of(key: Key) -> str:
-    return key[key.rindex("/") + 1 :]
+    """As `ref_of` has it: a log that somebody else wrote may have a slash in it."""
+    return key.split("/", 2)[2]
 
 
 def ref_of(key: Key) -> ObjectRef:
