@@ -43,6 +43,15 @@ crash:
 fuzz *args:
     python -m tests.fuzz {{args}}
 
+# messages of chance for the native engine's core, under sanitizers; another seed at every run
+fuzz-engine messages="100000000" seed=`date +%s`:
+    @echo "seed {{seed}}"
+    KUDURRU_FUZZ_SEED={{seed}} KUDURRU_FUZZ_MESSAGES={{messages}} python -m pytest -m slow -s tests/native
+
+# builds the native engine into this tree; pip install does so too
+engine:
+    python setup.py build_ext --inplace
+
 # prints figures beside peers and floors; asserts nothing
 bench *args:
     python -m tests.bench {{args}}

@@ -1,5 +1,6 @@
 """The native engine's core under sanitizers, without Python: messages of all kinds, and threads."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,9 @@ MEMORY, THREADS = "address,undefined", "thread"
 FLAGS = ["-std=c11", "-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 FLAGS += ["-Wall", "-Wextra", "-pthread"]
 
-SEED = 20_260
-FEW, MANY = 200_000, 10_000_000  # messages
+SEED = int(os.environ.get("KUDURRU_FUZZ_SEED", "20260"))
+FEW = 200_000  # messages
+MANY = int(os.environ.get("KUDURRU_FUZZ_MESSAGES", "10000000"))
 ASKED = 60_000  # over loopback
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the core is for Linux")
@@ -67,7 +69,7 @@ def test_messages_of_all_kinds_are_answered_counted_and_stay_in_their_bounds(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_ten_million_messages_do_so_too(built: dict[str, Path]) -> None:
     print(run(built[MEMORY], "packets", SEED + 1, MANY, *corpus()))
 
