@@ -179,11 +179,14 @@ class Cluster:
 
     async def run(self) -> NoReturn:
         """Follow the cluster. Raises: Invalid when it is not the one of the log."""
+        if self._node.why_not_writable is not None:
+            log.error("the cluster is not followed: the log cannot be written")
+            await asyncio.get_running_loop().create_future()
         timer = self._timers.call_later(
             round(self._settings.startup_timeout.total_seconds() * 1e6), self._stop_waiting
         )
         try:
-            await self.facts.bind(await self._identified())
+            await self._bind(await self._identified())
             self.beside.begin()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tell_synced())
@@ -330,6 +333,16 @@ class Cluster:
         if not self._problem:
             log.warning("%s", problem)
         self._problem = problem
+
+    async def _bind(self, cluster: str) -> None:
+        while True:
+            try:
+                await self.facts.bind(cluster)
+            except KudurruError as error:
+                self._tell_problem(str(error))
+                await pause(self._timers, ASK_MAX_US)
+            else:
+                return
 
     # --- running ------------------------------------------------------------------------
 

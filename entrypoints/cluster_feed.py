@@ -373,7 +373,11 @@ class Feed:
 
     async def _record_restorations(self) -> None:
         while self._restorations:
-            await self._facts.record(self._restorations[0])
+            try:
+                await self._facts.record(self._restorations[0])
+            except KudurruError as error:
+                log.warning("that the cluster was set back is not recorded yet: %s", error)
+                return
             del self._restorations[0]
 
     async def _keep_noted(self) -> NoReturn:

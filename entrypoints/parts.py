@@ -133,6 +133,9 @@ def _cluster(
 ) -> "Cluster | None":
     if not options.kubernetes.enabled:
         return None
+    if options.with_demo and options.kubernetes.owner == "cluster":
+        why = "objects are the cluster's, so that none are added at the start: leave it out"
+        raise Invalid("--demo", [Cause("", why)])
     try:
         from kudurru.entrypoints.cluster import open_cluster  # which takes a while to import
     except ModuleNotFoundError as error:

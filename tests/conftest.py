@@ -4,13 +4,20 @@ In CI the property tests draw the same examples each time: a change is judged by
 not by the one example in a million that a run before it did not draw. Elsewhere they draw new ones
 at every run, and what they find becomes a test with a name. How long an example takes is no fault:
 that is the machine's business.
+
+Half as many examples as Hypothesis draws by itself: the fast suite has five minutes with all
+checks, and each run elsewhere adds others. KUDURRU_EXAMPLES asks for more of them.
 """
 
 import os
 
 from hypothesis import HealthCheck, settings
 
-slow_is_fine = [HealthCheck.too_slow]
-settings.register_profile("here", deadline=None, suppress_health_check=slow_is_fine)
-settings.register_profile("ci", deadline=None, suppress_health_check=slow_is_fine, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+settings.register_profile(
+    "ours",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=int(os.environ.get("KUDURRU_EXAMPLES", "50")),
+    derandomize=bool(os.environ.get("CI")),
+)
+settings.load_profile("ours")

@@ -1,6 +1,7 @@
 """Restore, undo, marks and blame as people use them, through a server and on the directory."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,27 @@ class Place:
 @pytest.fixture(params=["server", "directory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """A zone with www and twelve hosts; then www is another and a host is gone."""
-    data = tmp_path / "data"
-    if request.param == "directory":
-        yield with_history(Place(data, None), tmp_path)
+    with made(request.param, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["server", "directory"])
+def sight(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """The same, for tests that only look."""
+    with made(request.param, tmp_path_factory.mktemp("sight")) as found:
+        yield found
+
+
+@contextmanager
+def made(how: str, folder: Path) -> Iterator[Place]:
+    data = folder / "data"
+    if how == "directory":
+        yield with_history(Place(data, None), folder)
         return
     with serving(data) as server:
-        yield with_history(Place(data, server), tmp_path)
+        yield with_history(Place(data, server), folder)
 
 
 def with_history(place: Place, folder: Path) -> Place:
@@ -87,8 +103,8 @@ def test_a_zone_is_planned_and_restored_and_restored_back(place: Place) -> None:
     assert place.run("replay", "--verify").code == 0
 
 
-def test_the_plan_in_words_says_how_to_go_on(place: Place) -> None:
-    done = place.run("restore", "rs/www", "--at", "mark:good")
+def test_the_plan_in_words_says_how_to_go_on(sight: Place) -> None:
+    done = sight.run("restore", "rs/www", "--at", "mark:good")
     assert "update dnsrecordset/default/www" in done.out
     assert '- spec.endpoints[0].targets[0]: "192.0.2.2"' in done.out
     assert "at position" in done.err
@@ -113,33 +129,33 @@ def test_before_an_event_is_before_the_whole_change(place: Place) -> None:
     assert place.address() == ["192.0.2.1"]
 
 
-def test_blame_names_who_changed_a_record_and_why(place: Place) -> None:
-    lines = {line["name"]: line for line in place.json("blame", "A.test.")}
+def test_blame_names_who_changed_a_record_and_why(sight: Place) -> None:
+    lines = {line["name"]: line for line in sight.json("blame", "A.test.")}
     assert lines["www.a.test."]["reason"] == "the move"
     assert lines["www.a.test."]["object"] == "dnsrecordset/default/www"
     assert lines["h1.a.test."]["seq"] < lines["www.a.test."]["seq"]
     assert lines["www.a.test."]["actor"].startswith("user:")
     assert "h0.a.test." not in lines
-    assert "h0.a.test." in place.run("blame", "a.test", "--at", "mark:good").out
+    assert "h0.a.test." in sight.run("blame", "a.test", "--at", "mark:good").out
 
 
 @pytest.mark.parametrize("zone", ["a.test", "A.TEST."])
-def test_a_zone_is_named_as_people_name_it(zone: str, place: Place) -> None:
-    shown = place.json("history", "--zone", zone, "--limit", "3")
+def test_a_zone_is_named_as_people_name_it(zone: str, sight: Place) -> None:
+    shown = sight.json("history", "--zone", zone, "--limit", "3")
     assert len(shown) == 3
-    file = place.data.with_name("exported.csv")
-    place.run("audit", "export", "--format", "csv", "--zone", zone, "--output", file)
+    file = sight.data.with_name("exported.csv")
+    sight.run("audit", "export", "--format", "csv", "--zone", zone, "--output", file)
     assert "h0.a.test" in file.read_text()
 
 
-def test_what_was_is_read_everywhere(place: Place) -> None:
+def test_what_was_is_read_everywhere(sight: Place) -> None:
     at = ("--at", "mark:good")
-    assert place.json("query", "www.a.test", *at)["answer"][0]["data"] == "192.0.2.1"
-    assert "www 300 IN A 192.0.2.1" in place.run("zone", "export", "a.test", *at).out
-    assert len(place.json("get", "rs", *at)) == len(HOSTS) + 1
-    www = place.json("get", "rs", "www", *at)
+    assert sight.json("query", "www.a.test", *at)["answer"][0]["data"] == "192.0.2.1"
+    assert "www 300 IN A 192.0.2.1" in sight.run("zone", "export", "a.test", *at).out
+    assert len(sight.json("get", "rs", *at)) == len(HOSTS) + 1
+    www = sight.json("get", "rs", "www", *at)
     assert www["spec"]["endpoints"][0]["targets"] == ["192.0.2.1"]
-    changed = place.run("diff", "--from", "mark:good", "--zone", "a.test", "-o", "json", code=1)
+    changed = sight.run("diff", "--from", "mark:good", "--zone", "a.test", "-o", "json", code=1)
     assert [(one["object"], one["verb"]) for one in changed.json()] == [
         ("dnsrecordset/default/h0", "deleted"),
         ("dnsrecordset/default/www", "changed"),
@@ -191,13 +207,13 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
 ]
 
 
-def test_what_cannot_be_restored_says_why_and_changes_nothing(place: Place) -> None:
-    before = changes(place)
+def test_what_cannot_be_restored_says_why_and_changes_nothing(sight: Place) -> None:
+    before = changes(sight)
     for code, cases in ((1, REFUSED), (2, USAGE)):
         for args, why in cases:
-            done = place.run(*args, code=code)
+            done = sight.run(*args, code=code)
             assert why in " ".join(done.err.replace("│", " ").split()), args
-    assert changes(place) == before
+    assert changes(sight) == before
 
 
 def changes(place: Place) -> list[int]:

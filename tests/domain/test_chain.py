@@ -192,7 +192,7 @@ KIND_OF_COLUMN = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(histories(), st.sampled_from(sorted(KIND_OF_COLUMN)), st.data())
 def test_one_octet_changed_in_any_column_is_found(
     change_sets: list[ChangeSet], column: str, data: st.DataObject
@@ -429,7 +429,7 @@ def test_a_damage_says_what_is_wrong_and_what_to_do() -> None:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 9), st.data())
 def test_no_octets_in_an_entry_make_the_verifier_fail(at: int, data: st.DataObject) -> None:
     rows = sealed_rows()

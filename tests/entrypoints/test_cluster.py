@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from kudurru.adapters.kubernetes.fakes.network import Request, Response
 from kudurru.domain import mirror
 from kudurru.domain.commands import Apply, Delete
-from kudurru.domain.errors import Conflict, Invalid, KudurruError, ManagedBy
+from kudurru.domain.errors import Conflict, Invalid, KudurruError, LogDamaged, ManagedBy
 from kudurru.domain.events import (
     MIRROR_INTENDED,
     MIRROR_RESTORED,
@@ -27,7 +28,7 @@ from kudurru.domain.ports import Notice
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.wiring import Change
 from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
-from tests.blackbox.program import records, zone
+from tests.blackbox.program import kudurru, records, serve_arguments, zone
 from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
 
 
@@ -285,6 +286,43 @@ def test_without_an_answer_a_node_with_a_log_is_ready_after_a_while_and_one_with
     in_cluster(case)
 
 
+def test_a_cluster_whose_uid_may_not_be_read_is_followed_and_said_to_be_unknown() -> None:
+    async def case(kube: Kube) -> None:
+        kube.api.forbidden = {("get", "namespaces")}
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            assert member.node.zones.find("lab.example")
+            assert "its uid is not known" in " ".join(member.cluster.warnings())
+        kube.api.forbidden.clear()
+        again = Member(kube, member.log)
+        async with again.running():
+            assert "its uid is not known" not in " ".join(again.cluster.warnings())
+            assert again.cluster.facts.cluster == kube.uid
+
+    in_cluster(case)
+
+
+def test_what_is_old_is_as_old_as_the_last_answer() -> None:
+    async def case(kube: Kube) -> None:
+        member = Member(kube)
+        async with member.running():
+            await kube.apply(a_zone())
+            await until(lambda: member.node.zones.find("lab.example"))
+        kube.server.down()
+        later = Member(kube, member.log)
+        newest_us = member.events()[-1].ts
+        age_s = (later.node.clock.now_us() - newest_us) / 1e6
+        assert later.cluster.age_s() >= age_s
+        later.client.transport.heard()
+        since_us = later.client.transport.last_contact_us
+        assert later.cluster.age_s() <= (later.node.clock.now_us() - since_us) / 1e6
+        names = {sample.name for sample in later.cluster.samples()}
+        assert {"store_snapshot_serving", "store_snapshot_age_seconds"} <= names
+
+    in_cluster(case)
+
+
 def test_a_cluster_that_was_set_back_is_noticed_after_a_restart() -> None:
     async def case(kube: Kube) -> None:
         await kube.apply(a_zone())
@@ -511,3 +549,27 @@ def test_the_objects_of_a_log_are_copied_and_set_back_and_those_of_others_are_le
         assert {who_of(e).actor for e in member.events(OBJECT_APPLIED)} == {ALICE.actor}
 
     in_cluster(case)
+
+
+def test_a_node_whose_log_is_damaged_answers_on_and_follows_nothing() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            await until(lambda: member.serial("lab.example"))
+        later = Member(kube, member.log)
+        later.node.why_not_writable = LogDamaged("chain", 1, "the head is another")
+        asked = len(kube.api.calls)
+        async with later.running(synced=False):
+            await until(lambda: later.runner.status().runnables[0].state == "running")
+            assert later.serial("lab.example")
+            assert {name for _, name, _ in kube.api.calls[asked:]} <= {"leases"}
+
+    in_cluster(case)
+
+
+def test_demo_objects_are_not_added_to_a_cluster(tmp_path: Path) -> None:
+    done = kudurru(*serve_arguments(tmp_path / "data", "--demo", "--kubernetes", "cluster"))
+    assert done.code != 0
+    assert "--demo: objects are the cluster's" in done.err

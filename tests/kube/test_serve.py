@@ -1,5 +1,6 @@
 """`kudurru serve --kubernetes cluster` and a real API server."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,10 @@ def empty(installed: ApiServer) -> Iterator[ApiServer]:
     clear(installed)
 
 
-def history(folder: Path) -> list[dict[str, Any]]:
+def history(folder: Path, limit: int = 100) -> list[dict[str, Any]]:
     """Rows in the order in which they happened."""
-    rows = kudurru("history", "--data", folder / "data", "-o", "json").json()
+    data = ("--data", folder / "data")
+    rows = kudurru("history", *data, "--limit", str(limit), "-o", "json").json()
     return list(reversed(rows))
 
 
@@ -109,3 +111,31 @@ def test_a_change_of_the_command_line_is_in_the_cluster_and_its_status_comes_bac
         assert empty.call("GET", path_of(body))[0] == 200
         assert node.texts("www.lab.example") == ["192.0.2.1"]
         assert kudurru("audit", "verify", *data).code == 0
+
+
+def test_a_burst_of_changes_moves_the_serial_a_few_times_and_no_status_is_written_twice(
+    empty: ApiServer, tmp_path: Path
+) -> None:
+    apply(empty, ZONE)
+    with serving_cluster(empty, tmp_path) as node:
+        wait_until(lambda: empty.call("GET", path_of(ZONE))[1].get("status", {}).get("serial"))
+        begun = time.monotonic()
+        for i in range(100):
+            apply(empty, a_set(f"host-{i}", "192.0.2.1"))
+        wait_until(lambda: node.texts("host-99.lab.example") == ["192.0.2.1"])
+
+        def is_settled() -> bool:
+            status = empty.call("GET", path_of(ZONE))[1]["status"]
+            return bool(status["recordCount"] == 101)
+
+        wait_until(is_settled)
+        took_s = time.monotonic() - begun
+        stamps = [row for row in history(tmp_path, 1000) if row["source"] == "stamp"]
+        # One for each quarter of a second at most, and the zone's first.
+        assert len(stamps) <= took_s / 0.25 + 2
+        version = empty.call("GET", path_of(ZONE))[1]["metadata"]["resourceVersion"]
+        other = zone("other.example")
+        apply(empty, other)
+        wait_until(lambda: empty.call("GET", path_of(other))[1].get("status", {}).get("serial"))
+        assert empty.call("GET", path_of(ZONE))[1]["metadata"]["resourceVersion"] == version
+        assert empty.call("GET", path_of(ZONE))[1]["metadata"]["generation"] == 1
