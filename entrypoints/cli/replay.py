@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from kudurru import __version__
 from kudurru.domain.checkpoint import decode_state
 from kudurru.domain.dns import names
 from kudurru.domain.errors import ADVICE, Cause, Invalid, LogDamaged
@@ -234,6 +235,8 @@ def _compare_live(data: Any, node: Node, digests: dict[str, str]) -> str | None:
         return None
     with remote as server:
         info = server.info(digests=True)
+        if info.version != __version__:
+            return f"the server is kudurru {info.version}: its views were not compared"
         # It may have moved on while we replayed.
         if info.position > node.objects.position:
             directory.replay(node, None)
