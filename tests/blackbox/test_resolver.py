@@ -214,7 +214,8 @@ def test_the_cache_is_shown_and_flushed(tmp_path: Path) -> None:
                 ((), 0),
             ):
                 done = command("cache", "flush", *args, "--data", data)
-                assert done.out == f"{count} answers forgotten\n"
+                shown = "1 answer" if count == 1 else f"{count} answers"
+                assert done.out == f"{shown} forgotten\n"
             assert command("cache", "flush", "a..b", "--data", data).code == 1
             assert command("cache", "flush", "--subtree", "--data", data).code == 1
     assert command("cache", "stats", "--data", data).code == 1  # nobody has one

@@ -422,7 +422,9 @@ static void *serve(void *context) {
     while (!atomic_load(&worker->is_stopping)) {
         prepare(worker, number);
         int got = recvmmsg(worker->options.fd, worker->to_take, BATCH, MSG_WAITFORONE, NULL);
-        if (atomic_load(&worker->is_stopping))
+        /* A socket that is shut says so by a message from nobody. */
+        bool is_shut = got > 0 && !worker->to_take[0].msg_hdr.msg_namelen;
+        if (is_shut)
             break;
         number = got > 0 ? (unsigned)got : 0;
         if (got > 0) {
