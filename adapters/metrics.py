@@ -66,6 +66,9 @@ METRICS: Final = {
         "gauge", "When a file, folder or zone last got a checkpoint"
     ),
     "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
+    "external_dns_requests_total": Declared(
+        "counter", "Requests of external-dns that were answered", ("path", "code")
+    ),
     "internal_requests_total": Declared(
         "counter", "Requests of other nodes that were answered", ("route", "code")
     ),

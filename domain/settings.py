@@ -56,7 +56,7 @@ def cluster(doc: str, *, restart: bool = False, **more: Any) -> Marks:
     return Marks(doc=doc, scope="cluster", restart=restart, **more)
 
 
-_ACRONYMS = {"ttl": "TTL", "id": "ID"}
+_ACRONYMS = {"ttl": "TTL", "id": "ID", "dns": "DNS"}
 
 
 def camel(name: str) -> str:
@@ -161,6 +161,31 @@ class ApiSettings(Section, frozen=True):
         tuple[Domain, ...],
         node("Host names by which the API may be asked, beside its addresses and node.name"),
     ] = ()
+
+
+class ExternalDnsSettings(Section, frozen=True):
+    listen: Annotated[
+        SocketAddress | None,
+        node("Where external-dns' webhook provider listens, such as 127.0.0.1:8888; off: none"),
+    ] = None
+    clients: Annotated[
+        tuple[Network, ...],
+        node("Who may ask it: it has no passwords, and whoever asks may change records"),
+    ] = (parse_network("127.0.0.0/8"), parse_network("::1/128"))
+    domains: Annotated[
+        tuple[Domain, ...], node("Domains that external-dns may manage; none: all primary zones")
+    ] = ()
+    namespace: Annotated[str, node("Namespace of the record sets that it makes")] = "default"
+    policy: Annotated[
+        Literal["upsert-only", "sync"],
+        node("sync: deletions are carried out; upsert-only: they are ignored"),
+    ] = "sync"
+    dry_run: Annotated[bool, node("Check and log what external-dns wants, and change nothing")] = (
+        False
+    )
+    allow_mass_change: Annotated[
+        bool, node("Let it change or remove a large part of a zone at once")
+    ] = False
 
 
 class OpsSettings(Section, frozen=True):
@@ -425,6 +450,7 @@ class Settings(Section, frozen=True):
     dns: DnsSettings = DnsSettings()
     tls: TlsSettings = TlsSettings()
     api: ApiSettings = ApiSettings()
+    external_dns: ExternalDnsSettings = ExternalDnsSettings()
     ops: OpsSettings = OpsSettings()
     metrics: MetricsSettings = MetricsSettings()
     acl: AclSettings = AclSettings()

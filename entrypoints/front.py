@@ -18,6 +18,7 @@ from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.early import EarlyHandler
+from kudurru.entrypoints.external_dns import ExternalDns
 from kudurru.entrypoints.health import (
     list_samples,
     metrics_of,
@@ -100,6 +101,12 @@ class Front:
         self.peers = PeersApp(parts.node, options.node_name, readiness.synced.is_set)
         self.peer_certificates = self._peer_certificates()
         self._internal = self._bound(options.internal) if options.internal else None
+        self._webhook = ExternalDns(
+            options.external_dns, parts.node, parts.writer, readiness.synced.is_set,
+            options.api_names,
+        )  # fmt: skip
+        listen = options.external_dns.listen
+        self._for_webhook = self._bound(str(listen)) if listen is not None else None
         self.metrics = self._metrics()
 
     async def start(self) -> str:
@@ -118,6 +125,9 @@ class Front:
         if self._internal is not None and self.peer_certificates is not None:
             servers.append(self.peers.server(self._internal, self.peer_certificates))
             addresses["internal"] = self._internal.address
+        if self._for_webhook is not None:
+            servers.append(self._webhook.server(self._for_webhook, options.api_body_bytes))
+            addresses["external-dns"] = self._for_webhook.address
         self._stack.push_async_callback(stop_all, servers)
         for server in servers:
             await server.start()
@@ -206,6 +216,7 @@ class Front:
         metrics.add(parts.inbound.samples)
         metrics.add(self.api.samples)
         metrics.add(self.peers.samples)
+        metrics.add(self._webhook.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
         metrics.add(lambda: settings_samples(parts.settings))
         certificates = self.certificates

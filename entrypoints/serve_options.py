@@ -10,6 +10,7 @@ from kudurru.domain.settings import (
     AclSettings,
     BlockingSettings,
     CacheSettings,
+    ExternalDnsSettings,
     KubernetesSettings,
     QuerylogSettings,
     RatelimitSettings,
@@ -33,6 +34,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_tls: bool = False
     api_names: tuple[str, ...] = ()
     api_body_bytes: int = 8 << 20
+    external_dns: ExternalDnsSettings = ExternalDnsSettings()
     token_lifetime: timedelta = timedelta(days=365)  # the longest
     internal: str = ""  # for other nodes; empty: none
     ops: str = "127.0.0.1:8081"

@@ -166,6 +166,7 @@ def serve_options(
         api_tls=settings.api.tls,
         api_names=settings.api.names,
         api_body_bytes=settings.api.max_body_bytes,
+        external_dns=settings.external_dns,
         token_lifetime=settings.auth.tokens.max_lifetime,
         internal=str(settings.listeners.internal or ""),
         ops=str(settings.ops.address),

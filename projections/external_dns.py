@@ -1,0 +1,294 @@
+"""From what external-dns wants to commands, and from zones to what it is told of them.
+
+The shapes are those of its webhook provider: `plan.Changes` and `endpoint.Endpoint` as JSON. What
+it makes is one record set per owner name, of manager `external-dns`. Records of others are told,
+so that it leaves them alone, and a change of one is refused.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from kudurru.domain import zone_import
+from kudurru.domain.commands import ABSENT, Apply, Command, Delete
+from kudurru.domain.dns import names
+from kudurru.domain.dns.names import Name
+from kudurru.domain.errors import Cause, Invalid, ManagedBy
+from kudurru.domain.kinds.meta import API_VERSION
+from kudurru.domain.kinds.recordset import Endpoint
+from kudurru.domain.kinds.registry import DNS_RECORD_SET
+from kudurru.domain.kinds.stored import read_record_set
+from kudurru.domain.kinds.validation import CAUSES_MAX, parse_manifest
+from kudurru.domain.object_store import StoredObject
+from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.projections.objects_view import ObjectsView
+from kudurru.projections.zone_state import ZoneState
+from kudurru.projections.zone_view import ZoneView
+
+MANAGER = "external-dns"
+
+PER_STEP = 100
+
+RECORDS_MAX = 60_000
+"""Endpoints that are told at once: external-dns reads 32 MiB at most, which is about as many."""
+
+CHANGES_MAX = 10_000
+"""Endpoints of one request, as objects of a batch of the API."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An Endpoint of external-dns. Its `labels` are for itself, and stand in its TXT records;
+    `providerSpecific` means nothing here."""
+
+    dns_name: str = ""
+    record_type: str = ""
+    targets: list[str] | None = None
+    record_ttl: int = msgspec.field(name="recordTTL", default=0)  # 0: that of the zone
+    set_identifier: str = ""
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A plan of external-dns. `updateOld` and `updateNew` are pairs."""
+
+    create: list[Wanted] | None = None
+    update_old: list[Wanted] | None = None
+    update_new: list[Wanted] | None = None
+    delete: list[Wanted] | None = None
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """How changes are carried out. Of no domains: those of all primary zones."""
+
+    namespace: str = "default"
+    domains: tuple[str, ...] = ()
+    deletes: bool = True
+
+
+Identity = tuple[str, str]  # recordType in capitals, setIdentifier
+
+
+class _Change(msgspec.Struct):
+    """Of one owner name: identities that go, and what comes."""
+
+    state: ZoneState
+    gone: dict[Identity, None] = {}
+    new: dict[Identity, Wanted] = {}
+
+
+def filters(zones: ZoneView, terms: Terms) -> list[str]:
+    """Domains that external-dns may ask for: those of the settings, else the primary zones."""
+    if terms.domains:
+        return sorted({_plain(domain) for domain in terms.domains})
+    return sorted(names.to_text(state.apex, final_dot=False) for state in _primaries(zones))
+
+
+def endpoint_steps(
+    zones: ZoneView, objects: ObjectsView, terms: Terms
+) -> Generator[None, None, list[dict[str, Any]]]:
+    """Enabled endpoints of the primary zones, whoever manages them, in steps. Raises: Invalid
+    where they are more than external-dns reads."""
+    within = _domains(terms)
+    found: dict[tuple[Name, Identity], dict[str, Any]] = {}
+    for state in _primaries(zones):
+        for i, key in enumerate(sorted(state.record_sets()), 1):
+            if i % PER_STEP == 0:
+                yield
+            for endpoint in _endpoints(objects.find(key)):
+                owner = _owner(endpoint.dns_name)
+                if endpoint.disabled or not _is_inside(owner, within):
+                    continue
+                told = found.setdefault((owner, _identity(endpoint)), _told(endpoint))
+                told["targets"] += [t for t in endpoint.targets if t not in told["targets"]]
+        if len(found) > RECORDS_MAX:
+            fault = f"more than {RECORDS_MAX} endpoints; name fewer domains in externalDNS.domains"
+            raise Invalid("records", [Cause("", fault)])
+    return list(found.values())
+
+
+def command_steps(
+    changes: Changes, zones: ZoneView, objects: ObjectsView, terms: Terms
+) -> Generator[None, None, list[Command]]:
+    """Commands that carry out a plan, in steps; each names the version that it was decided from.
+
+    Raises: Invalid with every fault, ManagedBy for records of another manager.
+    """
+    by_owner = _by_owner(changes, zones, terms)
+    commands: list[Command] = []
+    causes: list[Cause] = []
+    for i, (owner, change) in enumerate(by_owner.items(), 1):
+        if i % PER_STEP == 0:
+            yield
+        try:
+            commands += _commands_of(owner, change, objects, terms)
+        except Invalid as error:
+            causes += [
+                Cause(f"{names.to_text(owner)}: {cause.field}", cause.message)
+                for cause in error.causes
+            ]
+    if causes:
+        raise Invalid("changes", causes[:CAUSES_MAX])
+    return commands
+
+
+def _by_owner(changes: Changes, zones: ZoneView, terms: Terms) -> dict[Name, _Change]:
+    """Raises: Invalid for names that are none, and those of no zone of ours."""
+    lists = {
+        "create": changes.create, "updateOld": changes.update_old,
+        "updateNew": changes.update_new, "delete": changes.delete,
+    }  # fmt: skip
+    if sum(len(part or ()) for part in lists.values()) > CHANGES_MAX:
+        raise Invalid("changes", [Cause("", f"more than {CHANGES_MAX} endpoints")])
+    within = _domains(terms)
+    primaries = {state.apex: state for state in _primaries(zones)}
+    found: dict[Name, _Change] = {}
+    causes: list[Cause] = []
+    for part, endpoints in lists.items():
+        if part == "delete" and not terms.deletes:
+            continue
+        for i, wanted in enumerate(endpoints or ()):
+            where = f"{part}[{i}].dnsName"
+            try:
+                owner = _owner(wanted.dns_name)
+            except names.BadName as error:
+                causes.append(Cause(where, str(error)))
+                continue
+            state = _zone_of(owner, primaries)
+            if state is None or not _is_inside(owner, within):
+                causes.append(Cause(where, f"{wanted.dns_name!r} is in no primary zone for this"))
+                continue
+            change = found.setdefault(owner, _Change(state))
+            if part in ("create", "updateNew"):
+                change.new[_identity(wanted)] = wanted
+            elif part == "delete" or terms.deletes:
+                change.gone[_identity(wanted)] = None
+    if causes:
+        raise Invalid("changes", causes[:CAUSES_MAX])
+    return found
+
+
+def _commands_of(owner: Name, change: _Change, objects: ObjectsView, terms: Terms) -> list[Command]:
+    """Cases: endpoints that go from the record sets which have them; one that takes what comes;
+    record sets that are empty then. Raises: Invalid, ManagedBy."""
+    state = change.state
+    touched = change.gone.keys() | change.new.keys()
+    rtypes = {rtype for rtype, _ in touched}
+    mine: dict[Key, list[Endpoint]] = {}
+    for key in state.sources_of(owner):
+        stored = objects.find(key)
+        endpoints = _endpoints(stored)
+        at_owner = [e for e in endpoints if _owner(e.dns_name) == owner]
+        if stored is not None and stored.manager == MANAGER:
+            mine[key] = [e for e in endpoints if e not in at_owner or _identity(e) not in touched]
+        elif stored is not None:
+            for theirs in at_owner:
+                if _identity(theirs)[0] in rtypes:
+                    what = f"{names.to_text(owner)} {theirs.record_type} in {ref_of(key)}"
+                    raise ManagedBy(what, stored.manager)
+    added = [_document(wanted) for wanted in change.new.values()]
+    home = next(iter(mine), None) or _new_key(owner, state, objects, terms)
+    if added:
+        mine.setdefault(home, [])
+    commands: list[Command] = []
+    for key, kept in mine.items():
+        documents = [msgspec.to_builtins(e) for e in kept] + (added if key == home else [])
+        commands.append(_command(key, state, objects.find(key), documents))
+    return commands
+
+
+def _command(
+    key: Key, state: ZoneState, stored: StoredObject | None, endpoints: Sequence[dict[str, Any]]
+) -> Command:
+    expected = stored.resource_version if stored is not None else ABSENT
+    if not endpoints:
+        return Delete(key=key, manager=MANAGER, expected=expected)
+    ref = ref_of(key)
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": DNS_RECORD_SET.name,
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "labels": stored.body.labels if stored is not None else {},
+        },
+        "spec": {"zoneRef": {"name": state.name}, "endpoints": list(endpoints)},
+    }
+    manifest = parse_manifest(document, what=str(ref), default_namespace=ref.namespace)
+    return Apply(manifest=manifest, manager=MANAGER, expected=expected)
+
+
+def _new_key(owner: Name, state: ZoneState, objects: ObjectsView, terms: Terms) -> Key:
+    """The name that `zone import` would give; another one where somebody has that."""
+    name = zone_import.record_set_name(owner, state.apex, state.name)
+    key = key_of(DNS_RECORD_SET.name, terms.namespace, name)
+    stored = objects.find(key)
+    if stored is None or stored.manager == MANAGER:
+        return key
+    second = zone_import.second_name(name, owner, MANAGER)
+    return key_of(DNS_RECORD_SET.name, terms.namespace, second)
+
+
+def _document(wanted: Wanted) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "dnsName": wanted.dns_name,
+        "recordType": wanted.record_type,
+        "targets": wanted.targets or [],
+    }
+    if wanted.record_ttl:
+        found["recordTTL"] = wanted.record_ttl
+    if wanted.set_identifier:
+        found["setIdentifier"] = wanted.set_identifier
+    return found
+
+
+def _told(endpoint: Endpoint) -> dict[str, Any]:
+    """As external-dns writes names: without the final dot."""
+    found: dict[str, Any] = {
+        "dnsName": endpoint.dns_name.removesuffix("."),
+        "recordType": endpoint.record_type,
+        "targets": [],
+    }
+    if endpoint.record_ttl:
+        found["recordTTL"] = endpoint.record_ttl
+    if endpoint.set_identifier:
+        found["setIdentifier"] = endpoint.set_identifier
+    return found
+
+
+def _primaries(zones: ZoneView) -> list[ZoneState]:
+    found = (zones.serving(zone.key) for zone in zones.served)
+    return [state for state in found if state is not None and state.spec.type == "Primary"]
+
+
+def _zone_of(owner: Name, primaries: dict[Name, ZoneState]) -> ZoneState | None:
+    """The closest zone at or above a name."""
+    at = owner
+    while at not in primaries:
+        if at == names.ROOT:
+            return None
+        at = names.parent(at)
+    return primaries[at]
+
+
+def _domains(terms: Terms) -> list[Name]:
+    return [_owner(domain) for domain in terms.domains] or [names.ROOT]
+
+
+def _is_inside(owner: Name, within: Iterable[Name]) -> bool:
+    return any(names.is_within(owner, domain) for domain in within)
+
+
+def _endpoints(stored: StoredObject | None) -> list[Endpoint]:
+    return read_record_set(stored.body.spec).endpoints if stored is not None else []
+
+
+def _identity(one: Endpoint | Wanted) -> Identity:
+    return one.record_type.upper(), one.set_identifier
+
+
+def _owner(text: str) -> Name:
+    return names.key(names.from_text(text))
+
+
+def _plain(domain: str) -> str:
+    return domain.lower().removesuffix(".")
