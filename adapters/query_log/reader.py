@@ -153,19 +153,29 @@ def _is_pseudonym(table: str) -> str:
     return f"{table}.text GLOB '{PSEUDONYM}*'"
 
 
+class NotBegun(NotFound):
+    """No query was logged there yet."""
+
+
 @contextmanager
 def open_reader(path: Path) -> Iterator[QueryLogReader]:
-    """Raises: NotFound when there is no query log; StorageFailed."""
+    """Raises: NotBegun when there is no query log; NotFound when it is another version's;
+    StorageFailed."""
     if not path.exists():
-        raise NotFound(f"there is no query log at {path}: serve with querylog.enabled to have one")
+        raise NotBegun(
+            f"there is no query log at {path}: it begins with the first query of a server that has "
+            "querylog.enabled"
+        )
     with storage_errors(path):
         connection = sqlite3.connect(
             f"file:{quote(os.fsencode(path))}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S
         )
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if not version:
+                raise NotBegun(f"the query log at {path} is being made: try again")
             if version != VERSION:
-                raise NotFound(f"the query log at {path} is not of this version, or being made")
+                raise NotFound(f"the query log at {path} is of version {version}, not {VERSION}")
             from sqlite_utils import Database  # a server imports this module and reads seldom
 
             yield QueryLogReader(Database(connection))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kudurru.adapters.http_ops import Response
-from kudurru.adapters.query_log.reader import Top, Wanted, open_reader
+from kudurru.adapters.query_log.reader import NotBegun, Top, Wanted, open_reader
 from kudurru.domain import targets
 from kudurru.domain.access import PSEUDONYMS_LEVEL
 from kudurru.domain.dns import record_types
@@ -316,9 +316,13 @@ def _queries(call: Call) -> QueryPage:
         pseudonyms_only=_sees_pseudonyms_only(call),
     )
     limit = min(call.count("limit", 100) or QUERIES_MAX, QUERIES_MAX)
-    with open_reader(_log_of(call)) as reader:
-        found = reader.queries(wanted, limit, newest_first="after" not in call.params)
-        return QueryPage([logged_document(one) for one in found])
+    path = _log_of(call)
+    try:
+        with open_reader(path) as reader:
+            found = reader.queries(wanted, limit, newest_first="after" not in call.params)
+            return QueryPage([logged_document(one) for one in found])
+    except NotBegun:
+        return QueryPage([])
 
 
 def _type(text: str) -> int | None:
@@ -354,9 +358,15 @@ def _top(call: Call, subject: Any) -> Busiest:
     now_us = call.context.node.clock.now_us()
     since_us = targets.moment_us(call.text("since", "24h ago"), now_us)
     limit = min(call.count("limit", 10) or QUERIES_MAX, QUERIES_MAX)
-    with open_reader(_log_of(call)) as reader:
-        found = reader.top(subject, since_us, limit, pseudonyms_only=_sees_pseudonyms_only(call))
-        return Busiest(found, reader.totals(since_us))
+    path = _log_of(call)
+    try:
+        with open_reader(path) as reader:
+            found = reader.top(
+                subject, since_us, limit, pseudonyms_only=_sees_pseudonyms_only(call)
+            )
+            return Busiest(found, reader.totals(since_us))
+    except NotBegun:
+        return Busiest([], {})
 
 
 async def purge(call: Call) -> Deleted:

@@ -37,7 +37,9 @@ class Scene:
         return dns.rcode.to_text(answer.rcode())
 
     def events(self) -> list[dict]:
-        return kudurru("history", "--data", self.data, "-o", "json").json()
+        """Those that updates caused: serials come when their time is."""
+        found = kudurru("history", "--data", self.data, "-o", "json").json()
+        return [event for event in found if event["actor"] != "system"]
 
 
 @pytest.fixture(scope="module")

@@ -467,6 +467,21 @@ def test_pauses_and_diagnoses_are_told_of_what_may_be_seen() -> None:
     assert ["red" in text for text in about] == [True, True, False]
 
 
+@pytest.mark.parametrize("octets", [None, b""])
+def test_a_query_log_that_has_not_begun_is_empty(tmp_path: Path, octets: bytes | None) -> None:
+    path = tmp_path / "querylog.db"
+    if octets is not None:
+        path.write_bytes(octets)
+
+    async def asked() -> None:
+        async with serving() as api:
+            api.context.query_log = path
+            assert (await api.ask("GET", "/queries")).json == {"items": []}
+            assert (await api.ask("GET", "/stats/domains")).json == {"top": [], "totals": {}}
+
+    asyncio.run(asked())
+
+
 def test_a_viewer_never_reads_who_asked_before_the_level_was_raised(tmp_path: Path) -> None:
     log = QueryLogStore(tmp_path / "querylog.db", SeededEntropy(3).token)
     now_us = ManualClock().now_us()
