@@ -29,6 +29,7 @@ from tests.blackbox.program import (
     zone,
 )
 from tests.blackbox.test_metrics import scraped
+from tests.primaries import Script, SocketPrimary, whole
 
 
 class Authority:
@@ -254,6 +255,27 @@ def test_a_renewed_certificate_is_served_without_a_restart(peered: Peered) -> No
     peered.authority.sign("one")
     wait_until(lambda: served() != before)
     assert asking(peered).code == 0
+
+
+def test_zones_that_came_from_elsewhere_are_served_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, script = Authority(tmp_path), Script()
+    authority.sign("one")
+    script.steps["sec.example"] = whole(7, 'www 60 TXT "one"')
+    with SocketPrimary(script).serving() as primary:
+        primaries = {"primaries": [{"address": "127.0.0.1", "port": primary.port}]}
+        manifest = zone("sec.example", type="Secondary", secondary=primaries)
+        file = write_json(tmp_path / "o.json", manifest)
+        assert command("apply", "-f", file, "--data", tmp_path / "data").code == 0
+        own = authority.settings("one")
+        env = {"KUDURRU__LISTENERS__INTERNAL": "127.0.0.1:0", **own}
+        with serving(tmp_path / "data", env=env) as server:
+            wait_until(lambda: server.texts("www.sec.example", "TXT") == ['"one"'])
+            for name, value in own.items():
+                monkeypatch.setenv(name, value)
+            told = command("peer", server.addresses["internal"], "-o", "json").json()["zones"]
+    assert [(z["zone"], z["type"], z["serial"]) for z in told] == [("sec.example.", "Secondary", 7)]
 
 
 def test_without_the_setting_there_is_no_such_listener(tmp_path: Path) -> None:
