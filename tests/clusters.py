@@ -160,11 +160,11 @@ class Member:
         return sorted(str(key) for key in state.sources)
 
 
-def in_cluster(case: Callable[[Kube], Awaitable[None]]) -> None:
+def in_cluster(case: Callable[[Kube], Awaitable[None]], patience_s: float = PATIENCE_S) -> None:
     async def main() -> None:
         kube = Kube()
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 await case(kube)
         finally:
             await kube.close()

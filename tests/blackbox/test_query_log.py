@@ -79,6 +79,28 @@ def test_every_query_is_logged_also_those_that_the_engine_repeats(tmp_path: Path
     assert command("queries", "--purge", "--data", data).out == "deleted 1 query\n"
 
 
+def test_a_purge_over_the_api_says_how_many_are_gone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data, "--demo") as server:
+        made = command("token", "create", "purger", "--role", "admin", "--data", data, "-o", "json")
+
+        def purged(query: str = "") -> Any:
+            request = urllib.request.Request(
+                f"http://{server.addresses['http']}/api/v1/querylog{query}",
+                headers={"Authorization": f"Bearer {made.json()['token']}"},
+                method="DELETE",
+            )
+            with urllib.request.urlopen(request) as answer:
+                return json.load(answer)
+
+        for _ in range(3):
+            told(server, KID, "www.demo.example")
+        wait_until(lambda: count(data) == 3)
+        assert purged("?before=1h%20ago") == {"deleted": 0}
+        assert purged() == {"deleted": 3}
+        assert queries(data) == []
+
+
 @pytest.mark.parametrize("level", ["2", "3"])
 def test_at_a_high_level_no_client_is_on_the_disk(tmp_path: Path, level: str) -> None:
     data = tmp_path / "data"

@@ -29,7 +29,7 @@ from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.wiring import Change
 from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
 from tests.blackbox.program import kudurru, records, serve_arguments, zone
-from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
+from tests.clusters import ALICE, PATIENCE_S, Kube, Member, in_cluster, path_of, until
 
 
 def a_zone(name: str = "lab.example") -> dict[str, Any]:
@@ -497,6 +497,41 @@ def test_a_status_that_somebody_else_wrote_is_written_over() -> None:
 def status_of(kube: Kube) -> dict[str, Any]:
     found: dict[str, Any] = kube.api.objects("dnszones")["lab.example"].get("status") or {}
     return found
+
+
+def changes_write_what_differs(number: int, patience_s: float) -> None:
+    """Changes, one after the other: each is a version of the zone, whose serial the status has to
+    name, and nothing else is written there."""
+
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            await kube.apply(a_zone())
+            await until(lambda: member.serial("lab.example"))
+            await until(lambda: status_of(kube).get("serial") == member.serial("lab.example"))
+            del kube.api.calls[:]
+            for i in range(number):
+                before = member.serial("lab.example")
+                await kube.apply(a_set("www", f"192.0.{i >> 8}.{i & 255}"))
+                await until(lambda before=before: member.serial("lab.example") != before)
+                await until(lambda: status_of(kube).get("serial") == member.serial("lab.example"))
+                await kube.apply(a_set("www", f"192.0.{i >> 8}.{i & 255}"))  # changes nothing
+        written = [call for call in kube.api.calls if call[0] in ("update", "patch")]
+        ours = [plural for _, plural, _ in written if plural not in ("leases", "dnsrecordsets")]
+        assert ours == ["dnszones"] * number
+
+    in_cluster(case, patience_s)
+
+
+def test_changes_write_exactly_the_statuses_that_differ() -> None:
+    changes_write_what_differs(100, PATIENCE_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_thousand_changes_write_exactly_the_statuses_that_differ() -> None:
+    changes_write_what_differs(2_000, 800)
 
 
 def test_notices_are_events_beside_their_objects() -> None:
