@@ -10,6 +10,7 @@ import httpcore
 import msgspec
 import pytest
 
+from kudurru.adapters.kubernetes import client
 from kudurru.adapters.kubernetes.access import in_cluster, kubeconfig
 from kudurru.adapters.kubernetes.answers import (
     Absent,
@@ -497,3 +498,20 @@ def test_a_machine_that_dies_is_noticed_since_connections_are_kept_alive() -> No
         assert (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10) in link.options
 
     run(lambda request: FINE, case)
+
+
+@pytest.mark.parametrize(("idle_s", "connections"), [(client.IDLE_S, 1), (0.0, 2)])
+def test_a_connection_that_was_idle_for_too_long_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch, idle_s: float, connections: int
+) -> None:
+    monkeypatch.setattr(client, "IDLE_S", idle_s)
+    accepted = []
+
+    async def case(to: Client, server: MemoryServer, _clock: ManualClock) -> None:
+        accept = server.accept
+        monkeypatch.setattr(server, "accept", lambda: accepted.append(1) or accept())
+        for _ in range(2):
+            await to.get("/fine", dict)
+
+    run(lambda _: FINE, case)
+    assert len(accepted) == connections
