@@ -200,6 +200,7 @@ def test_pods_are_as_narrow_as_promised(program: Path, tmp_path: Path) -> None:
     pod = stateful["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["enableServiceLinks"] is False
+    assert pod["terminationGracePeriodSeconds"] >= 60  # lameduck, Events and the Lease have room
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
