@@ -10,7 +10,7 @@ import yaml
 from kudurru.entrypoints.cluster import HEADLESS_SERVICE
 from tests.absent import absent
 from tests.blackbox.program import command
-from tests.kube import helm
+from tests.kube import helm, manifests
 from tests.kube.assets import VERSION, NoAssets
 from tests.kube.server import ApiServer
 
@@ -168,10 +168,10 @@ def test_an_api_server_accepts_what_is_rendered(
 DRY = "dryRun=All&fieldValidation=Strict"
 
 
-def collection(manifest: dict[str, Any]) -> str:
+def collection(manifest: dict[str, Any], namespace: str = "dns") -> str:
     kind, version = manifest["kind"], manifest["apiVersion"]
     plural = kind.lower()[:-1] + "ies" if kind.endswith("y") else kind.lower() + "s"
-    within = "" if kind in OF_THE_CLUSTER else "/namespaces/dns"
+    within = "" if kind in OF_THE_CLUSTER else f"/namespaces/{namespace}"
     return f"/{'apis' if '/' in version else 'api'}/{version}{within}/{plural}"
 
 
@@ -181,6 +181,24 @@ def when_served(server: ApiServer, manifest: dict[str, Any]) -> tuple[int, Any]:
         if code != 404:
             break
     return code, said
+
+
+def test_the_manifest_for_kubectl_is_what_the_chart_renders(program: Path) -> None:
+    made = manifests.rendered(program)
+    assert manifests.FILE.read_text() == made, "run `python -m tests.kube.manifests`"
+
+
+def test_an_api_server_accepts_the_manifest_for_kubectl(prepared: ApiServer) -> None:
+    found = list(yaml.safe_load_all(manifests.FILE.read_text()))
+    name = found[0]["metadata"]["name"]
+    code, said = prepared.call("POST", "/api/v1/namespaces", found[0])
+    assert code == 201, said
+    for manifest in found[1:]:
+        if manifest["kind"] == "CustomResourceDefinition":  # installed by the fixture
+            continue
+        assert manifest["metadata"].get("namespace", name) == name
+        code, said = prepared.call("POST", f"{collection(manifest, name)}?{DRY}", manifest)
+        assert code == 201, (manifest["kind"], said)
 
 
 @pytest.mark.parametrize("name", VALUES)
