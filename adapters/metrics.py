@@ -282,13 +282,14 @@ def engine_samples(
     asked: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Sample]:
     """What a packet engine shows. The handler counts its own answers by RCODE and its own drops by
-    reason; answers from the memo and drops before the handler are counted here only. `asked` are
+    reason; answers of the engine and drops before the handler are counted here only. `asked` are
     the questions by type that the handler had of this listener: what is left had none that could be
     read, or none that was looked at."""
     family = "ipv6" if listener.startswith("[") else "ipv4"
     types = Counter(asked)
-    for (rtype, _), hits in seen.memo_hits.items():
-        types[type_label(rtype)] += hits
+    for answers in (seen.memo_hits, seen.zone_answers):
+        for (rtype, _), hits in answers.items():
+            types[type_label(rtype)] += hits
     types["none"] = max(0, seen.received - types.total())
     malformed, full = seen.dropped_malformed, seen.dropped_full + seen.dropped_busy
     unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy
@@ -308,8 +309,9 @@ def engine_samples(
         for qtype, count in types.items()
     ]
     samples += [
-        Sample("dns_responses_total", (listener, rcode_label(rcode), "memo"), hits)
-        for (_, rcode), hits in seen.memo_hits.items()
+        Sample("dns_responses_total", (listener, rcode_label(rcode), source), hits)
+        for source, answers in (("memo", seen.memo_hits), ("authoritative", seen.zone_answers))
+        for (_, rcode), hits in answers.items()
     ]
     for (kind, *labels), hits in seen.memo_tallies.items():
         samples.append(Sample(_TALLIES[kind], tuple(labels), hits))

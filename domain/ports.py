@@ -644,6 +644,11 @@ class RepeatListener(Protocol):
         the handler had given before. Costs what an append costs."""
         ...
 
+    def answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
+        """(address, message without its ID, RCODE) of queries that an engine answered from the
+        zones, as the handler would have."""
+        ...
+
     def missed(self, count: int) -> None:
         """So many more were answered, of which an engine could not tell."""
         ...
@@ -677,6 +682,8 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Answers from the memo, by type (as `record_types.counted_as` has it) and RCODE."""
     memo_tallies: Mapping[tuple[str, ...], int] = {}
     """The same by `Keep.tally`, where there was one."""
+    zone_answers: Mapping[tuple[int, int], int] = {}
+    """Answers that the engine took from the zones, by type and RCODE likewise."""
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer

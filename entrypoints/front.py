@@ -90,6 +90,9 @@ class Front:
         self._transfers = Transfers(parts.node.zones)
         self.pipeline = self._pipeline()
         self.pipeline.keeps_for_a_while = udp.is_native
+        if udp.images is not None:
+            view, pipeline = parts.node.zones, self.pipeline
+            udp.images.follow(view.served, lambda: view.forwards, lambda: pipeline.has_plain_zones)
         self.limiter = udp.limiter(options.ratelimit, SystemClock(), parts.cookies)
         self.early = EarlyHandler(self.pipeline)
         self.engines = engines_of(
@@ -145,6 +148,8 @@ class Front:
         """Forget remembered answers."""
         for _, engine in self.engines:
             engine.invalidate()
+        if self.udp.images is not None:
+            self.udp.images.changed()
 
     # --- making -------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from kudurru.adapters.dns import engine_native
 from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import CARRIERS, Bound, Listener, bind_all
@@ -53,6 +54,7 @@ class AtListener:
         self._address = address
         self.hears_repeats = pipeline.hears_repeats
         self.repeated = pipeline.repeated
+        self.answered = pipeline.answered
         self.missed = pipeline.missed
 
     def handle(
@@ -78,6 +80,8 @@ class Udp:
         # The engine in Python reads all sockets on one loop.
         self.sockets = sockets or (usable_cpus() if self.is_native else 1)
         self._table = AnswerTable() if self.is_native else None
+        self.images = ZoneImages(self._table) if self._table is not None else None
+        """What the threads answer from, where there are any."""
 
     def admit(self, acl: AclSettings) -> None:
         """From now on answers for those who may recurse are for these."""
@@ -98,9 +102,10 @@ class Udp:
         proxies: Networks | None,
     ) -> PacketEngine:
         # PROXY headers are read in Python.
-        if self._table is None or self._table.is_full or proxies is not None:
+        table, zones = self._table, self.images.core if self.images is not None else None
+        if table is None or table.is_full or proxies is not None:
             return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
-        return NativeEngine(handler, bound.sockets, limiter=limiter, table=self._table)
+        return NativeEngine(handler, bound.sockets, limiter=limiter, table=table, zones=zones)
 
 
 class Stoppable(Protocol):

@@ -5,16 +5,20 @@ DNS never waits.
 """
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
-from kudurru.domain.query_log import Fact, Repeat, Seen
+from kudurru.domain.query_log import Answered, Fact, Repeat, Seen
 
 NOTES_MAX = 65_536
 """Notes held at once: about a second of all that this process can answer, some 20 MB."""
 
 BATCH_MAX = 2_000
 """Notes in one batch: making a frame of them takes less than a millisecond."""
+
+
+Note = TypeVar("Note")
 
 
 class QueryLogStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,16 +28,17 @@ class QueryLogStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryNotes:
-    """Facts of the pipeline and repeats of the engines, until they are taken. One thread."""
+    """Facts of the pipeline and what engines answered, until they are taken. One thread."""
 
     def __init__(self, notes_max: int = NOTES_MAX) -> None:
         self._notes_max = notes_max
         self._facts: list[Fact] = []
         self._repeats: list[Repeat] = []
+        self._answers: list[Answered] = []
         self._noted = self._dropped = 0
 
     def note(self, fact: Fact) -> None:
-        if len(self._facts) + len(self._repeats) >= self._notes_max:
+        if len(self) >= self._notes_max:
             self._dropped += 1
             return
         self._facts.append(fact)
@@ -41,12 +46,18 @@ class QueryNotes:
 
     def repeated(self, repeats: Iterable[Repeat]) -> None:
         """Note queries that an engine answered by itself."""
-        room = self._notes_max - len(self._facts) - len(self._repeats)
-        found = list(repeats)
+        self._add(self._repeats, list(repeats))
+
+    def answered(self, answers: Iterable[Answered]) -> None:
+        """Note queries that an engine answered from the zones."""
+        self._add(self._answers, list(answers))
+
+    def _add(self, notes: list[Note], found: list[Note]) -> None:
+        room = max(self._notes_max - len(self), 0)
         if room < len(found):
-            self._dropped += len(found) - max(room, 0)
-            found = found[: max(room, 0)]
-        self._repeats += found
+            self._dropped += len(found) - room
+            found = found[:room]
+        notes += found
         self._noted += len(found)
 
     def missed(self, count: int) -> None:
@@ -54,18 +65,19 @@ class QueryNotes:
         self._dropped += count
 
     def __len__(self) -> int:
-        return len(self._facts) + len(self._repeats)
+        return len(self._facts) + len(self._repeats) + len(self._answers)
 
     def take(self, now_us: int) -> Seen | None:
         """The oldest notes, at most BATCH_MAX of each kind; None when there are none."""
-        if not self._facts and not self._repeats:
+        if not len(self):
             return None
+        answers, self._answers = self._answers[:BATCH_MAX], self._answers[BATCH_MAX:]
         facts, self._facts = self._facts[:BATCH_MAX], self._facts[BATCH_MAX:]
         # A repeat is of a fact that was noted before it: never ahead of one that is left.
         repeats: list[Repeat] = []
         if not self._facts:
             repeats, self._repeats = self._repeats[:BATCH_MAX], self._repeats[BATCH_MAX:]
-        return Seen(now_us, facts, repeats)
+        return Seen(now_us, facts, repeats, answers)
 
     def lost(self, count: int) -> None:
         """Count notes that were taken and could not be handed over."""

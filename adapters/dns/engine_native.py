@@ -1,9 +1,10 @@
 """The packet engine whose repeats are answered without Python: UDP by threads in C.
 
-Each socket has a thread of its own that never takes the GIL (native/worker.c). What its table does
-not know comes here through a bounded queue, is answered by the handler on the event loop, and goes
-back out of the same socket; what may be repeated is put into the table. One contract with the
-engine in Python: tests/contracts/test_packet_engine.py.
+Each socket has a thread of its own that never takes the GIL (native/worker.c). It answers what its
+table knows, and what is plain in the zones (zone_images.py) that it was given. The rest comes here
+through a bounded queue, is answered by the handler on the event loop, and goes back out of the same
+socket; what may be repeated is put into the table. One contract with the engine in Python:
+tests/contracts/test_packet_engine.py.
 
 The extension is optional. Where it was not built, `is_available()` says so and the engine in Python
 serves.
@@ -206,9 +207,12 @@ class NativeEngine:
         *,
         table: AnswerTable | None = None,
         limiter: Limiter | None = None,
+        zones: "_engine.Zones | None" = None,
         drain_s: float = DRAIN_S,
     ) -> None:
+        """`zones` are of the same table."""
         self._limiter = limiter
+        self._zones = zones
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
@@ -232,6 +236,7 @@ class NativeEngine:
         self._workers = _engine.Workers(
             table=self._scope.table.core,
             buckets=None if limiter is None else limiter.buckets,  # type: ignore[arg-type]  # the core checks it
+            zones=self._zones,
             sockets=[
                 (sock.fileno(), sock.family == socket.AF_INET6, ask_for_packet_info(sock))
                 for sock in self._sockets
@@ -285,6 +290,7 @@ class NativeEngine:
             answered=seen.answered + answered,
             memo_hits=by_type(hits),
             memo_tallies=by_tally(hits),
+            zone_answers=self._zone_answers(),
             dropped_malformed=malformed,
             dropped_full=seen.dropped_full + full,
             dropped_busy=busy,
@@ -293,6 +299,13 @@ class NativeEngine:
             unhandled_exceptions=seen.unhandled_exceptions,
             waiting=seen.waiting,
         )
+
+    def _zone_answers(self) -> dict[tuple[int, int], int]:
+        assert self._workers is not None
+        found: Counter[tuple[int, int]] = Counter()
+        for rtype, rcode, count in self._workers.zone_hits():
+            found[counted_as(rtype), rcode] += count
+        return dict(found)
 
     # --- what the threads leave to us -----------------------------------------------------
 
@@ -365,11 +378,13 @@ class NativeEngine:
         listener = self._answering.listener
         if listener is None or self._workers is None:
             return False
-        repeats = self._workers.repeats(REPEATS_PER_TURN)
+        repeats, answers = self._workers.repeats(REPEATS_PER_TURN)
         if repeats:
             listener.repeated(repeats)
+        if answers:
+            listener.answered(answers)
         untold = self._workers.untold()
         if untold > self._untold:
             listener.missed(untold - self._untold)
             self._untold = untold
-        return bool(repeats)
+        return bool(repeats or answers)

@@ -139,7 +139,7 @@ class QueryLogProcess:
     def _flush(self) -> None:
         while (seen := self._take()) is not None:
             if not self._send(Write(seen)):
-                self._lose(len(seen.facts) + len(seen.repeats))
+                self._lose(len(seen.facts) + len(seen.repeats) + len(seen.answers))
 
     def _send(self, order: Order) -> bool:
         """Put an order into the pipe; False where it does not go."""

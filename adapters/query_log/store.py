@@ -24,6 +24,7 @@ from kudurru.domain.query_log import (
     Privacy,
     Retention,
     Seen,
+    fact_of,
     question_key,
 )
 
@@ -143,6 +144,8 @@ class QueryLogStore:
             if fact.key:
                 self._remember(fact)
             yield fact
+        for answered in seen.answers:
+            yield fact_of(answered, seen.now_us)
         for client, query in seen.repeats:
             key = question_key(query)
             template = self._recall(key) if key is not None else None

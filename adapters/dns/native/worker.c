@@ -1,11 +1,12 @@
-/* A thread with a socket: it takes batches of datagrams, answers repeats and what is over the limit,
- * and hands the rest to Python.
+/* A thread with a socket: it takes batches of datagrams, answers repeats, what is plain in the zones
+ * and what is over the limit, and hands the rest to Python.
  *
  * An answer is written over its query, in the buffer that the system filled; headers for receiving
  * and for sending point at the same octets. Counters have one writer each; who reads them first
  * waits for the batch under way (`worker_settle`), so an answer that somebody has got is counted. */
 #define _GNU_SOURCE
 #include "core.h"
+#include "zone.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -42,6 +43,7 @@ struct worker {
     _Alignas(64) _Atomic uint64_t sequence; /* odd during a batch */
     _Atomic uint64_t counters[COUNTERS];
     _Atomic uint64_t hits[PLACES];
+    _Atomic uint64_t zone_hits[ZONE_RCODES][ZONE_TYPES];
     struct queue misses, repeats;
 
     uint8_t *octets;
@@ -56,9 +58,14 @@ struct worker {
     struct mmsghdr to_take[BATCH], to_give[BATCH];
 };
 
+/* Counters have one writer. */
+static void add(_Atomic uint64_t *counter, uint64_t more) {
+    uint64_t now = atomic_load_explicit(counter, memory_order_relaxed);
+    atomic_store_explicit(counter, now + more, memory_order_relaxed);
+}
+
 static void count(struct worker *worker, enum counter which, uint64_t more) {
-    uint64_t now = atomic_load_explicit(&worker->counters[which], memory_order_relaxed);
-    atomic_store_explicit(&worker->counters[which], now + more, memory_order_relaxed);
+    add(&worker->counters[which], more);
 }
 
 static uint8_t *slot(struct worker *worker, unsigned i) {
@@ -113,6 +120,10 @@ uint64_t worker_counter(const struct worker *worker, enum counter which) {
 
 uint64_t worker_hits(const struct worker *worker, unsigned place) {
     return atomic_load_explicit(&worker->hits[place], memory_order_relaxed);
+}
+
+uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype) {
+    return atomic_load_explicit(&worker->zone_hits[rcode][rtype], memory_order_relaxed);
 }
 
 void worker_settle(const struct worker *worker) {
@@ -193,6 +204,7 @@ struct batch {
     const uint8_t *(*client_of)(void *, unsigned, size_t *);
     void *context;
     bool has_news; /* for Python */
+    uint64_t zones_version; /* 0: they are closed */
     bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
     unsigned admitted_at;
 };
@@ -218,11 +230,11 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
     worker->sizes[i] = 0;
 }
 
-static void tell_of(struct batch *batch, unsigned i, size_t size) {
+static void tell_of(struct batch *batch, unsigned i, size_t size, int rcode) {
     struct worker *worker = batch->worker;
     size_t client_size;
     const uint8_t *client = batch->client_of(batch->context, i, &client_size);
-    struct repeat head = {.client_size = (uint8_t)client_size};
+    struct repeat head = {.client_size = (uint8_t)client_size, .rcode = (int8_t)rcode};
     memcpy(head.client, client, client_size);
     switch (queue_put(&worker->repeats, &head, sizeof head, slot(worker, i) + 2, size - 2)) {
     case NO_ROOM:
@@ -260,7 +272,7 @@ static bool may_repeat(struct batch *batch, unsigned i, const struct entry *entr
 static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     struct worker *worker = batch->worker;
     if (worker->options.hears_repeats)
-        tell_of(batch, i, worker->sizes[i]);
+        tell_of(batch, i, worker->sizes[i], REPEATED);
     uint8_t *packet = slot(worker, i);
     const uint8_t *wire = entry_wire(entry);
     size_t end = name_end(packet, worker->sizes[i]) - 2; /* in the answer, which has no ID */
@@ -269,9 +281,31 @@ static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     if (entry->ttl_count)
         entry_age(entry, packet + 2, batch->now_us);
     worker->sizes[i] = entry->wire_size + 2u;
-    _Atomic uint64_t *hits = &worker->hits[entry->place];
-    uint64_t now = atomic_load_explicit(hits, memory_order_relaxed);
-    atomic_store_explicit(hits, now + 1, memory_order_relaxed);
+    add(&worker->hits[entry->place], 1);
+}
+
+/* Answer from the zones; false where they leave it to Python. */
+static bool answer_from_zones(struct batch *batch, unsigned i) {
+    struct worker *worker = batch->worker;
+    if (!batch->zones_version || !worker->key_sizes[i])
+        return false;
+    uint8_t *packet = slot(worker, i);
+    size_t asked_size = worker->sizes[i];
+    struct question question;
+    struct found found;
+    if (!read_question(packet, asked_size, name_end(packet, asked_size), &question) ||
+        is_health_query(packet, asked_size))
+        return false;
+    const uint8_t *name = worker->keys[i] + HEADER_SIZE - 1; /* in lower case */
+    if (!zones_find(
+            worker->options.zones, batch->zones_version, name, question.rtype, &found) ||
+        !fits(&found, &question))
+        return false;
+    if (worker->options.hears_repeats)
+        tell_of(batch, i, asked_size, found.rcode);
+    worker->sizes[i] = write_answer(&found, &question, packet);
+    add(&worker->zone_hits[found.rcode][question.rtype], 1);
+    return true;
 }
 
 static void over_limit(struct batch *batch, unsigned i) {
@@ -296,6 +330,8 @@ static void answer(struct batch *batch) {
     if (is_limited)
         judge(worker, number, batch->client_of, batch->context, batch->now_us);
     table_enter(worker->table, worker->reader);
+    if (worker->options.zones)
+        batch->zones_version = zones_version(worker->options.zones);
     /* In two rounds, so that the processor waits for many parts of a large table at a time. */
     for (unsigned i = 0; i < number; i++) {
         worker->key_sizes[i] = message_key(
@@ -321,7 +357,7 @@ static void answer(struct batch *batch) {
                 worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
         if (entry && may_repeat(batch, i, entry))
             repeat(batch, i, entry);
-        else
+        else if (!answer_from_zones(batch, i))
             hand_over(batch, i, false);
     }
     table_leave(worker->table, worker->reader);

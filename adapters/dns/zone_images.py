@@ -1,0 +1,266 @@
+"""Zones as the threads of the native engine have them: a copy of names and images in the core.
+
+The copy is made name by name and changed name by name, some of them in each turn of the loop, so a
+change costs what it changes and nobody waits for a large zone. From the moment that anything served
+may be another until the copy says the same, `changed` has the threads leave all zones to Python; a
+zone of which more is left to do than one turn takes is left to Python alone, while the others are
+answered again. So what is answered here is what the pipeline would answer, or nothing.
+
+docs/decisions/0049 says why it is a copy.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kudurru.adapters.dns.engine_native import AnswerTable
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.zone_tree import EMPTY, Zone, ZoneSet, unpack
+
+if TYPE_CHECKING:
+    from kudurru.adapters.dns import _engine
+else:
+    try:
+        from kudurru.adapters.dns import _engine
+    except ImportError:
+        _engine = None
+
+BYTES_MAX = 1 << 30
+"""Of all copies: some twelve million names, whose objects take ten times that. A zone that finds no
+room is answered by Python."""
+
+NAMES_PER_TURN = 1_000  # about a millisecond
+FREED_PER_TURN = 10_000
+PAUSE_S = 0.005
+"""Between turns that build or free: queries that Python answers come first."""
+
+_SEED_SIZE = 16
+_NO_POINTER = b"\0\0"  # where the core writes one
+
+
+class ZoneImagesStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    zones: int  # that are known, answered from or not
+    names: int
+    bytes: int
+    full: int  # zones that found no room
+
+
+class _Copy:
+    """One zone in the core. `zone` None: a name that is forwarded, which nothing is answered of."""
+
+    __slots__ = ("is_full", "left", "said", "zone")
+
+    def __init__(self, zone: Zone | None) -> None:
+        self.zone = zone
+        self.left: Iterator[bytes] | None = None  # owners to bring before it is answered from
+        self.said: tuple[bytes, ...] = ()  # parts of the SOA as the core has them; none: mute
+        self.is_full = False
+
+
+class ZoneImages:
+    """For all engines of a table, on one event loop. Wants `engine_native.is_available()`."""
+
+    def __init__(self, table: AnswerTable, bytes_max: int = BYTES_MAX) -> None:
+        seed = secrets.token_bytes(_SEED_SIZE)
+        self.core = _engine.Zones(table.core, bytes_max, seed)
+        self._zones = ZoneSet()
+        self._forwards: Callable[[], Mapping[Name, object]] = dict
+        self._is_wanted: Callable[[], bool] = bool  # not before `follow`
+        self._forwarded: Mapping[Name, object] = {}
+        self._copies: dict[bytes, _Copy] = {}
+        self._building: dict[bytes, _Copy] = {}
+        self._is_due = False
+
+    def follow(
+        self,
+        zones: ZoneSet,
+        forwards: Callable[[], Mapping[Name, object]],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        """Copy these zones from the next `changed` on. Names of `forwards` and what is below them
+        is answered elsewhere. `is_wanted`: zones are answered now, and the same to everybody."""
+        self._zones, self._forwards, self._is_wanted = zones, forwards, is_wanted
+
+    def changed(self) -> None:
+        """Something that is served may be another now. When it returns, no later query is answered
+        from what was there before."""
+        self.core.close()
+        self._call(asyncio.get_running_loop().call_soon)
+
+    def statistics(self) -> ZoneImagesStatistics:
+        zones, owners, octets = self.core.statistics()
+        full = sum(copy.is_full for copy in self._copies.values())
+        return ZoneImagesStatistics(zones=zones, names=owners, bytes=octets, full=full)
+
+    # --- turns --------------------------------------------------------------------------
+
+    def _call(self, call: Callable[[Callable[[], None]], object]) -> None:
+        if not self._is_due:
+            self._is_due = True
+            call(self._turn)
+
+    def _turn(self) -> None:
+        self._is_due = False
+        if self.advance():
+            loop = asyncio.get_running_loop()
+            self._call(lambda turn: loop.call_later(PAUSE_S, turn))
+
+    def advance(self) -> bool:
+        """Bring the core nearer to what is served. Whether there is more to do. Whatever goes wrong
+        here leaves the core closed, or the zone mute."""
+        if not self._is_wanted():  # `changed` comes when that changes
+            self._let_go()
+        else:
+            self._catch_up()
+            for apex in list(self._building):
+                self._build_some(apex)
+            self._catch_up()
+        return bool(self._building) or self.core.sweep(FREED_PER_TURN)
+
+    def _let_go(self) -> None:
+        """Of all copies: nobody is answered from them for now."""
+        self.core.close()
+        for apex, copy in list(self._copies.items()):
+            self._forget(apex, copy)
+        self._zones.touched = None
+
+    def _catch_up(self) -> None:
+        """With what changed, unless it is not to be seen yet: then `changed` comes again."""
+        if self._zones.is_held:
+            return
+        if self._zones.touched is None:
+            self._zones.touch_all()
+            self._forwarded = {}
+        for apex in self._touched():
+            self._look(apex)
+        self.core.open()
+
+    def _touched(self) -> Iterable[bytes]:
+        zones, before, now = self._zones, self._forwarded, self._forwards()
+        touched = zones.touched or set()
+        zones.touched = set()
+        if now is not before:
+            self._forwarded = now
+            touched |= before.keys() ^ now.keys()
+        return touched
+
+    def _look(self, apex: bytes) -> None:
+        """At a zone that is new, gone or changed."""
+        zone, copy = self._zones.get(apex), self._copies.get(apex)
+        if copy is not None and copy.zone is not zone:
+            self._forget(apex, copy)
+            copy = None
+        if copy is None:
+            if zone is None and apex not in self._forwarded:
+                return
+            copy = self._copies[apex] = _Copy(zone)
+            self.core.add(apex)
+            if zone is not None:
+                zone.unseen = set()
+                copy.left = iter(list(zone.nodes))
+        elif zone is None and apex not in self._forwarded:
+            self._forget(apex, copy)
+            return
+        if zone is None or copy.is_full:
+            return
+        assert zone.unseen is not None, "it is followed since it was copied"
+        if copy.left is None and len(zone.unseen) > NAMES_PER_TURN:
+            copy.left, zone.unseen = iter(zone.unseen), set()
+        if copy.left is not None:
+            self._say(apex, copy, ())
+            self._building[apex] = copy
+        else:
+            self._bring_unseen(apex, copy, zone)
+
+    def _build_some(self, apex: bytes) -> None:
+        copy = self._building[apex]
+        zone = copy.zone
+        assert zone is not None, "nothing is copied of what is forwarded"
+        assert copy.left is not None, "it is being built"
+        some = list(islice(copy.left, NAMES_PER_TURN))
+        if not self._bring(zone, some):
+            self._fill(apex, copy)
+        elif not some and not self._zones.is_held:
+            # What was changed meanwhile is as much as a turn takes, or built in turns again.
+            copy.left = None
+            del self._building[apex]
+            self._look(apex)
+
+    def _bring_unseen(self, apex: bytes, copy: _Copy, zone: Zone) -> None:
+        assert zone.unseen is not None, "it is followed since it was copied"
+        some, zone.unseen = zone.unseen, set()
+        if not self._bring(zone, some):
+            self._fill(apex, copy)
+            return
+        is_plain = zone.is_available and apex not in zone.dnames and apex not in self._forwarded
+        self._say(apex, copy, zone.negative_parts if is_plain else ())
+
+    # --- what the core has ---------------------------------------------------------------
+
+    def _bring(self, zone: Zone, owners: Iterable[bytes]) -> bool:
+        """Let the core have these owners as they are now. False where there is no room."""
+        put, remove = self.core.put, self.core.remove
+        nodes, children, apex = zone.nodes, zone.children, zone.key
+        size = len(apex)
+        for key in owners:
+            image = nodes.get(key)
+            if image is not None:
+                if not put(key, size, image, _is_unusual(zone, key, image)):
+                    return False
+            elif key not in children:
+                remove(key, size)
+            elif not put(key, size, EMPTY, False):
+                return False
+            # Names above it that hold nothing are there as long as one below them is.
+            above = key
+            while above != apex and (above := above[above[0] + 1 :]) != apex:
+                if above in nodes:
+                    break
+                if above not in children:
+                    remove(above, size)
+                elif not put(above, size, EMPTY, False):
+                    return False
+        return True
+
+    def _say(self, apex: bytes, copy: _Copy, parts: tuple[bytes, ...]) -> None:
+        if parts == copy.said:
+            return
+        soa, pointers_at = b"", []
+        if parts:
+            soa = parts[0]
+            for part in parts[1:]:
+                pointers_at.append(len(soa))
+                soa += _NO_POINTER + part
+        if not self.core.speak(apex, soa, pointers_at):
+            self.core.speak(apex, b"", ())
+            parts = ()
+        copy.said = parts
+
+    def _fill(self, apex: bytes, copy: _Copy) -> None:
+        """There is no room: Python answers from this zone as long as it is served."""
+        zone = copy.zone
+        self.core.close()  # or its names would be looked for in the zone above it
+        self._forget(apex, copy)
+        full = self._copies[apex] = _Copy(zone)
+        full.is_full = True
+        self.core.add(apex)
+
+    def _forget(self, apex: bytes, copy: _Copy) -> None:
+        if copy.zone is not None:
+            copy.zone.unseen = None
+        self._building.pop(apex, None)
+        del self._copies[apex]
+        self.core.drop(apex)
+
+
+def _is_unusual(zone: Zone, key: bytes, image: bytes) -> bool:
+    """Whether an owner is called otherwise in answers than in questions, or holds what expires."""
+    if zone.cased and key in zone.cased:
+        return True
+    return bool(zone.expiring) and any(
+        (key, rrset.rtype) in zone.expiring for rrset in unpack(image)
+    )

@@ -1,0 +1,427 @@
+"""What the native engine answers from zones by itself: what the pipeline answers, or nothing."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kudurru.adapters.dns import engine_native, zone_images
+from kudurru.adapters.dns.engine_native import AnswerTable
+from kudurru.adapters.dns.zone_images import ZoneImages
+from kudurru.adapters.memory.clock import ManualClock
+from kudurru.domain.dns import names, records
+from kudurru.domain.dns.names import Name
+from kudurru.domain.dns.record_types import type_from_text
+from kudurru.domain.dns.zone_tree import RRset, Soa, Zone, ZoneSet
+from kudurru.domain.ports import Reply
+from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.pipeline.pipeline import Pipeline
+from tests.packets import edns, edns_with, query
+
+pytestmark = pytest.mark.skipif(
+    not engine_native.is_available(), reason="the native engine was not built"
+)
+
+APEXES = ["z.", "a.z.", "b.a.z.", "."]
+LABELS = ["a", "b", "*", "A", "c"]
+DATA = {
+    "A": ["192.0.2.1", "192.0.2.2"],
+    "AAAA": ["2001:db8::1"],
+    "TXT": ['"short"', '"%0250d" ' * 3 % (1, 2, 3), '"%0250d" ' * 5 % (1, 2, 3, 4, 5)],
+    "CNAME": ["a.z.", "b.elsewhere."],
+    "DNAME": ["c.z."],
+    "NS": ["a.b.z.", "ns.elsewhere."],
+    "PTR": ["a.z."],
+    "MX": ["1 b.z."],
+    "HTTPS": ["1 . alpn=h2"],
+    "TYPE300": [r"\# 2 abcd"],
+    "TYPE700": [r"\# 2 abcd"],
+}  # fmt: skip
+
+relative = st.lists(st.sampled_from(LABELS), max_size=3).map(".".join)
+apexes = st.sampled_from(APEXES)
+datas = st.sampled_from([(rtype, text) for rtype in DATA for text in DATA[rtype]])
+changes = st.one_of(
+    st.tuples(st.just("put"), apexes, relative, st.lists(datas, max_size=2), st.booleans()),
+    st.tuples(st.just("put"), apexes, relative, st.lists(datas, max_size=2), st.booleans()),
+    st.tuples(st.just("put"), apexes, relative, st.lists(datas, max_size=2), st.just(False)),
+    st.tuples(st.just("zone"), apexes),
+    st.tuples(st.just("no zone"), apexes),
+    st.tuples(st.just("stamp"), apexes),
+    st.tuples(st.just("unavailable"), apexes, st.booleans()),
+    st.tuples(st.just("hold")),
+    st.tuples(st.just("show")),
+    st.tuples(st.just("turn")),
+)
+questions = st.builds(
+    query,
+    st.builds(lambda one, apex: f"{one}.{apex}".strip("."), relative, apexes)
+    | st.sampled_from(["elsewhere", "health.kudurru.internal"]),
+    st.sampled_from([*map(type_from_text, DATA), 6, 43, 255, 252, 0, 41, 128, 99]),
+    st.sampled_from([1, 1, 1, 1, 3, 255]),
+    flags=st.sampled_from([0x0100, 0, 0x0130, 0x2800, 0x8100, 0x0200]),
+    rest=st.sampled_from(
+        [b"", b"", edns(400), edns(4096), edns()[:5] + b"\0\0\x80\0" + edns()[9:],
+         edns()[:5] + b"\7\0\0\0" + edns()[9:], edns()[:5] + b"\0\1\0\0" + edns()[9:],
+         edns() + b"\0", edns()[:-1], edns_with(10, b"clientck"), edns_with(3, b"")]
+    ),
+)  # fmt: skip
+
+
+class World:
+    """Zones, the pipeline over them, and the copy that threads would read."""
+
+    def __init__(self, bytes_max: int = 1 << 20, *, is_wanted: bool = True) -> None:
+        self.zones = ZoneSet()
+        self.all: dict[str, Zone] = {}
+        self.forwards: Mapping[Name, object] = {}
+        self.is_wanted = is_wanted
+        self.images = ZoneImages(AnswerTable(100), bytes_max)
+        self.images.follow(self.zones, lambda: self.forwards, lambda: self.is_wanted)
+        self.serial = 0
+        self.pipeline = Pipeline(
+            self.zones,
+            lambda: True,
+            clock=ManualClock(),
+            identity=Identity(version="kudurru"),
+            is_lameduck=lambda: False,
+            on_exception=_raise,
+        )
+
+    def zone(self, apex: str) -> None:
+        zone = self.all[apex] = new_zone(apex)
+        self.zones.add(zone)
+
+    def put(self, apex: str, owner: str, data: Any, expires: bool = False) -> None:
+        zone = self.all.get(apex)
+        if zone is None:
+            return
+        name = names.from_text(owner, zone.apex) if owner else zone.apex
+        found = []
+        for rtype, text in data:
+            number = type_from_text(rtype)
+            rdata = records.rdata_from_text(number, text)
+            found.append(RRset(number, 300, (rdata,), 1 << 33 if expires else None))
+        self.zones.before_change(zone)
+        zone.replace(name, found)
+
+    def change(self, what: str, *how: Any) -> None:
+        match what:
+            case "put":
+                self.put(*how)
+            case "zone":
+                self.zone(*how)
+            case "no zone":
+                self.zones.remove(names.from_text(how[0]))
+                self.all.pop(how[0], None)
+            case "stamp" if how[0] in self.all:
+                zone = self.all[how[0]]
+                self.zones.before_change(zone)
+                self.serial += 1
+                zone.stamp(self.serial)
+            case "unavailable" if how[0] in self.all:
+                zone = self.all[how[0]]
+                self.zones.before_change(zone)
+                zone.is_available = how[1]
+            case "hold" if not self.zones.is_held:
+                self.zones.hold()
+            case "show":
+                self.zones.show()
+
+    def close(self) -> None:
+        """As `changed` does, without a loop: between a change and this nobody is asked."""
+        self.images.core.close()
+
+    def settle(self) -> None:
+        self.close()
+        while self.images.advance():
+            pass
+
+    def right(self, packet: bytes) -> bytes | None:
+        reply = self.pipeline.handle(packet, "192.0.2.1", "udp")
+        assert reply is None or isinstance(reply, Reply)
+        return None if reply is None else reply.wire
+
+    def check(self, packets: list[bytes]) -> None:
+        for packet in packets:
+            found = self.images.core.find(packet)
+            assert found is None or found == self.right(packet), packet.hex()
+
+    def find(self, name: str, rtype: str = "A", **how: Any) -> bytes | None:
+        """What is answered here; it is right."""
+        packet = query(name, type_from_text(rtype), **how)
+        self.check([packet])
+        return self.images.core.find(packet)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def new_zone(apex: str) -> Zone:
+    name = names.from_text(apex)
+    soa = Soa(
+        mname=names.from_text("ns", name),
+        rname=names.from_text("host.elsewhere."),
+        refresh=1, retry=2, expire=3, minimum=4, ttl=5,
+    )  # fmt: skip
+    zone = Zone(name, soa)
+    zone.replace(name, [RRset(2, 300, (names.from_text("ns.elsewhere."),))])
+    return zone
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(st.lists(changes, max_size=6), st.lists(questions, max_size=8)), max_size=5)
+)
+def test_what_is_answered_is_what_the_pipeline_answers_whatever_changes(
+    steps: list[tuple[list[Any], list[bytes]]],
+) -> None:
+    world = World()
+    for apex in APEXES[:2]:
+        world.zone(apex)
+    world.settle()
+    for changed, asked in steps:
+        for one in changed:
+            world.change(*one)
+            if one[0] != "hold":
+                world.close()
+            world.check(asked)
+            if one[0] == "turn":
+                world.images.advance()
+                world.check(asked)
+        world.images.advance()
+        world.check(asked)
+    world.zones.show()
+    world.settle()
+    for _, asked in steps:
+        world.check(asked)
+
+
+@pytest.fixture(params=[1, 2, 1000], ids="{} a turn".format)
+def per_turn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zone_images, "NAMES_PER_TURN", request.param)
+
+
+def plain_world() -> World:
+    world = World()
+    world.zone("z.")
+    for owner, rtype, text in (
+        ("host", "A", "192.0.2.1"),
+        ("deep.under.here", "TXT", '"x"'),
+        ("*.wild", "A", "192.0.2.2"),
+        ("alias", "CNAME", "host.z."),
+        ("cut", "NS", "ns.cut.z."),
+        ("ns.cut", "A", "192.0.2.3"),
+        ("mail", "MX", "1 host.z."),
+        ("Cased", "A", "192.0.2.4"),
+    ):
+        world.put("z.", owner, [(rtype, text)])
+    return world
+
+
+PLAIN = [
+    ("host.z", "A"), ("HOST.z", "A"), ("host.z", "AAAA"), ("host.z", "MX"), ("host.z", "HTTPS"),
+    ("none.z", "A"), ("under.here.z", "A"), ("here.z", "TXT"), ("deep.under.here.z", "TXT"),
+    ("x.wild.z", "A"), ("x.y.wild.z", "A"), ("x.wild.z", "AAAA"), ("*.wild.z", "A"), ("z", "A"),
+    ("x.host.z", "A"), ("none.z", "TYPE300"),
+]  # fmt: skip
+LEFT = [
+    ("alias.z", "A"), ("cut.z", "A"), ("x.cut.z", "A"), ("mail.z", "MX"), ("cased.z", "A"),
+    ("z", "SOA"), ("z", "NS"), ("host.z", "ANY"), ("host.z", "DS"), ("elsewhere", "A"),
+    ("host.z", "AXFR"), ("none.z", "TYPE700"), ("alias.z", "CNAME"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("per_turn")
+def test_what_is_plain_is_answered_here_and_the_rest_is_left() -> None:
+    world = plain_world()
+    world.settle()
+    for rest in (b"", edns(), edns()[:5] + b"\0\0\x80\0" + edns()[9:]):
+        assert [one for one in PLAIN if world.find(*one, rest=rest) is None] == []
+        assert [one for one in LEFT if world.find(*one, rest=rest) is not None] == []
+    assert world.find("host.z", rest=edns_with(10, b"clientck")) is None
+    assert world.find("host.z", flags=0x2800) is None
+    assert world.find("host.z", qclass=3) is None
+
+
+@pytest.mark.usefixtures("per_turn")
+def test_nothing_is_answered_between_a_change_and_its_turn() -> None:
+    world = plain_world()
+    world.settle()
+    before = world.find("host.z")
+    world.put("z.", "host", [("A", "192.0.2.9")])
+    world.close()
+    assert [world.find(*one) for one in PLAIN] == [None] * len(PLAIN)
+    world.settle()
+    after = world.find("host.z")
+    assert after is not None
+    assert after != before
+    world.put("z.", "deep.under.here", [])
+    world.settle()
+    assert (after := world.find("here.z")) is not None
+    assert after[3] & 15 == 3  # it was there for the sake of the name below it
+
+
+@pytest.mark.usefixtures("per_turn")
+def test_a_large_change_leaves_its_zone_alone_and_others_are_answered() -> None:
+    world = plain_world()
+    world.zone("y.")
+    world.put("y.", "host", [("A", "192.0.2.7")])
+    world.settle()
+    count = 3 * zone_images.NAMES_PER_TURN
+    for i in range(count):
+        world.put("z.", f"host{i}", [("A", "192.0.2.8")])
+    world.close()
+    assert world.images.advance()
+    assert world.find("host.y") is not None
+    assert world.find("host.z") is None
+    assert world.find("host0.z") is None
+    world.settle()
+    assert world.find(f"host{count - 1}.z") is not None
+    assert world.find("host.z") is not None
+
+
+def test_what_is_held_back_is_not_seen_before_it_is_shown() -> None:
+    world = plain_world()
+    world.settle()
+    before = world.find("host.z")
+    world.zones.hold()
+    world.put("z.", "host", [("A", "192.0.2.9")])
+    world.put("z.", "new", [("A", "192.0.2.9")])
+    assert world.find("host.z") == before  # nobody was told of a change
+    world.close()  # of something else
+    assert not world.images.advance()
+    assert world.find("host.z") is None
+    world.zones.show()
+    world.settle()
+    assert world.find("host.z") not in (None, before)
+    assert world.find("new.z") is not None
+
+
+def test_a_zone_in_another_one_is_the_one_that_answers() -> None:
+    world = plain_world()
+    world.put("z.", "a.sub", [("A", "192.0.2.5")])
+    world.settle()
+    outer = world.find("a.sub.z")
+    world.zone("sub.z.")
+    world.settle()
+    assert world.find("a.sub.z") not in (None, outer)
+    world.change("unavailable", "sub.z.", False)
+    world.settle()
+    assert world.find("a.sub.z") is None
+    world.change("no zone", "sub.z.")
+    world.settle()
+    assert world.find("a.sub.z") == outer
+
+
+def test_what_is_forwarded_is_left_to_python() -> None:
+    world = plain_world()
+    sub, whole = names.from_text("under.here.z."), names.from_text("z.")
+    for forwards in ({sub: ()}, {sub: (), whole: ()}, {}, {whole: ()}, {}):
+        world.forwards = forwards
+        world.settle()
+        is_whole = whole in forwards
+        assert (world.find("host.z") is None) is is_whole
+        is_below = is_whole or sub in forwards
+        assert (world.find("deep.under.here.z", "TXT") is None) is is_below
+    world.forwards = {names.from_text("elsewhere."): ()}
+    world.settle()
+    world.zone("elsewhere.")
+    world.settle()
+    assert world.find("a.elsewhere") is None
+
+
+def test_nothing_is_answered_or_kept_while_it_is_not_wanted() -> None:
+    world = plain_world()
+    world.settle()
+    assert world.find("host.z") is not None
+    held = world.images.statistics()
+    assert (held.zones, held.names, held.full) == (1, 12, 0)
+    world.is_wanted = False
+    world.settle()
+    assert world.find("host.z") is None
+    assert world.images.statistics().names == 0
+    assert world.zones.touched is None
+    assert world.all["z."].unseen is None
+    world.put("z.", "host", [("A", "192.0.2.9")])
+    world.is_wanted = True
+    world.settle()
+    assert world.find("host.z") is not None
+    assert world.images.statistics().names == held.names
+
+
+def test_a_zone_that_finds_no_room_is_left_to_python_and_others_have_room() -> None:
+    world = World(bytes_max=8_000)
+    for apex in ("large.z.", "z."):
+        world.zone(apex)
+        world.put(apex, "host", [("A", "192.0.2.1")])
+    world.settle()
+    assert world.find("host.large.z") is not None
+    for i in range(200):
+        world.put("large.z.", f"host{i}", [("A", "192.0.2.1")])
+    world.settle()
+    assert world.find("host.large.z") is None
+    assert world.find("none.large.z") is None
+    assert world.find("host.z") is not None
+    seen = world.images.statistics()
+    assert seen.full == 1
+    assert seen.bytes < 8_000
+    world.zone("large.z.")  # another one, which has room
+    world.settle()
+    assert world.find("none.large.z") is not None
+    assert world.images.statistics().full == 0
+
+
+def test_memory_comes_back_when_names_and_zones_go() -> None:
+    world = World()
+    world.zone("z.")
+    world.settle()
+    before = world.images.statistics()
+    for _ in range(3):
+        for i in range(500):
+            world.put("z.", f"host{i}.deep", [("A", "192.0.2.1")])
+        world.settle()
+        assert world.images.statistics().names == before.names + 501
+        for i in range(500):
+            world.put("z.", f"host{i}.deep", [])
+        world.settle()
+        assert world.images.statistics() == before
+        world.zone("z.")
+        world.settle()
+        assert world.images.statistics() == before
+    world.change("no zone", "z.")
+    world.settle()
+    assert world.images.statistics().bytes == 0
+
+
+def bad(call: Callable[..., Any], *how: Any) -> None:
+    with pytest.raises(ValueError, match="makes no sense here"):
+        call(*how)
+
+
+def test_what_is_no_name_no_image_or_of_no_zone_is_refused() -> None:
+    core = World().images.core
+    apex = names.from_text("z.")
+    for no_name in (b"", b"\1", b"\1z", b"\1z\0\0", b"\x40" + bytes(64), b"\1a" * 130 + b"\0"):
+        bad(core.add, no_name)
+        bad(core.put, no_name, 1, b"", False)
+    assert core.add(apex)
+    bad(core.add, apex)
+    head = b"\0\1\0\0\0\1\0\0\0"
+    for no_image in (b"x", head + b"\1", head + b"\2x", head[:6] + b"\0\1\0\0" + bytes(65536),
+                     b"\0\1\0\1\0\0\0\0\0\0"):  # fmt: skip
+        bad(core.put, b"\1a" + apex, len(apex), no_image, False)
+    bad(core.put, b"\1a" + apex, 1, b"", False)
+    bad(core.put, b"\1a" + apex, len(apex) + 1, b"", False)
+    bad(core.put, b"\1a" + apex, len(apex) + 9, b"", False)
+    bad(core.put, b"\1a" + apex, -1, b"", False)
+    bad(core.speak, apex, b"soa", [2])
+    bad(core.speak, apex, b"soa", [1 << 40])
+    bad(core.speak, apex, bytes(1233), [])
+    bad(core.speak, b"\1y\0", b"soa", [])
+    with pytest.raises(ValueError, match="more pointers"):
+        core.speak(apex, bytes(20), [0] * 4)
+    assert core.statistics()[:2] == (1, 0)
