@@ -243,7 +243,7 @@ def files_in(folder: Path) -> dict[Path, bytes]:
 
 
 def copy_of(data: Path, to: Path) -> Path:
-    """Of a data directory whose server may run, without the query log, which it writes at any time."""
+    """Of a data directory whose server may run: without the query log, which it writes any time."""
     return Path(shutil.copytree(data, to, ignore=shutil.ignore_patterns("querylog*")))
 
 
