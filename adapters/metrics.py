@@ -46,10 +46,13 @@ METRICS: Final = {
         "counter", 'Answers, rcode "none" for drops', ("listener", "rcode", "source")
     ),
     "dns_request_duration_seconds": Declared(
-        "histogram", "Time that answers took, but for those from the memo", ("source",)
+        "histogram", "Time that answers took, but for those of the engine", ("source",)
     ),
     "dns_dropped_total": Declared("counter", "Queries left without an answer", ("reason",)),
     "dns_memo_hits_total": Declared("counter", "Answers given from the memo", ("proto",)),
+    "dns_engine_zones": Declared("gauge", "Zones that the native engine knows, or not", ("state",)),
+    "dns_engine_names": Declared("gauge", "Names of those that it knows"),
+    "dns_engine_bytes": Declared("gauge", "Memory that they take"),
     "dns_send_errors_total": Declared("counter", "Answers the system refused to send", ("proto",)),
     "dns_connections": Declared("gauge", "Open connections", ("proto",)),
     "dns_connections_refused_total": Declared("counter", "Connections over a limit", ("proto",)),

@@ -32,6 +32,7 @@ from kudurru.entrypoints.listeners import (
     certificate_samples,
     close,
     engines_of,
+    image_samples,
     peer_certificates_of,
     stop_all,
 )
@@ -224,6 +225,9 @@ class Front:
         metrics.add(self._webhook.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
         metrics.add(lambda: settings_samples(parts.settings))
+        images = self.udp.images
+        if images is not None:
+            metrics.add(lambda: image_samples(images))
         certificates = self.certificates
         if certificates is not None:
             metrics.add(lambda: certificate_samples(certificates))

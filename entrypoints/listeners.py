@@ -187,6 +187,15 @@ def certificate_samples(certificates: "Certificates") -> Iterable[Sample]:
     yield Sample("tls_certificate_reloads_total", ("failed",), seen.failures)
 
 
+def image_samples(images: ZoneImages) -> Iterable[Sample]:
+    seen = images.statistics()
+    yield Sample("dns_engine_zones", ("answered",), seen.answered)
+    yield Sample("dns_engine_zones", ("left",), seen.left - seen.full)
+    yield Sample("dns_engine_zones", ("full",), seen.full)
+    yield Sample("dns_engine_names", (), seen.names)
+    yield Sample("dns_engine_bytes", (), seen.bytes)
+
+
 def engines_of(
     listeners: Iterable[Configured],
     bound: Iterable[Bound],

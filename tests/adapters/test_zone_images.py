@@ -1,5 +1,7 @@
 """What the native engine answers from zones by itself: what the pipeline answers, or nothing."""
 
+import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.dns import engine_native, zone_images
-from kudurru.adapters.dns.engine_native import AnswerTable
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.dns import names, records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import type_from_text
@@ -25,7 +28,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 APEXES = ["z.", "a.z.", "b.a.z.", "."]
-LABELS = ["a", "b", "*", "A", "c"]
+OWNERS = ["", "a", "b", "a.b", "b.a", "c.a.b", "*", "*.b", "c.*.b", "A", "a.A"]
+ASKED = [*OWNERS, "c", "c.a", "c.b", "c.c.b", "b.c.a.b"]
 DATA = {
     "A": ["192.0.2.1", "192.0.2.2"],
     "AAAA": ["2001:db8::1"],
@@ -40,13 +44,15 @@ DATA = {
     "TYPE700": [r"\# 2 abcd"],
 }  # fmt: skip
 
-relative = st.lists(st.sampled_from(LABELS), max_size=3).map(".".join)
-apexes = st.sampled_from(APEXES)
-datas = st.sampled_from([(rtype, text) for rtype in DATA for text in DATA[rtype]])
+owners = st.sampled_from(OWNERS)
+apexes = st.sampled_from([*APEXES, "z.", "z."])
+plain = st.sampled_from([("A", "192.0.2.1"), ("AAAA", "2001:db8::1"), ("TXT", '"short"')])
+datas = plain | plain | st.sampled_from([(rtype, text) for rtype in DATA for text in DATA[rtype]])
+puts = st.tuples(st.just("put"), st.just("z."), owners, st.lists(datas, min_size=1, max_size=2))
 changes = st.one_of(
-    st.tuples(st.just("put"), apexes, relative, st.lists(datas, max_size=2), st.booleans()),
-    st.tuples(st.just("put"), apexes, relative, st.lists(datas, max_size=2), st.booleans()),
-    st.tuples(st.just("put"), apexes, relative, st.lists(datas, max_size=2), st.just(False)),
+    st.tuples(st.just("put"), apexes, owners, st.lists(datas, max_size=2), st.booleans()),
+    st.tuples(st.just("put"), apexes, owners, st.lists(datas, max_size=2), st.booleans()),
+    st.tuples(st.just("put"), apexes, owners, st.lists(datas, max_size=2), st.just(False)),
     st.tuples(st.just("zone"), apexes),
     st.tuples(st.just("no zone"), apexes),
     st.tuples(st.just("stamp"), apexes),
@@ -57,17 +63,26 @@ changes = st.one_of(
 )
 questions = st.builds(
     query,
-    st.builds(lambda one, apex: f"{one}.{apex}".strip("."), relative, apexes)
+    st.builds(lambda one, apex: f"{one}.{apex}".strip("."), st.sampled_from(ASKED), apexes)
     | st.sampled_from(["elsewhere", "health.kudurru.internal"]),
-    st.sampled_from([*map(type_from_text, DATA), 6, 43, 255, 252, 0, 41, 128, 99]),
-    st.sampled_from([1, 1, 1, 1, 3, 255]),
-    flags=st.sampled_from([0x0100, 0, 0x0130, 0x2800, 0x8100, 0x0200]),
-    rest=st.sampled_from(
-        [b"", b"", edns(400), edns(4096), edns()[:5] + b"\0\0\x80\0" + edns()[9:],
+    st.sampled_from([1, 16, 28])
+    | st.sampled_from([*map(type_from_text, DATA), 6, 43, 255, 252, 0, 41, 128, 99]),
+    st.just(1) | st.sampled_from([1, 3, 255]),
+    flags=st.just(0x0100) | st.sampled_from([0, 0x0130, 0x2800, 0x8100, 0x0200]),
+    rest=st.just(b"")
+    | st.sampled_from(
+        [edns(), edns(400), edns(4096), edns()[:5] + b"\0\0\x80\0" + edns()[9:],
          edns()[:5] + b"\7\0\0\0" + edns()[9:], edns()[:5] + b"\0\1\0\0" + edns()[9:],
          edns() + b"\0", edns()[:-1], edns_with(10, b"clientck"), edns_with(3, b"")]
     ),
 )  # fmt: skip
+GRID = [
+    query(f"{name}.{apex}".lstrip("."), rtype)
+    for name in ASKED
+    for apex in ("z", "a.z")
+    for rtype in (1, 16, 28, 65)
+]
+"""What is usually asked, of every name."""
 
 
 class World:
@@ -172,16 +187,19 @@ def new_zone(apex: str) -> Zone:
     return zone
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
-    st.lists(st.tuples(st.lists(changes, max_size=6), st.lists(questions, max_size=8)), max_size=5)
+    st.lists(puts, min_size=4, max_size=10),
+    st.lists(st.tuples(st.lists(changes, max_size=6), st.lists(questions, max_size=8)), max_size=5),
 )
 def test_what_is_answered_is_what_the_pipeline_answers_whatever_changes(
-    steps: list[tuple[list[Any], list[bytes]]],
+    first: list[Any], steps: list[tuple[list[Any], list[bytes]]]
 ) -> None:
     world = World()
     for apex in APEXES[:2]:
         world.zone(apex)
+    for one in first:
+        world.change(*one)
     world.settle()
     for changed, asked in steps:
         for one in changed:
@@ -191,11 +209,12 @@ def test_what_is_answered_is_what_the_pipeline_answers_whatever_changes(
             world.check(asked)
             if one[0] == "turn":
                 world.images.advance()
-                world.check(asked)
+                world.check(GRID)
         world.images.advance()
-        world.check(asked)
+        world.check([*GRID, *asked])
     world.zones.show()
     world.settle()
+    world.check(GRID)
     for _, asked in steps:
         world.check(asked)
 
@@ -339,7 +358,7 @@ def test_nothing_is_answered_or_kept_while_it_is_not_wanted() -> None:
     world.settle()
     assert world.find("host.z") is not None
     held = world.images.statistics()
-    assert (held.zones, held.names, held.full) == (1, 12, 0)
+    assert (held.answered, held.left, held.names) == (1, 0, 12)
     world.is_wanted = False
     world.settle()
     assert world.find("host.z") is None
@@ -367,7 +386,7 @@ def test_a_zone_that_finds_no_room_is_left_to_python_and_others_have_room() -> N
     assert world.find("none.large.z") is None
     assert world.find("host.z") is not None
     seen = world.images.statistics()
-    assert seen.full == 1
+    assert (seen.answered, seen.left, seen.full) == (1, 1, 1)
     assert seen.bytes < 8_000
     world.zone("large.z.")  # another one, which has room
     world.settle()
@@ -395,6 +414,69 @@ def test_memory_comes_back_when_names_and_zones_go() -> None:
     world.change("no zone", "z.")
     world.settle()
     assert world.images.statistics().bytes == 0
+
+
+class Told:
+    """A handler that the engine asks for what the zones leave to it."""
+
+    hears_repeats = True
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.asked = 0
+        self.answers: list[tuple[bytes, bytes, int]] = []
+
+    def handle(self, packet: bytes, client: str, proto: str) -> Any:
+        self.asked += 1
+        return self.pipeline.handle(packet, client, proto)
+
+    def repeated(self, repeats: Any) -> None: ...
+
+    def answered(self, answers: Any) -> None:
+        self.answers += answers
+
+    def missed(self, count: int) -> None: ...
+
+
+def test_threads_answer_count_and_tell_of_what_they_answered() -> None:
+    async def main() -> None:
+        world = plain_world()
+        told = Told(world.pipeline)
+        (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+        table = AnswerTable(100)
+        world.images = ZoneImages(table)
+        world.images.follow(world.zones, dict, lambda: True)
+        engine = NativeEngine(told, bound.sockets, table=table, zones=world.images.core)
+        await engine.start()
+        world.images.changed()
+        async with asyncio.timeout(60):
+            while not world.images.statistics().answered:
+                await asyncio.sleep(0)
+            for name, rtype in [*PLAIN, *LEFT]:
+                packet = query(name, type_from_text(rtype))
+                assert await ask(bound.address, packet) == world.right(packet)
+            assert told.asked == len(LEFT)
+            await engine.stop()  # and tells of the rest
+        expected = [query(name, type_from_text(rtype))[2:] for name, rtype in PLAIN]
+        assert [answer[:2] for answer in told.answers] == [(b"\x7f\0\0\1", one) for one in expected]
+        codes = [answer[2] for answer in told.answers]
+        assert (codes.count(0), codes.count(3)) == (13, 3)
+        seen = engine.statistics()
+        assert seen.zone_answers == {
+            (1, 0): 7, (1, 3): 2, (15, 0): 1, (16, 0): 2, (28, 0): 2, (65, 0): 1, (0, 3): 1,
+        }  # fmt: skip
+        assert (seen.received, seen.answered) == (len(PLAIN) + len(LEFT),) * 2
+
+    asyncio.run(main())
+
+
+async def ask(address: str, packet: bytes) -> bytes:
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, split_address(address))
+        await loop.sock_sendall(sock, packet)
+        return await loop.sock_recv(sock, 4096)
 
 
 def bad(call: Callable[..., Any], *how: Any) -> None:
