@@ -118,8 +118,16 @@ class ZoneImages:
             self._call(lambda turn: loop.call_later(PAUSE_S, turn))
 
     def advance(self) -> bool:
-        """Bring the core nearer to what is served. Whether there is more to do. Whatever goes wrong
-        here leaves the core closed, or the zone mute."""
+        """Bring the core nearer to what is served. Whether there is more to do. Should something go
+        wrong here, Python answers from all zones from then on: what is missing is not known."""
+        try:
+            return self._advance()
+        except BaseException:
+            self._is_wanted = bool
+            self._let_go()
+            raise
+
+    def _advance(self) -> bool:
         if not self._is_wanted():  # `changed` comes when that changes
             self._let_go()
         elif not self._zones.is_held:  # else what changed is not to be seen yet, and it comes again

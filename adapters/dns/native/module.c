@@ -588,12 +588,14 @@ static PyObject *zones_py_sweep(PyObject *self, PyObject *args) {
 static PyObject *found_in(ZonesObject *self, const uint8_t *packet, size_t size) {
     uint8_t key[KEY_MAX], answer[MESSAGE_MAX];
     struct question question;
+    struct path path;
     struct found found;
     size_t end = size < HEADER_SIZE ? 0 : name_end(packet, size);
     uint64_t version = zones_version(self->zones);
     if (!version || !end || !message_key(0, packet, size, key) ||
         !read_question(packet, size, end, &question) || is_health_query(packet, size) ||
-        !zones_find(self->zones, version, key + HEADER_SIZE - 1, question.rtype, &found) ||
+        !zones_locate(self->zones, key + HEADER_SIZE - 1, &path) ||
+        !zones_find(self->zones, version, &path, question.rtype, &found) ||
         !fits(&found, &question))
         return NULL;
     memcpy(answer, packet, size);

@@ -26,6 +26,7 @@
 #define PAUSE_NS 1000000   /* after a fault of the system that we know nothing of */
 #define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
 #define SPIN_NS 20000
+#define NAME_IN_KEY (HEADER_SIZE - 1) /* behind the scope and the header without its ID */
 
 /* What becomes of a datagram. */
 enum verdict { ANSWER, SLIP, DROP };
@@ -51,6 +52,9 @@ struct worker {
     uint8_t keys[BATCH][KEY_MAX];
     size_t key_sizes[BATCH];
     uint64_t hashes[BATCH];
+    const struct entry *entries[BATCH];
+    struct path paths[BATCH];
+    bool is_located[BATCH];
     enum verdict verdicts[BATCH];
     struct sockaddr_in6 addresses[BATCH]; /* room for either family */
     _Alignas(struct cmsghdr) uint8_t controls[BATCH][CONTROL_MAX];
@@ -287,18 +291,14 @@ static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
 /* Answer from the zones; false where they leave it to Python. */
 static bool answer_from_zones(struct batch *batch, unsigned i) {
     struct worker *worker = batch->worker;
-    if (!batch->zones_version || !worker->key_sizes[i])
-        return false;
     uint8_t *packet = slot(worker, i);
     size_t asked_size = worker->sizes[i];
     struct question question;
     struct found found;
     if (!read_question(packet, asked_size, name_end(packet, asked_size), &question) ||
-        is_health_query(packet, asked_size))
-        return false;
-    const uint8_t *name = worker->keys[i] + HEADER_SIZE - 1; /* in lower case */
-    if (!zones_find(
-            worker->options.zones, batch->zones_version, name, question.rtype, &found) ||
+        is_health_query(packet, asked_size) ||
+        !zones_find(worker->options.zones, batch->zones_version, &worker->paths[i],
+                    question.rtype, &found) ||
         !fits(&found, &question))
         return false;
     if (worker->options.hears_repeats)
@@ -320,20 +320,17 @@ static void over_limit(struct batch *batch, unsigned i) {
         worker->sizes[i] = 0;
 }
 
-/* Messages lie in the slots, `sizes` octets each, at most MESSAGE_MAX + 1; afterwards their answers
- * do, and where there is none yet the size is 0. */
-static void answer(struct batch *batch) {
+/* Find what there is for each message: an answer in the table, or a zone. In several rounds, so that
+ * the processor waits for many parts of large tables at a time. */
+static void look_up(struct batch *batch) {
     struct worker *worker = batch->worker;
-    unsigned number = batch->number;
-    count(worker, RECEIVED, number);
-    bool is_limited = worker->limiter && limiter_is_enabled(worker->limiter);
-    if (is_limited)
-        judge(worker, number, batch->client_of, batch->context, batch->now_us);
-    table_enter(worker->table, worker->reader);
-    if (worker->options.zones)
-        batch->zones_version = zones_version(worker->options.zones);
-    /* In two rounds, so that the processor waits for many parts of a large table at a time. */
-    for (unsigned i = 0; i < number; i++) {
+    const struct zones *zones = batch->zones_version ? worker->options.zones : NULL;
+    for (unsigned i = 0; i < batch->number; i++) {
+        worker->entries[i] = NULL;
+        worker->is_located[i] = false;
+        worker->key_sizes[i] = 0;
+        if (worker->verdicts[i] != ANSWER)
+            continue;
         worker->key_sizes[i] = message_key(
             worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i]);
         if (!worker->key_sizes[i])
@@ -341,24 +338,46 @@ static void answer(struct batch *batch) {
         worker->hashes[i] = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
         table_prefetch(worker->table, worker->hashes[i]);
     }
-    for (unsigned i = 0; i < number; i++) {
-        if (is_limited && worker->verdicts[i] != ANSWER) {
-            over_limit(batch, i);
+    for (unsigned i = 0; i < batch->number; i++) {
+        if (!worker->key_sizes[i])
             continue;
-        }
-        if (worker->sizes[i] < HEADER_SIZE || worker->sizes[i] > MESSAGE_MAX) {
+        const struct entry *entry = table_find(
+            worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
+        if (entry && may_repeat(batch, i, entry))
+            worker->entries[i] = entry;
+        else if (zones)
+            worker->is_located[i] = zones_locate(
+                zones, worker->keys[i] + NAME_IN_KEY, &worker->paths[i]);
+    }
+    for (unsigned i = 0; i < batch->number; i++)
+        if (worker->is_located[i])
+            zones_approach(&worker->paths[i]);
+}
+
+/* Messages lie in the slots, `sizes` octets each, at most MESSAGE_MAX + 1; afterwards their answers
+ * do, and where there is none yet the size is 0. */
+static void answer(struct batch *batch) {
+    struct worker *worker = batch->worker;
+    count(worker, RECEIVED, batch->number);
+    if (worker->limiter && limiter_is_enabled(worker->limiter))
+        judge(worker, batch->number, batch->client_of, batch->context, batch->now_us);
+    else
+        memset(worker->verdicts, 0, sizeof worker->verdicts); /* ANSWER */
+    table_enter(worker->table, worker->reader);
+    if (worker->options.zones)
+        batch->zones_version = zones_version(worker->options.zones);
+    look_up(batch);
+    for (unsigned i = 0; i < batch->number; i++) {
+        if (worker->verdicts[i] != ANSWER) {
+            over_limit(batch, i);
+        } else if (worker->sizes[i] < HEADER_SIZE || worker->sizes[i] > MESSAGE_MAX) {
             count(worker, MALFORMED, 1);
             worker->sizes[i] = 0;
-            continue;
-        }
-        const struct entry *entry = NULL;
-        if (worker->key_sizes[i])
-            entry = table_find(
-                worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
-        if (entry && may_repeat(batch, i, entry))
-            repeat(batch, i, entry);
-        else if (!answer_from_zones(batch, i))
+        } else if (worker->entries[i]) {
+            repeat(batch, i, worker->entries[i]);
+        } else if (!worker->is_located[i] || !answer_from_zones(batch, i)) {
             hand_over(batch, i, false);
+        }
     }
     table_leave(worker->table, worker->reader);
 }

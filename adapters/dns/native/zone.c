@@ -12,8 +12,8 @@
 
 #define SEGMENTS_MAX 28 /* of buckets: each as large as all before it together */
 #define BUCKETS_MIN 16
-#define LABELS_MAX 128 /* with the root */
 #define RRSET_HEAD 10  /* type, number of records, octets */
+#define CACHE_LINE 64
 
 #define QR 0x80 /* of the third octet */
 #define OPCODE 0x78
@@ -86,16 +86,13 @@ struct zones {
     struct zone *dropped;
 };
 
-/* A name, and the hashes of it and of what is above it. */
-struct name {
-    const uint8_t *octets;
-    unsigned count; /* of labels; the root is at `starts[count]` */
-    uint8_t starts[LABELS_MAX];
-    uint64_t hashes[LABELS_MAX];
-};
-
 static unsigned number_at(const uint8_t *octets) {
     return (unsigned)octets[0] << 8 | octets[1];
+}
+
+/* Octets of an RRset's records. */
+static size_t length_at(const uint8_t *rrset) {
+    return (size_t)number_at(rrset + 6) << 16 | number_at(rrset + 8);
 }
 
 /* --- questions and answers ------------------------------------------------------------------- */
@@ -174,7 +171,7 @@ static uint64_t hash_below(const struct seed *seed, uint64_t hash, const uint8_t
     return keyed_hash(&below, label, label[0] + 1u);
 }
 
-static void read_name(const struct seed *seed, const uint8_t *octets, struct name *name) {
+static void read_name(const struct seed *seed, const uint8_t *octets, struct path *name) {
     unsigned count = 0;
     size_t at = 0;
     for (; octets[at]; at += octets[at] + 1u)
@@ -337,9 +334,10 @@ static bool find_at_node(
     const uint8_t *at = node->octets + node->name_size, *end = at + node->item.size;
     bool is_alias = false;
     while (at < end) {
-        unsigned of = number_at(at), length = number_at(at + 8); /* as `is_image` has seen */
+        unsigned of = number_at(at);
+        size_t length = length_at(at); /* as `is_image` has seen */
         if (of == rtype) {
-            if (needs_python(rtype))
+            if (needs_python(rtype) || length > UDP_EDNS_MAX)
                 return false;
             *found = (struct found){.wire = at + RRSET_HEAD, .wire_size = (uint16_t)length,
                                     .rr_count = (uint16_t)number_at(at + 4)};
@@ -355,7 +353,7 @@ static bool find_at_node(
  * is. */
 static bool find_wildcard(
     const struct zones *zones, const struct zone *zone, const struct voice *voice,
-    const struct name *name, unsigned encloser, size_t apex_at, uint16_t rtype,
+    const struct path *name, unsigned encloser, size_t apex_at, uint16_t rtype,
     struct found *found) {
     uint8_t labels[NAME_MAX_SIZE] = {1, '*'}; /* no longer than the name, which has others there */
     size_t start = name->starts[encloser], size = apex_at - start;
@@ -366,15 +364,15 @@ static bool find_wildcard(
                 : say_no(voice, NXDOMAIN, apex_at, found);
 }
 
-/* `apex` is the label where the zone's name begins. */
 static bool find_in_zone(
-    const struct zones *zones, const struct zone *zone, const struct voice *voice,
-    const struct name *name, unsigned apex, uint16_t rtype, struct found *found) {
-    size_t apex_at = name->starts[apex];
+    const struct zones *zones, const struct voice *voice, const struct path *name, uint16_t rtype,
+    struct found *found) {
+    size_t apex_at = name->starts[name->apex];
+    const struct zone *zone = name->zone;
     const struct node *node = NULL;
-    if (!apex)
+    if (!name->apex)
         node = find_node(zone, (uint32_t)name->hashes[0], name->octets, 0);
-    for (unsigned i = apex; i-- > 0;) {
+    for (unsigned i = name->apex; i-- > 0;) {
         size_t start = name->starts[i];
         node = find_node(
             zone, (uint32_t)name->hashes[i], name->octets + start, apex_at - start);
@@ -386,28 +384,37 @@ static bool find_in_zone(
     return node && find_at_node(node, voice, rtype, apex_at, found);
 }
 
-bool zones_find(
-    const struct zones *zones, uint64_t version, const uint8_t *octets, uint16_t rtype,
-    struct found *found) {
-    if (is_for_python(rtype))
-        return false;
-    struct name name;
-    read_name(&zones->seed, octets, &name);
-    size_t size = name.starts[name.count] + 1u;
-    const struct zone *zone = NULL;
-    unsigned apex = 0;
-    for (; apex <= name.count && !zone; apex++) {
-        size_t start = name.starts[apex];
-        zone = find_zone(zones, (uint32_t)name.hashes[apex], octets + start, size - start);
+bool zones_locate(const struct zones *zones, const uint8_t *octets, struct path *name) {
+    read_name(&zones->seed, octets, name);
+    size_t size = name->starts[name->count] + 1u;
+    for (name->apex = 0; name->apex <= name->count; name->apex++) {
+        size_t start = name->starts[name->apex];
+        name->zone =
+            find_zone(zones, (uint32_t)name->hashes[name->apex], octets + start, size - start);
+        if (name->zone) {
+            name->bucket = bucket_of(&name->zone->names, (uint32_t)name->hashes[0]);
+            __builtin_prefetch((const void *)name->bucket);
+            return true;
+        }
     }
-    if (!zone)
+    return false;
+}
+
+void zones_approach(const struct path *name) {
+    const uint8_t *first = (const uint8_t *)atomic_load(name->bucket);
+    if (first) {
+        __builtin_prefetch(first);
+        __builtin_prefetch(first + CACHE_LINE);
+    }
+}
+
+bool zones_find(
+    const struct zones *zones, uint64_t version, const struct path *name, uint16_t rtype,
+    struct found *found) {
+    const struct voice *voice = atomic_load(&name->zone->voice);
+    if (!voice || is_for_python(rtype) || (!name->apex && rtype == TYPE_SOA))
         return false;
-    apex--;
-    const struct voice *voice = atomic_load(&zone->voice);
-    if (!voice || (!apex && rtype == TYPE_SOA))
-        return false;
-    return find_in_zone(zones, zone, voice, &name, apex, rtype, found) &&
-           zones_version(zones) == version;
+    return find_in_zone(zones, voice, name, rtype, found) && zones_version(zones) == version;
 }
 
 /* --- writing --------------------------------------------------------------------------------- */
@@ -514,7 +521,7 @@ void zones_open(struct zones *zones) {
 /* The zone of an apex; its hash goes to `hash`. */
 static struct zone *zone_of(
     const struct zones *zones, const uint8_t *apex, size_t size, uint32_t *hash) {
-    struct name name;
+    struct path name;
     read_name(&zones->seed, apex, &name);
     *hash = (uint32_t)name.hashes[0];
     return find_zone(zones, *hash, apex, size);
@@ -579,17 +586,16 @@ enum zone_fault zones_speak(
     return ZONE_WELL;
 }
 
-/* Whether octets are RRsets one after another, each no larger than a message. */
+/* Whether octets are RRsets one after another. */
 static bool is_image(const uint8_t *at, size_t size, bool is_apex, bool *is_others) {
     const uint8_t *end = at + size;
     *is_others = false;
     while (at < end) {
-        if (end - at < RRSET_HEAD || number_at(at + 2) || number_at(at + 6) ||
-            end - at - RRSET_HEAD < (ptrdiff_t)number_at(at + 8))
+        if (end - at < RRSET_HEAD || (size_t)(end - at) - RRSET_HEAD < length_at(at))
             return false;
         unsigned rtype = number_at(at);
         *is_others |= rtype == TYPE_DNAME || (rtype == TYPE_NS && !is_apex);
-        at += RRSET_HEAD + number_at(at + 8);
+        at += RRSET_HEAD + length_at(at);
     }
     return true;
 }
@@ -601,7 +607,7 @@ static bool place_of(
     struct zone **zone, struct node **node, uint32_t *hash) {
     if (!is_name(octets, size) || apex_size > size)
         return false;
-    struct name name;
+    struct path name;
     read_name(&zones->seed, octets, &name);
     unsigned apex = 0;
     while (apex < name.count && name.starts[apex] < size - apex_size)

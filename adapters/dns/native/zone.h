@@ -16,6 +16,8 @@
 #define ZONE_RCODES 4   /* NOERROR to NXDOMAIN */
 #define POINTERS_MAX 3  /* to the apex, in the SOA of a negative answer */
 
+struct item;
+struct zone;
 struct zones;
 
 /* A question of the usual kind: QUERY, class IN, and at most an OPT record without options. */
@@ -29,6 +31,19 @@ struct question {
 /* False where it is of another kind. `name_end` is where its name ends. */
 bool read_question(
     const uint8_t *packet, size_t size, size_t name_end, struct question *question);
+
+#define LABELS_MAX 128 /* with the root */
+
+/* A name on its way through the zones. */
+struct path {
+    const struct zone *zone;
+    _Atomic(struct item *) *bucket;
+    const uint8_t *octets;
+    unsigned count; /* of labels; the root is at `starts[count]` */
+    unsigned apex;  /* label where the zone's name begins */
+    uint8_t starts[LABELS_MAX];
+    uint64_t hashes[LABELS_MAX]; /* of the name from each label on */
+};
 
 /* What stands behind the question, in memory that lives until `table_leave`. */
 struct found {
@@ -50,10 +65,17 @@ void zones_free(struct zones *zones); /* when no reader is left */
 
 /* 0 while the zones are closed. */
 uint64_t zones_version(const struct zones *zones);
-/* What a version of the zones answers; false where it is left to Python. `name` is the question's,
- * in lower case. */
+/* The three steps of a look-up. Who looks up many names takes each step for all of them, so that the
+ * processor waits for many parts of a large zone at a time. */
+
+/* Find the zone of a question's name, in lower case, which lives as long as `path` does. False: it
+ * is of none. */
+bool zones_locate(const struct zones *zones, const uint8_t *name, struct path *path);
+void zones_approach(const struct path *path);
+/* What a version of the zones answers, the version of before the first step; false where it is left
+ * to Python. */
 bool zones_find(
-    const struct zones *zones, uint64_t version, const uint8_t *name, uint16_t rtype,
+    const struct zones *zones, uint64_t version, const struct path *path, uint16_t rtype,
     struct found *found);
 /* Whether it is no longer than the client takes. */
 bool fits(const struct found *found, const struct question *question);
