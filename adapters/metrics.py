@@ -301,7 +301,7 @@ def engine_samples(
             "dns_responses_total", (listener, "none", SERVER), unheard + seen.unhandled_exceptions
         ),
         Sample("dns_send_errors_total", (proto,), seen.send_errors),
-        Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions),
+        Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions + seen.faults),
     ]
     samples += [
         Sample("dns_requests_total", (listener, proto, family, qtype), count)

@@ -684,7 +684,8 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_by_handler: int = 0
     waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0
-    unhandled_exceptions: int = 0  # raised by the handler; the query got no answer
+    unhandled_exceptions: int = 0  # faults of ours; each cost a query its answer
+    faults: int = 0  # of ours, that cost none
     connections: int = 0  # open now; this and the rest are 0 on UDP
     connections_accepted: int = 0
     connections_refused: int = 0

@@ -1,7 +1,7 @@
 """What every transport does with a query: the memo, then the handler; and the counting."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
@@ -87,6 +87,7 @@ class Answering:
     by_handler: int = 0
     send_errors: int = 0
     exceptions: int = 0
+    faults: int = 0
     waiting: int = 0
 
     listener: RepeatListener | None = None
@@ -109,8 +110,16 @@ class Answering:
         """The answer from the memo, or None."""
         wire = self.memo.find(packet)
         if wire is not None and self.listener is not None:
-            self.listener.repeated(((packed_address(client), packet[2:]),))
+            self.tell(((packed_address(client), packet[2:]),))
         return wire
+
+    def tell(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        """Tell who listens of repeats. What goes wrong there costs nobody an answer."""
+        if self.listener is not None:
+            try:
+                self.listener.repeated(repeats)
+            except Exception as fault:
+                self.noticed(fault)
 
     def ask(self, packet: bytes, client: str, client_id: str = "") -> Wire | Later[Wire]:
         """`ask_many`, where an answer is one message."""
@@ -135,10 +144,10 @@ class Answering:
                 if not reply.is_over:
                     return self._wait(reply, young, packet)
                 reply = reply.value
+            wire = self._taken(young, packet, reply)
         except Exception as fault:
             self.failed(fault)
             return None
-        wire = self._taken(young, packet, reply)
         if wire is not None and reply is not None and reply.more is not None:
             return Many(wire, reply.more)
         return wire
@@ -157,7 +166,11 @@ class Answering:
         reply: Reply | None,
     ) -> None:
         self.waiting -= 1
-        wire = self._taken(young, packet, reply)
+        wire: Wire = None
+        try:
+            wire = self._taken(young, packet, reply)
+        except Exception as fault:
+            self.failed(fault)
         try:
             later.settle(wire)
         except Exception as fault:  # of this connection: others wait for the same answer
@@ -173,8 +186,7 @@ class Answering:
             return None
         wire = reply.wire
         if len(wire) > self.reply_max:
-            self.failed(ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}"))
-            return None
+            raise ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}")
         if reply.keep is not None and self.keeper is not None:
             self.keeper.keep(young, packet, wire, reply.keep)
         elif reply.memo:
@@ -182,7 +194,16 @@ class Answering:
         return wire
 
     def failed(self, fault: Exception) -> None:
+        """Show and count what cost a query its answer."""
         self.exceptions += 1
+        self._show(fault)
+
+    def noticed(self, fault: Exception) -> None:
+        """Show and count what did not."""
+        self.faults += 1
+        self._show(fault)
+
+    def _show(self, fault: Exception) -> None:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"the {self.proto} query handler failed", "exception": fault}
         )
@@ -198,5 +219,6 @@ class Answering:
             dropped_by_handler=self.by_handler,
             send_errors=self.send_errors,
             unhandled_exceptions=self.exceptions,
+            faults=self.faults,
             waiting=self.waiting,
         )

@@ -291,6 +291,7 @@ class NativeEngine:
             dropped_by_handler=seen.dropped_by_handler,
             send_errors=seen.send_errors + send_errors,
             unhandled_exceptions=seen.unhandled_exceptions,
+            faults=seen.faults,
             waiting=seen.waiting,
         )
 
@@ -305,25 +306,38 @@ class NativeEngine:
             self._telling = asyncio.get_running_loop().call_later(REPEATS_S, self._tell_turn)
 
     def _serve_turn(self) -> None:
-        """Answer some, and come back until there are none: only then are we woken again."""
-        if self._serve_misses() and self._is_running:
-            asyncio.get_running_loop().call_soon(self._serve_turn)
+        """Answer some, and come back until there are none: only then are we woken again. So we
+        come back whatever went wrong."""
+        has_more = True
+        try:
+            has_more = self._serve_misses()
+        finally:
+            if has_more and self._is_running:
+                asyncio.get_running_loop().call_soon(self._serve_turn)
 
     def _serve_misses(self) -> bool:
         """Whether there were any."""
         assert self._workers is not None
         misses = self._workers.misses(MISSES_PER_TURN)
         for worker, origin, client, packet, is_slip in misses:
-            if is_slip:
-                wire: Wire | Later[Wire] = self._truncated(client, packet)
-            else:
-                wire = self._answer(packet, client)
-            if isinstance(wire, Later):
-                self._waiting.add(wire, partial(self._deliver, worker, origin))
-            elif wire is not None:
-                self._outbox.setdefault(worker, []).append((origin, wire))
+            try:
+                self._serve_miss(worker, origin, client, packet, is_slip=bool(is_slip))
+            except Exception as fault:  # the others are still to be answered
+                self._answering.failed(fault)
         self._flush()
         return bool(misses)
+
+    def _serve_miss(
+        self, worker: int, origin: bytes, client: bytes, packet: bytes, *, is_slip: bool
+    ) -> None:
+        if is_slip:
+            wire: Wire | Later[Wire] = self._truncated(client, packet)
+        else:
+            wire = self._answer(packet, client)
+        if isinstance(wire, Later):
+            self._waiting.add(wire, partial(self._deliver, worker, origin))
+        elif wire is not None:
+            self._outbox.setdefault(worker, []).append((origin, wire))
 
     def _answer(self, packet: bytes, client: bytes) -> Wire | Later[Wire]:
         family = socket.AF_INET6 if len(client) == 16 else socket.AF_INET
@@ -349,16 +363,32 @@ class NativeEngine:
             return
         for worker, answers in outbox.items():
             for first in range(0, len(answers), _engine.BATCH):
-                batch = tuple(answers[first : first + _engine.BATCH])
-                sent, refused, full = self._workers.send(worker, batch)
-                self._answering.answered += sent
-                self._answering.send_errors += refused
-                self._answering.full += full
+                self._send(self._workers, worker, tuple(answers[first : first + _engine.BATCH]))
+
+    def _send(
+        self, workers: "_engine.Workers", worker: int, answers: tuple[tuple[bytes, bytes], ...]
+    ) -> None:
+        try:
+            sent, refused, full = workers.send(worker, answers)
+        except Exception as fault:  # one of them is no answer: each by itself, then
+            if len(answers) == 1:
+                self._answering.failed(fault)
+            else:
+                for answer in answers:
+                    self._send(workers, worker, (answer,))
+            return
+        self._answering.answered += sent
+        self._answering.send_errors += refused
+        self._answering.full += full
 
     def _tell_turn(self) -> None:
         self._telling = None
-        if self._tell() and self._is_running:
-            self._telling = asyncio.get_running_loop().call_later(0, self._tell_turn)
+        has_more = True
+        try:
+            has_more = self._tell()
+        finally:
+            if has_more and self._is_running:
+                self._telling = asyncio.get_running_loop().call_later(0, self._tell_turn)
 
     def _tell(self) -> bool:
         """Tell who listens of some repeats. Whether there were any."""
@@ -367,9 +397,9 @@ class NativeEngine:
             return False
         repeats = self._workers.repeats(REPEATS_PER_TURN)
         if repeats:
-            listener.repeated(repeats)
+            self._answering.tell(repeats)
         untold = self._workers.untold()
         if untold > self._untold:
-            listener.missed(untold - self._untold)
-            self._untold = untold
+            missed, self._untold = untold - self._untold, untold
+            listener.missed(missed)
         return bool(repeats)

@@ -172,11 +172,8 @@ class PythonEngine:
                 hits[place] += 1
                 continue
             others.append(i)
-            wire = self._answer_one(octets[start : start + lengths[i]], batch, i, end)
+            wire = self._answer_one(octets[start : start + lengths[i]], batch, i, outbox, end)
             recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
-            if isinstance(wire, Later):
-                self._waiting.add(wire, partial(outbox.deliver, batch.origin(i)))
-                wire = None
             if wire is None:
                 self._send(batch, first, i - first)
                 first = i + 1
@@ -187,7 +184,7 @@ class PythonEngine:
         if answering.listener is not None and len(others) < count:
             repeats = set(range(count)).difference(others)
             clients = batch.clients(count)
-            answering.listener.repeated([(clients[i], queries[i]) for i in sorted(repeats)])
+            answering.tell([(clients[i], queries[i]) for i in sorted(repeats)])
 
     def _verdicts(
         self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[Kept | None]
@@ -197,22 +194,45 @@ class PythonEngine:
         unknown: Sequence[bytes] = ()
         if not all(found):
             unknown = [query for query, kept in zip(queries, found, strict=True) if not kept]
-        return self._limiter.admit(batch.clients(count), queries, unknown=unknown)
+        return self._admitted(batch.clients(count), queries, unknown)
+
+    def _admitted(
+        self,
+        clients: Sequence[bytes],
+        queries: Sequence[bytes],
+        unknown: Sequence[bytes] | None = None,
+    ) -> Sequence[bytes | None] | None:
+        """What the limiter says. One that fails lets all pass: DNS goes on."""
+        assert self._limiter is not None
+        try:
+            return self._limiter.admit(clients, queries, unknown=unknown)
+        except Exception as fault:
+            self._answering.noticed(fault)
+            return None
 
     def _answer_one(
-        self, packet: bytes, batch: mmsg.Batch, i: int, name_end: int
-    ) -> Wire | Later[Wire]:
-        """The answer to what is not among the young answers."""
+        self, packet: bytes, batch: mmsg.Batch, i: int, outbox: "_Outbox", name_end: int
+    ) -> Wire:
+        """The answer to what is not among the young answers; None: not now, or never. A fault
+        costs this query only: the others of its batch are still to be answered."""
         answering = self._answering
         if not HEADER <= len(packet) <= mmsg.SLOT:
             answering.malformed += 1
             return None
-        client = batch.client(i)
-        if self._memo.has_old and name_end:
-            wire = answering.recall(packet, client)
-            if wire is not None:
-                return wire
-        return answering.ask(packet, client)
+        try:
+            client = batch.client(i)
+            wire: Wire | Later[Wire] = None
+            if self._memo.has_old and name_end:
+                wire = answering.recall(packet, client)
+            if wire is None:
+                wire = answering.ask(packet, client)
+            if isinstance(wire, Later):
+                self._waiting.add(wire, partial(outbox.deliver, batch.origin(i)))
+                return None
+        except Exception as fault:
+            answering.failed(fault)
+            return None
+        return wire
 
     def _send(self, batch: mmsg.Batch, first: int, count: int) -> None:
         if not count:
@@ -237,12 +257,15 @@ class PythonEngine:
                 except Malformed:
                     answering.proxyproto += 1
                     continue
-            wire = self._answer_single(packet, client)
-            if isinstance(wire, Later):
-                deliver = partial(self._send_single, sock, reply_info(control), peer)
-                self._waiting.add(wire, deliver)
-            else:
-                self._send_single(sock, reply_info(control), peer, wire)
+            deliver = partial(self._send_single, sock, reply_info(control), peer)
+            try:
+                wire = self._answer_single(packet, client)
+                if isinstance(wire, Later):
+                    self._waiting.add(wire, deliver)
+                else:
+                    deliver(wire)
+            except Exception as fault:  # the others are still to be answered
+                answering.failed(fault)
 
     def _send_single(
         self, sock: socket.socket, control: Control, peer: Sequence[object], wire: Wire
@@ -262,7 +285,7 @@ class PythonEngine:
         if self._limiter is not None:
             family = socket.AF_INET6 if ":" in client else socket.AF_INET
             address = socket.inet_pton(family, client)
-            verdicts = self._limiter.admit((address,), (packet[2:],))
+            verdicts = self._admitted((address,), (packet[2:],))
             if verdicts is not None and verdicts[0] is not None:
                 return packet[:2] + verdicts[0] if verdicts[0] else None
         if not HEADER <= len(packet) <= mmsg.SLOT:

@@ -6,7 +6,7 @@ import socket
 import struct
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -437,6 +437,61 @@ def test_a_fault_of_the_handler_costs_one_query_and_is_shown(udp_kind: str) -> N
     serve(udp_kind, scenario)
 
 
+class Listening(Handler):
+    """Wants to hear of repeats, and fails when it does."""
+
+    hears_repeats = True
+
+    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        raise RuntimeError("a fault of the listener")
+
+    def missed(self, count: int) -> None:
+        raise RuntimeError("a fault of the listener")
+
+
+def test_a_listener_of_repeats_that_fails_costs_nobody_an_answer(kind: str) -> None:
+    async def main() -> None:
+        async with Rig(kind, Listening(), "127.0.0.1:0").running() as rig:
+            for _ in range(3):
+                packets = [query("www.example", ident=i) for i in range(80)]
+                assert sorted(map(ident, await rig.exchange(*packets))) == list(range(80))
+            await until(lambda: bool(rig.faults))
+            seen = rig.engine.statistics()
+            assert (seen.answered, seen.unhandled_exceptions) == (240, 0)
+            assert seen.faults == len(rig.faults)
+            assert {str(fault["exception"]) for fault in rig.faults} == {"a fault of the listener"}
+
+    asyncio.run(main())
+
+
+def test_a_reply_that_is_none_costs_one_query_and_is_shown(udp_kind: str) -> None:
+    class Odd(Handler):
+        def handle(self, packet: bytes, client: str, proto: str) -> Any:
+            if packet[13:16] == b"odd":
+                return "no reply"
+            reply = super().handle(packet, client, proto)
+            if packet[13:17] == b"late":
+                reply = Later()
+                self.laters.append((reply, "no reply"))  # type: ignore[arg-type]  # what the test is about
+            return reply
+
+    async def main() -> None:
+        handler = Odd()
+        async with Rig(udp_kind, handler, "127.0.0.1:0").running() as rig:
+            names = [("odd", "late", "www")[i % 3] + f".{i}.example" for i in range(150)]
+            packets = [query(name, ident=i) for i, name in enumerate(names)]
+            got = await rig.exchange(*packets, answers=50)
+            assert sorted(map(ident, got)) == list(range(2, 150, 3))
+            await until(lambda: len(handler.laters) == 100)
+            for later, reply in handler.laters:
+                later.settle(reply)
+            assert rig.engine.statistics().unhandled_exceptions == len(rig.faults) == 100
+            assert rig.engine.statistics().waiting == 0
+            assert len(await rig.exchange(query("www.example"))) == 1
+
+    asyncio.run(main())
+
+
 def test_datagrams_that_are_no_query_are_dropped_and_counted(udp_kind: str) -> None:
     async def scenario(rig: Rig, handler: Handler) -> None:
         oversized = query("www.example") + bytes(5000)
@@ -739,6 +794,36 @@ def test_what_is_over_the_limit_is_counted_and_slips_on_every_engine(
         assert rig.engine.statistics().answered == 27
 
     run_limited(udp_kind, address, limiter, scenario)
+
+
+def test_a_limiter_that_fails_is_shown_and_the_others_are_answered(udp_kind: str) -> None:
+    class Failing(RateLimiter):
+        def admit(self, *given: Any, **named: Any) -> Any:
+            raise RuntimeError("a fault of the limiter")
+
+        def truncated(self, client: bytes, query: bytes) -> bytes | None:
+            raise RuntimeError("a fault of the limiter")
+
+    is_native = udp_kind == "native"  # its threads count by themselves, and ask how to say no
+    levels = {32: 1} if is_native else {32: 600}
+    buckets = engine_native.new_buckets() if is_native else None
+    settings = RatelimitSettings(ipv4=levels, slip=100, exempt=())
+    limiter = Failing(settings, SystemClock(), Cookies(bytes(32)), buckets)
+
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: rig.faults.append(fault))
+        await rig.engine.start()
+        odd = edns_with(COOKIE, b"clientck")
+        packets = [query(f"{i}.example", ident=i, rest=odd) for i in range(1, 150)]
+        packets += [query("health.kudurru.internal", ident=200)]
+        got = await rig.exchange(*packets, answers=2 if is_native else 150)
+        assert ident(got[-1]) == 200
+        seen = rig.engine.statistics()
+        assert seen.unhandled_exceptions == (148 if is_native else 0)
+        assert {str(fault["exception"]) for fault in rig.faults} == {"a fault of the limiter"}
+        assert len(rig.faults) == seen.unhandled_exceptions + seen.faults
+
+    run_limited(udp_kind, "127.0.0.1:0", limiter, scenario)
 
 
 def run_limited(
