@@ -70,6 +70,7 @@ class Workers:
         scope: int,
         hears_repeats: bool,
         misses_size: int,
+        urgent_size: int,
         repeats_size: int,
     ) -> None: ...
     def start(self) -> None: ...
@@ -80,8 +81,9 @@ class Workers:
         """An eventfd, readable when there is something to take after there was nothing."""
 
     def misses(self, limit: int, /) -> list[tuple[int, bytes, bytes, bytes, int]]:
-        """Queries to answer, at most so many of each worker: worker, origin, address of the client,
-        message, and whether it is over the limit and wants to hear so."""
+        """Queries to answer, at most so many of each worker and as many for the health name, which
+        come first: worker, origin, address of the client, message, and whether it is over the limit
+        and wants to hear so."""
 
     def repeats(self, limit: int, /) -> list[tuple[bytes, bytes]]:
         """Queries that were answered, as `RepeatListener` wants them."""

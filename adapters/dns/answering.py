@@ -84,6 +84,7 @@ class Answering:
     malformed: int = 0
     proxyproto: int = 0
     full: int = 0
+    busy: int = 0
     by_handler: int = 0
     send_errors: int = 0
     exceptions: int = 0
@@ -216,6 +217,7 @@ class Answering:
             dropped_malformed=self.malformed,
             dropped_proxyproto=self.proxyproto,
             dropped_full=self.full,
+            dropped_busy=self.busy,
             dropped_by_handler=self.by_handler,
             send_errors=self.send_errors,
             unhandled_exceptions=self.exceptions,

@@ -44,6 +44,7 @@ MESSAGE_MAX = 4096  # octets of the longest message taken or sent: EDNS's usual 
 MISSES_BYTES = 1 << 18
 """Of queries that wait for Python, per socket: some 1,500, which it answers in a tenth of a second.
 More would only make them late."""
+URGENT_BYTES = 1 << 14  # of queries for the health name, which are read first: about a hundred
 REPEATS_BYTES = 1 << 22
 """Of repeats that the query log has not heard of, per socket: some 40,000."""
 MISSES_PER_TURN = 64  # of each socket: then other work has its turn
@@ -239,6 +240,7 @@ class NativeEngine:
             scope=self._scope.number,
             hears_repeats=self._answering.listener is not None,
             misses_size=MISSES_BYTES,
+            urgent_size=URGENT_BYTES,
             repeats_size=REPEATS_BYTES,
         )
         asyncio.get_running_loop().add_reader(self._workers.wake_fd(), self._woken)
@@ -287,7 +289,7 @@ class NativeEngine:
             memo_tallies=by_tally(hits),
             dropped_malformed=malformed,
             dropped_full=seen.dropped_full + full,
-            dropped_busy=busy,
+            dropped_busy=seen.dropped_busy + busy,
             dropped_by_handler=seen.dropped_by_handler,
             send_errors=seen.send_errors + send_errors,
             unhandled_exceptions=seen.unhandled_exceptions,

@@ -9,7 +9,8 @@ look with its letters lowered, and keeps them.
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from kudurru.adapters.dns import mmsg
@@ -24,11 +25,20 @@ from kudurru.adapters.dns.packet_info import (
 from kudurru.adapters.dns.proxyproto import HEADER_MAX, Malformed, unwrap
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
+from kudurru.domain.dns.health import is_health_query
 from kudurru.domain.later import Later
 from kudurru.domain.ports import EngineStatistics, QueryHandler, QueryLimiter
 
 BATCHES_PER_TURN = 4  # about 2 ms: then TCP, HTTP and writers get their turn
+BATCHES_WHEN_BUSY = 16  # of queries that are not answered at once, which costs a quarter
+MISSES_PER_TURN = 64
+MISSES_MAX = 1_500
+"""That wait: what is answered in a tenth of a second. More would only make them late."""
 DRAIN_S = 5  # at stop, for answers to come
+
+
+Deliver = Callable[[Wire], None]
+"""Sends an answer to whom it is for."""
 
 
 class PythonEngine:
@@ -54,6 +64,8 @@ class PythonEngine:
         self._drain_s = drain_s
         self._waiting = Waiting()
         self._outboxes: list[_Outbox] = []
+        self._backlog: deque[tuple[bytes, str, Deliver]] = deque()
+        self._room = 0  # for misses, this turn
         self._sockets = tuple(sockets)
         self._memo = Memo() if memo is None else memo
         self._answering = Answering(handler, "udp", mmsg.SLOT, self._memo)
@@ -90,6 +102,9 @@ class PythonEngine:
             for sock in self._sockets:
                 asyncio.get_running_loop().remove_reader(sock)
         self._is_running = False
+        while self._backlog:
+            self._serve_backlog()
+            await asyncio.sleep(0)
         await self._drain()
         for sock in self._sockets:
             sock.close()
@@ -114,12 +129,54 @@ class PythonEngine:
         return self._answering.statistics()
 
     def _serve_batches(self, batch: mmsg.Batch, outbox: "_Outbox") -> None:
-        for _ in range(BATCHES_PER_TURN):
+        for _ in range(self._turn(BATCHES_PER_TURN, BATCHES_WHEN_BUSY)):
             count = batch.receive()
             if count:
                 self._answer_batch(batch, count, outbox)
             if count < mmsg.BATCH:
                 return
+
+    def _turn(self, usual: int, when_busy: int) -> int:
+        """Begin a turn of a socket. While others wait all new misses queue behind them, and more is
+        read: what asks for the health name is not to be lost in the system's buffer."""
+        self._room = 0 if self._backlog else MISSES_PER_TURN
+        return when_busy if self._backlog else usual
+
+    def _is_put_off(self, packet: bytes) -> bool:
+        """Whether a miss has to wait for its turn."""
+        if self._room > 0:
+            self._room -= 1
+            return False
+        return not is_health_query(packet[2:])
+
+    def _put_off(self, packet: bytes, client: str, deliver: Deliver) -> None:
+        if len(self._backlog) >= MISSES_MAX:
+            self._answering.busy += 1
+            return
+        self._backlog.append((packet, client, deliver))
+        if len(self._backlog) == 1:
+            asyncio.get_running_loop().call_soon(self._backlog_turn)
+
+    def _backlog_turn(self) -> None:
+        self._serve_backlog()
+        if self._backlog and self._is_running:
+            asyncio.get_running_loop().call_soon(self._backlog_turn)
+
+    def _serve_backlog(self) -> None:
+        for _ in range(min(len(self._backlog), MISSES_PER_TURN)):
+            packet, client, deliver = self._backlog.popleft()
+            try:
+                self._give(self._answering.recall(packet, client), packet, client, deliver)
+            except Exception as fault:  # the others are still to be answered
+                self._answering.failed(fault)
+
+    def _give(self, known: Wire, packet: bytes, client: str, deliver: Deliver) -> None:
+        """What is known, or what the handler says, now or later."""
+        wire = known or self._answering.ask(packet, client)
+        if isinstance(wire, Later):
+            self._waiting.add(wire, deliver)
+        else:
+            deliver(wire)
 
     def _answer_batch(self, batch: mmsg.Batch, count: int, outbox: "_Outbox") -> None:
         """Answer `count` datagrams in place and send them in runs, cut where one is dropped.
@@ -224,6 +281,9 @@ class PythonEngine:
             wire: Wire | Later[Wire] = None
             if self._memo.has_old and name_end:
                 wire = answering.recall(packet, client)
+            if wire is None and self._is_put_off(packet):
+                self._put_off(packet, client, partial(outbox.deliver, batch.origin(i)))
+                return None
             if wire is None:
                 wire = answering.ask(packet, client)
             if isinstance(wire, Later):
@@ -244,7 +304,7 @@ class PythonEngine:
 
     def _serve_singly(self, sock: socket.socket, buffer: memoryview) -> None:
         answering = self._answering
-        for _ in range(BATCHES_PER_TURN * mmsg.BATCH):
+        for _ in range(mmsg.BATCH * self._turn(BATCHES_PER_TURN, BATCHES_WHEN_BUSY)):
             try:
                 length, control, _, peer = sock.recvmsg_into((buffer,), ANCILLARY)
             except (BlockingIOError, InterruptedError):
@@ -259,11 +319,7 @@ class PythonEngine:
                     continue
             deliver = partial(self._send_single, sock, reply_info(control), peer)
             try:
-                wire = self._answer_single(packet, client)
-                if isinstance(wire, Later):
-                    self._waiting.add(wire, deliver)
-                else:
-                    deliver(wire)
+                self._answer_single(packet, client, deliver)
             except Exception as fault:  # the others are still to be answered
                 answering.failed(fault)
 
@@ -280,18 +336,22 @@ class PythonEngine:
         except OSError:
             self._answering.send_errors += 1
 
-    def _answer_single(self, packet: bytes, client: str) -> Wire | Later[Wire]:
-        answering = self._answering
+    def _answer_single(self, packet: bytes, client: str, deliver: Deliver) -> None:
         if self._limiter is not None:
             family = socket.AF_INET6 if ":" in client else socket.AF_INET
             address = socket.inet_pton(family, client)
             verdicts = self._admitted((address,), (packet[2:],))
-            if verdicts is not None and verdicts[0] is not None:
-                return packet[:2] + verdicts[0] if verdicts[0] else None
+            if verdicts is not None and (verdict := verdicts[0]) is not None:
+                deliver(packet[:2] + verdict if verdict else None)
+                return
         if not HEADER <= len(packet) <= mmsg.SLOT:
-            answering.malformed += 1
-            return None
-        return answering.recall(packet, client) or answering.ask(packet, client)
+            self._answering.malformed += 1
+            return
+        known = self._answering.recall(packet, client)
+        if known is None and self._is_put_off(packet):
+            self._put_off(packet, client, deliver)
+        else:
+            self._give(known, packet, client, deliver)
 
 
 class _Outbox:

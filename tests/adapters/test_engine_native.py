@@ -225,7 +225,7 @@ def test_invalidating_from_another_thread_leaves_no_older_answer() -> None:
         (lambda core: core.Buckets(bytes(16)).slips(b""), "4 or 16 octets"),
         (
             lambda core: core.Workers(
-                core.Table(1, 999, bytes(16)), None, [], 0, False, 8193, 8192
+                core.Table(1, 999, bytes(16)), None, [], 0, False, 8192, 8193, 8192
             ),
             "power of two",
         ),

@@ -16,7 +16,7 @@ import pytest
 
 from kudurru.adapters.certificates import Certificates
 from kudurru.adapters.clock import SystemClock
-from kudurru.adapters.dns import engine_native, mmsg
+from kudurru.adapters.dns import engine_native, engine_python, mmsg
 from kudurru.adapters.dns.engine_native import NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.https import ALPN, HttpsServer
@@ -504,6 +504,75 @@ def test_datagrams_that_are_no_query_are_dropped_and_counted(udp_kind: str) -> N
     serve(udp_kind, scenario)
 
 
+class Noting(Handler):
+    """Keeps the names in the order in which it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[bytes] = []
+
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        self.names.append(packet[13 : 13 + packet[12]])
+        return super().handle(packet, client, proto)
+
+
+def burst(rig: Rig, packets: Sequence[bytes]) -> socket.socket:
+    """Send them while the loop stands still; the native engine's threads have taken them then."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.connect(rig.target)
+    sock.setblocking(False)
+    for packet in packets:
+        sock.send(packet)
+    while rig.kind == "native" and rig.engine.statistics().received < len(packets):
+        pass
+    return sock
+
+
+FLOOD = 200  # as many as any system's buffer holds
+
+
+def test_the_health_name_waits_for_no_other_query(udp_kind: str) -> None:
+    async def main() -> None:
+        handler = Noting()
+        async with Rig(udp_kind, handler, "127.0.0.1:0").running() as rig:
+            packets = [query(f"{i}.example", ident=i) for i in range(FLOOD)]
+            packets += [query("Health.kudurru.internal", ident=FLOOD)]
+            with burst(rig, packets) as sock:
+                loop = asyncio.get_running_loop()
+                got = [ident(await loop.sock_recv(sock, 4096)) for _ in packets]
+            assert sorted(got) == list(range(FLOOD + 1))
+            assert handler.names.index(b"Health") <= 64
+
+    asyncio.run(main())
+
+
+def test_what_finds_no_room_to_wait_is_dropped_and_the_health_name_is_answered(
+    udp_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_python, "MISSES_MAX", 50)
+    monkeypatch.setattr(engine_native, "MISSES_BYTES", 1 << 13)
+
+    async def main() -> None:
+        handler = Noting()
+        async with Rig(udp_kind, handler, "127.0.0.1:0").running() as rig:
+            packets = [query(f"{i}.example", ident=i) for i in range(FLOOD)]
+            packets += [query("health.kudurru.internal", ident=FLOOD)]
+            with burst(rig, packets) as sock:
+
+                def is_over() -> bool:
+                    seen = rig.engine.statistics()
+                    return seen.answered + seen.dropped_busy == FLOOD + 1
+
+                await until(is_over)
+                seen = rig.engine.statistics()
+                assert seen.dropped_busy > 50
+                got = [ident(sock.recv(4096)) for _ in range(seen.answered)]
+            assert FLOOD in got
+            assert len(await rig.exchange(query("www.example"))) == 1
+
+    asyncio.run(main())
+
+
 def test_an_answer_leaves_from_the_address_that_was_asked(udp_kind: str) -> None:
     async def scenario(rig: Rig, handler: Handler) -> None:
         for host in ("127.0.0.2", "127.0.0.1", "127.0.0.3"):
@@ -817,9 +886,10 @@ def test_a_limiter_that_fails_is_shown_and_the_others_are_answered(udp_kind: str
         packets = [query(f"{i}.example", ident=i, rest=odd) for i in range(1, 150)]
         packets += [query("health.kudurru.internal", ident=200)]
         got = await rig.exchange(*packets, answers=2 if is_native else 150)
-        assert ident(got[-1]) == 200
+        assert 200 in map(ident, got)
+        lost = 148 if is_native else 0
+        await until(lambda: rig.engine.statistics().unhandled_exceptions == lost)
         seen = rig.engine.statistics()
-        assert seen.unhandled_exceptions == (148 if is_native else 0)
         assert {str(fault["exception"]) for fault in rig.faults} == {"a fault of the limiter"}
         assert len(rig.faults) == seen.unhandled_exceptions + seen.faults
 

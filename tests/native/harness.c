@@ -177,13 +177,15 @@ static void take_misses(
     struct worker *worker, struct table *table, struct sums *sums, uint64_t *state,
     int64_t now_us) {
     uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
-    struct queue *queue = worker_misses(worker);
-    for (size_t size; (size = queue_next(queue));) {
+    struct queue *urgent = worker_urgent(worker), *misses = worker_misses(worker);
+    for (size_t size; (size = queue_next(urgent)) || (size = queue_next(misses));) {
+        bool is_urgent = queue_next(urgent);
         check(size <= sizeof record, "a miss is no longer than a message");
-        queue_take(queue, record, size);
+        queue_take(is_urgent ? urgent : misses, record, size);
         struct miss head;
         memcpy(&head, record, sizeof head);
         const uint8_t *packet = record + sizeof head;
+        check(is_urgent == is_health_query(packet, size - sizeof head), "each in its queue");
         if (head.is_slip)
             continue; /* counted by the limiter */
         sums->missed++;
@@ -214,7 +216,7 @@ static int run_packets(uint64_t state, uint64_t count) {
     struct limiter *limiter = new_limiter(&seed, 400);
     struct worker_options options = {
         .fd = -1, .is_ipv6 = true, .hears_repeats = true,
-        .misses_size = QUEUE, .repeats_size = QUEUE};
+        .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
     struct worker *worker = worker_new(&options, table, limiter, eventfd(0, EFD_NONBLOCK));
     check(worker != NULL, "a worker is made");
     static uint8_t messages[BATCH][MESSAGE_MAX], before[BATCH][MESSAGE_MAX];
@@ -342,7 +344,7 @@ static void *ask(void *context) {
 /* Do what Python does: answer what the workers do not know. */
 static void serve_misses(struct stress *stress, struct worker *worker) {
     uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
-    for (size_t size; (size = queue_next(worker_misses(worker)));) {
+    for (size_t size; (size = queue_next(worker_misses(worker)));) { /* nobody asks for health */
         queue_take(worker_misses(worker), record, size);
         struct miss head;
         memcpy(&head, record, sizeof head);
@@ -415,7 +417,7 @@ static int run_threads(uint64_t state, uint64_t count) {
                   !getsockname(stress.fds[i], (struct sockaddr *)address, &size),
               "a port is free");
         struct worker_options options = {.fd = stress.fds[i], .hears_repeats = true,
-                                         .misses_size = QUEUE, .repeats_size = QUEUE};
+                                         .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
         stress.workers[i] = worker_new(&options, stress.table, stress.limiter, stress.wake_fd);
         check(stress.workers[i] && !worker_start(stress.workers[i]), "a worker starts");
     }

@@ -236,7 +236,7 @@ struct worker_options {
     bool is_ipv6;
     bool has_packet_info;
     bool hears_repeats; /* queries answered here are told of */
-    size_t misses_size, repeats_size; /* octets of the queues, powers of two */
+    size_t misses_size, urgent_size, repeats_size; /* octets of the queues, powers of two */
 };
 
 enum counter {
@@ -278,6 +278,8 @@ void worker_stop(struct worker *worker);
 void worker_free(struct worker *worker);
 
 struct queue *worker_misses(struct worker *worker);
+/* Misses that ask for the name that is never charged, and wait for no others. */
+struct queue *worker_urgent(struct worker *worker);
 struct queue *worker_repeats(struct worker *worker);
 uint64_t worker_counter(const struct worker *worker, enum counter which);
 uint64_t worker_hits(const struct worker *worker, unsigned place);

@@ -491,15 +491,21 @@ static bool add_workers(
     return true;
 }
 
+static bool is_queue_size(Py_ssize_t size) {
+    return size >= 2 * MESSAGE_MAX && !(size & (size - 1));
+}
+
 static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *table, *buckets, *sockets;
     int hears_repeats;
     unsigned char scope;
-    Py_ssize_t misses_size, repeats_size;
-    static char *names[] = {"table",         "buckets",     "sockets",      "scope",
-                            "hears_repeats", "misses_size", "repeats_size", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, named, "OOObpnn", names, &table, &buckets, &sockets,
-                                     &scope, &hears_repeats, &misses_size, &repeats_size))
+    Py_ssize_t misses_size, urgent_size, repeats_size;
+    static char *names[] = {"table",         "buckets",     "sockets",     "scope",
+                            "hears_repeats", "misses_size", "urgent_size", "repeats_size",
+                            NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "OOObpnnn", names, &table, &buckets, &sockets,
+                                     &scope, &hears_repeats, &misses_size, &urgent_size,
+                                     &repeats_size))
         return NULL;
     State *state = PyType_GetModuleState(type);
     if (!state)
@@ -509,8 +515,8 @@ static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *name
         PyErr_SetString(PyExc_TypeError, "a Table, and Buckets or None");
         return NULL;
     }
-    if (misses_size < 2 * MESSAGE_MAX || repeats_size < 2 * MESSAGE_MAX ||
-        misses_size & (misses_size - 1) || repeats_size & (repeats_size - 1)) {
+    if (!is_queue_size(misses_size) || !is_queue_size(urgent_size) ||
+        !is_queue_size(repeats_size)) {
         PyErr_SetString(PyExc_ValueError, "queues have a power of two of octets, 8192 at least");
         return NULL;
     }
@@ -527,6 +533,7 @@ static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *name
         .scope = scope,
         .hears_repeats = hears_repeats,
         .misses_size = (size_t)misses_size,
+        .urgent_size = (size_t)urgent_size,
         .repeats_size = (size_t)repeats_size,
     };
     if (self->wake_fd < 0)
@@ -596,15 +603,12 @@ static int take_one(
     return fault ? -1 : 1;
 }
 
-/* At most `limit` records of each worker: then the others have their turn. */
+/* Append at most `limit` records of each worker: then the others have their turn. `list` is NULL
+ * when there was no memory for it, and gone with an exception. */
 static PyObject *take_all(
-    PyObject *object, PyObject *args, struct queue *(*queue_of)(struct worker *),
-    make_record *make) {
+    PyObject *object, Py_ssize_t limit, struct queue *(*queue_of)(struct worker *),
+    make_record *make, PyObject *list) {
     WorkersObject *self = (WorkersObject *)object;
-    Py_ssize_t limit;
-    if (!PyArg_ParseTuple(args, "n", &limit))
-        return NULL;
-    PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list && i < self->count; i++) {
         int taken = 1;
         for (Py_ssize_t left = limit; left && taken > 0; left--)
@@ -643,14 +647,21 @@ static PyObject *repeat_object(
 }
 
 static PyObject *workers_misses(PyObject *self, PyObject *args) {
-    return take_all(self, args, worker_misses, miss_object);
+    Py_ssize_t limit;
+    if (!PyArg_ParseTuple(args, "n", &limit))
+        return NULL;
+    PyObject *list = take_all(self, limit, worker_urgent, miss_object, PyList_New(0));
+    return take_all(self, limit, worker_misses, miss_object, list);
 }
 
 static PyObject *workers_repeats(PyObject *self, PyObject *args) {
     WorkersObject *workers = (WorkersObject *)self;
+    Py_ssize_t limit;
+    if (!PyArg_ParseTuple(args, "n", &limit))
+        return NULL;
     if (workers->count && !worker_repeats(workers->workers[0])->octets)
         return PyList_New(0);
-    return take_all(self, args, worker_repeats, repeat_object);
+    return take_all(self, limit, worker_repeats, repeat_object, PyList_New(0));
 }
 
 static bool read_datagram(PyObject *answers, Py_ssize_t i, struct datagram *datagram) {

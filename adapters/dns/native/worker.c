@@ -42,7 +42,7 @@ struct worker {
     _Alignas(64) _Atomic uint64_t sequence; /* odd during a batch */
     _Atomic uint64_t counters[COUNTERS];
     _Atomic uint64_t hits[PLACES];
-    struct queue misses, repeats;
+    struct queue misses, urgent, repeats;
 
     uint8_t *octets;
     size_t sizes[BATCH];
@@ -85,6 +85,7 @@ struct worker *worker_new(
     worker->octets = malloc((size_t)BATCH * STRIDE);
     worker->reader = table_register(table);
     if (!worker->octets || !worker->reader || !queue_init(&worker->misses, options->misses_size) ||
+        !queue_init(&worker->urgent, options->urgent_size) ||
         (options->hears_repeats && !queue_init(&worker->repeats, options->repeats_size))) {
         worker_free(worker);
         errno = ENOMEM;
@@ -99,12 +100,13 @@ void worker_free(struct worker *worker) {
     worker_stop(worker);
     if (worker->reader)
         table_unregister(worker->table, worker->reader);
-    queue_free(&worker->misses), queue_free(&worker->repeats);
+    queue_free(&worker->misses), queue_free(&worker->urgent), queue_free(&worker->repeats);
     free(worker->octets);
     free(worker);
 }
 
 struct queue *worker_misses(struct worker *worker) { return &worker->misses; }
+struct queue *worker_urgent(struct worker *worker) { return &worker->urgent; }
 struct queue *worker_repeats(struct worker *worker) { return &worker->repeats; }
 
 uint64_t worker_counter(const struct worker *worker, enum counter which) {
@@ -205,7 +207,9 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
     head.origin_size = (uint8_t)(address_size(worker) + control);
     memcpy(head.origin, &worker->addresses[i], address_size(worker));
     memcpy(head.origin + address_size(worker), worker->controls[i], control);
-    switch (queue_put(&worker->misses, &head, sizeof head, slot(worker, i), worker->sizes[i])) {
+    bool is_urgent = is_health_query(slot(worker, i), worker->sizes[i]);
+    struct queue *queue = is_urgent ? &worker->urgent : &worker->misses;
+    switch (queue_put(queue, &head, sizeof head, slot(worker, i), worker->sizes[i])) {
     case NO_ROOM:
         count(worker, BUSY, 1);
         break;
