@@ -48,6 +48,10 @@ class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0  # queries that the disk did not take
     deleted: int = 0
 
+    def plus(self, other: "StoreStatistics") -> "StoreStatistics":
+        mine, its = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
+        return StoreStatistics(**{name: count + its[name] for name, count in mine.items()})
+
 
 def purge(path: Path, before_us: int | None) -> int:
     """Delete from a query log that nobody writes just now. Raises: NotFound, StorageFailed."""

@@ -27,10 +27,13 @@ def fact(name: str = "www.example", ts_us: int = 1, key: bytes = b"") -> Fact:
 
 @asynccontextmanager
 async def running(
-    path: Path, notes: QueryNotes, privacy: Privacy | None = None
+    path: Path,
+    notes: QueryNotes,
+    privacy: Privacy | None = None,
+    forget: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[QueryLogProcess]:
     process = QueryLogProcess(
-        path, lambda: notes.take(2), notes.lost, privacy or Privacy(), Retention()
+        path, lambda: notes.take(2), notes.lost, privacy or Privacy(), Retention(), forget
     )
     task = asyncio.create_task(process.run())
     try:
@@ -108,6 +111,79 @@ def test_another_child_is_started_when_one_ends(tmp_path: Path) -> None:
             notes.note(fact("after.example"))
             await until(lambda: logged(tmp_path / "q.db") == ["after.example"])
             assert process.restarts == 1
+
+    asyncio.run(session())
+
+
+KEY = names.from_text("www.example") + b"\0\1\0\1"
+REPEAT = packed_address("192.0.2.9"), bytes(10) + KEY
+
+
+def test_another_child_gets_to_know_what_is_repeated(tmp_path: Path) -> None:
+    """Engines that forget ask the pipeline again, which notes what they will repeat."""
+
+    async def session() -> None:
+        notes = QueryNotes()
+        asked: list[int] = []
+
+        def ask_again() -> None:
+            asked.append(process.restarts)
+            notes.note(fact(key=KEY))
+
+        async with running(tmp_path / "q.db", notes, forget=ask_again) as process:
+            await until(lambda: process._child is not None)
+            notes.note(fact(key=KEY))
+            await until(lambda: len(logged(tmp_path / "q.db")) == 1)
+            assert asked == []
+            first = process._child
+            assert first is not None
+            os.kill(first.pid, signal.SIGKILL)
+            await until(lambda: bool(asked))
+            notes.repeated([REPEAT] * 3)
+            assert asked == [1]
+            assert await process.purge(None) == 5
+            assert process.statistics.unknown == 0
+
+    asyncio.run(session())
+
+
+def test_what_was_counted_stays_counted_when_another_child_is_started(tmp_path: Path) -> None:
+    async def session() -> None:
+        notes = QueryNotes()
+        async with running(tmp_path / "q.db", notes) as process:
+            for round_ in range(1, 3):
+                old = process._child
+                await until(lambda old=old: process._child is not old)  # type: ignore[misc]  # a condition
+                notes.repeated([REPEAT] * 3)
+                notes.note(fact())
+                assert await process.purge(None) == 1
+                seen = process.statistics
+                assert (seen.written, seen.deleted, seen.unknown) == (round_, round_, 3 * round_)
+                assert process._child is not None
+                os.kill(process._child.pid, signal.SIGKILL)
+                await until(lambda round_=round_: process.restarts == round_)  # type: ignore[misc]  # a condition
+                assert process.statistics == seen
+
+    asyncio.run(session())
+
+
+def test_facts_that_were_lost_are_asked_for_once_there_is_somebody_to_tell(tmp_path: Path) -> None:
+    async def session() -> None:
+        notes, forgotten = QueryNotes(), []
+        process = QueryLogProcess(
+            tmp_path / "q.db", lambda: notes.take(2), notes.lost, Privacy(), Retention(),
+            lambda: forgotten.append(True),
+        )  # fmt: skip
+        for _ in range(3):
+            notes.note(fact(key=KEY))
+            with pytest.raises(Busy):
+                await process.purge(None)
+        assert (notes.statistics().dropped, forgotten) == (3, [])
+        task = asyncio.create_task(process.run())
+        await until(lambda: bool(forgotten))
+        task.cancel()
+        await process.close()
+        assert forgotten == [True]
 
     asyncio.run(session())
 
