@@ -121,7 +121,7 @@ def _domain(text: str) -> Name:
 
 def question_key(query: bytes) -> bytes | None:
     """`Fact.key` of a query without its ID; None where there is no question."""
-    end = query.find(0, 10) + 1
+    end = names.end_of(query, 10)
     return query[10:end].lower() + query[end : end + 4] if end else None
 
 

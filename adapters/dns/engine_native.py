@@ -19,10 +19,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from kudurru.adapters.dns.answering import Answering, Waiting, Wire
+from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
 from kudurru.adapters.sockets import address_of
+from kudurru.domain.dns import names
 from kudurru.domain.dns.rebinding import PRIVATE
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.later import Later
@@ -110,7 +111,7 @@ class AnswerTable:
 
     def place(self, packet: bytes, wire: bytes, tally: tuple[str, ...]) -> int | None:
         """None: there are too many to count."""
-        end = packet.find(0, 12) + 1
+        end = names.end_of(packet, HEADER)
         of = counted_as(int.from_bytes(packet[end : end + 2], "big")), wire[3] & 15, tally
         place = self.places.get(of)
         if place is None and len(self.places) < _engine.PLACES:

@@ -14,6 +14,7 @@ random names turns over what nobody repeats, and the answers in use stay.
 import threading
 from typing import Protocol, runtime_checkable
 
+from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.ports import Keep
 
@@ -111,7 +112,8 @@ class Memo:
             return  # no question, or one that is not echoed: nothing to put letters back into
         name = packet[_HEADER:end].lower()
         key = packet[2:_HEADER] + name + packet[end:]
-        place = self._place(int.from_bytes(packet[end : end + 2], "big"), wire[3] & 15)
+        type_at = names.end_of(packet, _HEADER)
+        place = self._place(int.from_bytes(packet[type_at : type_at + 2], "big"), wire[3] & 15)
         self._put(young, key, (wire[2:_HEADER] + name + wire[end:], place))
 
     def invalidate(self) -> None:

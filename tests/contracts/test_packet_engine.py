@@ -337,6 +337,7 @@ def test_a_zero_octet_in_a_label_does_not_end_the_name(kind: str) -> None:
             assert answer[12 : len(packet)] == packet[12:]
         await rig.exchange(query("a"))
         assert handler.asked >= 2
+        assert set(rig.engine.statistics().memo_hits) == {(1, 3)}
 
     serve(kind, scenario)
 
