@@ -639,7 +639,7 @@ class RepeatListener(Protocol):
 
     hears_repeats: bool
 
-    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
         """(address of 4 or 16 octets, message without its ID) of queries that got a reply which
         the handler had given before. Costs what an append costs."""
         ...

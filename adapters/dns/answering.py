@@ -118,7 +118,7 @@ class Answering:
         """Tell who listens of repeats. What goes wrong there costs nobody an answer."""
         if self.listener is not None:
             try:
-                self.listener.repeated(repeats)
+                self.listener.repeated(self.proto, repeats)
             except Exception as fault:
                 self.noticed(fault)
 

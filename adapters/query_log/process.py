@@ -156,7 +156,7 @@ class QueryLogProcess:
             self._forget()
         while (seen := self._take()) is not None:
             if not self._send(Write(seen)):
-                self._lose(len(seen.facts) + len(seen.repeats))
+                self._lose(len(seen))
                 self._has_lost = True
 
     def _send(self, order: Order) -> bool:

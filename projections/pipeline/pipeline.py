@@ -355,10 +355,10 @@ class Pipeline:
         if self._notes is not None and is_noted:
             self._notes.note(course.fact(rcode, upstream, elapsed_us, is_repeatable=is_repeatable))
 
-    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
         """Implements `domain.ports.RepeatListener`."""
         if self._notes is not None:
-            self._notes.repeated(repeats)
+            self._notes.repeated(proto, repeats)
 
     def missed(self, count: int) -> None:
         """Implements `domain.ports.RepeatListener`."""

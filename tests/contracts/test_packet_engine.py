@@ -443,7 +443,7 @@ class Listening(Handler):
 
     hears_repeats = True
 
-    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
         raise RuntimeError("a fault of the listener")
 
     def missed(self, count: int) -> None:

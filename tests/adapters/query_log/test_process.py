@@ -139,7 +139,7 @@ def test_another_child_gets_to_know_what_is_repeated(tmp_path: Path) -> None:
             assert first is not None
             os.kill(first.pid, signal.SIGKILL)
             await until(lambda: bool(asked))
-            notes.repeated([REPEAT] * 3)
+            notes.repeated("udp", [REPEAT] * 3)
             assert asked == [1]
             assert await process.purge(None) == 5
             assert process.statistics.unknown == 0
@@ -154,7 +154,7 @@ def test_what_was_counted_stays_counted_when_another_child_is_started(tmp_path: 
             for round_ in range(1, 3):
                 old = process._child
                 await until(lambda old=old: process._child is not old)  # type: ignore[misc]  # a condition
-                notes.repeated([REPEAT] * 3)
+                notes.repeated("udp", [REPEAT] * 3)
                 notes.note(fact())
                 assert await process.purge(None) == 1
                 seen = process.statistics
@@ -207,13 +207,13 @@ def test_privacy_is_there_before_the_first_query_and_changes_at_once(tmp_path: P
 def test_when_notes_are_full_the_newest_are_dropped_and_counted() -> None:
     notes = QueryNotes(notes_max=3)
     notes.note(fact())
-    notes.repeated([(b"\0\0\0\1", b"q")] * 5)
+    notes.repeated("udp", [(b"\0\0\0\1", b"q")] * 5)
     notes.note(fact())
     assert notes.statistics().dropped == 4
     assert notes.statistics().noted == 3
     taken = notes.take(9)
     assert taken is not None
-    assert (taken.now_us, len(taken.facts), len(taken.repeats)) == (9, 1, 2)
+    assert (taken.now_us, len(taken.facts), len(taken.repeats["udp"])) == (9, 1, 2)
     assert notes.take(9) is None
 
 
@@ -221,9 +221,27 @@ def test_a_repeat_never_goes_before_the_fact_that_it_repeats() -> None:
     notes = QueryNotes()
     for i in range(BATCH_MAX + 1):
         notes.note(fact(ts_us=i))
-    notes.repeated([(b"\0\0\0\1", b"q")])
+    notes.repeated("udp", [(b"\0\0\0\1", b"q")])
     first, second = notes.take(0), notes.take(0)
     assert first is not None
     assert second is not None
     assert (len(first.facts), len(first.repeats)) == (BATCH_MAX, 0)
-    assert second.repeats == [(b"\0\0\0\1", b"q")]
+    assert second.repeats == {"udp": [(b"\0\0\0\1", b"q")]}
+
+
+def test_many_repeats_are_handed_over_in_batches_of_each_protocol() -> None:
+    notes = QueryNotes()
+    for proto, count in (("udp", BATCH_MAX + 5), ("tls", 3), ("tcp", 2 * BATCH_MAX + 1)):
+        notes.repeated(proto, [(b"\0\0\0\1", b"q")] * count)
+    taken = iter(lambda: notes.take(0), None)
+    sizes = [
+        {proto: len(repeats) for proto, repeats in seen.repeats.items()}
+        for seen in taken
+        if seen is not None
+    ]
+    assert sizes == [
+        {"udp": BATCH_MAX, "tls": 3, "tcp": BATCH_MAX},
+        {"udp": 5, "tcp": BATCH_MAX},
+        {"tcp": 1},
+    ]
+    assert len(notes) == 0
