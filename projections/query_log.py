@@ -32,12 +32,14 @@ class QueryNotes:
         self._repeats: dict[str, list[Repeat]] = {}  # by protocol
         self._noted = self._dropped = 0
 
-    def note(self, fact: Fact) -> None:
+    def note(self, fact: Fact) -> bool:
+        """False: there is no room, and it is dropped."""
         if len(self) >= self._notes_max:
             self._dropped += 1
-            return
+            return False
         self._facts.append(fact)
         self._noted += 1
+        return True
 
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         """Note queries that an engine answered by itself."""
