@@ -135,7 +135,7 @@ class Answering:
         The handler answers its own faults with SERVFAIL. One that escapes it costs this query and
         is shown by the loop's exception handler; the listener lives.
         """
-        young = self.memo.young
+        era = self.memo.era
         try:
             if client_id and self.identifying is not None:
                 reply = self.identifying.handle(packet, client, self.proto, client_id)
@@ -143,9 +143,9 @@ class Answering:
                 reply = self.handler.handle(packet, client, self.proto)
             if isinstance(reply, Later):
                 if not reply.is_over:
-                    return self._wait(reply, young, packet)
+                    return self._wait(reply, era, packet)
                 reply = reply.value
-            wire = self._taken(young, packet, reply)
+            wire = self._taken(era, packet, reply)
         except Exception as fault:
             self.failed(fault)
             return None
@@ -153,23 +153,23 @@ class Answering:
             return Many(wire, reply.more)
         return wire
 
-    def _wait(self, reply: Later[Reply | None], young: object, packet: bytes) -> Later[Wire]:
+    def _wait(self, reply: Later[Reply | None], era: object, packet: bytes) -> Later[Wire]:
         self.waiting += 1
         later: Later[Wire] = Later(partial(self._give_up, reply))
-        reply.then(partial(self._came, later, young, packet))
+        reply.then(partial(self._came, later, era, packet))
         return later
 
     def _came(
         self,
         later: Later[Wire],
-        young: object,
+        era: object,
         packet: bytes,
         reply: Reply | None,
     ) -> None:
         self.waiting -= 1
         wire: Wire = None
         try:
-            wire = self._taken(young, packet, reply)
+            wire = self._taken(era, packet, reply)
         except Exception as fault:
             self.failed(fault)
         try:
@@ -181,7 +181,7 @@ class Answering:
         self.waiting -= 1
         reply.cancel()
 
-    def _taken(self, young: object, packet: bytes, reply: Reply | None) -> Wire:
+    def _taken(self, era: object, packet: bytes, reply: Reply | None) -> Wire:
         if reply is None:
             self.by_handler += 1
             return None
@@ -189,9 +189,9 @@ class Answering:
         if len(wire) > self.reply_max:
             raise ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}")
         if reply.keep is not None and self.keeper is not None:
-            self.keeper.keep(young, packet, wire, reply.keep)
+            self.keeper.keep(era, packet, wire, reply.keep)
         elif reply.memo:
-            self.memo.store(young, packet, wire)
+            self.memo.store(era, packet, wire)
         return wire
 
     def failed(self, fault: Exception) -> None:

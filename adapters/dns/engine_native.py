@@ -130,7 +130,7 @@ class TableScope:
         self._hits: dict[int, int] = {}
 
     @property
-    def young(self) -> object:
+    def era(self) -> object:
         return self._core.generation()
 
     def find(self, packet: bytes) -> bytes | None:
@@ -141,16 +141,16 @@ class TableScope:
         self._hits[place] = self._hits.get(place, 0) + 1
         return wire
 
-    def store(self, young: object, packet: bytes, wire: bytes) -> None:
-        self.keep(young, packet, wire, FOR_EVERYBODY)
+    def store(self, era: object, packet: bytes, wire: bytes) -> None:
+        self.keep(era, packet, wire, FOR_EVERYBODY)
 
-    def keep(self, young: object, packet: bytes, wire: bytes, how: Keep) -> None:
-        assert isinstance(young, int)
+    def keep(self, era: object, packet: bytes, wire: bytes, how: Keep) -> None:
+        assert isinstance(era, int)
         place = self.table.place(packet, wire, how.tally)
         if place is not None:
             self._core.store(
                 self.number,
-                young,
+                era,
                 packet,
                 wire,
                 place,

@@ -7,7 +7,7 @@
  *
  * Ends with 0 and a line of figures, or says what does not hold and ends with 1. */
 #define _GNU_SOURCE
-#include "core.h"
+#include "worker.c" /* a batch is answered here without a socket */
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -198,6 +198,24 @@ static void take_misses(
         queue_take(repeats, record, size);
 }
 
+/* Answer messages as the thread does, but for the socket. The answer to message i, of sizes[i]
+ * octets, is written over it; sizes[i] is 0 when there is none. */
+static void answer_messages(
+    struct worker *worker, unsigned number, uint8_t (*messages)[MESSAGE_MAX], size_t *sizes,
+    uint8_t (*clients)[16], int64_t now_us) {
+    for (unsigned i = 0; i < number; i++) {
+        memcpy(slot(worker, i), messages[i], sizes[i]);
+        memcpy(&worker->addresses[i].sin6_addr, clients[i], 16);
+        worker->sizes[i] = sizes[i];
+    }
+    struct batch batch = {.worker = worker, .number = number, .now_us = now_us};
+    answer(&batch);
+    for (unsigned i = 0; i < number; i++) {
+        sizes[i] = worker->sizes[i];
+        memcpy(messages[i], slot(worker, i), sizes[i]);
+    }
+}
+
 static void check_answer(
     const uint8_t *asked, size_t asked_size, const uint8_t *answer, size_t size,
     uint64_t generation) {
@@ -239,7 +257,7 @@ static int run_packets(uint64_t state, uint64_t count) {
         }
         uint64_t generation = table_generation(table);
         now_us += (int64_t)(chance(&state) % 40000);
-        worker_answer(worker, number, messages, sizes, (const uint8_t(*)[16])clients, now_us);
+        answer_messages(worker, number, messages, sizes, clients, now_us);
         for (unsigned i = 0; i < number; i++) {
             if (!sizes[i])
                 continue;

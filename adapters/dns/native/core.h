@@ -294,20 +294,13 @@ struct datagram {
     size_t origin_size, size;
 };
 
-/* Send answers from another thread, at most BATCH; never waits. What became of them. */
+/* Whether an origin of so many octets is one of this worker's. */
+bool worker_is_origin(const struct worker *worker, size_t size);
+
+/* Send answers to origins, from another thread, at most BATCH; never waits. What became of them. */
 struct sent {
     unsigned sent, refused, full;
 };
 struct sent worker_send(struct worker *worker, const struct datagram *datagrams, unsigned count);
-
-/* Answer one batch of datagrams that lie in memory, as the thread does: for fuzzers and tests. The
- * answer to message i, of sizes[i] octets, is written over it; sizes[i] is 0 when there is none. */
-void worker_answer(
-    struct worker *worker,
-    unsigned count,
-    uint8_t (*messages)[MESSAGE_MAX],
-    size_t *sizes,
-    const uint8_t (*clients)[16],
-    int64_t now_us);
 
 #endif

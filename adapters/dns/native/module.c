@@ -664,7 +664,8 @@ static PyObject *workers_repeats(PyObject *self, PyObject *args) {
     return take_all(self, limit, worker_repeats, repeat_object, PyList_New(0));
 }
 
-static bool read_datagram(PyObject *answers, Py_ssize_t i, struct datagram *datagram) {
+static bool read_datagram(
+    const struct worker *worker, PyObject *answers, Py_ssize_t i, struct datagram *datagram) {
     PyObject *pair = PySequence_GetItem(answers, i); /* the sequence keeps it and its parts */
     char *origin, *octets;
     Py_ssize_t origin_size, size;
@@ -673,7 +674,7 @@ static bool read_datagram(PyObject *answers, Py_ssize_t i, struct datagram *data
     Py_XDECREF(pair);
     if (!is_read)
         return false;
-    if (origin_size < 16 || origin_size > ORIGIN_MAX) {
+    if (!worker_is_origin(worker, (size_t)origin_size)) {
         PyErr_SetString(PyExc_ValueError, "that is no origin");
         return false;
     }
@@ -695,7 +696,7 @@ static PyObject *workers_send(PyObject *object, PyObject *args) {
     }
     struct datagram datagrams[BATCH];
     for (Py_ssize_t j = 0; j < number; j++)
-        if (!read_datagram(answers, j, &datagrams[j]))
+        if (!read_datagram(self->workers[i], answers, j, &datagrams[j]))
             return NULL;
     struct sent sent = worker_send(self->workers[i], datagrams, (unsigned)number);
     return Py_BuildValue("III", sent.sent, sent.refused, sent.full);

@@ -135,12 +135,25 @@ static const uint8_t *octets_of(bool is_ipv6, const void *address, size_t *size)
                                                : offsetof(struct sockaddr_in, sin_addr));
 }
 
+/* That of message i of the batch. */
+static const uint8_t *client_of(const struct worker *worker, unsigned i, size_t *size) {
+    return octets_of(worker->options.is_ipv6, &worker->addresses[i], size);
+}
+
 const uint8_t *origin_client(const struct worker *worker, const uint8_t *origin, size_t *size) {
     return octets_of(worker->options.is_ipv6, origin, size);
 }
 
 static socklen_t address_size(const struct worker *worker) {
     return worker->options.is_ipv6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+_Static_assert(sizeof(struct sockaddr_in6) + CONTROL_MAX <= ORIGIN_MAX, "an origin has room");
+
+bool worker_is_origin(const struct worker *worker, size_t size) {
+    size_t address = address_size(worker);
+    return size == address ||
+           (worker->options.has_packet_info && size > address && size <= address + CONTROL_MAX);
 }
 
 /* The way back is the routing table's: of what was received the address is kept, the interface is
@@ -158,9 +171,7 @@ static void forget_interface(struct msghdr *message) {
 
 /* Charge the queries of a batch: all those of a client together, clients in the order in which they
  * come. The health name is free. */
-static void judge(
-    struct worker *worker, unsigned number, const uint8_t *(*client_of)(void *, unsigned, size_t *),
-    void *context, int64_t now_us) {
+static void judge(struct worker *worker, unsigned number, int64_t now_us) {
     bool is_done[BATCH] = {false};
     for (unsigned i = 0; i < number; i++) {
         worker->verdicts[i] = ANSWER;
@@ -170,11 +181,11 @@ static void judge(
         if (is_done[i])
             continue;
         size_t size, other_size;
-        const uint8_t *client = client_of(context, i, &size);
+        const uint8_t *client = client_of(worker, i, &size);
         unsigned same[BATCH], together = 0;
         for (unsigned j = i; j < number; j++)
             if (!is_done[j]) {
-                const uint8_t *other = client_of(context, j, &other_size);
+                const uint8_t *other = client_of(worker, j, &other_size);
                 if (size == other_size && !memcmp(client, other, size)) {
                     same[together++] = j;
                     is_done[j] = true;
@@ -192,8 +203,6 @@ struct batch {
     struct worker *worker;
     unsigned number;
     int64_t now_us;
-    const uint8_t *(*client_of)(void *, unsigned, size_t *);
-    void *context;
     bool has_news; /* for Python */
     bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
     unsigned admitted_at;
@@ -225,7 +234,7 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
 static void tell_of(struct batch *batch, unsigned i, size_t size) {
     struct worker *worker = batch->worker;
     size_t client_size;
-    const uint8_t *client = batch->client_of(batch->context, i, &client_size);
+    const uint8_t *client = client_of(worker, i, &client_size);
     struct repeat head = {.client_size = (uint8_t)client_size};
     memcpy(head.client, client, client_size);
     switch (queue_put(&worker->repeats, &head, sizeof head, slot(worker, i) + 2, size - 2)) {
@@ -244,9 +253,9 @@ static void tell_of(struct batch *batch, unsigned i, size_t size) {
  * from one client, so the last verdict is remembered. */
 static bool is_admitted(struct batch *batch, unsigned i) {
     size_t size, size_before;
-    const uint8_t *client = batch->client_of(batch->context, i, &size);
+    const uint8_t *client = client_of(batch->worker, i, &size);
     if (batch->is_admitted_known) {
-        const uint8_t *before = batch->client_of(batch->context, batch->admitted_at, &size_before);
+        const uint8_t *before = client_of(batch->worker, batch->admitted_at, &size_before);
         if (size == size_before && !memcmp(client, before, size))
             return batch->is_admitted;
     }
@@ -298,7 +307,7 @@ static void answer(struct batch *batch) {
     count(worker, RECEIVED, number);
     bool is_limited = worker->limiter && limiter_is_enabled(worker->limiter);
     if (is_limited)
-        judge(worker, number, batch->client_of, batch->context, batch->now_us);
+        judge(worker, number, batch->now_us);
     table_enter(worker->table, worker->reader);
     /* In two rounds, so that the processor waits for many parts of a large table at a time. */
     for (unsigned i = 0; i < number; i++) {
@@ -394,11 +403,6 @@ static void prepare(struct worker *worker, unsigned number) {
     }
 }
 
-static const uint8_t *sender_of(void *context, unsigned i, size_t *size) {
-    struct worker *worker = context;
-    return octets_of(worker->options.is_ipv6, &worker->addresses[i], size);
-}
-
 static void serve_batch(struct worker *worker, unsigned number) {
     atomic_fetch_add(&worker->sequence, 1);
     for (unsigned i = 0; i < number; i++) {
@@ -410,8 +414,6 @@ static void serve_batch(struct worker *worker, unsigned number) {
         .worker = worker,
         .number = number,
         .now_us = monotonic_us(),
-        .client_of = sender_of,
-        .context = worker,
     };
     answer(&batch);
     send_batch(worker, number);
@@ -487,36 +489,4 @@ struct sent worker_send(
         };
     }
     return send_all(worker->options.fd, messages, number);
-}
-
-/* --- without a socket ------------------------------------------------------------------------ */
-
-static const uint8_t *given_client(void *context, unsigned i, size_t *size) {
-    *size = 16;
-    return ((const uint8_t(*)[16])context)[i];
-}
-
-void worker_answer(
-    struct worker *worker,
-    unsigned number,
-    uint8_t (*messages)[MESSAGE_MAX],
-    size_t *sizes,
-    const uint8_t (*clients)[16],
-    int64_t now_us) {
-    for (unsigned i = 0; i < number; i++) {
-        memcpy(slot(worker, i), messages[i], sizes[i]);
-        worker->sizes[i] = sizes[i];
-    }
-    struct batch batch = {
-        .worker = worker,
-        .number = number,
-        .now_us = now_us,
-        .client_of = given_client,
-        .context = (void *)clients,
-    };
-    answer(&batch);
-    for (unsigned i = 0; i < number; i++) {
-        sizes[i] = worker->sizes[i];
-        memcpy(messages[i], slot(worker, i), sizes[i]);
-    }
 }
