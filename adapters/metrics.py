@@ -291,7 +291,7 @@ def engine_samples(
         types[type_label(rtype)] += hits
     types["none"] = max(0, seen.received - types.total())
     malformed, full = seen.dropped_malformed, seen.dropped_full + seen.dropped_busy
-    unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy
+    unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy + seen.memo_unsent
     samples = [
         Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits.values())),
         Sample("dns_dropped_total", ("malformed",), malformed),

@@ -674,9 +674,11 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     received: int = 0
     answered: int = 0  # answers that the system took
     memo_hits: Mapping[tuple[int, int], int] = {}
-    """Answers from the memo, by type (as `record_types.counted_as` has it) and RCODE."""
+    """Answers from the memo that were sent, by type (as `record_types.counted_as` has it) and
+    RCODE."""
     memo_tallies: Mapping[tuple[str, ...], int] = {}
     """The same by `Keep.tally`, where there was one."""
+    memo_unsent: int = 0  # those that the system did not send
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer

@@ -96,10 +96,8 @@ class Workers:
     ) -> tuple[int, int, int]:
         """Send answers to origins: how many were sent, refused by the system, and without room."""
 
-    def counters(self) -> tuple[int, int, int, int, int, int]:
+    def counters(self, places: int, /) -> tuple[int, int, int, int, int, int, int, list[int]]:
         """Queries received, answered, malformed; answers that the system had no room for; queries
-        that found no room in the queue; answers that the system refused. What a client has got is
-        counted."""
-
-    def hits(self, places: int, /) -> list[int]:
-        """Answers given from the table, by place."""
+        that found no room in the queue; answers that the system refused; how many of those that it
+        did not send were from the table; answers from the table that it sent, by place. What a
+        client has got is counted."""

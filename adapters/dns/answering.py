@@ -85,6 +85,7 @@ class Answering:
     proxyproto: int = 0
     full: int = 0
     busy: int = 0
+    unsent: int = 0
     by_handler: int = 0
     send_errors: int = 0
     exceptions: int = 0
@@ -214,6 +215,7 @@ class Answering:
             received=self.received,
             answered=self.answered,
             memo_hits=self.memo.counts(),
+            memo_unsent=self.unsent,
             dropped_malformed=self.malformed,
             dropped_proxyproto=self.proxyproto,
             dropped_full=self.full,

@@ -281,13 +281,16 @@ class NativeEngine:
         seen = self._answering.statistics()
         if self._workers is None:
             return seen
-        received, answered, malformed, full, busy, send_errors = self._workers.counters()
-        hits = self._scope.hits(self._workers.hits(len(self._scope.table.places)))
+        received, answered, malformed, full, busy, send_errors, unsent, by_place = (
+            self._workers.counters(len(self._scope.table.places))
+        )
+        hits = self._scope.hits(by_place)
         return EngineStatistics(
             received=received,
             answered=seen.answered + answered,
             memo_hits=by_type(hits),
             memo_tallies=by_tally(hits),
+            memo_unsent=unsent,
             dropped_malformed=malformed,
             dropped_full=seen.dropped_full + full,
             dropped_busy=seen.dropped_busy + busy,

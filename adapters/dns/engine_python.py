@@ -186,8 +186,8 @@ class PythonEngine:
         """
         answering = self._answering
         memo = self._memo
-        hits = memo.hits
         octets, view, sizes = batch.octets, batch.view, batch.sizes
+        places: dict[int, int] = {}  # of repeats, by slot
         lengths = batch.lengths[:count].tolist()
         queries = [
             octets[start + 2 : start + length]
@@ -208,7 +208,7 @@ class PythonEngine:
                     view[start + 2 : start + 2 + len(verdict)] = verdict
                     sizes[i] = len(verdict) + 2
                 else:
-                    self._send(batch, first, i - first)
+                    self._send(batch, first, i - first, places)
                     first = i + 1
                 continue
             if known is not None:
@@ -216,7 +216,7 @@ class PythonEngine:
                 size = len(kept) + 2
                 view[start + 2 : start + size] = kept
                 sizes[i] = size
-                hits[place] += 1
+                places[i] = place
                 continue
             if (end := query.find(0, 10) + 1) and (
                 known := recall(query[:10] + query[10:end].lower() + query[end:])
@@ -226,18 +226,21 @@ class PythonEngine:
                 view[start + 2 : start + 12] = kept[:10]  # the name stays as it was asked
                 view[start + 2 + end : start + size] = kept[end:]
                 sizes[i] = size
-                hits[place] += 1
+                places[i] = place
                 continue
             others.append(i)
             wire = self._answer_one(octets[start : start + lengths[i]], batch, i, outbox, end)
             recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
             if wire is None:
-                self._send(batch, first, i - first)
+                self._send(batch, first, i - first, places)
                 first = i + 1
             else:
                 view[start : start + len(wire)] = wire
                 sizes[i] = len(wire)
-        self._send(batch, first, count - first)
+        self._send(batch, first, count - first, places)
+        hits = memo.hits
+        for place in places.values():
+            hits[place] += 1
         if answering.listener is not None and len(others) < count:
             repeats = set(range(count)).difference(others)
             clients = batch.clients(count)
@@ -294,13 +297,20 @@ class PythonEngine:
             return None
         return wire
 
-    def _send(self, batch: mmsg.Batch, first: int, count: int) -> None:
+    def _send(self, batch: mmsg.Batch, first: int, count: int, places: dict[int, int]) -> None:
+        """Send a run of slots. Those that do not go leave `places`: they are no hits."""
         if not count:
             return
         sent, refused = batch.send(first, count)
         self._answering.answered += sent
-        self._answering.send_errors += refused
-        self._answering.full += count - sent - refused
+        if sent == count:
+            return
+        full = count - sent - len(refused)
+        self._answering.send_errors += len(refused)
+        self._answering.full += full
+        for slot in (*refused, *range(first + count - full, first + count)):
+            if places.pop(slot, None) is not None:
+                self._answering.unsent += 1
 
     def _serve_singly(self, sock: socket.socket, buffer: memoryview) -> None:
         answering = self._answering
@@ -384,5 +394,5 @@ class _Outbox:
             return
         sent, refused = self._batch.send(0, count)
         self._answering.answered += sent
-        self._answering.send_errors += refused
-        self._answering.full += count - sent - refused
+        self._answering.send_errors += len(refused)
+        self._answering.full += count - sent - len(refused)

@@ -604,6 +604,22 @@ def test_answers_the_system_refuses_are_counted(udp_kind: str) -> None:
     serve(udp_kind, scenario)
 
 
+@pytest.mark.parametrize("udp_kind", [kind for kind in UDP_KINDS if kind != "plain"])
+def test_a_repeat_that_is_not_sent_is_no_hit_and_counted_apart(udp_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        packets = [query("www.example", ident=i) for i in range(20)]
+        assert len(await rig.exchange(packets[0])) == 1
+        assert len(await rig.exchange(*packets)) == 20
+        with contextlib.suppress(OSError):  # as above
+            rig.sockets[0].shutdown(socket.SHUT_WR)
+        await rig.exchange(*packets, answers=0)
+        await until(lambda: rig.engine.statistics().send_errors == 20)
+        seen = rig.engine.statistics()
+        assert (seen.answered, seen.memo_hits, seen.memo_unsent) == (21, {(1, 3): 20}, 20)
+
+    serve(udp_kind, scenario)
+
+
 def test_a_group_of_sockets_shares_one_address(kind: str) -> None:
     async def scenario(rig: Rig, handler: Handler) -> None:
         assert len(rig.sockets) == 4

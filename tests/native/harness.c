@@ -203,6 +203,7 @@ static void take_misses(
 static void answer_messages(
     struct worker *worker, unsigned number, uint8_t (*messages)[MESSAGE_MAX], size_t *sizes,
     uint8_t (*clients)[16], int64_t now_us) {
+    uint64_t state = (uint64_t)now_us; /* some are not sent */
     for (unsigned i = 0; i < number; i++) {
         memcpy(slot(worker, i), messages[i], sizes[i]);
         memcpy(&worker->addresses[i].sin6_addr, clients[i], 16);
@@ -213,6 +214,8 @@ static void answer_messages(
     for (unsigned i = 0; i < number; i++) {
         sizes[i] = worker->sizes[i];
         memcpy(messages[i], slot(worker, i), sizes[i]);
+        check(sizes[i] || worker->places[i] == NOWHERE, "what is not answered is no hit");
+        count_hit(worker, worker->places[i], chance(&state) % 8);
     }
 }
 
@@ -280,7 +283,7 @@ static int run_packets(uint64_t state, uint64_t count) {
         done += number;
     }
     struct limiter_statistics limited = limiter_statistics(limiter);
-    uint64_t hits = worker_hits(worker, 7), received = worker_counter(worker, RECEIVED);
+    uint64_t hits = worker_hits(worker, 7) + worker_counter(worker, UNSENT), received = worker_counter(worker, RECEIVED);
     check(hits == sums.answered, "what was repeated is counted");
     check(received == sums.answered + sums.missed + limited.slipped + limited.dropped +
                           worker_counter(worker, MALFORMED) + worker_counter(worker, BUSY),

@@ -246,6 +246,7 @@ enum counter {
     FULL,        /* the system had no room for an answer */
     BUSY,        /* no room in the queue for Python */
     SEND_ERRORS,
+    UNSENT,      /* repeats among those two, which are no hits */
     UNTOLD,      /* repeats that found no room in the queue */
     COUNTERS,
 };

@@ -702,37 +702,8 @@ static PyObject *workers_send(PyObject *object, PyObject *args) {
     return Py_BuildValue("III", sent.sent, sent.refused, sent.full);
 }
 
-static PyObject *workers_counters(PyObject *object, PyObject *Py_UNUSED(args)) {
-    WorkersObject *self = (WorkersObject *)object;
-    Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        worker_settle(self->workers[i]);
-    Py_END_ALLOW_THREADS
-    unsigned long long sums[COUNTERS] = {0};
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        for (int which = 0; which < COUNTERS; which++)
-            sums[which] += worker_counter(self->workers[i], (enum counter)which);
-    return Py_BuildValue("KKKKKK", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
-                         sums[BUSY], sums[SEND_ERRORS]);
-}
-
-static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
-    WorkersObject *self = (WorkersObject *)object;
-    unsigned long long sum = 0;
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        sum += worker_counter(self->workers[i], UNTOLD);
-    return PyLong_FromUnsignedLongLong(sum);
-}
-
-static PyObject *workers_hits(PyObject *object, PyObject *args) {
-    WorkersObject *self = (WorkersObject *)object;
-    Py_ssize_t number;
-    if (!PyArg_ParseTuple(args, "n", &number))
-        return NULL;
-    if (number < 0 || number > PLACES) {
-        PyErr_SetString(PyExc_ValueError, "there are not so many places");
-        return NULL;
-    }
+/* Sums of the first `number` places. */
+static PyObject *hits_list(const WorkersObject *self, Py_ssize_t number) {
     PyObject *list = PyList_New(0);
     for (Py_ssize_t place = 0; list && place < number; place++) {
         unsigned long long sum = 0;
@@ -746,6 +717,38 @@ static PyObject *workers_hits(PyObject *object, PyObject *args) {
     return list;
 }
 
+static PyObject *workers_counters(PyObject *object, PyObject *args) {
+    WorkersObject *self = (WorkersObject *)object;
+    Py_ssize_t number;
+    if (!PyArg_ParseTuple(args, "n", &number))
+        return NULL;
+    if (number < 0 || number > PLACES) {
+        PyErr_SetString(PyExc_ValueError, "there are not so many places");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        worker_settle(self->workers[i]);
+    Py_END_ALLOW_THREADS
+    PyObject *hits = hits_list(self, number); /* first: a hit is counted after its answer */
+    if (!hits)
+        return NULL;
+    unsigned long long sums[COUNTERS] = {0};
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        for (int which = 0; which < COUNTERS; which++)
+            sums[which] += worker_counter(self->workers[i], (enum counter)which);
+    return Py_BuildValue("KKKKKKKN", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
+                         sums[BUSY], sums[SEND_ERRORS], sums[UNSENT], hits);
+}
+
+static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
+    WorkersObject *self = (WorkersObject *)object;
+    unsigned long long sum = 0;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        sum += worker_counter(self->workers[i], UNTOLD);
+    return PyLong_FromUnsignedLongLong(sum);
+}
+
 static PyMethodDef workers_methods[] = {
     {"start", workers_start, METH_NOARGS, NULL},
     {"stop", workers_stop, METH_NOARGS, NULL},
@@ -753,8 +756,7 @@ static PyMethodDef workers_methods[] = {
     {"misses", workers_misses, METH_VARARGS, NULL},
     {"repeats", workers_repeats, METH_VARARGS, NULL},
     {"send", workers_send, METH_VARARGS, NULL},
-    {"counters", workers_counters, METH_NOARGS, NULL},
-    {"hits", workers_hits, METH_VARARGS, NULL},
+    {"counters", workers_counters, METH_VARARGS, NULL},
     {"untold", workers_untold, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

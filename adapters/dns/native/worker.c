@@ -26,6 +26,8 @@
 #define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
 #define SPIN_NS 20000
 
+#define NOWHERE PLACES
+
 /* What becomes of a datagram. */
 enum verdict { ANSWER, SLIP, DROP };
 
@@ -50,6 +52,7 @@ struct worker {
     size_t key_sizes[BATCH];
     uint64_t hashes[BATCH];
     enum verdict verdicts[BATCH];
+    uint16_t places[BATCH]; /* where a repeat is counted, once it was sent; else NOWHERE */
     struct sockaddr_in6 addresses[BATCH]; /* room for either family */
     _Alignas(struct cmsghdr) uint8_t controls[BATCH][CONTROL_MAX];
     struct iovec taken[BATCH], given[BATCH];
@@ -282,9 +285,7 @@ static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     if (entry->ttl_count)
         entry_age(entry, packet + 2, batch->now_us);
     worker->sizes[i] = entry->wire_size + 2u;
-    _Atomic uint64_t *hits = &worker->hits[entry->place];
-    uint64_t now = atomic_load_explicit(hits, memory_order_relaxed);
-    atomic_store_explicit(hits, now + 1, memory_order_relaxed);
+    worker->places[i] = entry->place;
 }
 
 static void over_limit(struct batch *batch, unsigned i) {
@@ -311,6 +312,7 @@ static void answer(struct batch *batch) {
     table_enter(worker->table, worker->reader);
     /* In two rounds, so that the processor waits for many parts of a large table at a time. */
     for (unsigned i = 0; i < number; i++) {
+        worker->places[i] = NOWHERE;
         worker->key_sizes[i] = message_key(
             worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i]);
         if (!worker->key_sizes[i])
@@ -348,11 +350,14 @@ static int64_t monotonic_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number) {
+/* What became of message i is in `went[i]`. */
+static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number, bool *went) {
     struct sent sent = {0};
+    memset(went, 0, number * sizeof *went);
     for (unsigned done; (done = sent.sent + sent.refused) < number;) {
         int now = sendmmsg(fd, messages + done, number - done, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (now > 0) {
+            memset(went + done, true, (unsigned)now * sizeof *went);
             sent.sent += (unsigned)now;
         } else if (errno == EAGAIN || errno == ENOBUFS) {
             sent.full = number - done;
@@ -364,8 +369,20 @@ static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number) {
     return sent;
 }
 
+static void count_hit(struct worker *worker, unsigned place, bool has_gone) {
+    if (place == NOWHERE)
+        return;
+    if (!has_gone) {
+        count(worker, UNSENT, 1);
+        return;
+    }
+    uint64_t now = atomic_load_explicit(&worker->hits[place], memory_order_relaxed);
+    atomic_store_explicit(&worker->hits[place], now + 1, memory_order_relaxed);
+}
+
 static void send_batch(struct worker *worker, unsigned number) {
-    unsigned answers = 0;
+    unsigned answers = 0, from[BATCH]; /* the message that each answers */
+    bool went[BATCH];
     for (unsigned i = 0; i < number; i++) {
         if (!worker->sizes[i])
             continue;
@@ -373,12 +390,15 @@ static void send_batch(struct worker *worker, unsigned number) {
             (struct iovec){.iov_base = slot(worker, i), .iov_len = worker->sizes[i]};
         struct msghdr *message = &worker->to_give[answers].msg_hdr;
         *message = worker->to_take[i].msg_hdr;
-        message->msg_iov = &worker->given[answers++];
+        message->msg_iov = &worker->given[answers];
+        from[answers++] = i;
     }
-    struct sent sent = send_all(worker->options.fd, worker->to_give, answers);
+    struct sent sent = send_all(worker->options.fd, worker->to_give, answers, went);
     count(worker, ANSWERED, sent.sent);
     count(worker, SEND_ERRORS, sent.refused);
     count(worker, FULL, sent.full);
+    for (unsigned j = 0; j < answers; j++)
+        count_hit(worker, worker->places[from[j]], went[j]);
 }
 
 static void wake(struct worker *worker) {
@@ -469,6 +489,7 @@ void worker_stop(struct worker *worker) {
 struct sent worker_send(
     struct worker *worker, const struct datagram *datagrams, unsigned number) {
     struct mmsghdr messages[BATCH];
+    bool went[BATCH];
     struct iovec parts[BATCH];
     struct {
         _Alignas(struct cmsghdr) uint8_t octets[CONTROL_MAX];
@@ -488,5 +509,5 @@ struct sent worker_send(
             .msg_controllen = control,
         };
     }
-    return send_all(worker->options.fd, messages, number);
+    return send_all(worker->options.fd, messages, number, went);
 }
