@@ -49,6 +49,9 @@ METRICS: Final = {
         "histogram", "Time that answers took, but for those from the memo", ("source",)
     ),
     "dns_dropped_total": Declared("counter", "Queries left without an answer", ("reason",)),
+    "dns_unread_total": Declared(
+        "counter", "Datagrams that the system dropped before they were read", ("proto",)
+    ),
     "dns_memo_hits_total": Declared("counter", "Answers given from the memo", ("proto",)),
     "dns_send_errors_total": Declared("counter", "Answers the system refused to send", ("proto",)),
     "dns_connections": Declared("gauge", "Open connections", ("proto",)),
@@ -293,6 +296,7 @@ def engine_samples(
     malformed, full = seen.dropped_malformed, seen.dropped_full + seen.dropped_busy
     unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy + seen.memo_unsent
     samples = [
+        Sample("dns_unread_total", (proto,), seen.dropped_unread),
         Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits.values())),
         Sample("dns_dropped_total", ("malformed",), malformed),
         Sample("dns_dropped_total", ("full",), full),

@@ -684,6 +684,7 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_full: int = 0  # the system had no room for the answer
     dropped_busy: int = 0  # the handler had too much to do, and was not asked
     dropped_by_handler: int = 0
+    dropped_unread: int = 0  # by the system, which had no room; they were never received
     waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0
     unhandled_exceptions: int = 0  # faults of ours; each cost a query its answer

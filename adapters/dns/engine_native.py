@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
+from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.sockets import address_of
 from kudurru.domain.dns import names
 from kudurru.domain.dns.rebinding import PRIVATE
@@ -213,6 +214,7 @@ class NativeEngine:
         self._limiter = limiter
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
+        self._drops = SocketDrops(sockets)
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._scope = (AnswerTable() if table is None else table).new_scope()
         self._answering = Answering(handler, "udp", MESSAGE_MAX, self._scope)
@@ -260,6 +262,7 @@ class NativeEngine:
             if self._telling is not None:
                 self._telling.cancel()
             await self._drain()
+        self._drops.count()  # the last time that anybody can
         for sock in self._sockets:
             sock.close()
 
@@ -295,6 +298,7 @@ class NativeEngine:
             dropped_full=seen.dropped_full + full,
             dropped_busy=seen.dropped_busy + busy,
             dropped_by_handler=seen.dropped_by_handler,
+            dropped_unread=self._drops.count(),
             send_errors=seen.send_errors + send_errors,
             unhandled_exceptions=seen.unhandled_exceptions,
             faults=seen.faults,

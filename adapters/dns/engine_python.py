@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.memo import Kept, Memo
@@ -23,6 +25,7 @@ from kudurru.adapters.dns.packet_info import (
     reply_info,
 )
 from kudurru.adapters.dns.proxyproto import HEADER_MAX, Malformed, unwrap
+from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
 from kudurru.domain.dns.health import is_health_query
@@ -67,6 +70,7 @@ class PythonEngine:
         self._backlog: deque[tuple[bytes, str, Deliver]] = deque()
         self._room = 0  # for misses, this turn
         self._sockets = tuple(sockets)
+        self._drops = SocketDrops(sockets)
         self._memo = Memo() if memo is None else memo
         self._answering = Answering(handler, "udp", mmsg.SLOT, self._memo)
         self._batched = mmsg.is_available() if batched is None else batched
@@ -106,6 +110,7 @@ class PythonEngine:
             self._serve_backlog()
             await asyncio.sleep(0)
         await self._drain()
+        self._drops.count()  # the last time that anybody can
         for sock in self._sockets:
             sock.close()
 
@@ -126,7 +131,7 @@ class PythonEngine:
         self._memo.invalidate()
 
     def statistics(self) -> EngineStatistics:
-        return self._answering.statistics()
+        return replace(self._answering.statistics(), dropped_unread=self._drops.count())
 
     def _serve_batches(self, batch: mmsg.Batch, outbox: "_Outbox") -> None:
         for _ in range(self._turn(BATCHES_PER_TURN, BATCHES_WHEN_BUSY)):

@@ -505,6 +505,31 @@ def test_datagrams_that_are_no_query_are_dropped_and_counted(udp_kind: str) -> N
     serve(udp_kind, scenario)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+@pytest.mark.parametrize("kind", [*UDP_KINDS, "doq"])
+def test_datagrams_that_the_system_dropped_are_counted(kind: str) -> None:
+    """Before the engine starts nobody reads."""
+    rig = Rig(kind, Handler(), "127.0.0.1:0")
+    (sock,) = rig.sockets
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        for _ in range(200):
+            client.sendto(query("www.example"), rig.target)
+    waiting = 0
+    with contextlib.suppress(BlockingIOError):
+        while sock.recv(4096):
+            waiting += 1
+    assert waiting < 200
+
+    async def main() -> None:
+        async with rig.running():
+            assert rig.engine.statistics().dropped_unread == 200 - waiting
+        assert rig.engine.statistics().dropped_unread == 200 - waiting
+        assert rig.engine.statistics().received == 0
+
+    asyncio.run(main())
+
+
 class Noting(Handler):
     """Keeps the names in the order in which it was asked."""
 
