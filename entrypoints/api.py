@@ -165,4 +165,4 @@ _OVER = "admin.token has had its time"
 
 def _people(parts: Parts) -> People | None:
     cluster = parts.cluster
-    return People(cluster.beside.reviews, parts.node.clock) if cluster is not None else None
+    return People(cluster.reviews, parts.node.clock) if cluster is not None else None

@@ -15,13 +15,11 @@ import random
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
-from kudurru.adapters.event_sinks import LogSink, SeveralSinks
 from kudurru.adapters.kubernetes.access import Access, in_cluster, kubeconfig
 from kudurru.adapters.kubernetes.answers import Absent, Forbidden, Refused, Unanswered
 from kudurru.adapters.kubernetes.client import Client, Transport
@@ -30,20 +28,24 @@ from kudurru.adapters.kubernetes.endpoints import Endpoint, LeaderAddress
 from kudurru.adapters.kubernetes.events import About, EventRecorder
 from kudurru.adapters.kubernetes.store import KubernetesStore, Place
 from kudurru.adapters.metrics import Sample
-from kudurru.domain.errors import Cause, Invalid, KudurruError
+from kudurru.domain.errors import KudurruError
 from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.registry import DNS_ZONE
-from kudurru.domain.mirror import MIRRORED
 from kudurru.domain.objects import key_of, ref_of
-from kudurru.domain.ports import Clock, Elector, Entropy, EventSink, Notice, Timers
+from kudurru.domain.ports import Clock, Entropy, Notice, Timers
 from kudurru.domain.settings import KubernetesSettings
 from kudurru.entrypoints.cluster_beside import Beside
 from kudurru.entrypoints.cluster_copy import Copies
-from kudurru.entrypoints.cluster_facts import Facts
+from kudurru.entrypoints.cluster_facts import (
+    Facts,
+    from_snapshot,
+    not_synced,
+    refused,
+    snapshot_samples,
+)
 from kudurru.entrypoints.cluster_feed import SHOWN_MAX, Feed
 from kudurru.entrypoints.cluster_statuses import StatusCopies
 from kudurru.entrypoints.cluster_writes import ClusterWrites
-from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
@@ -57,6 +59,8 @@ SERVICE_PORT = "http"
 """Name that the API's port has in the service."""
 HEADLESS_SERVICE = "KUDURRU_HEADLESS_SERVICE"
 """Variable that names the service in front of the nodes, as SERVICE.NAMESPACE.svc.DOMAIN."""
+ROLE = "controller"
+"""What nodes compete for."""
 BARRIER_S = 10.0
 """A new leader waits so long for what the one before wrote."""
 
@@ -81,13 +85,14 @@ def place_of(access: Access, environment: Mapping[str, str], node_name: str) -> 
 
 
 class Cluster:
-    """`add_to` a runner what has to run. Raises Invalid for a log that is of another cluster."""
+    """What runs of it is in `cluster_late`."""
 
     def __init__(
         self,
         settings: KubernetesSettings,
         node: Node,
         writer: Writer,
+        facts: Facts,
         client: Client,
         place: Place,
         *,
@@ -96,8 +101,10 @@ class Cluster:
         entropy: Entropy,
         chance: random.Random,
         service: str = "",
+        began_us: int | None = None,
     ) -> None:
-        """`service` is the headless one of the nodes, whose slices have their addresses."""
+        """`service` is the headless one of the nodes, whose slices have their addresses;
+        `began_us` when this node began to wait for the cluster."""
         self._settings = settings
         self._node = node
         self._writer = writer
@@ -105,17 +112,15 @@ class Cluster:
         self._timers = timers
         self.on_change: Callable[[], None] = lambda: None
         """Told when readiness is another."""
-        self.facts = Facts(node, writer)
+        self.facts = facts
         self.owns = settings.owner == "cluster"
         """Whether the objects are the cluster's."""
-        self._began_us = clock.monotonic_us()
+        self._began_us = clock.monotonic_us() if began_us is None else began_us
         self._newest_us = node.log.head().ts
         self._is_verified = False
         self._has_waited = False
         self._problem = ""
-        self._check_log()
-        self.has_log = self.facts.has_followed
-        self._elector: _Leading | None = None
+        self.has_log = facts.has_followed
         self.beside = Beside(
             node, writer, client, place.namespace,
             owns=self.owns, timers=timers, entropy=entropy, chance=chance,
@@ -139,7 +144,12 @@ class Cluster:
         self._addresses = None
         if service:
             self._addresses = LeaderAddress(client, place.namespace, service, SERVICE_PORT, chance)
-        self._recorder = EventRecorder(self._client, clock, place.pod)
+        self.recorder = EventRecorder(self._client, clock, place.pod)
+        self.sink = _EventsOf(self.recorder)
+        """For notices beside their objects."""
+        lease = self._asking.elector(ROLE)
+        self.leading = _Leading(lease, self.feed.synced, self._catch_up, self._address_of)
+        """By a Lease, where the cluster owns the objects; else the nodes of the log know who."""
         leading = KubernetesStore(self._client, place, **how)
         waits: dict[str, Any] = {"clock": clock, "timers": timers}
         self.statuses = StatusCopies(node, writer, leading, self.feed, **waits)
@@ -151,40 +161,14 @@ class Cluster:
             writer.elsewhere = self._writes
             writer.may_stamp = self._leads
 
-    def sink(self, logger: logging.Logger) -> EventSink:
-        """Notices go to the log of this process, and beside the objects."""
-        return SeveralSinks(LogSink(logger), _EventsOf(self._recorder))
-
-    def elector(self, role: str, of_log: Elector | None) -> Elector | None:
-        """Who leads among the nodes of the cluster, where it owns the objects. Where the log does,
-        whoever leads among the nodes of the log."""
-        if not self.owns:
-            return of_log
-        lease = self._asking.elector(role)
-        self._elector = _Leading(lease, self.feed.synced, self._catch_up, self._address_of)
-        return self._elector
-
-    def add_to(self, runner: Runner) -> None:
-        runner.add("cluster", self.run)
-        runner.add("cluster: events", self._recorder.run)
-        runner.add("cluster: last events", self._send_last, leader_only=True)
-        runner.add("cluster: statuses", self.statuses.run, leader_only=True)
-        if self._addresses is not None:
-            runner.add("cluster: addresses", self._addresses.run)
-        self.beside.add_to(runner)
-        if self.owns:
-            runner.add("cluster: serials", self._stamp, leader_only=True)
-        else:
-            runner.add("cluster: copies", self.copies.run, leader_only=True)
-
     async def run(self) -> NoReturn:
         """Follow the cluster. Raises: Invalid when it is not the one of the log."""
         if self._node.why_not_writable is not None:
             log.error("the cluster is not followed: the log cannot be written")
             await asyncio.get_running_loop().create_future()
-        timer = self._timers.call_later(
-            round(self._settings.startup_timeout.total_seconds() * 1e6), self._stop_waiting
-        )
+        waited_us = self._clock.monotonic_us() - self._began_us
+        patience_us = round(self._settings.startup_timeout.total_seconds() * 1e6) - waited_us
+        timer = self._timers.call_later(max(0, patience_us), self._stop_waiting)
         try:
             await self._bind(await self._identified())
             self.beside.begin()
@@ -200,17 +184,25 @@ class Cluster:
             if self.feed.synced.is_set():
                 await self.feed.note()
 
-    async def _send_last(self) -> NoReturn:
+    async def send_last(self) -> NoReturn:
         """What this leader has to say is sent while the Lease is still its own."""
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            await self._recorder.drain()
+            await self.recorder.drain()
+        raise AssertionError("nobody sets it")
+
+    async def keep_addresses(self) -> NoReturn:
+        """Of the other nodes, where there is a service that knows them."""
+        if self._addresses is not None:
+            await self._addresses.run()
+        await asyncio.get_running_loop().create_future()
         raise AssertionError("nobody sets it")
 
     async def close(self) -> None:
-        await self._recorder.close()
+        await self.recorder.close()
         await self._asking.close()
+        await self._client.transport.close()
 
     async def until_synced(self) -> None:
         await self.feed.synced.wait()
@@ -225,19 +217,14 @@ class Cluster:
             return []
         if self.has_log and self._has_waited:
             return []
-        why = f": {self._problem}" if self._problem else ""
-        return [f"NotSynced: the objects of the cluster are being read{why}"]
+        return [not_synced(self._problem)]
 
     def warnings(self) -> list[str]:
         """What an operator should see to."""
         feed, is_synced = self.feed, self.feed.synced.is_set()
         found = []
         if self.owns and not is_synced:
-            why = f": {self._problem}" if self._problem else ""
-            found.append(
-                f"ServingFromSnapshot: the cluster was not read yet, this node answers as its log "
-                f"was {self.age_s():.0f} s ago{why}"
-            )
+            found.append(from_snapshot(self.age_s(), self._problem))
         if is_synced and not feed.is_current:
             found.append("Cluster: a watch is not open; changes made there are not seen now")
         if is_synced and not self._is_verified:
@@ -262,48 +249,14 @@ class Cluster:
 
     def samples(self) -> Iterable[Sample]:
         is_old = self.owns and not self.feed.synced.is_set()
-        yield Sample("store_snapshot_serving", (), is_old)
-        yield Sample("store_snapshot_age_seconds", (), self.age_s() if is_old else 0.0)
+        yield from snapshot_samples(self.age_s() if is_old else None)
         for kind, count in self.feed.reopened().items():
             yield Sample("informer_reopened_total", (kind,), count)
-        yield Sample("events_dropped_total", (), self._recorder.dropped)
+        yield Sample("events_dropped_total", (), self.recorder.dropped)
         yield Sample("cluster_requests_total", (), self._client.transport.requests)
         yield Sample("cluster_synced", (), self.feed.is_current)
 
     # --- which cluster ------------------------------------------------------------------
-
-    def _check_log(self) -> None:
-        """Before anything is served. Raises: Invalid."""
-        named, logged = self._settings.cluster_id, self.facts.cluster
-        if self._node.log.is_shared and self.owns:
-            raise _refused(
-                "kubernetes.owner",
-                "a log in PostgreSQL is shared, and here each node keeps its own: leave --store "
-                "out, or let the log own the objects",
-            )
-        if named and logged:
-            self._check_cluster(named)
-        if self.owns and not self.facts.has_history and self._has_objects():
-            raise _refused(
-                "kubernetes.owner",
-                "this log has objects of its own, which the cluster would take away: copy them "
-                "there first with kubernetes.owner: log, or give another --data",
-            )
-
-    def _has_objects(self) -> bool:
-        """In the log, whose views may not be built yet."""
-        kinds = (kind.name for kind in MIRRORED)
-        head = self._node.log.head().seq
-        return any(next(iter(self._node.log.births(kind, head)), None) for kind in kinds)
-
-    def _check_cluster(self, found: str) -> None:
-        logged = self.facts.cluster
-        if logged and found and found != logged:
-            raise _refused(
-                "kubernetes",
-                f"this log is of the cluster {logged}, and this is {found}: "
-                "give the data directory of this cluster, or an empty one",
-            )
 
     async def _identified(self) -> str:
         """The uid of the cluster; what is known of it where that must not be read."""
@@ -318,9 +271,9 @@ class Cluster:
                 self._tell_problem(str(error))
             else:
                 uid = str(found["metadata"]["uid"])
-                self._check_cluster(uid)
+                self.facts.check_cluster(uid)
                 if self._settings.cluster_id not in ("", uid):
-                    raise _refused(
+                    raise refused(
                         "kubernetes.clusterID",
                         f"the API server is that of {uid}: mend kubernetes.clusterID or the access",
                     )
@@ -367,7 +320,7 @@ class Cluster:
             else:
                 return
 
-    async def _stamp(self) -> NoReturn:
+    async def stamp(self) -> NoReturn:
         """Serials are this node's to give in this term."""
         self._writer.request_stamp()
         await asyncio.get_running_loop().create_future()
@@ -391,12 +344,12 @@ class Cluster:
         return self._addresses.of(identity) if self._addresses is not None else None
 
     def _leads(self) -> bool:
-        return not self.owns or (self._elector is not None and self._elector.is_leader)
+        return not self.owns or self.leading.is_leader
 
     def _guard(self) -> None:
         """Raises: NotLeading, for what only the leader writes."""
-        if self._elector is not None:
-            self._elector.guard()
+        if self.owns:
+            self.leading.guard()
 
     def _seen(self, key: Any) -> None:
         if self._leads():
@@ -477,31 +430,30 @@ def open_cluster(
     settings: KubernetesSettings,
     node: Node,
     writer: Writer,
+    facts: Facts,
+    access: Access,
     node_name: str,
-    stack: AsyncExitStack,
     *,
     clock: Clock,
     timers: Timers,
     entropy: Entropy,
+    began_us: int,
 ) -> Cluster:
-    """As the environment of this process has it. Raises: Invalid."""
-    access = access_of(settings, os.environ)
-    transport = Transport(access, clock)
-    stack.push_async_callback(transport.close)
-    cluster = Cluster(
+    """As the environment of this process has it."""
+    return Cluster(
         settings,
         node,
         writer,
-        Client(transport=transport),
+        facts,
+        Client(transport=Transport(access, clock)),
         place_of(access, os.environ, node_name),
         clock=clock,
         timers=timers,
         entropy=entropy,
         chance=random.SystemRandom(),
         service=os.environ.get(HEADLESS_SERVICE, "").partition(".")[0],
+        began_us=began_us,
     )
-    stack.push_async_callback(cluster.close)
-    return cluster
 
 
 def _timings(settings: KubernetesSettings) -> Timings:
@@ -509,7 +461,3 @@ def _timings(settings: KubernetesSettings) -> Timings:
     return Timings(
         lease.duration.total_seconds(), lease.renew.total_seconds(), lease.retry.total_seconds()
     )
-
-
-def _refused(key: str, why: str) -> Invalid:
-    return Invalid(key, [Cause("", why)])

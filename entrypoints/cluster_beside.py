@@ -15,13 +15,12 @@ from kudurru.domain.ports import Entropy, Timers
 from kudurru.entrypoints.cluster_secrets import ClusterSecrets
 from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.list_keeper import ListKeeper
-from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 
 
 class Beside:
-    """`use` it, `add_to` a runner, and `begin` once the cluster is known to be the right one."""
+    """`use` it, and `begin` once the cluster is known to be the right one."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class Beside:
         """Whose refusals are told."""
         self.reviews = KubernetesReviews(self.client)
         """Who the cluster's users are, and what they may do."""
-        self._maps = KubernetesConfigMaps(self.client, chance)
+        self.maps = KubernetesConfigMaps(self.client, chance)
         self._node = node
         self._writer = writer
         self._namespace = namespace
@@ -53,31 +52,25 @@ class Beside:
         self._begun = asyncio.Event()
 
     def use(self, lists: ListKeeper, keyring: Keyring) -> None:
-        lists.config_maps = self._maps
+        lists.use_config_maps(self.maps)
         self._keyring = keyring
 
     def begin(self) -> None:
         self._begun.set()
 
-    def add_to(self, runner: Runner) -> None:
-        runner.add("cluster: diagnosis", self._diagnose)
-        runner.add("cluster: config maps", self._follow_maps)
-        # Nodes of one log would record a Secret once each.
-        runner.add("cluster: secrets", self._take_secrets, leader_only=self._node.log.is_shared)
-
     def warnings(self) -> list[str]:
         return self.diagnosis.warnings() + (self._secrets.warnings() if self._secrets else [])
 
-    async def _diagnose(self) -> NoReturn:
+    async def diagnose(self) -> NoReturn:
         await self._begun.wait()
         await self.diagnosis.run()
         raise AssertionError("it never ends")
 
-    async def _follow_maps(self) -> NoReturn:
+    async def follow_maps(self) -> NoReturn:
         await self._begun.wait()
-        await self._maps.run()
+        await self.maps.run()
 
-    async def _take_secrets(self) -> NoReturn:
+    async def take_secrets(self) -> NoReturn:
         await self._begun.wait()
         if self._keyring is None or self._node.why_not_writable is not None:
             await asyncio.get_running_loop().create_future()

@@ -5,9 +5,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from kudurru.adapters.metrics import Sample
 from kudurru.domain import mirror
-from kudurru.domain.commands import Command
+from kudurru.domain.commands import Command, Delete
+from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.events import MIRROR_KEY, Recorded, SecretWrite, Who
+from kudurru.domain.settings import KubernetesSettings
 from kudurru.entrypoints.wiring import Change, Node, Result
 from kudurru.entrypoints.writer import Writer
 
@@ -36,6 +39,15 @@ class Facts:
         synced = mirror.newest_synced(self.newest_first())
         self.has_followed = synced is not None and bool(synced.versions)
         """Whether the log had all of that cluster once."""
+
+    def check_cluster(self, found: str) -> None:
+        """Raises: Invalid when the log is of another cluster."""
+        if self.cluster and found and found != self.cluster:
+            raise refused(
+                "kubernetes",
+                f"this log is of the cluster {self.cluster}, and this is {found}: "
+                "give the data directory of this cluster, or an empty one",
+            )
 
     async def bind(self, cluster: str) -> None:
         """From now on the log is of this cluster. Raises what `submit` does."""
@@ -67,6 +79,65 @@ class Facts:
                 imported_serials=imported_serials or {},
             )
             return await self._writer.submit(change)
+
+
+def checked_facts(settings: KubernetesSettings, node: Node, writer: Writer) -> Facts:
+    """What the log says of its cluster, before anything is served from it. Raises: Invalid."""
+    facts, owns = Facts(node, writer), settings.owner == "cluster"
+    if node.log.is_shared and owns:
+        raise refused(
+            "kubernetes.owner",
+            "a log in PostgreSQL is shared, and here each node keeps its own: leave --store "
+            "out, or let the log own the objects",
+        )
+    facts.check_cluster(settings.cluster_id)
+    if owns and not facts.has_history and _has_objects(node):
+        raise refused(
+            "kubernetes.owner",
+            "this log has objects of its own, which the cluster would take away: copy them "
+            "there first with kubernetes.owner: log, or give another --data",
+        )
+    return facts
+
+
+def _has_objects(node: Node) -> bool:
+    """In the log, whose views may not be built yet."""
+    kinds = (kind.name for kind in mirror.MIRRORED)
+    head = node.log.head().seq
+    return any(next(iter(node.log.births(kind, head)), None) for kind in kinds)
+
+
+def refused(key: str, why: str) -> Invalid:
+    return Invalid(key, [Cause("", why)])
+
+
+def is_theirs(node: Node, command: Command) -> bool:
+    """Whether a command is the cluster's to carry out, where it owns the objects."""
+    key = mirror.key_of_command(command) if isinstance(command, Delete) else None
+    stored = node.objects.find(key) if key else None
+    return mirror.is_for_cluster(command, stored.manager if stored else None)
+
+
+# --- what is said of a node that is not in step with its cluster ----------------------------
+
+
+def not_synced(problem: str) -> str:
+    why = f": {problem}" if problem else ""
+    return f"NotSynced: the objects of the cluster are being read{why}"
+
+
+def from_snapshot(age_s: float, problem: str) -> str:
+    why = f": {problem}" if problem else ""
+    return (
+        f"ServingFromSnapshot: the cluster was not read yet, this node answers as its log was "
+        f"{age_s:.0f} s ago{why}"
+    )
+
+
+def snapshot_samples(age_s: float | None) -> Iterator[Sample]:
+    """None: it is in step, or need not be."""
+    yield Sample("store_snapshot_serving", (), age_s is not None)
+    yield Sample("store_snapshot_age_seconds", (), age_s or 0.0)
 
 
 def who_of(event: Recorded) -> Who:

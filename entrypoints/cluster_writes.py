@@ -29,7 +29,7 @@ from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.object_store import Outcome, manifest_of
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Timers
-from kudurru.entrypoints.cluster_facts import Facts, who_of
+from kudurru.entrypoints.cluster_facts import Facts, is_theirs, who_of
 from kudurru.entrypoints.cluster_feed import Feed, Found, found_in
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node, Result
@@ -65,17 +65,12 @@ class ClusterWrites:
         self._is_open.set()
 
     def takes(self, change: Change) -> bool:
-        return any(self._is_theirs(command) for command in change.commands)
-
-    def _is_theirs(self, command: Command) -> bool:
-        key = mirror.key_of_command(command) if isinstance(command, Delete) else None
-        stored = self._node.objects.find(key) if key else None
-        return mirror.is_for_cluster(command, stored.manager if stored else None)
+        return any(is_theirs(self._node, command) for command in change.commands)
 
     async def submit(self, change: Change) -> Result:
         """Raises: what `Writer.submit` does; ManagedBy, Invalid, Conflict and PartiallyApplied as
         the API server has it; StorageFailed when it cannot be asked."""
-        theirs = [command for command in change.commands if self._is_theirs(command)]
+        theirs = [command for command in change.commands if is_theirs(self._node, command)]
         tried = await self._writer.submit(_tried(change))
         if not self._feed.synced.is_set():
             raise StorageFailed(

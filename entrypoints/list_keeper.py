@@ -178,6 +178,11 @@ class ListKeeper:
         self._options = options
         self._wake()
 
+    def use_config_maps(self, maps: ConfigMaps) -> None:
+        """From now on texts that sources name in ConfigMaps come from there."""
+        self.config_maps = maps
+        self._wake()
+
     def _wake(self) -> None:
         """Lists changed: something may be due, or wanted no more."""
         self._due.set()

@@ -3,7 +3,6 @@
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +21,7 @@ from kudurru.domain.events import Who
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.objects import Key
 from kudurru.entrypoints.checkpoints import Checkpointer
+from kudurru.entrypoints.cluster_late import LateCluster
 from kudurru.entrypoints.controllers import Controllers
 from kudurru.entrypoints.directory import keyring_of, open_checkpointer
 from kudurru.entrypoints.inbound import Inbound
@@ -40,9 +40,6 @@ from kudurru.entrypoints.watches import Hub
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.signatures import Signatures
-
-if TYPE_CHECKING:
-    from kudurru.entrypoints.cluster import Cluster
 
 log = logging.getLogger("kudurru")
 
@@ -71,7 +68,7 @@ class Parts:
     store: LogStore
     controllers: Controllers
     old_rows: OldRows | None
-    cluster: "Cluster | None"
+    cluster: LateCluster | None
 
 
 def open_parts(
@@ -90,7 +87,7 @@ def open_parts(
     secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
     keyring = keyring_of(directory, node, options.secrets_key, allow_old=options.tsig.allow_old)
     if cluster is not None:
-        cluster.beside.use(lists, keyring)
+        cluster.use(lists, keyring)
     signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
     times = RefreshTimes(directory.refresh_times)
     hub = Hub(node)
@@ -130,27 +127,23 @@ def open_parts(
 
 def _cluster(
     options: ServeOptions, node: Node, writer: Writer, stack: AsyncExitStack
-) -> "Cluster | None":
+) -> LateCluster | None:
     if not options.kubernetes.enabled:
         return None
     if options.with_demo and options.kubernetes.owner == "cluster":
         why = "objects are the cluster's, so that none are added at the start: leave it out"
         raise Invalid("--demo", [Cause("", why)])
-    try:
-        from kudurru.entrypoints.cluster import open_cluster  # which takes a while to import
-    except ModuleNotFoundError as error:
-        why = f"{error.name} is missing: `pip install 'kudurru[kubernetes]'`"
-        raise Invalid("kubernetes.enabled", [Cause("", why)]) from None
-    return open_cluster(
+    cluster = LateCluster(
         options.kubernetes,
         node,
         writer,
         options.node_name,
-        stack,
         clock=SystemClock(),
         timers=LoopTimers(),
         entropy=SystemEntropy(),
     )
+    stack.push_async_callback(cluster.close)
+    return cluster
 
 
 def _driver(node: Node) -> str:

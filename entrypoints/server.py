@@ -135,7 +135,7 @@ class Server:
         if isinstance(elector, NamesLeader):
             elector.node_name = self._options.node_name
         if cluster is not None:
-            elector = cluster.elector(ROLE, elector)
+            elector = cluster.elector(elector)
         has_own_log = cluster is not None and cluster.owns  # and shares objects all the same
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
@@ -196,6 +196,8 @@ class Server:
             # It knows of no zone, and to say that there is none would be wrong.
             await self._unless_stopped(cluster.until_synced())
         self._readiness.synced.set()
+        if cluster is not None:
+            cluster.begin()
         self._write_pid_file(stack)
         if parts.checkpointer is not None and parts.checkpointer.is_new_key:
             _tell_key(parts.checkpointer)

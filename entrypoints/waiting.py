@@ -1,10 +1,14 @@
 """Waiting by `Timers`, so that a test lets a day pass in no time."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from kudurru.domain.ports import Timers
+
+T = TypeVar("T")
 
 
 async def pause(timers: Timers, delay_us: int) -> None:
@@ -15,6 +19,29 @@ async def pause(timers: Timers, delay_us: int) -> None:
         await over
     finally:
         timer.cancel()
+
+
+async def alone(fn: Callable[[], T], name: str) -> T:
+    """What `fn` returns or raises in a thread of its own. As `asyncio.to_thread`, except that the
+    end of the loop and of the process do not wait for a thread that is wanted no more."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(settle: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(lambda: None if done.done() else settle())
+
+    def work() -> None:
+        try:
+            result = fn()
+        except Exception as error:
+            fault = error
+            tell(lambda: done.set_exception(fault))
+        else:
+            tell(lambda: done.set_result(result))
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await done
 
 
 async def unfinished(

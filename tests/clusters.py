@@ -19,6 +19,7 @@ from kudurru.domain.events import Recorded, Who
 from kudurru.domain.ports import EventLog
 from kudurru.domain.settings import KubernetesSettings, LeaseSettings
 from kudurru.entrypoints.cluster import Cluster
+from kudurru.entrypoints.cluster_late import LateCluster
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.wiring import Node
@@ -90,8 +91,10 @@ class Member:
         name: str = "node-1",
         *,
         service: str = "",
+        is_late: bool = False,
         **settings: Any,
     ) -> None:
+        """One that `is_late` has its client when somebody calls `late.take`."""
         clock, entropy = SystemClock(), SystemEntropy()
         self.log = log or MemoryEventLog(entropy=entropy, clock=clock)
         self.node = Node(self.log, clock, entropy)
@@ -100,24 +103,28 @@ class Member:
         self.link = Link(kube.server)
         self.client = client_of(self.link, clock)
         given = KubernetesSettings(enabled=True, owner="cluster", lease=QUICK)
+        given = msgspec.structs.replace(given, **settings)
+        how: dict[str, Any] = {"clock": clock, "timers": LoopTimers(), "entropy": entropy}
+        self.late = LateCluster(given, self.node, self.writer, name, **how)
         self.cluster = Cluster(
-            msgspec.structs.replace(given, **settings),
+            given,
             self.node,
             self.writer,
+            self.late.facts,
             self.client,
             Place("default", name),
-            clock=clock,
-            timers=LoopTimers(),
-            entropy=entropy,
+            **how,
             chance=random.Random(1),
             service=service,
         )
-        elector = self.cluster.elector("controller", None)
+        if not is_late:
+            self.late.take(self.cluster)
+        elector = self.late.elector(None)
         self.elector: Any = elector
         self.runner = Runner(clock, LoopTimers(), elector)
         self.runner.add("writer", self.writer.run, stop=self._stop)
         self.runner.add("stamps", lambda: keep_stamped(self.writer, self.node, 0.01))
-        self.cluster.add_to(self.runner)
+        self.late.add_to(self.runner)
 
     async def _stop(self) -> None:
         self.writer.stop()
@@ -135,8 +142,7 @@ class Member:
             try:
                 await task
             finally:
-                await self.cluster.close()
-                await self.client.transport.close()
+                await self.late.close()
 
     def events(self, *types: str) -> list[Recorded]:
         """Those that are in the views."""

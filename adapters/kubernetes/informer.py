@@ -190,6 +190,8 @@ class Informer(Generic[T]):
         """List where that is due, and watch for as long as it goes well. Seconds to wait then."""
         begun, self._is_silent = _now_s(), True
         try:
+            if self._version and self._has_failed:
+                await self._look_back()
             if not self._version:
                 await self._list()
             await self._watch()
@@ -210,6 +212,13 @@ class Informer(Generic[T]):
         apart: a server that was set back to an older version brings nothing to a watch from a
         later one, and says nothing of it."""
         if self._is_silent and _now_s() - begun >= QUIET_S:
+            self._version = ""
+
+    async def _look_back(self) -> None:
+        """List again where the server was set back while it was away: one small request tells its
+        version. Afterwards nothing would, until the watch was silent for long (`_doubt`)."""
+        page = await self._client.request("GET", self._source.target(limit="1"), type_=_Page)
+        if _number(page.metadata.resource_version) < self._newest:
             self._version = ""
 
     def _not_there(self, error: Absent) -> float:

@@ -491,6 +491,7 @@ class Pipeline:
             return found
         query, decision = course.query, course.decision
         after = self._policy.judge_answer(caller, query, decision, found.message, course.now_s)
+        course.is_repeatable &= not after.is_personal
         if after is decision or not after.is_blocked:
             return found
         answer = self._policy.answer(query, after, course.proto)
@@ -540,6 +541,8 @@ class Pipeline:
         """What policies give the target of an alias of theirs."""
         assert self._policy is not None, "a policy gave the alias"
         is_by_list = course.source == "blocked"
+        judged = self._policy.judge(caller, key, course.query.qtype, course.now_s)
+        course.is_repeatable &= not judged.is_personal
         found = self._policy.for_target(
             caller, key, course.query.qtype, course.now_s, is_by_list=is_by_list
         )

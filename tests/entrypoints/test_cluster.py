@@ -540,7 +540,7 @@ def test_notices_are_events_beside_their_objects() -> None:
         member = Member(kube)
         async with member.running():
             made = await kube.apply(a_zone())
-            sink = member.cluster.sink(logging.getLogger("test"))
+            sink = member.late.sink(logging.getLogger("test"))
             uid = made["metadata"]["uid"]
             key = key_of("DNSZone", "", "lab.example")
             await until(lambda: member.runner.status().is_leader)

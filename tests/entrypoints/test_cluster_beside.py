@@ -63,7 +63,7 @@ def test_what_a_leader_has_to_say_is_sent_before_it_gives_the_lease_back() -> No
         async with member.running():
             await until(lambda: member.runner.status().is_leader)
             kube.api.interfere = busy
-            sink = member.cluster.sink(logging.getLogger("test"))
+            sink = member.late.sink(logging.getLogger("test"))
             for reason in ("First", "Second"):
                 sink.post(Notice(key=KEY, uid="1234", type="Normal", reason=reason, message="said"))
                 await until(lambda: tries)  # the second waits behind the first

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -104,6 +105,15 @@ def metric(node: Serving, name: str) -> float:
         lines = answer.read().decode().splitlines()
     found = [line for line in lines if line.partition("{")[0].partition(" ")[0] == name]
     return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+def status_writes(server: ApiServer) -> int:
+    """Of zones, that it took since its start."""
+    text = server.call("GET", "/metrics", accept="text/plain")[1]
+    found = re.findall(r"^apiserver_request_total\{([^}]*)\} (\d+)", text, re.M)
+    wanted = ('resource="dnszones"', 'subresource="status"', 'code="200"')
+    writes = [int(n) for labels, n in found if all(one in labels for one in wanted)]
+    return sum(writes)
 
 
 def compact(server: ApiServer) -> None:

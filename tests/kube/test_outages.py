@@ -106,3 +106,27 @@ def test_an_etcd_that_was_set_back_is_noticed(power: Machines, tmp_path: Path) -
         wait_until(lambda: node.texts("www.lab.example") == ["192.0.2.1"])
         wait_until(lambda: node.texts("extra.lab.example") == ["NXDOMAIN"])
         wait_until(lambda: "went back from version" in json.dumps(ready(node)[1]))
+
+
+def test_an_etcd_that_is_set_back_under_a_node_is_noticed_when_it_is_back(
+    power: Machines, tmp_path: Path
+) -> None:
+    server = power.server
+    for document in (ZONE, a_set("www", "192.0.2.1"), a_set("extra", "192.0.2.0")):
+        apply(server, document)
+    free_lease(server)
+    power.stop()
+    power.back_up()
+    power.start()
+    with serving_cluster(server, tmp_path) as node:
+        apply(server, a_set("www", "192.0.2.7"))
+        # More than the API server itself writes until it is asked.
+        for i in range(200):
+            apply(server, a_set("extra", f"192.0.2.{i}"))
+        wait_until(lambda: node.texts("extra.lab.example") == ["192.0.2.199"])
+        power.stop()
+        power.set_back()
+        power.start()
+        wait_until(lambda: node.texts("www.lab.example") == ["192.0.2.1"])
+        wait_until(lambda: node.texts("extra.lab.example") == ["192.0.2.0"])
+        wait_until(lambda: "went back from version" in json.dumps(ready(node)[1]))

@@ -17,6 +17,7 @@ from tests.kube.serving import (
     free_lease,
     path_of,
     serving_cluster,
+    status_writes,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -139,3 +140,28 @@ def test_a_burst_of_changes_moves_the_serial_a_few_times_and_no_status_is_writte
         wait_until(lambda: empty.call("GET", path_of(other))[1].get("status", {}).get("serial"))
         assert empty.call("GET", path_of(ZONE))[1]["metadata"]["resourceVersion"] == version
         assert empty.call("GET", path_of(ZONE))[1]["metadata"]["generation"] == 1
+
+
+def test_changes_one_after_the_other_write_exactly_the_statuses_that_differ(
+    empty: ApiServer, tmp_path: Path
+) -> None:
+    apply(empty, ZONE)
+
+    def serial() -> str:
+        return str(empty.call("GET", path_of(ZONE))[1].get("status", {}).get("serial"))
+
+    with serving_cluster(empty, tmp_path) as node:
+
+        def served() -> str:
+            found = node.texts("lab.example", "SOA")[0].split()
+            return found[2] if len(found) > 2 else ""
+
+        wait_until(lambda: served() == serial())
+        before = status_writes(empty)
+        for i in range(20):
+            last = served()
+            apply(empty, a_set("www", f"192.0.2.{i}"))
+            wait_until(lambda last=last: served() != last)
+            wait_until(lambda: served() == serial())
+            apply(empty, a_set("www", f"192.0.2.{i}"))  # changes nothing
+        assert status_writes(empty) - before == 20

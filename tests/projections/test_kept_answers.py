@@ -11,7 +11,7 @@ from kudurru.domain.filtering.decision import Filters
 from kudurru.domain.ports import Keep, Reply
 from kudurru.domain.settings import CacheSettings
 from kudurru.projections.pipeline.resolver import Rules
-from tests.filtering import groups, policy
+from tests.filtering import groups, lists, policy
 from tests.upstreams import CLIENT, Rig, always
 
 ONE = "192.0.2.11"
@@ -137,6 +137,51 @@ def test_what_may_be_another_thing_for_the_next_one_is_not_kept() -> None:
     silent = policy("all", deny=["ads.example"], queryLog=False)
     rig = rig_of(www, filters=Filters([silent], groups()))
     assert cached(rig).keep is None
+
+
+THEIRS = "192.0.2.7"
+PERSONAL = {
+    "an answer that leads to what others may not have": (
+        [f"||tracker.example^$client={THEIRS}"],
+        ["www.example. 300 IN CNAME tracker.example.", "tracker.example. 300 IN A 192.0.2.66"],
+    ),
+    "an alias whose target is another one for others": (
+        [
+            "||www.example^$dnsrewrite=NOERROR;CNAME;b.example",
+            f"||b.example^$client={THEIRS},dnsrewrite=NOERROR;A;192.0.2.99",
+        ],
+        ["b.example. 300 IN A 192.0.2.66"],
+    ),
+    "aliases of which one is for others": (
+        [
+            "||www.example^$dnsrewrite=NOERROR;CNAME;b.example",
+            f"||b.example^$client={THEIRS},dnsrewrite=NOERROR;CNAME;c.example",
+            "||c.example^$dnsrewrite=NOERROR;A;192.0.2.99",
+        ],
+        ["b.example. 300 IN A 192.0.2.66"],
+    ),
+}
+
+
+@pytest.mark.parametrize("clients", ["private", "all"])
+@pytest.mark.parametrize("case", PERSONAL)
+def test_what_a_rule_for_some_clients_changes_on_the_way_is_kept_for_nobody(
+    case: str, clients: str
+) -> None:
+    rules, answer = PERSONAL[case]
+    filters = Filters([policy("all", blockListRefs=["own"])], groups(), matcher=lists(own=rules))
+    rig = rig_of(*answer, filters=filters, rules=Rules(clients=clients))
+    wires = set()
+    for client in (CLIENT, THEIRS, CLIENT, THEIRS):
+        rig.pipeline.handle(query(), client, "udp")
+        rig.pass_time(0)  # the upstream's answer arrives, where it is asked
+        reply = rig.pipeline.handle(query(), client, "udp")
+        assert isinstance(reply, Reply)
+        assert reply.keep is None, client
+        assert not reply.memo, client
+        wires.add((client, reply.wire[12:]))
+    assert len({client for client, _ in wires}) == 2
+    assert len({wire for _, wire in wires}) == 2, "the rule makes a difference"
 
 
 def test_a_stale_answer_is_not_kept() -> None:

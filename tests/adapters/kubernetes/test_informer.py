@@ -9,7 +9,7 @@ import pytest
 
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.fakes.network import Link, Response
-from kudurru.adapters.kubernetes.informer import Handler, Informer, Source, slim
+from kudurru.adapters.kubernetes.informer import RETRY_MAX_S, Handler, Informer, Source, slim
 from tests.adapters.kubernetes.worlds import MAPS, SEEDS, World, in_world, running
 
 Object = dict[str, Any]
@@ -308,8 +308,11 @@ def test_a_server_that_was_restored_from_a_backup_is_noticed_and_believed() -> N
             world.server.down()
             world.api.rolled_back(*backup)
             world.server.up()
+            up_s = asyncio.get_running_loop().time()
             await found.changed(lambda: "rolled back" in seen.told)
             await found.changed(is_current(world, found))
+            # The wait between two tries, and not until a watch was silent for too long.
+            assert asyncio.get_running_loop().time() - up_s <= RETRY_MAX_S
         assert found.copy == {"default/a": "1"}
 
     in_world(case)
