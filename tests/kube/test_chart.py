@@ -37,6 +37,7 @@ EVERYTHING: dict[str, Any] = {
     "replicas": 3,
     "commonLabels": {"team": "network"},
     "config": {
+        "externalDNS": {"namespace": "apps", "policy": "upsert-only"},
         "upstreams": {"groups": {"default": ["192.0.2.1", "tls://dns.example#ip=192.0.2.2"]}},
         "log": {"format": "json"},
     },
@@ -54,6 +55,11 @@ EVERYTHING: dict[str, Any] = {
             "annotations": {"example.com/pool": "dns"},
         },
         "http": {"type": "NodePort", "annotations": {"example.com/a": "b"}},
+    },
+    "externalDNS": {
+        "enabled": True,
+        "from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "external-dns"}}}],
+        "clients": ["192.0.2.0/24", "2001:db8::/64"],
     },
     "persistence": {"storageClassName": "fast", "annotations": {"example.com/a": "b"}},
     "serviceAccount": {"name": "dns", "annotations": {"example.com/a": "b"}},
@@ -297,6 +303,41 @@ def test_who_watches_some_namespaces_has_rights_over_objects_in_no_other(
 INSIDE = [feature for feature in FEATURES if feature.is_of_namespace]
 
 
+def test_external_dns_and_nobody_else_reaches_its_listener(program: Path, tmp_path: Path) -> None:
+    manifests = rendered(program, EVERYTHING, tmp_path)
+    (service,) = (
+        one["metadata"]["name"]
+        for one in manifests
+        if one["kind"] == "Service"
+        and any(port["targetPort"] == "webhook" for port in one["spec"]["ports"])
+    )
+    (settings,) = (one for one in manifests if one["kind"] == "ConfigMap")
+    config = yaml.safe_load(settings["data"]["kudurru.yaml"])
+    assert config["externalDNS"] == {
+        "listen": "0.0.0.0:8888",
+        "clients": EVERYTHING["externalDNS"]["clients"],
+        "namespace": "apps",
+        "policy": "upsert-only",
+    }
+    assert {service, f"{service}.dns", f"{service}.dns.svc"} <= set(config["api"]["names"])
+    (policy,) = (one for one in manifests if one["kind"] == "NetworkPolicy")
+    (sources,) = (
+        rule["from"]
+        for rule in policy["spec"]["ingress"]
+        if {"port": "webhook", "protocol": "TCP"} in rule["ports"]
+    )
+    assert sources == EVERYTHING["externalDNS"]["from"]
+    (stateful,) = (one for one in manifests if one["kind"] == "StatefulSet")
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports["webhook"] == 8888
+
+
+WEBHOOK: dict[str, Any] = {
+    "enabled": True,
+    "from": [{"podSelector": {}}],
+    "clients": ["192.0.2.0/24"],
+}
 LOG: dict[str, Any] = {"kubernetes": {"owner": "log"}}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "replicas": ({"replicas": 0}, "'/replicas': minimum: got 0, want 1"),
@@ -392,6 +433,38 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "networkPolicy": {"enabled": False, "httpFrom": [{"podSelector": {}}]},
         },
         "service.http.type: with LoadBalancer, tokens would be sent unencrypted",
+    ),
+    "webhook for everybody": (
+        {"externalDNS": WEBHOOK | {"from": []}},
+        "externalDNS.from: whoever reaches the listener may change records",
+    ),
+    "webhook without a policy": (
+        {"externalDNS": WEBHOOK, "networkPolicy": {"enabled": False}},
+        "externalDNS.from: whoever reaches the listener may change records",
+    ),
+    "webhook for nobody": (
+        {"externalDNS": WEBHOOK | {"clients": []}},
+        "externalDNS.clients: name the networks of external-dns' pods",
+    ),
+    "webhook in settings": (
+        {"externalDNS": WEBHOOK, "config": {"externalDNS.listen": "127.0.0.1:1"}},
+        "config.externalDNS.listen: it would override a value of the chart",
+    ),
+    "webhook where nobody watches": (
+        {"externalDNS": WEBHOOK, "kubernetes": {"namespaces": ["apps"]}},
+        "config.externalDNS.namespace: record sets would be in namespace default",
+    ),
+    "webhook at a taken port": (
+        {"externalDNS": WEBHOOK | {"port": 8081}},
+        "externalDNS.port: 8081 is for health checks: take another",
+    ),
+    "webhook at the port of DNS": (
+        {"externalDNS": WEBHOOK | {"port": 53}},
+        "listen: 0.0.0.0:53: port 53 is for external-dns: take another",
+    ),
+    "webhook for no network": (
+        {"externalDNS": WEBHOOK | {"clients": ["pods"]}},
+        "'/externalDNS/clients/0': 'pods' does not match pattern",
     ),
     "password in a URL": (
         {"config": {"upstreams": {"groups": {"a": ["https://me:word@dns.example/"]}}}},

@@ -3,7 +3,7 @@ Values that are right by themselves and wrong together, which the schema cannot 
 */}}
 {{- define "kudurru.checks" -}}
 {{- $faults := list -}}
-{{- range list "owner" "overrides" "namespaces" "account" "times" "listen" "http" "passwords" -}}
+{{- range list "owner" "overrides" "namespaces" "account" "times" "listen" "http" "webhook" "passwords" -}}
 {{- $faults = concat $faults (include (printf "kudurru.checks.%s" .) $ | trim | splitList "\n" | compact) -}}
 {{- end -}}
 {{- if $faults -}}
@@ -71,9 +71,9 @@ terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }} is to
 {{- end -}}
 
 {{- define "kudurru.checks.listen" -}}
-{{- $taken := dict "8080" "the API" "8081" "health checks" "9153" "metrics" -}}
-{{- if .Values.tls.secretName -}}
-{{- $taken = merge $taken (dict "853" "DNS over TLS" "443" "DNS over HTTPS") -}}
+{{- $taken := include "kudurru.taken" . | fromJson -}}
+{{- if .Values.externalDNS.enabled -}}
+{{- $_ := set $taken (toString .Values.externalDNS.port) "external-dns" -}}
 {{- end -}}
 {{- $hosts := list -}}
 {{- range .Values.listen }}
@@ -103,6 +103,40 @@ listen: {{ . }}: {{ $host }} is there twice, and an encrypted listener of it onc
 service.http.type: with LoadBalancer, tokens would be sent unencrypted, from anywhere: name who may ask in networkPolicy.httpFrom, or have HTTPS by tls.secretName and config.api.tls: true
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- define "kudurru.checks.webhook" -}}
+{{- with .Values.externalDNS }}
+{{- if .enabled }}
+{{- if not (and $.Values.networkPolicy.enabled .from) }}
+externalDNS.from: whoever reaches the listener may change records: name external-dns' pods, and leave networkPolicy.enabled on
+{{- end }}
+{{- if not .clients }}
+externalDNS.clients: name the networks of external-dns' pods: others are not answered
+{{- end }}
+{{- range list "listen" "clients" }}
+{{- if include "kudurru.setting" (list $.Values.config (printf "externalDNS.%s" .)) }}
+config.externalDNS.{{ . }}: it would override a value of the chart: set externalDNS.{{ ternary "port" "clients" (eq . "listen") }} instead
+{{- end }}
+{{- end }}
+{{- $namespace := include "kudurru.setting" (list $.Values.config "externalDNS.namespace") | default "default" }}
+{{- if and $.Values.kubernetes.namespaces (not (has $namespace $.Values.kubernetes.namespaces)) }}
+config.externalDNS.namespace: record sets would be in namespace {{ $namespace }}, which is not watched: add it to kubernetes.namespaces, or name another
+{{- end }}
+{{- if hasKey (include "kudurru.taken" $ | fromJson) (toString .port) }}
+externalDNS.port: {{ .port }} is for {{ get (include "kudurru.taken" $ | fromJson) (toString .port) }}: take another
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Ports over TCP that are not for DNS, and what they are for. */}}
+{{- define "kudurru.taken" -}}
+{{- $taken := dict "8080" "the API" "8081" "health checks" "9153" "metrics" -}}
+{{- if .Values.tls.secretName -}}
+{{- $taken = merge $taken (dict "853" "DNS over TLS" "443" "DNS over HTTPS") -}}
+{{- end -}}
+{{- toJson $taken -}}
 {{- end -}}
 
 {{- define "kudurru.checks.passwords" -}}
