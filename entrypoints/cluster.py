@@ -123,7 +123,8 @@ class Cluster:
         self.has_log = facts.has_followed
         self.beside = Beside(
             node, writer, client, place.namespace,
-            owns=self.owns, timers=timers, entropy=entropy, chance=chance,
+            watched=settings.namespaces, owns=self.owns,
+            timers=timers, entropy=entropy, chance=chance,
         )  # fmt: skip
         client = self.beside.client
         self._client = client.with_guard(self._guard)
