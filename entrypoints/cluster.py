@@ -255,6 +255,7 @@ class Cluster:
         yield Sample("events_dropped_total", (), self.recorder.dropped)
         yield Sample("cluster_requests_total", (), self._client.transport.requests)
         yield Sample("cluster_synced", (), self.feed.is_current)
+        yield Sample("cluster_objects_unreadable", (), len(self.feed.broken))
 
     # --- which cluster ------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
+from kudurru.adapters.kubernetes.answers import cut
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
 from kudurru.adapters.kubernetes.store import collection, shown
@@ -51,6 +52,10 @@ EARLY_US = 50_000
 EARLY_TRIES = 40
 """How long a serial waits for the records that it is of: kinds are watched one by one, and a zone
 may be told of before its record sets. After two seconds it is taken as it is."""
+
+
+WHY_MAX = 512
+"""Octets that are told of why an object cannot be read."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -450,7 +455,7 @@ class _KindFeed(Handler[Found]):
         self.problem = str(error)
 
     def broken(self, key: str, why: str) -> None:
-        known = self.key_of(key)
+        known, why = self.key_of(key), cut(why, WHY_MAX)
         if self._feed.broken.get(known) != why:
             log.warning("%s in the cluster cannot be read, and is left as it was: %s",
                         ref_of(known), why)  # fmt: skip
