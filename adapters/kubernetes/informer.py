@@ -94,6 +94,9 @@ class Handler(Generic[T]):
     def read(self, version: str) -> None:
         """Said once: what was there at first has been told, of this version."""
 
+    def listed(self) -> None:
+        """What a list has was told, all of it."""
+
     def broken(self, key: str, why: str) -> None:
         """It is there and cannot be read; its last copy stays."""
 
@@ -153,6 +156,8 @@ class Informer(Generic[T]):
         self.as_of = ""
         """Version of the list or the event that is being told. An object of a list may have one
         that is lower than it had before, when the server was set back."""
+        self.is_listing = False
+        """Whether what is told now is what a list has: what is gone is missing from it."""
         self.is_synced = False
         self.is_absent = False
         """The collection's definition is not installed."""
@@ -287,13 +292,15 @@ class Informer(Generic[T]):
 
     def _replace(self, found: dict[str, msgspec.Raw], known: dict[str, str], version: str) -> None:
         """The collection is this. What has the version that is known is as it was."""
-        self.as_of = version
+        self.as_of, self.is_listing = version, True
         for key in [key for key in self.versions if key not in found]:
             self._drop(key, version)
         for key, raw in found.items():
             meta = self._meta(raw)
             if known.get(key) != meta.resource_version:
                 self._take(key, meta.resource_version, raw)
+        self.is_listing = False
+        self._handler.listed()
         self._wake()
 
     def _first_read(self) -> None:

@@ -8,7 +8,7 @@ from kudurru.adapters.kubernetes.fakes.network import MemoryServer, Request, Res
 
 DEEP = "@deep@"
 """Text that stands for it, since the fake encodes what it answers."""
-LEVELS = 5_000
+LEVELS = 2_000
 _VALUE = b'{"f:x":[' * LEVELS + b"]}" * LEVELS
 _DEEP = b'"deep":' + _VALUE
 
