@@ -162,6 +162,10 @@ METRICS: Final = {
     "events_dropped_total": Declared("counter", "Events for people that were not written"),
     "cluster_requests_total": Declared("counter", "Requests sent to the API server"),
     "cluster_synced": Declared("gauge", "1 while every watch of the cluster is open"),
+    "cluster_deletions_held": Declared(
+        "gauge", "Objects that the cluster has not, and that are served all the same"
+    ),
+    "cluster_objects_unreadable": Declared("gauge", "Objects of the cluster that are kept out"),
     "store_watchers": Declared("gauge", "Open watches"),
     "store_watch_resyncs_total": Declared(
         "counter", "Watches that began with all that is there", ("kind",)
