@@ -203,6 +203,19 @@ class Feed:
         """The log has this version, so that what came before it is old."""
         self._recorded[key] = max(self._recorded.get(key, 0), _number(version))
 
+    def version_of(self, stored: StoredObject) -> str:
+        """The version in the cluster of what the log has. Versions that say nothing new are in no
+        event; so it is the newest that was heard of, as long as that says the same."""
+        found, origin = self.find(stored.key), stored.body.origin
+        recorded = origin.resource_version if origin is not None else ""
+        if found is None or found.as_of < self._recorded.get(stored.key, 0):
+            return recorded  # our own write, which was not heard of yet
+        return found.version if self._says_the_same(found, stored) else recorded
+
+    def _says_the_same(self, found: Found, stored: StoredObject) -> bool:
+        is_status_so = self._leads() or found.said == said_digest(stored.status)
+        return found.uid == stored.body.uid and found.made == stored_digest(stored) and is_status_so
+
     def logged(self, found: Found) -> str:
         """The version that the log has of this very object, where it says."""
         stored = self._node.objects.find(found.key) if not self.synced.is_set() else None
@@ -346,7 +359,7 @@ class Feed:
         if content is None:
             return None
         status = None if is_early or self._keeps_status(content) else content.status
-        is_content_new = self._is_content_new(seen)
+        is_content_new = self.is_new(seen)
         writer = content.writer if is_content_new or status is None else content.status_writer
         origin = Origin(resource_version=seen.version, field_manager=writer)
         command = Observe(
@@ -354,7 +367,8 @@ class Feed:
         )
         return command, actor(writer)
 
-    def _is_content_new(self, seen: Found) -> bool:
+    def is_new(self, seen: Found) -> bool:
+        """Whether the log has it otherwise, whatever its status."""
         stored = self._node.objects.find(seen.key)
         return stored is None or stored_digest(stored) != seen.made
 
