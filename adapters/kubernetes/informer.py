@@ -120,6 +120,7 @@ class Source(msgspec.Struct, frozen=True):
     path: str  # of the collection
     name: str = ""  # of one object, by a field selector, which a role with resourceNames allows
     label_selector: str = ""
+    page: int = PAGE
 
     def target(self, **query: str) -> str:
         if self.name:
@@ -274,13 +275,22 @@ class Informer(Generic[T]):
         token = ""
         while True:
             # Never resourceVersion=0: the cache that answers it may be older than our own write.
-            target = self._source.target(limit=str(PAGE), **({"continue": token} if token else {}))
+            more = {"continue": token} if token else {}
+            target = self._source.target(limit=str(self._source.page), **more)
             page = await self._client.request("GET", target, type_=_Page)
             for item in page.items or ():
-                found[msgspec.json.decode(item, type=_Headed).metadata.key] = item
+                headed = msgspec.json.decode(item, type=_Headed)
+                found[headed.metadata.key] = self._kept(headed, item)
             token = page.metadata.continue_
             if not token:
                 return found, page.metadata.resource_version
+
+    def _kept(self, headed: _Headed, item: msgspec.Raw) -> msgspec.Raw:
+        """Of what is asked for its metadata only, also annotations may be large; and an item
+        holds its page in memory."""
+        if self._client.is_metadata_only:
+            return msgspec.Raw(msgspec.json.encode(headed))
+        return item
 
     def _replace(self, found: dict[str, msgspec.Raw], known: dict[str, str], version: str) -> None:
         """The collection is this. What has the version that is known is as it was."""
