@@ -26,6 +26,7 @@ from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import Notice
+from kudurru.entrypoints import cluster_feed
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.wiring import Change
 from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
@@ -371,6 +372,39 @@ def test_a_change_held_to_a_version_that_is_not_the_newest_is_refused_before_the
 
 def version_of(kube: Kube) -> str:
     return str(kube.api.objects("dnszones")["lab.example"]["metadata"]["resourceVersion"])
+
+
+def test_what_is_remembered_of_changes_ends_when_they_are_heard_of() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube, namespaces=["default"])
+        async with member.running():
+            await changes(member, an_apply(a_zone()))
+            for number in range(20):
+                await kube.apply(a_set(f"theirs-{number}", "192.0.2.1"))
+                await changes(member, an_apply(a_set(f"ours-{number}", "192.0.2.1")))
+                await changes(
+                    member, Delete(key=key_of("DNSRecordSet", "default", f"ours-{number}"))
+                )
+            elsewhere = a_set("elsewhere", "192.0.2.1")
+            elsewhere["metadata"]["namespace"] = "not-followed"
+            await changes(member, an_apply(elsewhere))
+            await until(lambda: len(member.names("lab.example")) == 21)
+            await until(lambda: not member.cluster.feed._recorded)
+
+    in_cluster(case)
+
+
+def test_what_is_remembered_of_changes_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_feed, "RECORDED_MAX", 3)
+
+    async def case(kube: Kube) -> None:
+        feed = Member(kube).cluster.feed
+        for number in range(5):
+            feed.wrote(key_of("DNSRecordSet", "default", f"w{number}"), "7")
+        assert [key[-2:] for key in feed._recorded] == ["w2", "w3", "w4"]
+
+    in_cluster(case)
 
 
 def heard(member: Member, key: str = KEY) -> str:
