@@ -159,7 +159,9 @@ METRICS: Final = {
     ),
     "store_snapshot_age_seconds": Declared("gauge", "How old that is"),
     "informer_reopened_total": Declared("counter", "Watches of the cluster opened anew", ("kind",)),
-    "events_dropped_total": Declared("counter", "Events for people that were not written"),
+    "events_dropped_total": Declared(
+        "counter", "Events for people that were not written", ("reason",)
+    ),
     "cluster_requests_total": Declared("counter", "Requests sent to the API server"),
     "cluster_synced": Declared("gauge", "1 while every watch of the cluster is open"),
     "cluster_deletions_held": Declared(

@@ -25,7 +25,7 @@ from kudurru.adapters.kubernetes.answers import Absent, Forbidden, Refused, Unan
 from kudurru.adapters.kubernetes.client import Client, Transport
 from kudurru.adapters.kubernetes.election import LeaseElector, Timings
 from kudurru.adapters.kubernetes.endpoints import Endpoint, LeaderAddress
-from kudurru.adapters.kubernetes.events import About, EventRecorder
+from kudurru.adapters.kubernetes.events import DROPS, About, EventRecorder
 from kudurru.adapters.kubernetes.store import KubernetesStore, Place
 from kudurru.adapters.metrics import Sample
 from kudurru.domain.errors import Invalid, KudurruError
@@ -169,7 +169,7 @@ class Cluster:
         self._addresses = None
         if service:
             self._addresses = LeaderAddress(client, place.namespace, service, SERVICE_PORT, chance)
-        self.recorder = EventRecorder(self._client, clock, place.pod)
+        self.recorder = EventRecorder(self._client, clock, place.pod, self._leads)
         self.sink = _EventsOf(self.recorder)
         """For notices beside their objects."""
         lease = self._asking.elector(ROLE)
@@ -288,7 +288,8 @@ class Cluster:
         yield from snapshot_samples(self.age_s() if is_old else None)
         for kind, count in self.feed.reopened().items():
             yield Sample("informer_reopened_total", (kind,), count)
-        yield Sample("events_dropped_total", (), self.recorder.dropped)
+        for reason in DROPS:
+            yield Sample("events_dropped_total", (reason,), self.recorder.dropped[reason])
         yield Sample("cluster_requests_total", (), self._client.transport.requests)
         yield Sample("cluster_synced", (), self.feed.is_current)
         yield Sample("cluster_objects_unreadable", (), len(self.feed.broken))
