@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kudurru.domain.commands import Delete
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, Recorded
+from kudurru.domain.events import MIRROR_INTENDED, OBJECT_APPLIED, OBJECT_DELETED, Recorded
 from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import key_of, ref_of
@@ -254,5 +254,263 @@ def test_all_faults_of_an_endpoint_are_told_and_others_are_carried_out() -> None
             await world.put(endpoint("web", WWW))
             await world.put(endpoint("typed"))
             await until(lambda: "DNSEndpoint" not in world.warnings())
+
+    in_cluster(case)
+
+
+def many(count: int) -> list[dict[str, Any]]:
+    return [one(f"h{i}.lab.example", "A", "192.0.2.1") for i in range(count)]
+
+
+@OWNERS
+def test_endpoints_that_go_with_much_of_a_zone_keep_their_records_until_that_is_allowed(
+    owner: str,
+) -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, owner)
+        world = World(kube, member)
+        async with member.running():
+            for i in range(20):
+                await world.put(endpoint(f"e{i}", many(20)[i]))
+            await until(lambda: len(world.specs()) == 20)
+        for i in range(10):
+            await world.delete(f"e{i}")  # nobody sees it
+        again = Member(kube, member.log, owner=owner, dns_endpoints=True)
+        async with again.running():
+            world = World(kube, again)
+            await until(lambda: "10 of the 20" in world.warnings())
+            assert "externalDNS.allowMassChange" in world.warnings()
+            assert len(world.specs()) == 20
+            for i in range(6):
+                await world.put(endpoint(f"e{i}", many(20)[i]))
+            await until(lambda: len(world.specs()) == 16)
+            await until(lambda: "are gone" not in world.warnings())
+        for i in range(16):
+            if i < 6 or i > 9:
+                await world.delete(f"e{i}")
+        allowing = ExternalDnsSettings(allow_mass_change=True)
+        last = Member(kube, member.log, owner=owner, dns_endpoints=True, external_dns=allowing)
+        async with last.running():
+            world = World(kube, last)
+            await until(lambda: len(world.specs()) == 4)
+
+    in_cluster(case)
+
+
+def test_an_object_that_would_change_much_of_a_zone_is_refused() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "cluster")
+        async with member.running():
+            world = World(kube, member)
+            await world.put(endpoint("web", *many(20)))
+            await until(world.specs)
+            await world.put(endpoint("web", *many(10)))
+            await until(lambda: "externalDNS.allowMassChange" in world.warnings())
+            assert len(world.specs()["default/web"]) == 20
+
+    in_cluster(case)
+
+
+def test_an_object_that_is_made_again_at_once_keeps_its_records() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "cluster")
+        async with member.running():
+            world = World(kube, member)
+            await world.put(endpoint("web", WWW))
+            await until(world.specs)
+            await world.delete("web")
+            await world.put(endpoint("web", WWW))
+            await world.settled()
+            assert not [e for e in world.writes(OBJECT_DELETED) if "probe" not in e.key]
+
+    in_cluster(case)
+
+
+@OWNERS
+def test_a_definition_that_is_not_installed_takes_no_records_away(owner: str) -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, owner)
+        world = World(kube, member)
+        async with member.running():
+            await world.put(endpoint("web", WWW))
+            await until(world.specs)
+        kube.api.absent.add("dnsendpoints")
+        again = Member(kube, member.log, owner=owner, dns_endpoints=True)
+        async with again.running():
+            world = World(kube, again)
+            await until(lambda: "dnsendpoints are not installed" in world.warnings())
+            assert again.cluster.endpoints
+            assert not again.cluster.endpoints._is_gone("default/web")
+            assert world.specs()
+
+    in_cluster(case)
+
+
+def test_a_namespace_that_is_not_read_any_more_keeps_its_records() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "log")
+        world = World(kube, member)
+        async with member.running():
+            await world.put(endpoint("web", WWW, namespace="team"))
+            await until(world.specs)
+        await world.delete("web", "team")
+        again = Member(kube, member.log, owner="log", dns_endpoints=True, namespaces=["default"])
+        async with again.running():
+            world = World(kube, again)
+            await world.settled()
+            assert list(world.specs()) == ["team/web"]
+
+    in_cluster(case)
+
+
+def test_a_zone_takes_records_of_the_namespaces_that_it_names() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "cluster", allowedNamespaces=["default", "dns"])
+        async with member.running():
+            world = World(kube, member)
+            await world.put(endpoint("web", WWW, namespace="team"))
+            await until(lambda: "no records of the namespace team" in world.warnings())
+            assert not world.specs()
+            document = zone("lab.example")
+            document["spec"]["allowedNamespaces"] = ["team"]
+            await kube.apply(document)
+            await until(lambda: list(world.specs()) == ["team/web"])
+
+    in_cluster(case)
+
+
+def test_a_catalog_is_not_changed() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "cluster", catalog={})
+        async with member.running():
+            world = World(kube, member)
+            await world.put(endpoint("web", one("x.zones.lab.example", "PTR", "evil.example")))
+            await until(lambda: "lab.example is a catalog" in world.warnings())
+            assert not world.specs()
+
+    in_cluster(case)
+
+
+def test_names_outside_of_the_domains_and_of_all_zones_are_somebody_elses() -> None:
+    async def case(kube: Kube) -> None:
+        narrow = {"domains": ("apps.lab.example",)}
+        member = await a_world(kube, "cluster", external=narrow)
+        async with member.running():
+            world = World(kube, member)
+            mine = one("a.apps.lab.example", "A", "192.0.2.1")
+            await world.put(endpoint("theirs", WWW, one("x.other.example", "A", "192.0.2.1")))
+            await world.put(endpoint("web", WWW, mine))
+            await until(world.specs)
+            assert world.specs() == {"default/web": [mine]}
+            assert "DNSEndpoint" not in world.warnings()
+            assert "status" not in kube.api.objects("dnsendpoints")["default/theirs"]
+
+    in_cluster(case)
+
+
+def test_upsert_only_changes_and_adds_and_deletes_nothing() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "cluster", external={"policy": "upsert-only"})
+        async with member.running():
+            world = World(kube, member)
+            old = one("old.lab.example", "A", "192.0.2.1")
+            await world.put(endpoint("web", WWW, old))
+            await until(world.specs)
+            new = {**WWW, "targets": ["192.0.2.8"]}
+            await world.put(endpoint("web", new))
+            await until(lambda: world.specs() == {"default/web": [new, old]})
+            await world.put(endpoint("other", one("o.lab.example", "A", "192.0.2.1")))
+            await world.delete("web")
+            await until(lambda: len(world.specs()) == 2)
+
+    in_cluster(case)
+
+
+def test_a_dry_run_writes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "cluster", external={"dry_run": True})
+        async with member.running():
+            world = World(kube, member)
+            await world.put(endpoint("web", WWW))
+            await until(lambda: "DNSEndpoint default/web, a dry run: 1 record" in caplog.text)
+            assert not world.specs()
+            assert "status" not in kube.api.objects("dnsendpoints")["default/web"]
+
+    in_cluster(case)
+
+
+def test_a_zone_that_goes_and_comes_back_finds_its_records() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "cluster")
+        async with member.running():
+            world = World(kube, member)
+            await world.put(endpoint("web", WWW, one("w.other.example", "A", "192.0.2.5")))
+            await until(world.specs)
+            await kube.apply(zone("other.example"))
+            await until(lambda: member.names("other.example"))
+            await kube.delete(zone("lab.example"))
+            await until(lambda: member.node.zones.find("lab.example") is None)
+            await world.put(endpoint("web", one("w.other.example", "A", "192.0.2.6")))
+            await kube.apply(zone("lab.example"))
+            await until(lambda: not member.names("lab.example"))
+            await until(lambda: len(world.writes(OBJECT_DELETED)) == 1)
+            assert world.specs() == {"default/web": [one("w.other.example", "A", "192.0.2.6")]}, (
+                "what is not wanted any more goes once its zone is back"
+            )
+
+    in_cluster(case)
+
+
+def test_what_only_claims_to_be_of_an_endpoint_is_set_right_or_left_alone() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "cluster")
+        async with member.running():
+            world = World(kube, member)
+            await world.put(endpoint("web", WWW))
+            await until(world.specs)
+            forged = a_set("forged", "203.0.113.1")
+            forged["metadata"]["annotations"] = {MANAGED_BY: "dnsendpoint:default/web"}
+            await kube.apply(forged, "kubectl")
+            abroad = a_set("abroad", "203.0.113.1")
+            abroad["metadata"]["namespace"] = "team"
+            abroad["metadata"]["annotations"] = {MANAGED_BY: "dnsendpoint:default/web"}
+            await kube.apply(abroad, "kubectl")
+            await until(lambda: "default/forged" not in kube.api.objects("dnsrecordsets"))
+            await world.settled()
+            assert "team/abroad" in kube.api.objects("dnsrecordsets")
+
+    in_cluster(case)
+
+
+def test_only_the_node_that_leads_writes() -> None:
+    async def case(kube: Kube) -> None:
+        first = await a_world(kube, "cluster")
+        second = Member(kube, name="node-2", dns_endpoints=True)
+        async with first.running():
+            await until(lambda: first.elector is not None and first.cluster.leading.is_leader)
+            async with second.running():
+                await World(kube, first).put(endpoint("web", WWW))
+                await until(World(kube, second).specs)
+                await until(lambda: World(kube, second).specs() == World(kube, first).specs())
+                assert second.actors(OBJECT_APPLIED)[-1] == "kubernetes:dnsendpoint:default/web"
+                creations = [
+                    call for call in kube.api.calls if call[:2] == ("patch", "dnsrecordsets")
+                ]
+                assert len({name for _, _, name in creations}) == 1
+                assert not second.events(MIRROR_INTENDED)
+
+    in_cluster(case)
+
+
+def test_rights_that_are_missing_are_named() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "cluster")
+        kube.api.forbidden.add(("list", "dnsendpoints"))
+        async with member.running():
+            world = World(kube, member)
+            await until(lambda: "feature external-dns lacks the verb list" in world.warnings())
+            await until(lambda: "DNSEndpoints are not read" in world.warnings())
 
     in_cluster(case)
