@@ -274,6 +274,8 @@ class Cluster:
         yield from feed.restored
         for key, why in list(feed.broken.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} cannot be read: {why}"
+        for key, why in list(feed.refused.items())[:SHOWN_MAX]:
+            yield f"{ref_of(key)} is not taken: {why}"
         for key, owner in list(self.copies.foreign.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} is not copied: {owner or 'somebody else'} manages it there"
 
@@ -291,6 +293,7 @@ class Cluster:
         yield Sample("cluster_requests_total", (), self._client.transport.requests)
         yield Sample("cluster_synced", (), self.feed.is_current)
         yield Sample("cluster_objects_unreadable", (), len(self.feed.broken))
+        yield Sample("cluster_objects_refused", (), len(self.feed.refused))
         yield Sample("cluster_deletions_held", (), self.feed.missing.held)
 
     # --- which cluster ------------------------------------------------------------------

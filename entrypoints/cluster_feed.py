@@ -113,6 +113,8 @@ class Feed:
         """Told when a watch is open again."""
         self.broken: dict[Key, str] = {}
         """Why an object cannot be read; the log keeps what it has of it."""
+        self.refused: dict[Key, str] = {}
+        """Why one that can be read is not taken; the same."""
         self.early_tries = EARLY_TRIES
         self.restored: list[str] = []
         """What was noticed of a cluster that was set back."""
@@ -322,7 +324,7 @@ class Feed:
         if seen.as_of < self._recorded.get(seen.key, 0):
             return
         is_early = isinstance(seen, Found) and self._is_early(seen)
-        found = self.order(seen, is_early=is_early)
+        found = None if self._is_kept_out(seen) else self.order(seen, is_early=is_early)
         if found is not None:
             command, who = found
             await self._writer.submit(Change(commands=(command,), who=who))
@@ -334,6 +336,19 @@ class Feed:
             self._timers.call_later(EARLY_US, partial(self._look_again, seen))
         else:
             seen.content = None
+
+    def _is_kept_out(self, seen: Seen) -> bool:
+        """Whether the log keeps what it has of an object, whatever the cluster says."""
+        stored = self._node.objects.find(seen.key)
+        why = ""
+        if stored is not None and not mirror.is_mirrored(seen.key, stored.manager):
+            why = f"this node has one of its own, of {stored.manager}; delete it in the cluster"
+        if isinstance(seen, Gone) or not why:
+            self.refused.pop(seen.key, None)
+        elif self.refused.get(seen.key) != why:
+            log.warning("%s in the cluster is not taken: %s", ref_of(seen.key), why)
+            self.refused[seen.key] = why
+        return bool(why)
 
     def _is_early(self, seen: Found) -> bool:
         """Whether a zone has a serial there, and here not yet the records that it is of."""
@@ -500,12 +515,15 @@ def found_in(kind: Kind, document: dict[str, Any]) -> Found:
     if not isinstance(status, dict) or not in_profile(status):
         status = None
     manager = manifest.meta.annotations.get(MANAGED_BY, "")
+    if manager and (fault := mirror.manager_fault(manager)):
+        raise ValueError(f"annotation {MANAGED_BY}: {fault}")
+    owner = manager or ("" if mirror.manager_fault(writer) else writer)
     return Found(
         manifest.key,
         manifest.meta.uid,
         manifest.meta.resource_version,
         manager,
-        manager or writer or "kubernetes",
+        owner or "kubernetes",
         made_digest(manifest),
         said_digest(status),
         Content(manifest, status, writer, status_writer),

@@ -6,11 +6,15 @@ import msgspec
 import pytest
 
 from kudurru.adapters.kubernetes.fakes.network import Response
+from kudurru.domain.commands import Apply
 from kudurru.domain.errors import Invalid
+from kudurru.domain.kinds.meta import MANAGED_BY
+from kudurru.domain.kinds.validation import parse_manifest
+from kudurru.entrypoints.wiring import Change
 from tests.adapters.kubernetes.nested import DEEP, nest
 from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
 from tests.blackbox.program import records, zone
-from tests.clusters import Kube, Member, in_cluster, path_of, until
+from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -279,5 +283,53 @@ def test_half_of_the_objects_may_go_while_nobody_looks() -> None:
         member = Member(kube, before.log)
         async with member.running():
             await until(lambda: names_of(member) == MANY - MANY // 2)
+
+    in_cluster(case)
+
+
+# --- whose objects are whose ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manager", ["secondary:lab.example", "catalog:lab", "x" * 5_000])
+def test_an_object_that_says_to_be_a_nodes_own_is_kept_out(manager: str) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            forged = a_set("forged", "192.0.2.1")
+            forged["metadata"]["annotations"] = {MANAGED_BY: manager}
+            await kube.apply(forged)
+            await until(lambda: "managed-by" in warned(member))
+            # Without one it is of who wrote it, and of nobody where that is such a name.
+            await kube.apply(a_set("www", "192.0.2.1"), manager[:128])
+            await until(lambda: names_of(member) == 1)
+            stored = member.node.objects.find("DNSRecordSet/default/www")
+            assert stored is not None
+            assert stored.manager in ("kubernetes", "x" * 128)
+            await kube.delete(a_set("www", ""))
+            await until(lambda: names_of(member) == 0)
+
+    in_cluster(case)
+
+
+def test_what_a_node_fetched_is_not_changed_from_the_cluster() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            document = a_set("www", "192.0.2.1")
+            manifest = parse_manifest(document, what="test", default_namespace="default")
+            own = Apply(manifest=manifest, manager="secondary:lab.example")
+            await member.writer.submit(Change(commands=(own,), who=ALICE))
+            assert kube.api.objects("dnsrecordsets") == {}
+            await kube.apply(a_set("www", "203.0.113.66"))
+            await until(lambda: "is not taken" in warned(member))
+            await kube.delete(a_set("www", ""))
+            await until(lambda: "is not taken" not in warned(member))
+            stored = member.node.objects.find("DNSRecordSet/default/www")
+            assert stored is not None
+            assert b"192.0.2.1" in bytes(stored.body.spec)
 
     in_cluster(case)
