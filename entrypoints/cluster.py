@@ -14,7 +14,7 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,6 +44,7 @@ from kudurru.entrypoints.cluster_facts import (
     snapshot_samples,
 )
 from kudurru.entrypoints.cluster_feed import SHOWN_MAX, Feed
+from kudurru.entrypoints.cluster_reach import Reach
 from kudurru.entrypoints.cluster_statuses import StatusCopies
 from kudurru.entrypoints.cluster_writes import ClusterWrites
 from kudurru.entrypoints.waiting import pause
@@ -123,11 +124,13 @@ class Cluster:
         timers: Timers,
         entropy: Entropy,
         chance: random.Random,
+        groups: Callable[[], Container[str]] = tuple,
         service: str = "",
         began_us: int | None = None,
     ) -> None:
-        """`service` is the headless one of the nodes, whose slices have their addresses;
-        `began_us` when this node began to wait for the cluster."""
+        """`groups` are the names of upstreams.groups now. `service` is the headless one of the
+        nodes, whose slices have their addresses; `began_us` when this node began to wait for the
+        cluster."""
         self._settings = settings
         self._node = node
         self._writer = writer
@@ -164,6 +167,7 @@ class Cluster:
             timers=timers,
             chance=chance,
             allows_much=settings.allow_mass_change,
+            reach=Reach(settings.reach, groups),
         )
         self._addresses = None
         if service:
@@ -503,6 +507,7 @@ def open_cluster(
     clock: Clock,
     timers: Timers,
     entropy: Entropy,
+    groups: Callable[[], Container[str]],
     began_us: int,
 ) -> Cluster:
     """As the environment of this process has it."""
@@ -517,6 +522,7 @@ def open_cluster(
         timers=timers,
         entropy=entropy,
         chance=random.SystemRandom(),
+        groups=groups,
         service=os.environ.get(HEADLESS_SERVICE, "").partition(".")[0],
         began_us=began_us,
     )

@@ -36,6 +36,7 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Timers
 from kudurru.entrypoints.cluster_facts import Facts, actor
 from kudurru.entrypoints.cluster_missing import Gone, Missing
+from kudurru.entrypoints.cluster_reach import Reach
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -102,6 +103,7 @@ class Feed:
         timers: Timers,
         chance: random.Random,
         allows_much: bool = False,
+        reach: Reach | None = None,
     ) -> None:
         """`records`: the cluster owns the objects. Statuses are the leader's to write, so one that
         `leads` takes none from the cluster."""
@@ -124,6 +126,7 @@ class Feed:
         self._records = records
         self._leads = leads
         self._timers = timers
+        self._reach = reach or Reach()
         self.missing = Missing(node, self._size, allows_much=allows_much)
         self._waiting: dict[Key, Seen] = {}
         self._held: Counter[Key] = Counter()
@@ -343,12 +346,19 @@ class Feed:
         why = ""
         if stored is not None and not mirror.is_mirrored(seen.key, stored.manager):
             why = f"this node has one of its own, of {stored.manager}; delete it in the cluster"
-        if isinstance(seen, Gone) or not why:
-            self.refused.pop(seen.key, None)
-        elif self.refused.get(seen.key) != why:
-            log.warning("%s in the cluster is not taken: %s", ref_of(seen.key), why)
-            self.refused[seen.key] = why
+        elif isinstance(seen, Found) and seen.content is not None:
+            why = cut(self._reach.why_not(seen.content.manifest.spec, stored), WHY_MAX)
+        self._note_refused(seen.key, why if isinstance(seen, Found) else "")
         return bool(why)
+
+    def _note_refused(self, key: Key, why: str) -> None:
+        if self.refused.get(key, "") == why:
+            return
+        self.refused.pop(key, None)
+        if why:
+            log.warning("%s in the cluster is not taken: %s", ref_of(key), why)
+            self.refused[key] = why
+        self.on_seen(key)
 
     def _is_early(self, seen: Found) -> bool:
         """Whether a zone has a serial there, and here not yet the records that it is of."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -73,8 +73,11 @@ class LateCluster:
         clock: Clock,
         timers: Timers,
         entropy: Entropy,
+        groups: Callable[[], Container[str]] = tuple,
     ) -> None:
+        """`groups` are the names of upstreams.groups now."""
         self._settings = settings
+        self._groups = groups
         self._node = node
         self._writer = writer
         self._node_name = node_name
@@ -242,6 +245,7 @@ class LateCluster:
             clock=self._clock,
             timers=self._timers,
             entropy=self._entropy,
+            groups=self._groups,
             began_us=self._began_us,
         )
 

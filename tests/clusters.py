@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -92,6 +92,7 @@ class Member:
         *,
         service: str = "",
         is_late: bool = False,
+        groups: Callable[[], Container[str]] = tuple,
         **settings: Any,
     ) -> None:
         """One that `is_late` has its client when somebody calls `late.take`."""
@@ -115,6 +116,7 @@ class Member:
             Place("default", name),
             **how,
             chance=random.Random(1),
+            groups=groups,
             service=service,
         )
         if not is_late:
