@@ -25,7 +25,7 @@ from kudurru.adapters.kubernetes.answers import Absent, Forbidden, Refused, Unan
 from kudurru.adapters.kubernetes.client import Client, Transport
 from kudurru.adapters.kubernetes.election import LeaseElector, Timings
 from kudurru.adapters.kubernetes.endpoints import Endpoint, LeaderAddress
-from kudurru.adapters.kubernetes.events import About, EventRecorder
+from kudurru.adapters.kubernetes.events import DROPS, About, EventRecorder
 from kudurru.adapters.kubernetes.store import KubernetesStore, Place
 from kudurru.adapters.metrics import Sample
 from kudurru.domain.errors import Invalid, KudurruError
@@ -33,9 +33,10 @@ from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.objects import key_of, ref_of
 from kudurru.domain.ports import Clock, Entropy, Notice, Timers
-from kudurru.domain.settings import KubernetesSettings
+from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
 from kudurru.entrypoints.cluster_beside import Beside
 from kudurru.entrypoints.cluster_copy import Copies
+from kudurru.entrypoints.cluster_endpoints import DnsEndpoints
 from kudurru.entrypoints.cluster_facts import (
     Facts,
     from_snapshot,
@@ -127,6 +128,7 @@ class Cluster:
         groups: Callable[[], Container[str]] = tuple,
         service: str = "",
         began_us: int | None = None,
+        external_dns: ExternalDnsSettings | None = None,
     ) -> None:
         """`groups` are the names of upstreams.groups now. `service` is the headless one of the
         nodes, whose slices have their addresses; `began_us` when this node began to wait for the
@@ -149,7 +151,8 @@ class Cluster:
         self.has_log = facts.has_followed
         self.beside = Beside(
             node, writer, client, place.namespace,
-            owns=self.owns, timers=timers, entropy=entropy, chance=chance,
+            watched=settings.namespaces, owns=self.owns, has_endpoints=settings.dns_endpoints,
+            timers=timers, entropy=entropy, chance=chance,
         )  # fmt: skip
         client = self.beside.client
         self._client = client.with_guard(self._guard)
@@ -172,7 +175,7 @@ class Cluster:
         self._addresses = None
         if service:
             self._addresses = LeaderAddress(client, place.namespace, service, SERVICE_PORT, chance)
-        self.recorder = EventRecorder(self._client, clock, place.pod)
+        self.recorder = EventRecorder(self._client, clock, place.pod, self._leads)
         self.sink = _EventsOf(self.recorder)
         """For notices beside their objects."""
         lease = self._asking.elector(ROLE)
@@ -182,6 +185,13 @@ class Cluster:
         waits: dict[str, Any] = {"clock": clock, "timers": timers}
         self.statuses = StatusCopies(node, writer, leading, self.feed, **waits)
         self.copies = Copies(node, writer, self.facts, leading, self.feed, **waits)
+        self.endpoints = None
+        if settings.dns_endpoints:
+            self.endpoints = DnsEndpoints(
+                node, writer, self._client, self.recorder,
+                namespaces=settings.namespaces, settings=external_dns or ExternalDnsSettings(),
+                synced=self.feed.synced, chance=chance, **waits,
+            )  # fmt: skip
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
         self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed, timers)
@@ -233,6 +243,12 @@ class Cluster:
         await asyncio.get_running_loop().create_future()
         raise AssertionError("nobody sets it")
 
+    async def take_endpoints(self) -> NoReturn:
+        if self.endpoints is not None:
+            await self.endpoints.run()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody sets it")
+
     async def close(self) -> None:
         await self.recorder.close()
         await self._asking.close()
@@ -275,6 +291,8 @@ class Cluster:
         for plural, why in feed.why_not_read().items():
             yield f"{plural} are not read: {why}"
         yield from self.beside.warnings()
+        if self.endpoints is not None:
+            yield from self.endpoints.warnings()
         yield from feed.restored
         for key, why in list(feed.broken.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} cannot be read: {why}"
@@ -293,7 +311,10 @@ class Cluster:
         yield from snapshot_samples(self.age_s() if is_old else None)
         for kind, count in self.feed.reopened().items():
             yield Sample("informer_reopened_total", (kind,), count)
-        yield Sample("events_dropped_total", (), self.recorder.dropped)
+        if self.endpoints is not None:
+            yield from self.endpoints.samples()
+        for reason in DROPS:
+            yield Sample("events_dropped_total", (reason,), self.recorder.dropped[reason])
         yield Sample("cluster_requests_total", (), self._client.transport.requests)
         yield Sample("cluster_synced", (), self.feed.is_current)
         yield Sample("cluster_objects_unreadable", (), len(self.feed.broken))
@@ -509,6 +530,7 @@ def open_cluster(
     entropy: Entropy,
     groups: Callable[[], Container[str]],
     began_us: int,
+    external_dns: ExternalDnsSettings | None,
 ) -> Cluster:
     """As the environment of this process has it."""
     return Cluster(
@@ -525,6 +547,7 @@ def open_cluster(
         groups=groups,
         service=os.environ.get(HEADLESS_SERVICE, "").partition(".")[0],
         began_us=began_us,
+        external_dns=external_dns,
     )
 
 

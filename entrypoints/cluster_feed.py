@@ -49,6 +49,9 @@ RETRY_US = 5_000_000
 """After a change that the log did not take."""
 NOTE_US = 600_000_000
 """How often the log is told up to which versions it has followed, when something came."""
+RECORDED_MAX = 65_536
+"""Writes of ours that were not heard of yet. Of one beyond, what came before it may be recorded
+after it, until it is heard of."""
 SHOWN_MAX = 3
 EARLY_US = 50_000
 EARLY_TRIES = 40
@@ -131,6 +134,7 @@ class Feed:
         self._waiting: dict[Key, Seen] = {}
         self._held: Counter[Key] = Counter()
         self._recorded: dict[Key, int] = {}
+        """Versions that were recorded as the API server answered them, and not heard of yet."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         """Nothing waits to be recorded."""
@@ -154,11 +158,15 @@ class Feed:
 
     def find(self, key: Key) -> Found | None:
         """As the cluster had it when it was last heard of."""
+        part = self._part_of(key)
+        return part.informer.copy.get(part.name_of(key)) if part is not None else None
+
+    def _part_of(self, key: Key) -> "_KindFeed | None":
+        """Who hears of an object; None where its namespace is not followed."""
         ref = ref_of(key)
-        name = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
         for part in self._parts:
-            if part.kind.name == ref.kind and (found := part.informer.copy.get(name)):
-                return found
+            if part.kind.name == ref.kind and part.namespace in ("", ref.namespace):
+                return part
         return None
 
     def all_keys(self) -> Iterator[Key]:
@@ -208,7 +216,25 @@ class Feed:
 
     def wrote(self, key: Key, version: str) -> None:
         """The log has this version, so that what came before it is old."""
-        self._recorded[key] = max(self._recorded.get(key, 0), _number(version))
+        if self._part_of(key) is None:
+            return  # nothing is heard of it
+        newest = max(self._recorded.pop(key, 0), _number(version))
+        self._recorded[key] = newest
+        while len(self._recorded) > RECORDED_MAX:
+            del self._recorded[next(iter(self._recorded))]
+
+    def version_of(self, stored: StoredObject) -> str:
+        """The version in the cluster of what the log has. Versions that say nothing new are in no
+        event; so it is the newest that was heard of, as long as that says the same."""
+        found, origin = self.find(stored.key), stored.body.origin
+        recorded = origin.resource_version if origin is not None else ""
+        if found is None or found.as_of < self._recorded.get(stored.key, 0):
+            return recorded  # our own write, which was not heard of yet
+        return found.version if self._says_the_same(found, stored) else recorded
+
+    def _says_the_same(self, found: Found, stored: StoredObject) -> bool:
+        is_status_so = self._leads() or found.said == said_digest(stored.status)
+        return found.uid == stored.body.uid and found.made == stored_digest(stored) and is_status_so
 
     def logged(self, found: Found) -> str:
         """The version that the log has of this very object, where it says."""
@@ -323,15 +349,16 @@ class Feed:
             await pause(self._timers, RETRY_US)
 
     async def _record_one(self, seen: Seen) -> None:
-        # What the API server answered to a write of ours is newer than what was on its way.
+        # What the API server answered to a write of ours is newer than what was on its way. Once
+        # that write is heard of, all that comes is newer.
         if seen.as_of < self._recorded.get(seen.key, 0):
             return
+        self._recorded.pop(seen.key, None)
         is_early = isinstance(seen, Found) and self._is_early(seen)
         found = None if self._is_kept_out(seen) else self.order(seen, is_early=is_early)
         if found is not None:
             command, who = found
             await self._writer.submit(Change(commands=(command,), who=who))
-        self._recorded[seen.key] = seen.as_of
         if not isinstance(seen, Found):
             return
         if is_early:
@@ -389,7 +416,7 @@ class Feed:
         if content is None:
             return None
         status = None if is_early or self._keeps_status(content) else content.status
-        is_content_new = self._is_content_new(seen)
+        is_content_new = self.is_new(seen)
         writer = content.writer if is_content_new or status is None else content.status_writer
         origin = Origin(resource_version=seen.version, field_manager=writer)
         command = Observe(
@@ -397,7 +424,8 @@ class Feed:
         )
         return command, actor(writer)
 
-    def _is_content_new(self, seen: Found) -> bool:
+    def is_new(self, seen: Found) -> bool:
+        """Whether the log has it otherwise, whatever its status."""
         stored = self._node.objects.find(seen.key)
         return stored is None or stored_digest(stored) != seen.made
 

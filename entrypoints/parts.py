@@ -146,6 +146,7 @@ def _cluster(
         timers=LoopTimers(),
         entropy=SystemEntropy(),
         groups=lambda: settings.current.upstreams.groups,
+        external_dns=options.external_dns,
     )
     stack.push_async_callback(cluster.close)
     return cluster

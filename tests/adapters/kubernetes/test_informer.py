@@ -9,7 +9,14 @@ import pytest
 
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.fakes.network import Link, Response
-from kudurru.adapters.kubernetes.informer import RETRY_MAX_S, Handler, Informer, Source, slim
+from kudurru.adapters.kubernetes.informer import (
+    AT_ONCE,
+    RETRY_MAX_S,
+    Handler,
+    Informer,
+    Source,
+    slim,
+)
 from tests.adapters.kubernetes.nested import DEEP, nest
 from tests.adapters.kubernetes.worlds import MAPS, SEEDS, World, in_world, running
 
@@ -100,6 +107,50 @@ def test_a_copy_begins_with_a_list_and_follows_changes() -> None:
             "default/b: None -> 1",
             "default/a: 2 gone",
         ]
+
+    in_world(case)
+
+
+class Turns(Handler[str]):
+    """How many objects are told before others have their turn on the loop."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.most = 0
+        self._in_turn = 0
+
+    def put(self, key: str, new: str, old: str | None) -> None:
+        self._count(key)
+
+    def gone(self, key: str, last: str | None, version: str) -> None:
+        self._count(key)
+
+    def _count(self, key: str) -> None:
+        if self._in_turn == 0:
+            asyncio.get_running_loop().call_soon(self._next)
+        self.told.append(key)
+        self._in_turn += 1
+        self.most = max(self.most, self._in_turn)
+
+    def _next(self) -> None:
+        self._in_turn = 0
+
+
+def test_others_have_their_turn_while_a_large_list_is_told_in_order() -> None:
+    async def case(world: World) -> None:
+        names = [f"default/m{number:04d}" for number in range(200)]
+        for name in names:
+            await world.write(name.partition("/")[2], "1")
+        turns = Turns()
+        found = informer(world, turns)
+        async with running(found.run()):
+            await found.synced()
+            assert (turns.told, turns.most) == (names, AT_ONCE)
+            turns.told.clear()
+            world.api.absent = {"configmaps"}
+            world.api.compact()
+            await found.changed(lambda: not found.versions)
+            assert (turns.told, turns.most) == (names, AT_ONCE)
 
     in_world(case)
 
