@@ -190,7 +190,8 @@ class Cluster:
             self.endpoints = DnsEndpoints(
                 node, writer, self._client, self.recorder,
                 namespaces=settings.namespaces, settings=external_dns or ExternalDnsSettings(),
-                synced=self.feed.synced, chance=chance, **waits,
+                synced=self.feed.synced, is_doubtful=lambda: self._is_doubtful, chance=chance,
+                **waits,
             )  # fmt: skip
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
