@@ -8,7 +8,7 @@ that was in the way, is looked at as one of the object is. See docs/decisions/00
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -45,6 +45,7 @@ GONE_AGAIN_US = 60_000_000
 """Between tries to delete what must not be deleted, or could not be."""
 GONE_BATCH = 100
 """Deletions of one change: others wait for it."""
+DOUBTFUL = "whether it is the cluster of this log cannot be told; bind schemas/rbac/cluster-id.yaml"
 SHOWN_MAX = 3
 PER_STEP = 100
 
@@ -64,11 +65,13 @@ class DnsEndpoints(Handler[Declared]):
         namespaces: Iterable[str],
         settings: ExternalDnsSettings,
         synced: asyncio.Event,
+        is_doubtful: Callable[[], bool],
         clock: Clock,
         timers: Timers,
         chance: random.Random,
     ) -> None:
-        """`settings` are for both ways of external-dns; `synced` says when the zones are known."""
+        """`settings` are for both ways of external-dns; `synced` says when the zones are known, and
+        `is_doubtful` whether the cluster may be another one than the log's."""
         self._node = node
         self._writer = writer
         self._client = client
@@ -77,6 +80,7 @@ class DnsEndpoints(Handler[Declared]):
         self._settings = settings
         self._terms = Terms(domains=tuple(settings.domains), deletes=settings.policy == "sync")
         self._synced = synced
+        self._is_doubtful = is_doubtful
         self._clock = clock
         self._timers = timers
         self._chance = chance
@@ -296,6 +300,9 @@ class DnsEndpoints(Handler[Declared]):
             gone = sorted(name for name in self._mine if self._is_gone(name))
             if not gone or not self._terms.deletes:
                 self._withheld = ""
+            elif self._is_doubtful():
+                self._withheld = DOUBTFUL
+                self._timers.call_later(GONE_AGAIN_US, self._look.set)
             elif not await self._remove(gone):
                 self._timers.call_later(GONE_AGAIN_US, self._look.set)
 

@@ -346,6 +346,33 @@ def test_a_definition_that_is_not_installed_takes_no_records_away(owner: str) ->
     in_cluster(case)
 
 
+@OWNERS
+def test_while_it_is_unknown_which_cluster_it_is_no_records_are_taken_away(
+    owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def case(kube: Kube) -> None:
+        monkeypatch.setattr("kudurru.entrypoints.cluster_endpoints.GONE_WAIT_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster_endpoints.GONE_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        member = await a_world(kube, owner)
+        async with member.running():
+            world = World(kube, member)
+            await world.put(endpoint("web", WWW))
+            await until(world.specs)
+        await world.delete("web")
+        kube.api.forbidden = {("get", "namespaces")}
+        again = Member(kube, member.log, owner=owner, dns_endpoints=True)
+        async with again.running():
+            world = World(kube, again)
+            await until(lambda: "records are kept: whether it is the cluster" in world.warnings())
+            assert world.specs()
+            kube.api.forbidden.clear()
+            await until(lambda: not world.specs())
+
+    in_cluster(case)
+
+
 def test_a_namespace_that_is_not_read_any_more_keeps_its_records() -> None:
     async def case(kube: Kube) -> None:
         member = await a_world(kube, "log")
