@@ -3,7 +3,7 @@ in Secrets; and what it may not do there, or does not find."""
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from kudurru.adapters.kubernetes.client import Client
@@ -29,13 +29,14 @@ class Beside:
         client: Client,
         namespace: str,
         *,
+        watched: Sequence[str],
         owns: bool,
         timers: Timers,
         entropy: Entropy,
         chance: random.Random,
     ) -> None:
-        """`owns`: the cluster owns the objects."""
-        self.diagnosis = Diagnosis(client, namespace, _used(owns=owns))
+        """`watched`: namespaces, none for all. `owns`: the cluster owns the objects."""
+        self.diagnosis = Diagnosis(client, namespace, _used(owns=owns), watched=watched)
         self.client = client.with_observer(self.diagnosis.observe)
         """Whose refusals are told."""
         self.reviews = KubernetesReviews(self.client)

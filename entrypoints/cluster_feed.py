@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
+from kudurru.adapters.kubernetes.answers import cut
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
 from kudurru.adapters.kubernetes.store import collection, shown
@@ -34,6 +35,7 @@ from kudurru.domain.object_store import StoredObject, annotations_after
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Timers
 from kudurru.entrypoints.cluster_facts import Facts, actor
+from kudurru.entrypoints.cluster_missing import Gone, Missing
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -54,6 +56,10 @@ EARLY_US = 50_000
 EARLY_TRIES = 40
 """How long a serial waits for the records that it is of: kinds are watched one by one, and a zone
 may be told of before its record sets. After two seconds it is taken as it is."""
+
+
+WHY_MAX = 512
+"""Octets that are told of why an object cannot be read."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -80,15 +86,6 @@ class Found(msgspec.Struct):
     tries: int = 0  # to have its status recorded
 
 
-class Gone(msgspec.Struct, frozen=True):
-    key: Key
-    version: str
-
-    @property
-    def as_of(self) -> int:
-        return _number(self.version)
-
-
 Seen: TypeAlias = Found | Gone
 
 
@@ -107,6 +104,7 @@ class Feed:
         leads: Callable[[], bool],
         timers: Timers,
         chance: random.Random,
+        allows_much: bool = False,
     ) -> None:
         """`records`: the cluster owns the objects. Statuses are the leader's to write, so one that
         `leads` takes none from the cluster."""
@@ -127,6 +125,7 @@ class Feed:
         self._records = records
         self._leads = leads
         self._timers = timers
+        self.missing = Missing(node, self._size, allows_much=allows_much)
         self._waiting: dict[Key, Seen] = {}
         self._held: Counter[Key] = Counter()
         self._recorded: dict[Key, int] = {}
@@ -168,6 +167,9 @@ class Feed:
     def all_keys(self) -> Iterator[Key]:
         for part in self._parts:
             yield from (found.key for found in part.informer.copy.values())
+
+    def _size(self) -> int:
+        return sum(len(part.informer.versions) for part in self._parts)
 
     @property
     def is_current(self) -> bool:
@@ -244,12 +246,22 @@ class Feed:
         self._versions[kind] = max(self._versions.get(kind, 0), _number(seen.version))
         if self._records:
             self._waiting.pop(seen.key, None)  # the newest goes last
-            self._waiting[seen.key] = seen
-            self._idle.clear()
+            if isinstance(seen, Found):
+                self.missing.is_back(seen.key)
+            if isinstance(seen, Found) or not self.missing.takes(seen):
+                self._wait(seen)
             self._wake.set()
         elif isinstance(seen, Found):
             seen.content = None
         self.on_seen(seen.key)
+
+    def look_at_missing(self) -> None:
+        """A list was heard, or it is known now whose cluster this is."""
+        self._wake.set()
+
+    def _wait(self, seen: Seen) -> None:
+        self._waiting[seen.key] = seen
+        self._idle.clear()
 
     def hear_first(self, part: "_KindFeed", version: str) -> None:
         """All that is there was told: what the log has and the cluster has not is gone."""
@@ -262,12 +274,15 @@ class Feed:
                 part.kind.plural,
             )
         elif self._records:
+            count = 0
             for key in self._node.objects.keys(kind, part.namespace or None):
                 stored = self._node.objects.find(key)
-                is_there = part.name_of(key) in part.informer.versions
-                if stored and not is_there and mirror.is_mirrored(key, stored.manager):
-                    self._waiting.setdefault(key, Gone(key, version))
-                    self._idle.clear()
+                if stored is None or not mirror.is_mirrored(key, stored.manager):
+                    continue
+                count += 1
+                if part.name_of(key) not in part.informer.versions:
+                    self.missing.takes(Gone(key, version, by_list=True))
+            self.missing.begin(count)
         self._check_not_restored(kind, version)
         self._wake.set()
 
@@ -299,6 +314,9 @@ class Feed:
         while True:
             self._wake.clear()
             await self._record_restorations()
+            is_read = all(part.has_read and not part.informer.is_listing for part in self._parts)
+            for gone in self.missing.may_go() if is_read else ():
+                self._wait(gone)
             ready = (seen for key, seen in self._waiting.items() if key not in self._held)
             batch = list(islice(ready, BATCH))
             if batch:
@@ -306,7 +324,7 @@ class Feed:
                 continue
             if not self._waiting:
                 self._idle.set()
-                if all(part.has_read for part in self._parts):
+                if is_read:
                     self._now_synced()
             await self._wake.wait()
 
@@ -464,11 +482,14 @@ class _KindFeed(Handler[Found]):
 
     def gone(self, key: str, last: Found | None, version: str) -> None:  # noqa: ARG002
         if version:  # else its definition is gone, and the log keeps what it has
-            self._feed.hear(Gone(self.key_of(key), version))
+            self._feed.hear(Gone(self.key_of(key), version, by_list=self.informer.is_listing))
 
     def read(self, version: str) -> None:
         self.has_read, self.problem = True, ""
         self._feed.hear_first(self, version)
+
+    def listed(self) -> None:
+        self._feed.look_at_missing()
 
     def recovered(self) -> None:
         self.problem = ""
@@ -478,7 +499,7 @@ class _KindFeed(Handler[Found]):
         self.problem = str(error)
 
     def broken(self, key: str, why: str) -> None:
-        known = self.key_of(key)
+        known, why = self.key_of(key), cut(why, WHY_MAX)
         if self._feed.broken.get(known) != why:
             log.warning("%s in the cluster cannot be read, and is left as it was: %s",
                         ref_of(known), why)  # fmt: skip

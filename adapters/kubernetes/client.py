@@ -283,7 +283,7 @@ class Client:
         below it; Unanswered; what the guard raises."""
         with self._observed(method, path) as ended:
             code, octets = await self._patiently(method, path, body, content_type)
-            answer: T = decoded(method, path, octets, type_)
+            answer: T = await decoded(method, path, octets, type_)
             ended(code)
         return answer
 

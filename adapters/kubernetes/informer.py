@@ -22,12 +22,14 @@ from kudurru.adapters.kubernetes.answers import (
     Expired,
     Forbidden,
     Refused,
+    Status,
     Unanswered,
     decoded,
     refusal,
     retry_after,
 )
 from kudurru.adapters.kubernetes.client import QUIET_S, Client
+from kudurru.adapters.kubernetes.nesting import read
 
 PAGE = 250
 """Objects asked for at once. Listing costs the same whatever the size; a page of these is decoded
@@ -95,6 +97,9 @@ class Handler(Generic[T]):
     def read(self, version: str) -> None:
         """Said once: what was there at first has been told, of this version."""
 
+    def listed(self) -> None:
+        """What a list has was told, all of it."""
+
     def broken(self, key: str, why: str) -> None:
         """It is there and cannot be read; its last copy stays."""
 
@@ -146,7 +151,8 @@ class Informer(Generic[T]):
         chance: random.Random,
         strict: bool = False,
     ) -> None:
-        """`convert` raises ValueError for what it cannot read. A `strict` informer is not synced
+        """`convert` raises ValueError for what it cannot read; whatever else it raises is taken
+        for that too, and logged. A `strict` informer is not synced
         while its watch fails, for whom an old copy is worse than none."""
         self.copy: dict[str, T] = {}
         self.versions: dict[str, str] = {}
@@ -154,6 +160,8 @@ class Informer(Generic[T]):
         self.as_of = ""
         """Version of the list or the event that is being told. An object of a list may have one
         that is lower than it had before, when the server was set back."""
+        self.is_listing = False
+        """Whether what is told now is what a list has: what is gone is missing from it."""
         self.is_synced = False
         self.is_absent = False
         """The collection's definition is not installed."""
@@ -282,7 +290,7 @@ class Informer(Generic[T]):
             target = self._source.target(limit=str(self._source.page), **more)
             page = await self._client.request("GET", target, type_=_Page)
             for item in page.items or ():
-                headed = msgspec.json.decode(item, type=_Headed)
+                headed = self._read(item, _Headed)
                 found[headed.metadata.key] = self._kept(headed, item)
             token = page.metadata.continue_
             if not token:
@@ -300,14 +308,16 @@ class Informer(Generic[T]):
     ) -> None:
         """The collection is this. What has the version that is known is as it was. Nothing of a
         watch is told meanwhile."""
-        self.as_of = version
+        self.as_of, self.is_listing = version, True
         async for key in _in_turns([key for key in self.versions if key not in found]):
             self._drop(key, version)
         async for key in _in_turns(list(found)):
             raw = found.pop(key)  # its memory is free as soon as it is told
-            meta = msgspec.json.decode(raw, type=_Headed).metadata
+            meta = self._meta(raw)
             if known.get(key) != meta.resource_version:
                 self._take(key, meta.resource_version, raw)
+        self.is_listing = False
+        self._handler.listed()
         self._wake()
 
     def _first_read(self) -> None:
@@ -330,7 +340,7 @@ class Informer(Generic[T]):
             self._accepted()
             async for line in lines:
                 self._is_silent = False
-                self._event(decoded("GET", target, line, _Event))
+                self._event(await decoded("GET", target, line, _Event))
 
     def _accepted(self) -> None:
         if self._has_failed:
@@ -343,9 +353,9 @@ class Informer(Generic[T]):
 
     def _event(self, event: _Event) -> None:
         if event.type == "ERROR":
-            code = msgspec.json.decode(event.object).get("code", 500)
+            code = self._read(event.object, Status).code or 500
             raise refusal("GET", self._source.path, code, bytes(event.object))
-        meta = msgspec.json.decode(event.object, type=_Headed).metadata
+        meta = self._meta(event.object)
         number = _number(meta.resource_version)
         if event.type != "BOOKMARK":
             self._change(event, meta, number)
@@ -371,9 +381,13 @@ class Informer(Generic[T]):
     def _take(self, key: str, version: str, raw: msgspec.Raw) -> None:
         self.versions[key] = version
         try:
-            new = self._convert(msgspec.json.decode(raw))
+            new = self._convert(read(raw))
         except ValueError as error:
             self._handler.broken(key, str(error))
+            return
+        except Exception as error:  # whatever is in one object, it does not end the informer
+            log.warning("%s %s cannot be converted", self._source.path, key, exc_info=True)
+            self._handler.broken(key, f"{type(error).__name__}: {error}")
             return
         old, self.copy[key] = self.copy.get(key), new
         self._handler.put(key, new, old)
@@ -381,6 +395,18 @@ class Informer(Generic[T]):
     def _drop(self, key: str, version: str) -> None:
         if self.versions.pop(key, None) is not None:
             self._handler.gone(key, self.copy.pop(key, None), version)
+
+    def _meta(self, raw: msgspec.Raw) -> Meta:
+        found: Meta = self._read(raw, _Headed).metadata
+        return found
+
+    def _read(self, raw: msgspec.Raw, type_: Any) -> Any:
+        """What every API server writes. Raises: Unanswered, where this one did not."""
+        try:
+            return read(raw, type_)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            why = f"an object cannot be read: {error}"
+            raise Unanswered("GET", self._source.path, why) from error
 
     def _set_synced(self, value: bool) -> None:
         self.is_synced = value

@@ -4,6 +4,7 @@ Server-side apply needs `patch`, and `create` too where it makes an object; spec
 A creation has no name that a rule could hold it to, and a list or a watch of many objects neither.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kudurru.domain.kinds.meta import GROUP
@@ -31,6 +32,10 @@ def _rule(group: str, resources: list[str], verbs: str, names: list[str] | None 
     return rule | {"resourceNames": names} if names else rule
 
 
+_OF_CLUSTER = {
+    *("namespaces", "tokenreviews", "subjectaccessreviews"),
+    *(kind.plural for kind in KINDS.values() if not kind.namespaced),
+}
 _PLURALS = [kind.plural for kind in KINDS.values() if not kind.is_internal]
 
 FEATURES = (
@@ -89,6 +94,25 @@ FEATURES = (
         ],
     ),
 )
+
+
+def of_cluster(feature: Feature) -> list[Rule]:
+    """What of a feature is about objects that are in no namespace."""
+    return _among(feature, lambda resource: resource in _OF_CLUSTER)
+
+
+def in_namespaces(feature: Feature) -> list[Rule]:
+    """The rest of it: where only some namespaces are watched, it is wanted in these alone."""
+    return _among(feature, lambda resource: resource not in _OF_CLUSTER)
+
+
+def _among(feature: Feature, is_wanted: Callable[[str], bool]) -> list[Rule]:
+    found = []
+    for rule in feature.rules:
+        resources = [one for one in rule["resources"] if is_wanted(one.partition("/")[0])]
+        if resources:
+            found.append(rule | {"resources": resources})
+    return found
 
 
 def manifests(
