@@ -257,8 +257,17 @@ class Feed:
             seen.content = None
         self.on_seen(seen.key)
 
+    def hear_listed(self, part: "_KindFeed", version: str) -> None:
+        """A list was told. A write of ours that is older and not in it was undone before anybody
+        heard of it, so that nobody else misses it."""
+        for key, written in list(self._recorded.items()):
+            is_there = part.name_of(key) in part.informer.versions
+            if self._part_of(key) is part and not is_there and written < _number(version):
+                self.hear(Gone(key, version, by_list=True))
+        self._wake.set()
+
     def look_at_missing(self) -> None:
-        """A list was heard, or it is known now whose cluster this is."""
+        """It is known now whose cluster this is."""
         self._wake.set()
 
     def _wait(self, seen: Seen) -> None:
@@ -511,7 +520,7 @@ class _KindFeed(Handler[Found]):
         self._feed.hear_first(self, version)
 
     def listed(self) -> None:
-        self._feed.look_at_missing()
+        self._feed.hear_listed(self, self.informer.as_of)
 
     def recovered(self) -> None:
         self.problem = ""
