@@ -1,6 +1,7 @@
 """What the service account may do, as manifests: one per feature, each of which may be left out.
 
 Server-side apply needs `patch`, and `create` too where it makes an object; specs need no `update`.
+A creation has no name that a rule could hold it to, and a list or a watch of many objects neither.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from kudurru.domain.kinds.registry import KINDS
 ACCOUNT = "kudurru"
 NAMESPACE = "kudurru"
 """Of the service account in the manifests, and of what is in the release's namespace."""
+LEASE = "kudurru-controller"
+"""The one that nodes compete for."""
 
 Rule = dict[str, list[str]]
 
@@ -53,21 +56,24 @@ FEATURES = (
     Feature(
         "leader",
         "One node of several does what is done once.",
-        [_rule("coordination.k8s.io", ["leases"], "get create update")],
+        [
+            _rule("coordination.k8s.io", ["leases"], "create"),
+            _rule("coordination.k8s.io", ["leases"], "get update", [LEASE]),
+        ],
         is_of_namespace=True,
     ),
     Feature(
         "leader-address",
         "Nodes find the leader behind the service.",
-        [_rule("discovery.k8s.io", ["endpointslices"], "get list watch")],
+        [_rule("discovery.k8s.io", ["endpointslices"], "list watch")],
         is_of_namespace=True,
     ),
     Feature(
         "internal",
-        "Keys and what nodes share among themselves.",
+        "Reads keys and tokens in Secrets, and lists in ConfigMaps.",
         [
-            _rule("", ["secrets"], "get list watch create patch delete"),
-            _rule("", ["configmaps"], "get list watch create patch"),
+            _rule("", ["secrets"], "list watch"),
+            _rule("", ["configmaps"], "get list watch"),
         ],
         is_of_namespace=True,
     ),
