@@ -172,6 +172,8 @@ def test_a_secret_is_the_first_token_of_a_cluster(installed: ApiServer, tmp_path
             assert code == 201
             assert status_of_asking(node, json.loads(text)["token"]) == 200
             wait_until(lambda: not first.exists())  # an admin can make the others
+            code, text = asked(node, "PATCH", "/settings", ROOT, {"cache.maxEntries": 1})
+            assert (code, "the ConfigMap behind this node" in text) == (409, True)
             assert ROOT not in node.stderr()
     finally:
         assert installed.call("DELETE", place)[0] == 200
