@@ -72,6 +72,9 @@ METRICS: Final = {
     "external_dns_requests_total": Declared(
         "counter", "Requests of external-dns that were answered", ("path", "code")
     ),
+    "dnsendpoints": Declared(
+        "gauge", "DNSEndpoint objects, by what the node that leads made of them", ("state",)
+    ),
     "internal_requests_total": Declared(
         "counter", "Requests of other nodes that were answered", ("route", "code")
     ),

@@ -418,6 +418,13 @@ class KubernetesSettings(Section, frozen=True):
     startup_timeout: Annotated[timedelta, node("Longest wait for the first sync")] = timedelta(
         seconds=15
     )
+    dns_endpoints: Annotated[
+        bool,
+        node(
+            "Serve what DNSEndpoint objects of external-dns say, within what externalDNS.domains, "
+            "policy, dryRun and allowMassChange allow"
+        ),
+    ] = False
     lease: LeaseSettings = LeaseSettings()
 
 

@@ -33,9 +33,10 @@ from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.objects import key_of, ref_of
 from kudurru.domain.ports import Clock, Entropy, Notice, Timers
-from kudurru.domain.settings import KubernetesSettings
+from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
 from kudurru.entrypoints.cluster_beside import Beside
 from kudurru.entrypoints.cluster_copy import Copies
+from kudurru.entrypoints.cluster_endpoints import DnsEndpoints
 from kudurru.entrypoints.cluster_facts import (
     Facts,
     from_snapshot,
@@ -125,6 +126,7 @@ class Cluster:
         chance: random.Random,
         service: str = "",
         began_us: int | None = None,
+        external_dns: ExternalDnsSettings | None = None,
     ) -> None:
         """`service` is the headless one of the nodes, whose slices have their addresses;
         `began_us` when this node began to wait for the cluster."""
@@ -146,7 +148,7 @@ class Cluster:
         self.has_log = facts.has_followed
         self.beside = Beside(
             node, writer, client, place.namespace,
-            watched=settings.namespaces, owns=self.owns,
+            watched=settings.namespaces, owns=self.owns, has_endpoints=settings.dns_endpoints,
             timers=timers, entropy=entropy, chance=chance,
         )  # fmt: skip
         client = self.beside.client
@@ -179,6 +181,13 @@ class Cluster:
         waits: dict[str, Any] = {"clock": clock, "timers": timers}
         self.statuses = StatusCopies(node, writer, leading, self.feed, **waits)
         self.copies = Copies(node, writer, self.facts, leading, self.feed, **waits)
+        self.endpoints = None
+        if settings.dns_endpoints:
+            self.endpoints = DnsEndpoints(
+                node, writer, self._client, self.recorder,
+                namespaces=settings.namespaces, settings=external_dns or ExternalDnsSettings(),
+                synced=self.feed.synced, chance=chance, **waits,
+            )  # fmt: skip
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
         self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed, timers)
@@ -230,6 +239,12 @@ class Cluster:
         await asyncio.get_running_loop().create_future()
         raise AssertionError("nobody sets it")
 
+    async def take_endpoints(self) -> NoReturn:
+        if self.endpoints is not None:
+            await self.endpoints.run()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody sets it")
+
     async def close(self) -> None:
         await self.recorder.close()
         await self._asking.close()
@@ -272,6 +287,8 @@ class Cluster:
         for plural, why in feed.why_not_read().items():
             yield f"{plural} are not read: {why}"
         yield from self.beside.warnings()
+        if self.endpoints is not None:
+            yield from self.endpoints.warnings()
         yield from feed.restored
         for key, why in list(feed.broken.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} cannot be read: {why}"
@@ -288,6 +305,8 @@ class Cluster:
         yield from snapshot_samples(self.age_s() if is_old else None)
         for kind, count in self.feed.reopened().items():
             yield Sample("informer_reopened_total", (kind,), count)
+        if self.endpoints is not None:
+            yield from self.endpoints.samples()
         for reason in DROPS:
             yield Sample("events_dropped_total", (reason,), self.recorder.dropped[reason])
         yield Sample("cluster_requests_total", (), self._client.transport.requests)
@@ -503,6 +522,7 @@ def open_cluster(
     timers: Timers,
     entropy: Entropy,
     began_us: int,
+    external_dns: ExternalDnsSettings | None,
 ) -> Cluster:
     """As the environment of this process has it."""
     return Cluster(
@@ -518,6 +538,7 @@ def open_cluster(
         chance=random.SystemRandom(),
         service=os.environ.get(HEADLESS_SERVICE, "").partition(".")[0],
         began_us=began_us,
+        external_dns=external_dns,
     )
 
 

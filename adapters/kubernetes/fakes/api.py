@@ -74,6 +74,7 @@ BUILT_IN = (
     ),
     Resource("/apis/coordination.k8s.io/v1", "Lease", "leases"),
     Resource("/apis/discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+    Resource("/apis/externaldns.k8s.io/v1alpha1", "DNSEndpoint", "dnsendpoints", has_status=True),
 )
 _REVIEWS = tuple(
     Resource(prefix, kind, f"{kind.lower()}s", namespaced=False)
