@@ -72,6 +72,9 @@ METRICS: Final = {
     "external_dns_requests_total": Declared(
         "counter", "Requests of external-dns that were answered", ("path", "code")
     ),
+    "dnsendpoints": Declared(
+        "gauge", "DNSEndpoint objects, by what the node that leads made of them", ("state",)
+    ),
     "internal_requests_total": Declared(
         "counter", "Requests of other nodes that were answered", ("route", "code")
     ),
@@ -159,9 +162,15 @@ METRICS: Final = {
     ),
     "store_snapshot_age_seconds": Declared("gauge", "How old that is"),
     "informer_reopened_total": Declared("counter", "Watches of the cluster opened anew", ("kind",)),
-    "events_dropped_total": Declared("counter", "Events for people that were not written"),
+    "events_dropped_total": Declared(
+        "counter", "Events for people that were not written", ("reason",)
+    ),
     "cluster_requests_total": Declared("counter", "Requests sent to the API server"),
     "cluster_synced": Declared("gauge", "1 while every watch of the cluster is open"),
+    "cluster_deletions_held": Declared(
+        "gauge", "Objects that the cluster has not, and that are served all the same"
+    ),
+    "cluster_objects_unreadable": Declared("gauge", "Objects of the cluster that are kept out"),
     "store_watchers": Declared("gauge", "Open watches"),
     "store_watch_resyncs_total": Declared(
         "counter", "Watches that began with all that is there", ("kind",)

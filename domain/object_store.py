@@ -58,7 +58,7 @@ DEFAULT_MANAGER = "kudurru"
 CONTROLLER = "kudurru-controller"
 MANAGER_MAX = 1024
 _RESERVED_MANAGERS = frozenset({"external-dns", CONTROLLER})
-_RESERVED_PREFIXES = ("update:", "mirror:", "secondary:", "catalog:")
+_RESERVED_PREFIXES = ("update:", "mirror:", "secondary:", "catalog:", "dnsendpoint:")
 
 EPOCH_SHIFT = 40
 

@@ -29,7 +29,7 @@ from kudurru.domain.ports import (
     SharedTexts,
     Timers,
 )
-from kudurru.domain.settings import KubernetesSettings
+from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
 from kudurru.entrypoints.cluster_facts import (
     checked_facts,
     from_snapshot,
@@ -73,8 +73,10 @@ class LateCluster:
         clock: Clock,
         timers: Timers,
         entropy: Entropy,
+        external_dns: ExternalDnsSettings | None = None,
     ) -> None:
         self._settings = settings
+        self._external_dns = external_dns
         self._node = node
         self._writer = writer
         self._node_name = node_name
@@ -140,6 +142,8 @@ class LateCluster:
         add("cluster: events", lambda cluster: cluster.recorder.run)
         add("cluster: last events", lambda cluster: cluster.send_last, leader_only=True)
         add("cluster: statuses", lambda cluster: cluster.statuses.run, leader_only=True)
+        if self._settings.dns_endpoints:
+            add("cluster: DNSEndpoints", lambda cluster: cluster.take_endpoints, leader_only=True)
         add("cluster: addresses", lambda cluster: cluster.keep_addresses)
         add("cluster: diagnosis", lambda cluster: cluster.beside.diagnose)
         add("cluster: config maps", lambda cluster: cluster.beside.follow_maps)
@@ -243,6 +247,7 @@ class LateCluster:
             timers=self._timers,
             entropy=self._entropy,
             began_us=self._began_us,
+            external_dns=self._external_dns,
         )
 
     async def _run_late(self, of: _Of) -> None:

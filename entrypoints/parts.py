@@ -141,6 +141,7 @@ def _cluster(
         clock=SystemClock(),
         timers=LoopTimers(),
         entropy=SystemEntropy(),
+        external_dns=options.external_dns,
     )
     stack.push_async_callback(cluster.close)
     return cluster

@@ -17,7 +17,7 @@ from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.events import Recorded, Who
 from kudurru.domain.ports import EventLog
-from kudurru.domain.settings import KubernetesSettings, LeaseSettings
+from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings, LeaseSettings
 from kudurru.entrypoints.cluster import Cluster
 from kudurru.entrypoints.cluster_late import LateCluster
 from kudurru.entrypoints.history import who_of
@@ -92,6 +92,7 @@ class Member:
         *,
         service: str = "",
         is_late: bool = False,
+        external_dns: ExternalDnsSettings | None = None,
         **settings: Any,
     ) -> None:
         """One that `is_late` has its client when somebody calls `late.take`."""
@@ -116,6 +117,7 @@ class Member:
             **how,
             chance=random.Random(1),
             service=service,
+            external_dns=external_dns,
         )
         if not is_late:
             self.late.take(self.cluster)

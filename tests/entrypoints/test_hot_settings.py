@@ -280,6 +280,7 @@ RESTART: dict[str, Any] = {
     "kubernetes.context": "c",
     "kubernetes.clusterID": "u",
     "kubernetes.startupTimeout": "1s",
+    "kubernetes.dnsEndpoints": True,
     "kubernetes.lease.duration": "20s",
     "kubernetes.lease.renew": "9s",
     "kubernetes.lease.retry": "1s",
