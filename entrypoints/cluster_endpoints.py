@@ -211,6 +211,7 @@ class DnsEndpoints(Handler[Declared]):
     async def _settle(self, key: Key) -> bool:
         """Whether it is done with, for now."""
         name = key.removeprefix(f"{KIND}/")
+        await asyncio.sleep(0)  # where there is nothing to do, nothing else has its turn
         found = self._find(name)
         if found is None:
             self._look.set()
