@@ -36,11 +36,12 @@ COPY_PREFIX = "mirror:"
 """Manager, in the cluster, of what is copied there from a log; the log's name follows."""
 
 
-class Aim(msgspec.Struct, frozen=True, kw_only=True):
+class Aim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One object of an intent."""
 
     verb: str  # "apply" or "delete"
     key: Key
+    made: str = ""  # digest of what is to be there: tells the intent's own work from another's
 
 
 class Intended(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -128,13 +129,6 @@ def is_for_cluster(command: Command, manager: str | None) -> bool:
             return is_mirrored(command.key, manager)
         case _:
             return False
-
-
-def aims_of(commands: Iterable[Command]) -> list[Aim]:
-    return [
-        Aim(verb="delete" if isinstance(c, Delete) else "apply", key=key_of_command(c))
-        for c in commands
-    ]
 
 
 def cluster_of(event: Recorded) -> str:

@@ -412,6 +412,9 @@ class KubernetesSettings(Section, frozen=True):
     cluster_id: Annotated[
         str, node("Uid of kube-system, to know the cluster's log while its API server is away")
     ] = ""
+    allow_mass_change: Annotated[
+        bool, node("Let go what the cluster lacks, also where it is most of what the log has")
+    ] = False
     startup_timeout: Annotated[timedelta, node("Longest wait for the first sync")] = timedelta(
         seconds=15
     )
