@@ -28,7 +28,7 @@ from kudurru.domain.commands import Command, Observe, ObserveGone, Origin
 from kudurru.domain.errors import Invalid, KudurruError
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.meta import MANAGED_BY
-from kudurru.domain.kinds.registry import DNS_ZONE, Kind
+from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, Kind
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredObject, annotations_after
@@ -218,16 +218,13 @@ class Feed:
         while len(self._recorded) > RECORDED_MAX:
             del self._recorded[next(iter(self._recorded))]
 
-    def version_of(self, stored: StoredObject) -> str:
-        """The version in the cluster of what the log has. Versions that say nothing new are in no
-        event; so it is the newest that was heard of, as long as that says the same."""
-        found, origin = self.find(stored.key), stored.body.origin
-        recorded = origin.resource_version if origin is not None else ""
-        if found is None or found.as_of < self._recorded.get(stored.key, 0):
-            return recorded  # our own write, which was not heard of yet
-        return found.version if self._says_the_same(found, stored) else recorded
-
-    def _says_the_same(self, found: Found, stored: StoredObject) -> bool:
+    def has(self, document: dict[str, Any], stored: StoredObject) -> bool:
+        """Whether an object of the cluster says what the log has of it. Its resourceVersion may be
+        another: versions that say nothing new are in no event, nor is a status of ours."""
+        try:
+            found = found_in(KINDS[ref_of(stored.key).kind], document)
+        except ValueError:
+            return False
         is_status_so = self._leads() or found.said == said_digest(stored.status)
         return found.uid == stored.body.uid and found.made == stored_digest(stored) and is_status_so
 
