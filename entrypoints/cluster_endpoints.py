@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from kudurru.adapters.kubernetes.answers import Absent
+from kudurru.adapters.kubernetes.answers import Absent, cut
 from kudurru.adapters.kubernetes.client import MERGE_PATCH, Client
 from kudurru.adapters.kubernetes.events import About, EventRecorder
 from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
@@ -47,6 +47,8 @@ GONE_BATCH = 100
 """Deletions of one change: others wait for it."""
 DOUBTFUL = "whether it is the cluster of this log cannot be told; bind schemas/rbac/cluster-id.yaml"
 SHOWN_MAX = 3
+WHY_MAX = 1_024
+"""Octets that are told of why an object is left as it was."""
 PER_STEP = 100
 
 log = logging.getLogger("kudurru.kubernetes")
@@ -151,7 +153,7 @@ class DnsEndpoints(Handler[Declared]):
         self._refused.pop(key, None)
         self._look.set()
 
-    def read(self, version: str) -> None:  # noqa: ARG002
+    def listed(self) -> None:
         self._problem = ""
         self._look.set()
 
@@ -215,6 +217,7 @@ class DnsEndpoints(Handler[Declared]):
     async def _settle(self, key: Key) -> bool:
         """Whether it is done with, for now."""
         name = key.removeprefix(f"{KIND}/")
+        await asyncio.sleep(0)  # where there is nothing to do, nothing else has its turn
         found = self._find(name)
         if found is None:
             self._look.set()
@@ -284,6 +287,7 @@ class DnsEndpoints(Handler[Declared]):
 
     def _note(self, notes: dict[str, str], name: str, why: str) -> bool:
         """Whether that is new."""
+        why = cut(why, WHY_MAX)
         if notes.get(name) == why:
             return False
         log.warning("DNSEndpoint %s is left as it was: %s", name, why)
@@ -297,7 +301,7 @@ class DnsEndpoints(Handler[Declared]):
             await self._look.wait()
             await pause(self._timers, GONE_WAIT_US)
             self._look.clear()
-            gone = sorted(name for name in self._mine if self._is_gone(name))
+            gone = sorted(filter(self._is_gone, self._mine))
             if not gone or not self._terms.deletes:
                 self._withheld = ""
             elif self._is_doubtful():
@@ -312,7 +316,8 @@ class DnsEndpoints(Handler[Declared]):
         namespace = name.partition("/")[0]
         for informer, within in zip(self._informers, self._namespaces, strict=True):
             if within in ("", namespace):
-                is_read = informer.lists > 0 and not informer.is_absent
+                is_told = informer.lists > 0 and not informer.is_listing
+                is_read = is_told and not informer.is_absent
                 return is_read and name not in informer.versions
         return False
 
