@@ -621,23 +621,33 @@ def evolve(stored: StoredObject | None, event: Any, version: str) -> StoredObjec
 
 def to_document(stored: StoredObject) -> dict[str, Any]:
     """The object as people see it: builtins in the shape of Kubernetes, and the caller's own."""
+    document = to_encodable(stored)
+    document["spec"] = msgspec.json.decode(stored.body.spec)
+    if stored.status is not None:
+        document["status"] = msgspec.json.decode(msgspec.json.encode(stored.status))
+    return document
+
+
+def to_encodable(stored: StoredObject) -> dict[str, Any]:
+    """The same, only to be encoded by msgspec: the spec is JSON already."""
     ref = ref_of(stored.key)
+    body = stored.body
     meta: dict[str, Any] = {"name": ref.name}
     if ref.namespace:
         meta["namespace"] = ref.namespace
-    meta["uid"] = stored.body.uid
+    meta["uid"] = body.uid
     meta["resourceVersion"] = stored.resource_version
-    meta["generation"] = stored.body.generation
-    meta["creationTimestamp"] = stored.body.creation_timestamp
-    if stored.body.labels:
-        meta["labels"] = dict(stored.body.labels)
-    meta["annotations"] = {MANAGED_BY: stored.manager, **stored.body.annotations}
+    meta["generation"] = body.generation
+    meta["creationTimestamp"] = body.creation_timestamp
+    if body.labels:
+        meta["labels"] = dict(body.labels)
+    meta["annotations"] = {MANAGED_BY: stored.manager, **body.annotations}
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": ref.kind,
         "metadata": meta,
-        "spec": msgspec.json.decode(stored.body.spec),
+        "spec": body.spec,
     }
     if stored.status is not None:
-        document["status"] = msgspec.json.decode(msgspec.json.encode(stored.status))
+        document["status"] = stored.status
     return document

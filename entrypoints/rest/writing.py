@@ -20,7 +20,12 @@ from kudurru.domain.kinds.meta import (
     PEOPLES_ANNOTATIONS,
 )
 from kudurru.domain.kinds.registry import DNS_ZONE, Kind, kind_by_word
-from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
+from kudurru.domain.kinds.validation import (
+    CAUSES_MAX,
+    Manifest,
+    parse_manifest,
+    plain_manifest,
+)
 from kudurru.domain.object_store import (
     DEFAULT_MANAGER,
     Outcome,
@@ -29,6 +34,7 @@ from kudurru.domain.object_store import (
     manager_faults,
     scope_of,
     to_document,
+    to_encodable,
 )
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.entrypoints.rest.calls import MERGE_PATCH, OBJECTS_VALUES_MAX, Answer, Call, converted
@@ -89,13 +95,18 @@ class BatchReply(msgspec.Struct, frozen=True, kw_only=True):
 async def put(kind: Kind, call: Call) -> Answer:
     key = key_in(kind, call)
 
-    def read() -> Manifest:
-        document = call.document(values_max=OBJECTS_VALUES_MAX)
-        return _manifest(_named(document, kind, key), str(ref_of(key)))
-
-    manifest = await call.reading(read)
+    manifest = await call.reading(partial(_read, kind, key, call))
     await review(call, applied=[key])
     return await _apply(call, manifest, _manager(call), _precondition(call, key))
+
+
+def _read(kind: Kind, key: Key, call: Call) -> Manifest:
+    ref = ref_of(key)
+    manifest = plain_manifest(call.request.body, kind, ref.namespace, ref.name)
+    if manifest is None:
+        document = call.document(values_max=OBJECTS_VALUES_MAX)
+        manifest = _manifest(_named(document, kind, key), str(ref))
+    return manifest
 
 
 async def _apply(call: Call, manifest: Manifest, manager: str, expected: str | None) -> Answer:
@@ -330,7 +341,7 @@ def _written(
     if call.has("dryRun") or stored is None:
         document = _as_it_would_be(manifest, before, manager)
     else:
-        document = to_document(stored)
+        document = to_encodable(stored)
     headers = (("X-Kudurru-Verb", outcome.verb), ("X-Kudurru-Position", str(result.seq)))
     code = 201 if outcome.verb == "created" and not call.has("dryRun") else 200
     return document_reply(document, code, headers)
