@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -59,6 +59,8 @@ class Request(msgspec.Struct, kw_only=True):
     """How long the application may take; infinite for what must not be cut off."""
     is_overdue: bool = False
     """Its client was told so, and hears no more."""
+    kept: dict[str, Any] = {}
+    """What the application keeps of the connection: the same of each request that it brings."""
 
     @property
     def has_body(self) -> bool:
@@ -86,10 +88,19 @@ class Stream(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+Answered = Callable[[Callable[[], Response]], None]
+"""Takes what makes an answer. That may raise: a fault of the application is answered 500."""
+
+
 class Application(Protocol):
     def admit(self, request: Request) -> Response | None:
         """Refuse by the head alone, before there is a body; None to go on."""
         ...
+
+    def begin(self, request: Request, answered: Answered) -> bool:  # noqa: ARG002  # of the others
+        """Carry out what needs no task of its own: `answered` is called once, now or later, also
+        where the client goes away. False: nothing was done, and it is asked to `answer`."""
+        return False
 
     async def answer(self, request: Request) -> Response | Stream:
         """Must not raise: a fault of the application is answered 500. It goes on where the client
@@ -169,7 +180,8 @@ class _Refused(Exception):
 
 class _Connection(asyncio.Protocol):
     """One client. While a request is answered the next ones wait in `_waiting`; once there are any,
-    nothing more is read."""
+    nothing more is read. Answers are taken before the next one is begun, refusals too, or what
+    nobody reads would fill memory."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -177,8 +189,11 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[Request, bool]] = deque()  # and whether the connection stays
-        self._task: asyncio.Task[None] | None = None
+        self._kept: dict[str, Any] = {}
+        self._is_busy = False  # with a request, until its answer is taken
+        self._task: asyncio.Task[None] | None = None  # that answers it, where it needs one
         self._answering: Request | None = None  # by the application
+        self._untaken: tuple[Request, bool] | None = None  # whose answer its client is to take
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._is_closing = False
@@ -211,7 +226,7 @@ class _Connection(asyncio.Protocol):
         self._let_go_of_body()
         self._server.buffered -= sum(len(request.body) for request, _ in self._waiting)
         self._waiting.clear()
-        self._can_write.set()
+        self.resume_writing()
         if self._task is not None and self._is_streaming:
             self._task.cancel()
 
@@ -222,6 +237,8 @@ class _Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._can_write.set()
+        if self._untaken is not None:
+            self._loop.call_soon(self._taken)  # not in the middle of the transport's own work
 
     def expire(self) -> None:
         late, self._answering = self._answering, None
@@ -236,9 +253,9 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         """What is being answered may end; a stream may not."""
         self._is_closing = True
-        if self._task is None:
+        if not self._is_busy:
             self._transport.close()
-        elif self._is_streaming:
+        elif self._task is not None and self._is_streaming:
             self._task.cancel()
 
     def abort(self) -> None:
@@ -249,12 +266,12 @@ class _Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """A client that sends no more may still wait for its answer; one of a stream is gone."""
         self._is_closing = True
-        return not self._is_streaming and (self._task is not None or bool(self._waiting))
+        return not self._is_streaming and (self._is_busy or bool(self._waiting))
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing or self._is_refused or self._is_streaming:
             return
-        if self._task is not None:
+        if self._is_busy:
             # It sends ahead: what is here is enough. To stop for each request would cost two calls
             # of the system, for clients that wait for their answer anyway.
             self._pause()
@@ -278,10 +295,11 @@ class _Connection(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._has_head = False
-        self._let_go_of_body()
+        if self._body:
+            self._let_go_of_body()
         self._refusal = None
         self._own_head = 0
-        if self._task is None:
+        if not self._is_busy:
             self.deadline_s = self._loop.time() + self._server.limits.request_s
 
     def on_url(self, url: bytes) -> None:
@@ -315,13 +333,13 @@ class _Connection(asyncio.Protocol):
             self._stop(refusal)
         self._refusal = refusal  # without a body the connection may stay
         expects = self._request.headers.get("expect", "").lower() == "100-continue" and has_body
-        if expects and self._task is None and not self._waiting:
+        if expects and not self._is_busy and not self._waiting:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _read_head(self) -> Request:
         headers: dict[str, str] = {}
         for name, value in self._headers:
-            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            key, text = _lowered(name), value.decode("latin-1")
             if key in headers:
                 if key in SINGLE:
                     self._stop(failure(400, f"the header {key} is given twice"))
@@ -337,6 +355,7 @@ class _Connection(asyncio.Protocol):
             headers=headers,
             peer=self._peer,
             local=self._local,
+            kept=self._kept,
         )
 
     def on_body(self, body: bytes) -> None:
@@ -384,39 +403,55 @@ class _Connection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Begin with the next request, if none is being answered."""
-        if self._task is not None or not self._waiting or self._transport.is_closing():
+        if self._is_busy or not self._waiting or self._transport.is_closing():
             return
         request, stays = self._waiting.popleft()
+        self._is_busy = True
         self._answering = request
         self.deadline_s = self._loop.time() + request.limit_s
-        self._task = self._loop.create_task(self._answer(request, stays))
+        if isinstance(request.context, Response):  # refused by its head
+            self._tell(request, stays, request.context)
+        elif not self._has_begun(request, stays):
+            self._task = self._loop.create_task(self._answer(request, stays))
+
+    def _has_begun(self, request: Request, stays: bool) -> bool:
+        try:
+            answered = partial(self._answered, request, stays)
+            return self._server.application.begin(request, answered)
+        except Exception as fault:
+            self._tell(request, stays, self._fault(request, fault))
+            return True
+
+    def _answered(self, request: Request, stays: bool, make: Callable[[], Response]) -> None:
+        try:
+            answer = make()
+        except Exception as fault:
+            answer = self._fault(request, fault)
+        self._tell(request, stays, answer)
 
     async def _answer(self, request: Request, stays: bool) -> None:
-        """Refusals wait for the client as answers do, or what nobody reads would fill memory."""
         try:
             answer = await self._answer_to(request)
-            self._answering = None
-            stays = stays and not self._is_closing
             if isinstance(answer, Stream):
-                stays = False
+                self._answering = None
                 await self._stream(request, answer)
-            else:
-                self._write(request, answer, stays)
-                self.deadline_s = self._loop.time() + self._server.limits.request_s
-                await self._can_write.wait()
         except asyncio.CancelledError:
-            stays = False
+            answer = None
         self._task = None
-        self._ended(request, stays and not self._is_closing)
+        if isinstance(answer, Response):
+            self._tell(request, stays, answer)
+        else:
+            self._ended(request, stays=False)
 
     async def _answer_to(self, request: Request) -> Response | Stream:
-        if isinstance(request.context, Response):  # refused by its head
-            return request.context
         try:
             return await self._server.application.answer(request)
         except Exception as fault:
-            self._note_fault(request, fault)
-            return failure(500, "a fault of this server; its log has more")
+            return self._fault(request, fault)
+
+    def _fault(self, request: Request, fault: Exception) -> Response:
+        self._note_fault(request, fault)
+        return failure(500, "a fault of this server; its log has more")
 
     def _note_fault(self, request: Request, fault: Exception) -> None:
         self._server.exceptions += 1
@@ -424,9 +459,25 @@ class _Connection(asyncio.Protocol):
             {"message": f"the API at {request.path} failed", "exception": fault}
         )
 
+    def _tell(self, request: Request, stays: bool, answer: Response) -> None:
+        self._answering = None
+        stays = stays and not self._is_closing
+        self._write(request, answer, stays)
+        if self._can_write.is_set():
+            self._ended(request, stays)
+        else:
+            self.deadline_s = self._loop.time() + self._server.limits.request_s
+            self._untaken = request, stays
+
+    def _taken(self) -> None:
+        untaken, self._untaken = self._untaken, None
+        if untaken is not None:
+            self._ended(*untaken)
+
     def _ended(self, request: Request, stays: bool) -> None:
+        self._is_busy = False
         self._server.buffered -= len(request.body)
-        if not stays:
+        if not stays or self._is_closing:
             self._end()
             return
         self.deadline_s = self._loop.time() + self._server.limits.request_s
@@ -499,6 +550,11 @@ class _Connection(asyncio.Protocol):
             self._is_streaming = False
             with suppress(asyncio.CancelledError):
                 await answer.parts.aclose()  # type: ignore[attr-defined]  # generators have it
+
+
+@lru_cache(256)  # clients send a few, of some octets
+def _lowered(name: bytes) -> str:
+    return name.decode("latin-1").lower()
 
 
 @lru_cache(256)  # a few types, a few codes

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from kudurru.adapters.http_api import Reply, Request, Stream
@@ -120,8 +120,14 @@ class Api:
         return new.token
 
     async def raw(self, request: Request) -> Response | Stream:
+        """As the listener asks."""
         refused = self.app.admit(request)
-        return refused if refused is not None else await self.app.answer(request)
+        if refused is not None:
+            return refused
+        made: asyncio.Future[Callable[[], Response]] = asyncio.get_running_loop().create_future()
+        if self.app.begin(request, made.set_result):
+            return (await made)()
+        return await self.app.answer(request)
 
     async def ask(
         self,

@@ -15,6 +15,7 @@ from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.events import Who
 from kudurru.entrypoints.rest.status import BadRequest, Forbidden, WrongType
 from kudurru.entrypoints.tokens import Principal
+from kudurru.entrypoints.wiring import Change, Result
 
 if TYPE_CHECKING:
     from kudurru.entrypoints.rest.context import Context
@@ -114,6 +115,13 @@ Handler = Callable[[Call], Awaitable[Any]]
 """Gives a value that is sent as JSON, a Response or a Stream. Raises KudurruError."""
 
 Answer = Response | Stream
+
+Told = Callable[[Result | BaseException], Response]
+"""The answer to a change, of what became of it. Raises KudurruError."""
+
+Prepare = Callable[[Call], tuple[Change, Told] | None]
+"""What a call comes to that has to wait for nothing but its change; None for one that has to.
+Raises KudurruError."""
 
 
 def refuse(principal: Principal, right: Right) -> NoReturn:

@@ -8,7 +8,7 @@ import msgspec
 
 from kudurru.domain.access import Right
 from kudurru.domain.errors import NotFound
-from kudurru.entrypoints.rest.calls import JSON, Handler, Param, unquoted
+from kudurru.entrypoints.rest.calls import JSON, Handler, Param, Prepare, unquoted
 from kudurru.entrypoints.rest.status import WrongMethod
 
 PREFIX = "/api/v1"
@@ -21,6 +21,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     right: Right
     handler: Handler
+    prepare: Prepare | None = None
+    """In place of the handler, where that is enough: most of what a task costs is spared."""
     about: str
     tag: str
     params: tuple[Param, ...] = ()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from kudurru.adapters.http_ops import Response
 from kudurru.domain.commands import ABSENT, Apply, Command, Delete
 from kudurru.domain.errors import Cause, Conflict, Invalid, NotFound
 from kudurru.domain.kinds.meta import (
@@ -37,7 +38,15 @@ from kudurru.domain.object_store import (
     to_encodable,
 )
 from kudurru.domain.objects import Key, key_of, ref_of
-from kudurru.entrypoints.rest.calls import MERGE_PATCH, OBJECTS_VALUES_MAX, Answer, Call, converted
+from kudurru.entrypoints.rest.calls import (
+    ASIDE_MIN,
+    MERGE_PATCH,
+    OBJECTS_VALUES_MAX,
+    Answer,
+    Call,
+    Told,
+    converted,
+)
 from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see
 from kudurru.entrypoints.rest.people import review
 from kudurru.entrypoints.rest.reach import check_reach
@@ -90,6 +99,24 @@ class BatchReply(msgspec.Struct, frozen=True, kw_only=True):
 
     outcomes: list[OutcomeReply]
     position: int
+
+
+def prepared_put(kind: Kind, call: Call) -> tuple[Change, Told] | None:
+    """As `put`, of an object that is small and not a cluster's to write."""
+    if len(call.request.body) >= ASIDE_MIN or call.context.writer.elsewhere is not None:
+        return None
+    key = key_in(kind, call)
+    manifest = _read(kind, key, call)
+    manager, expected = _manager(call), _precondition(call, key)
+    stored = call.context.node.objects.find(key)
+    command = _apply_command(call, manifest, stored, manager, expected, force=call.has("force"))
+
+    def told(result: Result | BaseException) -> Response:
+        if isinstance(result, BaseException):
+            raise _as_asked(call, result)
+        return _written(call, result, manifest, stored, manager)
+
+    return _change(call, [command]), told
 
 
 async def put(kind: Kind, call: Call) -> Answer:
@@ -318,23 +345,32 @@ def _outcome(outcome: Outcome) -> OutcomeReply:
 
 
 async def _submit(call: Call, commands: Sequence[Command]) -> Result:
-    change = Change(
+    try:
+        return await call.context.writer.submit(_change(call, commands))
+    except Conflict as error:
+        raise _as_asked(call, error) from None
+
+
+def _change(call: Call, commands: Sequence[Command]) -> Change:
+    return Change(
         commands=tuple(commands),
         who=because(call.who, call.text("reason")),
         dry_run=call.has("dryRun"),
         allow_mass_change=call.has("allowMassChange"),
     )
-    try:
-        return await call.context.writer.submit(change)
-    except Conflict as error:
-        if {"if-match", "if-none-match"} & call.request.headers.keys():
-            raise PreconditionFailed(str(error)) from None
-        raise
+
+
+def _as_asked(call: Call, error: BaseException) -> BaseException:
+    """An error as its caller is told it."""
+    is_conditional = not {"if-match", "if-none-match"}.isdisjoint(call.request.headers)
+    if isinstance(error, Conflict) and is_conditional:
+        return PreconditionFailed(str(error))
+    return error
 
 
 def _written(
     call: Call, result: Result, manifest: Manifest, before: StoredObject | None, manager: str
-) -> Answer:
+) -> Response:
     """The object as it is now; of a dry run as it would be."""
     outcome = result.outcomes[0]
     stored = call.context.node.objects.find(manifest.key)
