@@ -174,6 +174,9 @@ class ApiServer(ConnectionServer["_Connection"]):
         return self._date[1]
 
 
+_LONG_HEAD = failure(431, f"at most {HEADERS_MAX} octets of headers")
+
+
 class _Refused(Exception):
     """Ends the parsing of a connection: it was answered, and is closed."""
 
@@ -200,7 +203,8 @@ class _Connection(asyncio.Protocol):
         self._is_refused = False
         self._is_streaming = False
         self._is_paused = False
-        self._head_octets = 0
+        self._head_octets = 0  # read since the request before
+        self._own_head = 0  # octets of its head and trailers
         self._has_head = False
         self._body = bytearray()  # not a list: a chunk of two octets would cost fifty
         self._refusal: Response | None = None
@@ -288,7 +292,7 @@ class _Connection(asyncio.Protocol):
         else:
             # The parser keeps a head that is not whole yet, of any size.
             if not self._has_head and self._head_octets > HEADERS_MAX:
-                self._refuse(failure(431, f"at most {HEADERS_MAX} octets of headers"))
+                self._refuse(_LONG_HEAD)
         self._work()
 
     def on_message_begin(self) -> None:
@@ -298,26 +302,23 @@ class _Connection(asyncio.Protocol):
         if self._body:
             self._let_go_of_body()
         self._refusal = None
-        self._own_head = 0
         if not self._is_busy:
             self.deadline_s = self._loop.time() + self._server.limits.request_s
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value))
-        if self._has_head:
-            return  # a trailer, RFC 9110 section 6.5.1: may be ignored
+        # They come out of one read, or of some that are counted in `data_received`.
         self._headers.append((name, value))
-        if len(self._headers) > HEADERS_COUNT_MAX:
-            self._stop(failure(431, f"at most {HEADERS_COUNT_MAX} headers"))
+        if self._has_head:
+            self._drop_trailer()
 
-    def _count_head(self, octets: int) -> None:
-        self._own_head += octets
+    def _drop_trailer(self) -> None:
+        """RFC 9110 section 6.5.1: it may be ignored."""
+        self._own_head += sum(map(len, self._headers.pop()))
         if self._own_head > HEADERS_MAX:
-            self._stop(failure(431, f"at most {HEADERS_MAX} octets of headers"))
+            self._stop(_LONG_HEAD)
 
     def on_headers_complete(self) -> None:
         self._has_head = True
@@ -338,13 +339,20 @@ class _Connection(asyncio.Protocol):
 
     def _read_head(self) -> Request:
         headers: dict[str, str] = {}
+        octets = len(self._url)
+        if len(self._headers) > HEADERS_COUNT_MAX:
+            self._stop(failure(431, f"at most {HEADERS_COUNT_MAX} headers"))
         for name, value in self._headers:
+            octets += len(name) + len(value)
             key, text = _lowered(name), value.decode("latin-1")
             if key in headers:
                 if key in SINGLE:
                     self._stop(failure(400, f"the header {key} is given twice"))
                 text = f"{headers[key]}, {text}"  # RFC 9110 section 5.3
             headers[key] = text
+        self._own_head = octets
+        if octets > HEADERS_MAX:
+            self._stop(_LONG_HEAD)
         path, _, query = self._url.decode("latin-1").partition("?")
         if not path.startswith("/"):
             self._stop(failure(400, "the target of a request is a path here"))

@@ -94,6 +94,8 @@ class Api:
         )
         self.app = RestApp(health_routes(list), ["ns1.example"])
         self.token: dict[str, str] = {}
+        self.kept: dict[str, dict[str, Any]] = {}
+        """Of connections, one for each address: whoever asks from there comes over it."""
         self.leads: KudurruError | None = None  # why this node does not
         self.settings = Settings()
         self.context = Context(
@@ -160,6 +162,7 @@ class Api:
             peer=peer,
             local=LOCAL,
             body=octets,
+            kept=self.kept.setdefault(peer, {}),
         )
         answer = await self.raw(request)
         assert isinstance(answer, Response), "a stream: ask with `watch`"

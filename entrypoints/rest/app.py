@@ -5,11 +5,12 @@ limits, then the route itself. What is refused for lack of a right, and who came
 access log; refusals of any kind have one shape.
 """
 
+import hmac
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -63,6 +64,24 @@ class _Admitted(msgspec.Struct):
     route: Route
     names: dict[str, str]
     params: dict[str, Any]
+
+
+_LET_IN = "let in"
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+class _LetIn(NamedTuple):
+    """Who came with what, as far as is kept of a connection. It is shown nowhere."""
+
+    text: bytes
+    principal: Principal
+    at_s: int
+
+    def __repr__(self) -> str:
+        return f"_LetIn({self.principal.name!r})"
 
 
 AnAnswer = TypeVar("AnAnswer", bound=Answer)
@@ -126,17 +145,19 @@ class RestApp(Application):
 
     def _check_names(self, request: Request) -> Response | None:
         """A browser can be made to ask through a name that an attacker points here."""
-        ours = self._names | {request.local}
         host, origin = request.headers.get("host"), request.headers.get("origin")
-        if host is None or _host_of(f"//{host}") not in ours:
+        if host is None or not self._is_ours(_host_of(f"//{host}"), request):
             return _refusal(421, "MisdirectedRequest", "Host is no name or address of ours")
-        if origin is not None and _host_of(origin) not in ours:
+        if origin is not None and not self._is_ours(_host_of(origin), request):
             return _refusal(403, "Forbidden", "Origin is no name or address of ours")
         if origin is not None and _is_of_neighbour(origin, host):
             return _refusal(403, "Forbidden", "Origin is another port of this host")
         if request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
             return _refusal(403, "Forbidden", "asked by a page of another site")
         return None
+
+    def _is_ours(self, name: str | None, request: Request) -> bool:
+        return name in self._names or name == request.local
 
     def _admitted(self, request: Request) -> "_Admitted | None":
         """None for what needs no token, and takes no body."""
@@ -172,6 +193,9 @@ class RestApp(Application):
             if found is None:
                 check_stranger(request)
             return found
+        before: _LetIn | None = request.kept.get(_LET_IN)
+        if before is not None and self._is_same(before, text, context):
+            return before.principal
         try:
             principal = context.tokens.find(text, request.peer)
         except NotLetIn as error:
@@ -179,7 +203,19 @@ class RestApp(Application):
             kind = Forbidden if error.why == "address" else Unauthorized
             raise kind(str(error)) from None
         context.access.came_in(principal.name, request.peer)
+        now_s = context.node.clock.now_us() // 1_000_000
+        request.kept[_LET_IN] = _LetIn(_octets(text), principal, now_s)
         return principal
+
+    @staticmethod
+    def _is_same(before: "_LetIn", text: str, context: Context) -> bool:
+        """Whether it was let in on this connection, and in this second: then nothing is new but
+        that the token may have been revoked."""
+        return (
+            context.node.clock.now_us() // 1_000_000 == before.at_s
+            and hmac.compare_digest(before.text, _octets(text))
+            and context.tokens.still_counts(before.principal)
+        )
 
     def _deny(self, context: Context, who: Principal, request: Request, route: Route) -> None:
         context.access.denied(who.name, request.peer, "right", route.right)

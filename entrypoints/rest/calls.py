@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -257,6 +258,8 @@ SECRETS_IN_URLS = frozenset({"token", "access_token", "api_key", "apikey", "key"
 
 def read_query(query: str, known: Sequence[Param]) -> dict[str, Any]:
     """Raises: BadRequest with every fault."""
+    if not query and not any(map(_is_needed, known)):
+        return {}
     params = {param.name: param for param in known}
     found: dict[str, Any] = {}
     causes: list[Cause] = []
@@ -273,6 +276,9 @@ def read_query(query: str, known: Sequence[Param]) -> dict[str, Any]:
     if causes:
         raise BadRequest("query", causes)
     return found
+
+
+_is_needed = attrgetter("is_needed")
 
 
 def _fault(name: str, text: str, params: dict[str, Param], found: dict[str, Any]) -> str:

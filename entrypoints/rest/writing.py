@@ -454,8 +454,7 @@ def _manager(call: Call) -> str:
 
 
 def _check_manager(manager: str) -> str:
-    causes = list(manager_faults(manager))
-    if causes:
+    if manager != DEFAULT_MANAGER and (causes := list(manager_faults(manager))):
         raise Invalid("fieldManager", causes)
     return manager
 
