@@ -153,8 +153,9 @@ def _apply_command(
     force: bool,
 ) -> Apply:
     """Raises: Forbidden."""
-    _check_may_write(call, manifest.key, stored, scope_of(manifest))
-    check_reach(call, manifest.key, manifest.spec, stored)
+    key = manifest.key
+    _check_may_write(call, key, stored, scope_of(manifest))
+    check_reach(call, key, manifest.spec, stored)
     if expected is None and call.principal.rights.zones:
         expected = stored.resource_version if stored is not None else ABSENT
     return Apply(manifest=manifest, manager=manager, force=force, expected=expected)
