@@ -47,6 +47,7 @@ from kudurru.domain.ports import (
     VerifiableLog,
 )
 from kudurru.domain.pruning import PrunedBody
+from kudurru.domain.signed_note import VerifierKey
 from kudurru.domain.tree import Edge, Tile, Tree, verify_consistency
 from kudurru.domain.verify import Verifier
 
@@ -200,6 +201,11 @@ class Receiver:
     def size(self) -> int:
         """That the pages lead to."""
         return self._checkpoint.size if self._checkpoint is not None else int(self.head.seq)
+
+    @property
+    def signer(self) -> VerifierKey | None:
+        """The key that signed what the pages lead to."""
+        return self._keys.key_at(self.size)
 
     def aim(self, target: Target) -> Checkpoint:
         """Hold a checkpoint against the log that is here, and follow it from now on.

@@ -24,7 +24,7 @@ from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.errors import Cause, Follows, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
 from kudurru.domain.ports import EventLog, NamesLeader, VerifiableLog
 from kudurru.domain.settings import Settings
@@ -34,9 +34,11 @@ from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer
 from kudurru.entrypoints.directory import UNREADABLE, trust_of
 from kudurru.entrypoints.doctor import Patient, examine
+from kudurru.entrypoints.follow_place import Copy, open_copy
 from kudurru.entrypoints.front import Front
 from kudurru.entrypoints.health import controller_samples, runner_samples, store_samples
 from kudurru.entrypoints.hot_settings import block_defaults, follow_settings
+from kudurru.entrypoints.leading import LeaderAfter
 from kudurru.entrypoints.listeners import certificates_of, keep_fresh
 from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.log_place import open_event_log
@@ -88,6 +90,7 @@ class Server:
         )
         self._node: Node | None = None
         self._parts: Parts | None = None
+        self._copy: Copy | None = None
         self._front: Front | None = None
         self._save_last: Callable[[], None] = lambda: None
         self.left_behind: list[str] = []
@@ -105,6 +108,8 @@ class Server:
                 self._options, parts, self._readiness, self._certificates, stack
             )
             addresses = await front.start()
+            if parts.following is not None:
+                await self._unless_stopped(parts.following.first_copy())
             parts.snapshots.load(self._undamaged())
             async with self._early_answers(parts.node, parts.cookies):
                 await self._replay(parts.node, parts.checkpointer)
@@ -112,6 +117,8 @@ class Server:
                 return
             self._follow_settings(parts, front)
             parts.writer.follow()
+            if parts.following is not None:
+                parts.following.copy.log.listen(parts.writer.news_from_elsewhere())
             runner = self._runner(parts, front)
             operate = operations_of(parts, front, self._readiness, runner).handle
             rpc = RpcServer(stack.enter_context(command_socket.placed(parts.directory)), operate)
@@ -136,6 +143,8 @@ class Server:
             elector.node_name = self._options.node_name
         if cluster is not None:
             elector = cluster.elector(elector)
+        if parts.following is not None:
+            elector = LeaderAfter(parts.following.over, parts.following.url)
         has_own_log = cluster is not None and cluster.owns  # and shares objects all the same
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
@@ -155,6 +164,12 @@ class Server:
         if parts.old_rows is not None:
             prune = partial(self._prune, parts.old_rows)
             runner.add("prune", prune, leader_only=not has_own_log)
+        following = parts.following
+        if following is not None:
+            front.metrics.add(following.samples)
+            runner.add("follower", following.run, stop=following.stop)
+            keep_redacted = partial(following.keep_redacted, parts.snapshots.forget)
+            runner.add("follower: redactions", keep_redacted)
         checkpointer = parts.checkpointer
         if checkpointer is not None and checkpointer.key is not None:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
@@ -239,7 +254,12 @@ class Server:
         directory = open_data_dir(self._options.data, create=True)
         stack.enter_context(DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us()))
         node = self._open_node(directory, stack)
-        parts = self._parts = open_parts(self._options, directory, node, self._live, stack)
+        parts = self._parts = open_parts(
+            self._options, directory, node, self._live, stack, self._copy
+        )
+        if parts.following is not None:
+            self._readiness.add_obstacles(parts.following.obstacles)
+            self._readiness.add_warnings(parts.following.warnings)
         if parts.cluster is not None:
             parts.cluster.on_change = self.invalidate
             self._readiness.add_obstacles(parts.cluster.why_not)
@@ -247,10 +267,17 @@ class Server:
         return parts
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
-        event_log = open_event_log(directory, store=self._options.store, create=True)
+        copy = self._copy = open_copy(directory, self._options)
+        event_log: VerifiableLog
+        if copy is not None:
+            event_log = copy.log
+        else:
+            event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
         stack.callback(lambda: self._save_last())
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
+        if copy is not None:
+            node.follows = Follows(copy.place.url)
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
@@ -317,7 +344,7 @@ class Server:
         node.why_not_writable = damage
 
     def _why_not_whole(self) -> list[str]:
-        error = self.why_not_writable
+        error = self._node.why_not_whole if self._node is not None else None
         return [f"{type(error).__name__}: {error}"] if error is not None else []
 
     def _troubles(self) -> list[str]:

@@ -227,6 +227,11 @@ class Writer:
 
     def follow(self) -> None:
         """From now on take in what other nodes append. On the loop that `run` is on."""
+        self._node.log.follow(self.news_from_elsewhere())
+
+    def news_from_elsewhere(self) -> Callable[[], None]:
+        """What to call, from any thread, when the log may hold what this process did not append.
+        On the loop that `run` is on."""
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -234,7 +239,7 @@ class Writer:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._request_catch_up)
 
-        self._node.log.follow(wake)
+        return wake
 
     def _request_catch_up(self) -> None:
         self._is_behind = True
@@ -512,7 +517,7 @@ class Writer:
     def _stop_writing_if_broken(self, error: Stop) -> None:
         """What cannot be trusted stops writing, not answering."""
         is_broken = isinstance(error, LogDamaged | StorageBroken)
-        if is_broken and self._node.why_not_writable is None:
+        if is_broken and self._node.why_not_whole is None:
             log.error("nothing is written any more: %s", error)
             self._node.why_not_writable = error
 

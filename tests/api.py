@@ -23,6 +23,7 @@ from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context
 from kudurru.entrypoints.settings import Sources
+from kudurru.entrypoints.standing import Standing
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import TokenRequest, Tokens
 from kudurru.entrypoints.watches import Hub
@@ -104,6 +105,7 @@ class Api:
             tokens=self.tokens,
             access=self.access,
             entropy=self.entropy,
+            standing=Standing("ns1", "instance-of-ns1", node),
             settings=lambda: self.settings,
         )
 

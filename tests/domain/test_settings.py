@@ -57,7 +57,8 @@ KEYS_BY_MARKS = {
         kubernetes.kubeconfig kubernetes.context kubernetes.clusterID kubernetes.startupTimeout
         kubernetes.lease.duration kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
         externalDNS.listen externalDNS.clients externalDNS.domains externalDNS.namespace
-        externalDNS.policy externalDNS.dryRun externalDNS.allowMassChange
+        externalDNS.policy externalDNS.dryRun follow.url follow.token follow.ca follow.peers
+        externalDNS.allowMassChange
     """,
 }
 
