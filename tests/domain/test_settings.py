@@ -155,6 +155,7 @@ def test_scope_and_restart_of_every_key_are_as_promised() -> None:
     assert [path for path, key in KEYS.items() if key.marks.host_only] == [
         "settingsFile",
         "store",
+        "follow.url",
         "kubernetes.kubeconfig",
     ]
 
