@@ -50,6 +50,7 @@ class ApiClient:
         self._token = token
         self._answer_s = answer_s
         self._stream: socket.socket | None = None
+        self._response: http.client.HTTPResponse | None = None  # of a stream
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             self._connection = http.client.HTTPSConnection(
@@ -68,6 +69,8 @@ class ApiClient:
 
     def close(self) -> None:
         self._connection.close()
+        if self._response is not None:  # it may have taken the socket over
+            self._response.close()
 
     def abort(self) -> None:
         """End what waits for the server, in whatever thread: it gets Unreachable."""
@@ -98,6 +101,7 @@ class ApiClient:
         with self._translated():
             response = self._asked("GET", path, params, None, "")
             body = response.read(ANSWER_MAX) if response.status >= 400 else b""
+        self._response = response
         given = Given(response.status, dict(response.headers.items()), body)
         return given, iter(lambda: self._part(response), b"")
 

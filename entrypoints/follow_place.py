@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
-from kudurru.adapters.data_dir import DataDir
+from kudurru.adapters.data_dir import DataDir, sync_folder
 from kudurru.adapters.secret_files import write_private
 from kudurru.adapters.signing import check_signature
 from kudurru.adapters.sqlite.log import SQLiteEventLog
@@ -55,8 +55,8 @@ def read_place(path: Path) -> FollowPlace | None:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StorageFailed(
-            f"{path} cannot be read ({error}): mend it, write it anew with `kudurru serve "
-            "--follow URL`, or make the node one that is written to with `kudurru promote --force`"
+            f"{path} cannot be read ({error}): mend it; or remove it and start the node with "
+            "--follow URL again"
         ) from error
 
 
@@ -66,6 +66,15 @@ def write_place(path: Path, place: FollowPlace) -> None:
         write_private(path, msgspec.json.encode(place) + b"\n")
     except OSError as error:
         raise StorageFailed(f"{path} cannot be written: {error.strerror}") from error
+
+
+def forget_place(path: Path) -> None:
+    """Durably. Raises: StorageFailed."""
+    try:
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StorageFailed(f"{path} cannot be removed: {error.strerror}") from error
 
 
 def followed(directory: DataDir) -> Follows | None:

@@ -91,6 +91,7 @@ class Following:
         self._copied = self._sessions = self._refused = 0
         self._ending = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._again = asyncio.Event()
         self._ended = asyncio.Event()
         self._ended.set()
         self.in_step = threading.Event()
@@ -108,6 +109,10 @@ class Following:
     @property
     def url(self) -> str:
         return self._place.url
+
+    @property
+    def settings(self) -> FollowSettings:
+        return self._settings
 
     @property
     def copy(self) -> Copy:
@@ -167,8 +172,10 @@ class Following:
 
     async def run(self) -> None:
         """Until `stop`. A promotion ends the copying and not this."""
-        await self._keep_copying()
-        await self._stopped.wait()
+        while not self._stopped.is_set():
+            await self._keep_copying()
+            await self._again.wait()
+            self._again.clear()
 
     async def _keep_copying(self, *, is_first: bool = False) -> None:
         delay_s = self._retries.first_s
@@ -203,9 +210,21 @@ class Following:
         if leader is not None:
             leader.abort()
 
+    def begin_again(self) -> None:
+        """After an `end` that came to nothing."""
+        self._ending.clear()
+        self._again.set()
+
+    def promoted(self) -> None:
+        """This node follows nobody any more."""
+        self._above = []
+        self.problem = None
+        self.over.set()
+
     async def stop(self) -> None:
         """`run` returns soon."""
         self._stopped.set()
+        self._again.set()
         await self.end()
 
     async def end(self) -> None:

@@ -32,6 +32,7 @@ from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_service import status_of
 from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.notifier import Notifier
+from kudurru.entrypoints.others import Peers
 from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.serve_options import ServeOptions
@@ -50,12 +51,12 @@ CONTROLLERS = "controllers"
 """Source of what the node itself writes through its store."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Parts:
     directory: DataDir
     node: Node
     settings: LiveSettings
-    checkpointer: Checkpointer | None
+    checkpointer: Checkpointer | None  # there once the node was promoted, where it followed
     writer: Writer
     snapshots: SnapshotJob
     query_log: QueryLog | None
@@ -74,6 +75,7 @@ class Parts:
     cluster: LateCluster | None
     standing: Standing
     following: Following | None
+    peers: Peers
 
 
 def open_parts(
@@ -132,6 +134,7 @@ def open_parts(
         cluster=cluster,
         standing=standing,
         following=_following(options, copy, standing, writer),
+        peers=Peers(node, options.follow, standing),
     )
 
 
@@ -177,8 +180,8 @@ def _old_rows(settings: LiveSettings, node: Node, writer: Writer) -> OldRows:
 
 
 def _checkpointer(options: ServeOptions, directory: DataDir, node: Node) -> Checkpointer | None:
-    """None for a damaged log: nobody signs that."""
-    if node.why_not_writable is not None:
+    """None for a damaged log, nobody signs that, and for the copy of another node's."""
+    if node.why_not_whole is not None or node.follows is not None:
         return None
     checkpointer = open_checkpointer(directory, node, options.checkpoints)
     if checkpointer.why_not:

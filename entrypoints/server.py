@@ -31,10 +31,11 @@ from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
-from kudurru.entrypoints.checkpoints import Checkpointer
+from kudurru.entrypoints.checkpoints import Checkpointer, tell_key
 from kudurru.entrypoints.directory import UNREADABLE, trust_of
 from kudurru.entrypoints.doctor import Patient, examine
 from kudurru.entrypoints.follow_place import Copy, open_copy
+from kudurru.entrypoints.following import Following
 from kudurru.entrypoints.front import Front
 from kudurru.entrypoints.health import controller_samples, runner_samples, store_samples
 from kudurru.entrypoints.hot_settings import block_defaults, follow_settings
@@ -44,6 +45,7 @@ from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.parts import Parts, open_parts
+from kudurru.entrypoints.promoting import promote
 from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.retention import OldRows
@@ -170,9 +172,13 @@ class Server:
             runner.add("follower", following.run, stop=following.stop)
             keep_redacted = partial(following.keep_redacted, parts.snapshots.forget)
             runner.add("follower: redactions", keep_redacted)
+        if self._options.follow.peers:
+            runner.add("peers", parts.peers.run)
         checkpointer = parts.checkpointer
         if checkpointer is not None and checkpointer.key is not None:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
+        elif following is not None:
+            runner.add("checkpoints", partial(_sign_once_promoted, parts, following))
         if parts.query_log is not None:
             runner.add("query log", parts.query_log.process.run)
         runner.add("selfcheck", front.selfcheck.run)
@@ -199,10 +205,8 @@ class Server:
         parts.snapshots.start()
         stack.push_async_callback(parts.snapshots.stop)
         is_writable = self.why_not_writable is None
-        if self._options.with_demo and is_writable:
-            await self._add_demo(parts.node, parts.writer)
         if is_writable:
-            parts.writer.request_stamp()
+            await self._begin_writing(parts)
         await self._unless_stopped(parts.lists.settle())
         if self._front is not None:
             await self._front.api.open(operate)
@@ -215,11 +219,22 @@ class Server:
             cluster.begin()
         self._write_pid_file(stack)
         if parts.checkpointer is not None and parts.checkpointer.is_new_key:
-            _tell_key(parts.checkpointer)
+            tell_key(parts.checkpointer)
         for problem in parts.keyring.problems():
             log.warning("%s", problem)
         announce()
         await self._stopping.wait()
+
+    async def _begin_writing(self, parts: Parts) -> None:
+        if self._options.with_demo:
+            await self._add_demo(parts.node, parts.writer)
+        parts.writer.request_stamp()
+
+    async def _cleared(self) -> None:
+        """Writing was blocked at the start, and begins."""
+        if self._parts is not None and self._front is not None:
+            await self._begin_writing(self._parts)
+            await self._front.api.tidy(at_start=True)
 
     async def _prune(self, old_rows: OldRows) -> None:
         await self._readiness.synced.wait()
@@ -257,6 +272,8 @@ class Server:
         parts = self._parts = open_parts(
             self._options, directory, node, self._live, stack, self._copy
         )
+        parts.peers.on_cleared = self._cleared
+        self._readiness.add_warnings(parts.peers.warnings)
         if parts.following is not None:
             self._readiness.add_obstacles(parts.following.obstacles)
             self._readiness.add_warnings(parts.following.warnings)
@@ -466,6 +483,7 @@ class Server:
 
 def operations_of(parts: Parts, front: Front, readiness: Readiness, runner: Runner) -> Operations:
     patient = Patient(parts=parts, front=front, readiness=readiness)
+    following = parts.following
     return Operations(
         node=parts.node,
         writer=parts.writer,
@@ -481,7 +499,16 @@ def operations_of(parts: Parts, front: Front, readiness: Readiness, runner: Runn
         settings=parts.settings,
         examine=partial(examine, patient),
         check_leads=runner.check_leads,
+        promotion=partial(promote, parts, following) if following is not None else None,
     )
+
+
+async def _sign_once_promoted(parts: Parts, following: Following) -> None:
+    await following.over.wait()
+    if parts.checkpointer is None:  # there is no key to sign with, as it was told
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+    await keep_checkpoints(parts.writer, parts.checkpointer, parts.node.clock)
 
 
 async def keep_neighbours(table: NeighbourTable) -> NoReturn:
@@ -489,11 +516,3 @@ async def keep_neighbours(table: NeighbourTable) -> NoReturn:
     while True:
         await asyncio.to_thread(table.refresh)
         await asyncio.sleep(REFRESH_S)
-
-
-def _tell_key(checkpointer: Checkpointer) -> None:
-    log.info(
-        "the checkpoints of this log are signed by %s: keep this key where nobody on this machine "
-        "can change it, and give it to `kudurru audit verify --key`",
-        checkpointer.key,
-    )

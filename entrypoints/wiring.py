@@ -186,6 +186,8 @@ class Node:
         self._why_not_whole: KudurruError | None = None
         self.follows: Follows | None = None
         """Set where the log is a copy of another node's."""
+        self.blocked: KudurruError | None = None
+        """Set where another node goes on from this log, or may do so."""
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
         self._reading: Reading | None = None
         self.views = Views(
@@ -283,7 +285,7 @@ class Node:
     @property
     def why_not_writable(self) -> KudurruError | None:
         """What stops writing, when something does: what is wrong, or that another node writes."""
-        return self.why_not_whole or self.follows
+        return self.why_not_whole or self.follows or self.blocked
 
     @why_not_writable.setter
     def why_not_writable(self, error: KudurruError) -> None:

@@ -172,6 +172,21 @@ class Writer:
         signer = self._signer()
         return await self._sign_soon(lambda now_us: signer.rotation(who, now_us))
 
+    async def begin_epoch(self, begin: Callable[[], list[Recorded]]) -> Recorded:
+        """Take in all of a log that was copied, then what `begin` appends; in between nobody
+        writes. Raises: what `begin` does."""
+        self._check_not_stopping()
+        async with self._writing:
+            await self._catch_up()
+            recorded = await asyncio.to_thread(begin)
+            self._node.take_in(recorded)
+            self._count(recorded)
+            return recorded[0]
+
+    def sign_with(self, checkpointer: Checkpointer) -> None:
+        """From now on, where nothing was signed before."""
+        self._checkpointer = checkpointer
+
     async def redact(self, request: RedactRequest, who: Who) -> Redaction:
         """Erase a payload. Raises: what `upkeep.redaction` refuses with; what `submit` raises."""
         signer, node = self._signer(), self._node
