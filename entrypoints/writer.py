@@ -190,6 +190,21 @@ class Writer:
         signer = self._signer()
         return await self._sign_soon(lambda now_us: signer.rotation(who, now_us))
 
+    async def begin_epoch(self, begin: Callable[[], list[Recorded]]) -> Recorded:
+        """Take in all of a log that was copied, then what `begin` appends; in between nobody
+        writes. Raises: what `begin` does."""
+        self._check_not_stopping()
+        async with self._writing:
+            await self._catch_up()
+            recorded = await asyncio.to_thread(begin)
+            self._node.take_in(recorded)
+            self._count(recorded)
+            return recorded[0]
+
+    def sign_with(self, checkpointer: Checkpointer) -> None:
+        """From now on, where nothing was signed before."""
+        self._checkpointer = checkpointer
+
     async def redact(self, request: RedactRequest, who: Who) -> Redaction:
         """Erase a payload. Raises: what `upkeep.redaction` refuses with; what `submit` raises."""
         signer, node = self._signer(), self._node
@@ -245,6 +260,11 @@ class Writer:
 
     def follow(self) -> None:
         """From now on take in what other nodes append. On the loop that `run` is on."""
+        self._node.log.follow(self.news_from_elsewhere())
+
+    def news_from_elsewhere(self) -> Callable[[], None]:
+        """What to call, from any thread, when the log may hold what this process did not append.
+        On the loop that `run` is on."""
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -252,7 +272,7 @@ class Writer:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._request_catch_up)
 
-        self._node.log.follow(wake)
+        return wake
 
     def _request_catch_up(self) -> None:
         self._is_behind = True
@@ -530,7 +550,7 @@ class Writer:
     def _stop_writing_if_broken(self, error: Stop) -> None:
         """What cannot be trusted stops writing, not answering."""
         is_broken = isinstance(error, LogDamaged | StorageBroken)
-        if is_broken and self._node.why_not_writable is None:
+        if is_broken and self._node.why_not_whole is None:
             log.error("nothing is written any more: %s", error)
             self._node.why_not_writable = error
 

@@ -15,6 +15,7 @@ from kudurru.domain.errors import KudurruError, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
+from kudurru.entrypoints.checkpoints import Checkpointer
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.doctor_report import Check, Report, report
 from kudurru.entrypoints.keyring import Keyring
@@ -23,6 +24,7 @@ from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context
 from kudurru.entrypoints.settings import Sources
+from kudurru.entrypoints.standing import Standing
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import TokenRequest, Tokens
 from kudurru.entrypoints.watches import Hub
@@ -65,9 +67,11 @@ async def healthy(caller: str) -> Report:
 class Api:
     """A node with an API, and one token of each role: `token["viewer"]`."""
 
-    def __init__(self, node: Node, tmp: Any = None) -> None:
+    def __init__(
+        self, node: Node, tmp: Any = None, checkpointer: Checkpointer | None = None
+    ) -> None:
         self.node = node
-        self.writer = Writer(node)
+        self.writer = Writer(node, checkpointer)
         self.tokens = Tokens(node)
         self.access = AccessLog(node, self.writer)
         self.store = LogStore("memory", node, self.writer, Hub(node), TESTER)
@@ -106,6 +110,7 @@ class Api:
             tokens=self.tokens,
             access=self.access,
             entropy=self.entropy,
+            standing=Standing("ns1", "instance-of-ns1", node),
             settings=lambda: self.settings,
         )
 

@@ -19,7 +19,7 @@ from kudurru.adapters.http_api import Answered, Application, Reply, Request, Str
 from kudurru.adapters.http_ops import LOOPBACK, Response
 from kudurru.adapters.http_ops import Route as HealthRoute
 from kudurru.domain.errors import Busy, Cause, KudurruError
-from kudurru.entrypoints.rest import admin, answers, objects, openapi, past, record
+from kudurru.entrypoints.rest import admin, answers, feed, objects, openapi, past, record
 from kudurru.entrypoints.rest.calls import (
     SECRETS_IN_URLS,
     Answer,
@@ -54,7 +54,8 @@ DOCS = "/api/docs"
 
 
 def all_routes() -> list[Route]:
-    return [*objects.routes(), *record.routes(), *past.routes(), *answers.routes(), *admin.routes()]
+    parts = (objects, record, past, feed, answers, admin)
+    return [route for part in parts for route in part.routes()]
 
 
 class _Admitted(msgspec.Struct):
@@ -129,6 +130,11 @@ class RestApp(Application):
     def open(self, context: Context) -> None:
         """Serve from now on: the node is in step with its log."""
         self._context = context
+
+    @property
+    def followers(self) -> int:
+        """Nodes that are sent the log."""
+        return self._context.followers if self._context is not None else 0
 
     # --- the head -----------------------------------------------------------------------
 
