@@ -14,7 +14,7 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,9 +33,10 @@ from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.objects import key_of, ref_of
 from kudurru.domain.ports import Clock, Entropy, Notice, Timers
-from kudurru.domain.settings import KubernetesSettings
+from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
 from kudurru.entrypoints.cluster_beside import Beside
 from kudurru.entrypoints.cluster_copy import Copies
+from kudurru.entrypoints.cluster_endpoints import DnsEndpoints
 from kudurru.entrypoints.cluster_facts import (
     Facts,
     from_snapshot,
@@ -44,6 +45,7 @@ from kudurru.entrypoints.cluster_facts import (
     snapshot_samples,
 )
 from kudurru.entrypoints.cluster_feed import SHOWN_MAX, Feed
+from kudurru.entrypoints.cluster_reach import Reach
 from kudurru.entrypoints.cluster_statuses import StatusCopies
 from kudurru.entrypoints.cluster_writes import ClusterWrites
 from kudurru.entrypoints.waiting import pause
@@ -123,11 +125,14 @@ class Cluster:
         timers: Timers,
         entropy: Entropy,
         chance: random.Random,
+        groups: Callable[[], Container[str]] = tuple,
         service: str = "",
         began_us: int | None = None,
+        external_dns: ExternalDnsSettings | None = None,
     ) -> None:
-        """`service` is the headless one of the nodes, whose slices have their addresses;
-        `began_us` when this node began to wait for the cluster."""
+        """`groups` are the names of upstreams.groups now. `service` is the headless one of the
+        nodes, whose slices have their addresses; `began_us` when this node began to wait for the
+        cluster."""
         self._settings = settings
         self._node = node
         self._writer = writer
@@ -146,7 +151,7 @@ class Cluster:
         self.has_log = facts.has_followed
         self.beside = Beside(
             node, writer, client, place.namespace,
-            watched=settings.namespaces, owns=self.owns,
+            watched=settings.namespaces, owns=self.owns, has_endpoints=settings.dns_endpoints,
             timers=timers, entropy=entropy, chance=chance,
         )  # fmt: skip
         client = self.beside.client
@@ -165,6 +170,7 @@ class Cluster:
             timers=timers,
             chance=chance,
             allows_much=settings.allow_mass_change,
+            reach=Reach(settings.reach, groups),
         )
         self._addresses = None
         if service:
@@ -179,6 +185,14 @@ class Cluster:
         waits: dict[str, Any] = {"clock": clock, "timers": timers}
         self.statuses = StatusCopies(node, writer, leading, self.feed, **waits)
         self.copies = Copies(node, writer, self.facts, leading, self.feed, **waits)
+        self.endpoints = None
+        if settings.dns_endpoints:
+            self.endpoints = DnsEndpoints(
+                node, writer, self._client, self.recorder,
+                namespaces=settings.namespaces, settings=external_dns or ExternalDnsSettings(),
+                synced=self.feed.synced, is_doubtful=lambda: self._is_doubtful, chance=chance,
+                **waits,
+            )  # fmt: skip
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
         self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed, timers)
@@ -230,6 +244,12 @@ class Cluster:
         await asyncio.get_running_loop().create_future()
         raise AssertionError("nobody sets it")
 
+    async def take_endpoints(self) -> NoReturn:
+        if self.endpoints is not None:
+            await self.endpoints.run()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody sets it")
+
     async def close(self) -> None:
         await self.recorder.close()
         await self._asking.close()
@@ -272,9 +292,13 @@ class Cluster:
         for plural, why in feed.why_not_read().items():
             yield f"{plural} are not read: {why}"
         yield from self.beside.warnings()
+        if self.endpoints is not None:
+            yield from self.endpoints.warnings()
         yield from feed.restored
         for key, why in list(feed.broken.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} cannot be read: {why}"
+        for key, why in list(feed.refused.items())[:SHOWN_MAX]:
+            yield f"{ref_of(key)} is not taken: {why}"
         for key, owner in list(self.copies.foreign.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} is not copied: {owner or 'somebody else'} manages it there"
 
@@ -288,11 +312,14 @@ class Cluster:
         yield from snapshot_samples(self.age_s() if is_old else None)
         for kind, count in self.feed.reopened().items():
             yield Sample("informer_reopened_total", (kind,), count)
+        if self.endpoints is not None:
+            yield from self.endpoints.samples()
         for reason in DROPS:
             yield Sample("events_dropped_total", (reason,), self.recorder.dropped[reason])
         yield Sample("cluster_requests_total", (), self._client.transport.requests)
         yield Sample("cluster_synced", (), self.feed.is_current)
         yield Sample("cluster_objects_unreadable", (), len(self.feed.broken))
+        yield Sample("cluster_objects_refused", (), len(self.feed.refused))
         yield Sample("cluster_deletions_held", (), self.feed.missing.held)
 
     # --- which cluster ------------------------------------------------------------------
@@ -502,7 +529,9 @@ def open_cluster(
     clock: Clock,
     timers: Timers,
     entropy: Entropy,
+    groups: Callable[[], Container[str]],
     began_us: int,
+    external_dns: ExternalDnsSettings | None,
 ) -> Cluster:
     """As the environment of this process has it."""
     return Cluster(
@@ -516,8 +545,10 @@ def open_cluster(
         timers=timers,
         entropy=entropy,
         chance=random.SystemRandom(),
+        groups=groups,
         service=os.environ.get(HEADLESS_SERVICE, "").partition(".")[0],
         began_us=began_us,
+        external_dns=external_dns,
     )
 
 

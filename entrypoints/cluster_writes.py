@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from kudurru.adapters.kubernetes.store import Carried, Deletion, KubernetesStore, Write
+from kudurru.adapters.kubernetes.store import Carried, Deletion, Expected, KubernetesStore, Write
 from kudurru.domain import mirror
 from kudurru.domain.codec import canonical
 from kudurru.domain.commands import (
@@ -279,15 +279,15 @@ class ClusterWrites:
 
     # --- translating --------------------------------------------------------------------
 
-    def _expected(self, key: Key, expected: str | None) -> str | None:
-        """The version in the cluster of what a caller read here. Raises: Conflict when the log
-        has another by now."""
+    def _expected(self, key: Key, expected: str | None) -> Expected:
+        """That the cluster has what a caller read here. Raises: Conflict when the log has another
+        version by now."""
         if not expected:
             return expected  # none, or ABSENT
         stored = self._node.objects.find(key)
         if stored is None or stored.resource_version != expected:
             raise Conflict(f"{ref_of(key)} is not at resourceVersion {expected}: read it again")
-        return self._feed.version_of(stored)
+        return lambda document: self._feed.has(document, stored)
 
     def _step(self, command: Command) -> Write | Deletion:
         match command:

@@ -11,9 +11,9 @@ Internal kinds hold secrets and are no objects here. See docs/decisions/0032.
 import asyncio
 import builtins
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
 import msgspec
@@ -81,6 +81,8 @@ NO_VERSION = "1"
 where there is one."""
 
 Object = dict[str, Any]
+Expected: TypeAlias = str | Callable[[Object], bool] | None
+"""A resourceVersion, what tells whether an object is as it was expected, or anything."""
 
 
 class Place(NamedTuple):
@@ -342,7 +344,7 @@ class KubernetesStore:
             )
 
     async def _deletable(
-        self, key: Key, expected: str | None, manager: str | None, *, force: bool
+        self, key: Key, expected: Expected, manager: str | None, *, force: bool
     ) -> Object:
         """The object, when it may be deleted."""
         held = await self._held(key)
@@ -496,7 +498,7 @@ class Write(NamedTuple):
     manifest: Manifest
     manager: str
     force: bool
-    expected: str | None = None
+    expected: Expected = None
 
     @property
     def key(self) -> Key:
@@ -507,7 +509,7 @@ class Deletion(NamedTuple):
     key: Key
     manager: str | None
     force: bool
-    expected: str | None = None
+    expected: Expected = None
 
 
 class Carried(NamedTuple):
@@ -633,8 +635,12 @@ def _check_owner(key: Key, held: Object | None, manager: str, *, force: bool) ->
         raise ManagedBy(str(ref_of(key)), owner)
 
 
-def _check_expected(key: Key, held: Object | None, expected: str | None) -> None:
+def _check_expected(key: Key, held: Object | None, expected: Expected) -> None:
     if expected is None:
+        return
+    if callable(expected):
+        if held is None or not expected(held):
+            raise Conflict(f"{ref_of(key)} was changed in the cluster meanwhile: read it again")
         return
     if held is None:
         if expected == ABSENT:

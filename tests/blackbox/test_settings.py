@@ -196,6 +196,21 @@ def test_settings_of_a_mounted_config_map_are_changed_there(
     assert file.read_text() == "cache.maxEntries: 1\n"
 
 
+def test_a_folder_of_settings_that_is_a_mounted_config_map_is_swapped_too(tmp_path: Path) -> None:
+    """As the chart has it: `--config` names the mount."""
+    data, mount = tmp_path / "data", tmp_path / "mount"
+    for name, entries in (("..1", 1), ("..2", 2)):
+        (mount / name).mkdir(parents=True)
+        (mount / name / "kudurru.yaml").write_text(f"cache.maxEntries: {entries}\n")
+    (mount / "..data").symlink_to("..1")
+    (mount / "kudurru.yaml").symlink_to("..data/kudurru.yaml")
+    with serving(data, "--config", str(mount)):
+        assert shown(data, "cache.maxEntries")["value"] == 1
+        (mount / "..data_tmp").symlink_to("..2")
+        (mount / "..data_tmp").replace(mount / "..data")
+        wait_until(lambda: shown(data, "cache.maxEntries")["value"] == 2)
+
+
 def test_an_unknown_key_in_a_settings_file_is_an_error_at_start(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("a: 1\nnode: {name: x}\n")
