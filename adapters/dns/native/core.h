@@ -37,13 +37,16 @@ uint64_t siphash_2_4(const struct seed *seed, const uint8_t *octets, size_t size
 #define NAME_MAX_SIZE 255
 #define LABEL_MAX 63
 #define KEY_MAX 512 /* octets: a question, EDNS and some options; who sends more is not remembered */
-#define UDP_EDNS_MAX 1232
+#define UDP_PLAIN_MAX 512
+#define UDP_EDNS_MAX 1232 /* of what we send, whatever more a client could take */
 
 /* Offset after the question's name; 0 where there is none that is whole and uncompressed. */
 size_t name_end(const uint8_t *packet, size_t size);
 
 /* The key of a message in the table: the scope and a kind in the place of the ID, and the message,
  * the letters of its name lowered. Writes at most KEY_MAX octets; 0 where there is no key.
+ *
+ * Sizes of EDNS (RFC 6891 section 6.2.3) that lead to the same answers are one there.
  *
  * A cookie (RFC 7873) that is the only option is no part of it: then `cookie_at` is where it is, up
  * to the end of the message. Else it is 0. */

@@ -37,13 +37,19 @@ size_t name_end(const uint8_t *packet, size_t size) {
     return at < size ? at + 1 : 0;
 }
 
+/* Whether the only record behind one question, which is at `at`, is an OPT record. */
+static bool has_opt(const uint8_t *packet, size_t size, size_t at) {
+    return size >= at + OPT_SIZE && number_at(packet + 4) == 1 && !number_at(packet + 6) &&
+           !number_at(packet + 8) && number_at(packet + 10) == 1 && !packet[at] &&
+           number_at(packet + at + 1) == OPT_TYPE;
+}
+
 /* Where the cookie of a message is, whose question's name ends at `end`; 0: it has none, or more than
  * that. It goes to the end of the message. */
 static size_t lone_cookie(const uint8_t *packet, size_t size, size_t end) {
     const size_t opt = end + 4, data = opt + OPT_SIZE + OPTION_HEAD;
-    if (size < data || number_at(packet + 4) != 1 || number_at(packet + 6) ||
-        number_at(packet + 8) || number_at(packet + 10) != 1 || packet[opt] ||
-        number_at(packet + opt + 1) != OPT_TYPE || number_at(packet + opt + 9) != size - data + 4 ||
+    if (size < data || !has_opt(packet, size, opt) ||
+        number_at(packet + opt + 9) != size - data + OPTION_HEAD ||
         number_at(packet + opt + OPT_SIZE) != COOKIE_OPTION ||
         number_at(packet + opt + OPT_SIZE + 2) != size - data)
         return 0;
@@ -67,6 +73,12 @@ size_t message_key(
     for (size_t at = HEADER_SIZE; at < end; at++)
         key[at] = lowered(packet[at]);
     memcpy(key + end, packet + end, size - end);
+    if (has_opt(packet, size, end + 4)) {
+        unsigned taken = number_at(packet + end + 7);
+        taken = taken < UDP_PLAIN_MAX ? UDP_PLAIN_MAX : taken;
+        taken = taken > UDP_EDNS_MAX ? UDP_EDNS_MAX : taken;
+        key[end + 7] = (uint8_t)(taken >> 8), key[end + 8] = (uint8_t)taken;
+    }
     return size;
 }
 
