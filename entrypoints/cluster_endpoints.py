@@ -8,12 +8,12 @@ that was in the way, is looked at as one of the object is. See docs/decisions/00
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import msgspec
 
-from kudurru.adapters.kubernetes.answers import Absent
+from kudurru.adapters.kubernetes.answers import Absent, cut
 from kudurru.adapters.kubernetes.client import MERGE_PATCH, Client
 from kudurru.adapters.kubernetes.events import About, EventRecorder
 from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
@@ -45,7 +45,10 @@ GONE_AGAIN_US = 60_000_000
 """Between tries to delete what must not be deleted, or could not be."""
 GONE_BATCH = 100
 """Deletions of one change: others wait for it."""
+DOUBTFUL = "whether it is the cluster of this log cannot be told; bind schemas/rbac/cluster-id.yaml"
 SHOWN_MAX = 3
+WHY_MAX = 1_024
+"""Octets that are told of why an object is left as it was."""
 PER_STEP = 100
 
 log = logging.getLogger("kudurru.kubernetes")
@@ -64,11 +67,13 @@ class DnsEndpoints(Handler[Declared]):
         namespaces: Iterable[str],
         settings: ExternalDnsSettings,
         synced: asyncio.Event,
+        is_doubtful: Callable[[], bool],
         clock: Clock,
         timers: Timers,
         chance: random.Random,
     ) -> None:
-        """`settings` are for both ways of external-dns; `synced` says when the zones are known."""
+        """`settings` are for both ways of external-dns; `synced` says when the zones are known, and
+        `is_doubtful` whether the cluster may be another one than the log's."""
         self._node = node
         self._writer = writer
         self._client = client
@@ -77,6 +82,7 @@ class DnsEndpoints(Handler[Declared]):
         self._settings = settings
         self._terms = Terms(domains=tuple(settings.domains), deletes=settings.policy == "sync")
         self._synced = synced
+        self._is_doubtful = is_doubtful
         self._clock = clock
         self._timers = timers
         self._chance = chance
@@ -147,7 +153,7 @@ class DnsEndpoints(Handler[Declared]):
         self._refused.pop(key, None)
         self._look.set()
 
-    def read(self, version: str) -> None:  # noqa: ARG002
+    def listed(self) -> None:
         self._problem = ""
         self._look.set()
 
@@ -211,6 +217,7 @@ class DnsEndpoints(Handler[Declared]):
     async def _settle(self, key: Key) -> bool:
         """Whether it is done with, for now."""
         name = key.removeprefix(f"{KIND}/")
+        await asyncio.sleep(0)  # where there is nothing to do, nothing else has its turn
         found = self._find(name)
         if found is None:
             self._look.set()
@@ -280,6 +287,7 @@ class DnsEndpoints(Handler[Declared]):
 
     def _note(self, notes: dict[str, str], name: str, why: str) -> bool:
         """Whether that is new."""
+        why = cut(why, WHY_MAX)
         if notes.get(name) == why:
             return False
         log.warning("DNSEndpoint %s is left as it was: %s", name, why)
@@ -293,9 +301,12 @@ class DnsEndpoints(Handler[Declared]):
             await self._look.wait()
             await pause(self._timers, GONE_WAIT_US)
             self._look.clear()
-            gone = sorted(name for name in self._mine if self._is_gone(name))
+            gone = sorted(filter(self._is_gone, self._mine))
             if not gone or not self._terms.deletes:
                 self._withheld = ""
+            elif self._is_doubtful():
+                self._withheld = DOUBTFUL
+                self._timers.call_later(GONE_AGAIN_US, self._look.set)
             elif not await self._remove(gone):
                 self._timers.call_later(GONE_AGAIN_US, self._look.set)
 
@@ -305,7 +316,8 @@ class DnsEndpoints(Handler[Declared]):
         namespace = name.partition("/")[0]
         for informer, within in zip(self._informers, self._namespaces, strict=True):
             if within in ("", namespace):
-                is_read = informer.lists > 0 and not informer.is_absent
+                is_told = informer.lists > 0 and not informer.is_listing
+                is_read = is_told and not informer.is_absent
                 return is_read and name not in informer.versions
         return False
 

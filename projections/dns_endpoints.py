@@ -143,17 +143,21 @@ def _by_zone(it: Declared, zones: ZoneView, terms: Terms, causes: list[Cause]) -
     for i, wanted in enumerate(it.endpoints):
         if wanted is None:  # external-dns skips it too
             continue
-        where = f"spec.endpoints[{i}].dnsName"
+        where = f"spec.endpoints[{i}]"
         try:
             owner = owner_of(wanted.dns_name)
         except names.BadName as error:
-            causes.append(Cause(where, str(error)))
+            causes.append(Cause(f"{where}.dnsName", str(error)))
             continue
         state = _zone_of(owner, zones)
         if state is None or not is_inside(owner, within):
             continue
         if why := _refusal(state, it.namespace):
-            causes.append(Cause(where, f"{wanted.dns_name!r}: {why}"))
+            causes.append(Cause(f"{where}.dnsName", f"{wanted.dns_name!r}: {why}"))
+            continue
+        if not (wanted.record_type and wanted.targets):
+            lacking = "targets" if wanted.record_type else "recordType"
+            causes.append(Cause(f"{where}.{lacking}", "missing"))
             continue
         parts.setdefault(state.name, _Part(state)).wanted[i] = owner, wanted
     return parts
@@ -223,29 +227,37 @@ def _contested(
     part: _Part, mine: Collection[Key], held: list[Endpoint], objects: ObjectsView
 ) -> Iterator[Cause]:
     """Records that others have, and that were not here before them."""
-    ours = {(owner_of(one.dns_name), one.record_type.upper()) for one in held}
-    theirs: dict[Name, list[tuple[Key, StoredObject, str]]] = {}
+    ours = {(owner_of(one.dns_name), _type_of(one)) for one in held}
+    theirs: dict[Key, dict[Name, set[str]]] = {}
     for i, (owner, wanted) in part.wanted.items():
-        if owner not in theirs:
-            theirs[owner] = list(_of_others(owner, part.state, mine, objects))
-        rtype = wanted.record_type.upper()
+        rtype = _type_of(wanted)
         if (owner, rtype) in ours:
             continue
-        for key, stored, other in theirs[owner]:
-            if _exclude(rtype, other):
-                what = f"{wanted.dns_name} {other} is managed by {stored.manager!r}, in"
+        for key in part.state.sources_of(owner):
+            stored = objects.find(key) if key not in mine else None
+            if stored is None:
+                continue
+            if key not in theirs:
+                theirs[key] = _types_by_owner(stored)
+            found = [one for one in theirs[key].get(owner, ()) if _exclude(rtype, one)]
+            if found:
+                what = f"{wanted.dns_name} {min(found)} is managed by {stored.manager!r}, in"
                 yield Cause(f"spec.endpoints[{i}]", f"{what} {ref_of(key)}")
-                break
 
 
-def _of_others(
-    owner: Name, state: ZoneState, mine: Collection[Key], objects: ObjectsView
-) -> Iterator[tuple[Key, StoredObject, str]]:
-    for key in state.sources_of(owner):
-        stored = objects.find(key) if key not in mine else None
-        for one in endpoints_in(stored):
-            if stored is not None and owner_of(one.dns_name) == owner:
-                yield key, stored, one.record_type.upper()
+def _types_by_owner(stored: StoredObject) -> dict[Name, set[str]]:
+    found: dict[Name, set[str]] = {}
+    for one in endpoints_in(stored):
+        found.setdefault(owner_of(one.dns_name), set()).add(_type_of(one))
+    return found
+
+
+def _type_of(one: Endpoint | Wanted) -> str:
+    """As everybody writes it; one that is none as it is."""
+    try:
+        return record_types.type_to_text(record_types.type_from_text(one.record_type))
+    except record_types.BadRecord:
+        return one.record_type
 
 
 def _exclude(one: str, other: str) -> bool:
