@@ -554,6 +554,9 @@ class Keep(NamedTuple):
     tally: tuple[str, ...] = ()
     """What each repeat is counted as, beside its type and RCODE: ("blocked", policy, list),
     ("rewritten",) or ("cache", "positive" or "negative")."""
+    cookie_at: int = 0
+    """Offset in the message of a DNS cookie (RFC 7873), which is made anew for each client by the
+    rules of `domain.dns.cookies`; 0: there is none."""
 
 
 class Reply(NamedTuple):

@@ -56,7 +56,8 @@ static void store(
     struct table *table, uint64_t generation, const uint8_t *packet, size_t size, size_t padding,
     int64_t now_us) {
     uint8_t key[KEY_MAX], wire[MESSAGE_MAX];
-    size_t key_size = message_key(0, packet, size, key), end = name_end(packet, size);
+    size_t cookie_at, end = name_end(packet, size);
+    size_t key_size = message_key(0, packet, size, key, &cookie_at);
     if (!key_size || end + padding + MARK > sizeof wire)
         return;
     memcpy(wire, packet + 2, end - 2);
@@ -75,6 +76,8 @@ static void store(
         answer.aged_s = 2;
         answer.ttls_at = ttls_at, answer.ttl_count = padding % 4;
     }
+    if (cookie_at && padding >= 8 + COOKIE_SIZE)
+        answer.cookie_at = (uint16_t)(end + 6);
     table_store(table, generation, key, key_size, &answer);
 }
 
@@ -160,12 +163,27 @@ static size_t make_message(uint8_t *packet, uint64_t *state) {
             packet[11] = 1;
             size += 11;
         }
+        if (chance(state) % 4 == 0 && packet[11]) { /* and a cookie */
+            uint8_t length = chance(state) % 2 ? 8 : 16 + (uint8_t)(chance(state) % 26);
+            packet[size - 1] = length + 4;
+            memcpy(packet + size, (uint8_t[]){0, 10, 0, length}, 4);
+            for (size_t at = 0; at < length; at++)
+                packet[size + 4 + at] = at == 8 ? 1 : (uint8_t)(chance(state) % 3);
+            size += 4u + length;
+        }
     }
     for (uint64_t changes = chance(state) % 4 ? 0 : chance(state) % 8; changes && size; changes--)
         packet[chance(state) % size] = (uint8_t)chance(state);
     if (size && chance(state) % 32 == 0)
         size = chance(state) % size;
     return size;
+}
+
+static void set_keys(struct table *table, uint64_t *state) {
+    struct cookie_keys keys = {.day = (int64_t)time(NULL) / 86400};
+    for (int i = 0; i < COOKIE_DAYS; i++)
+        keys.keys[i] = (struct seed){{chance(state), chance(state)}};
+    table_set_cookie_keys(table, &keys);
 }
 
 struct sums {
@@ -240,6 +258,7 @@ static int run_packets(uint64_t state, uint64_t count) {
         .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
     struct worker *worker = worker_new(&options, table, limiter, eventfd(0, EFD_NONBLOCK));
     check(worker != NULL, "a worker is made");
+    set_keys(table, &state);
     static uint8_t messages[BATCH][MESSAGE_MAX], before[BATCH][MESSAGE_MAX];
     static uint8_t clients[BATCH][16];
     size_t sizes[BATCH], sizes_before[BATCH];
@@ -414,6 +433,7 @@ static void *change(void *context) {
             worker_settle(stress->workers[i]);
         table_statistics(stress->table);
         table_admit(stress->table, NULL, 0, round % 4 != 0);
+        set_keys(stress->table, &state);
         limiter_statistics(stress->limiter);
         usleep(chance(&state) % 4000);
     }

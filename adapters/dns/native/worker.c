@@ -49,7 +49,7 @@ struct worker {
     uint8_t *octets;
     size_t sizes[BATCH];
     uint8_t keys[BATCH][KEY_MAX];
-    size_t key_sizes[BATCH];
+    size_t key_sizes[BATCH], cookies_at[BATCH];
     uint64_t hashes[BATCH];
     enum verdict verdicts[BATCH];
     uint16_t places[BATCH]; /* where a repeat is counted, once it was sent; else NOWHERE */
@@ -210,6 +210,10 @@ struct batch {
     bool has_news; /* for Python */
     bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
     unsigned admitted_at;
+    bool are_keys_known, has_keys;
+    int64_t now_s; /* wall time */
+    struct cookie_keys keys;
+    uint8_t cookie[COOKIE_SIZE]; /* of the answer in hand */
 };
 
 static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
@@ -268,10 +272,32 @@ static bool is_admitted(struct batch *batch, unsigned i) {
     return batch->is_admitted = table_admits(batch->worker->table, client, size);
 }
 
+static int64_t wall_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec;
+}
+
+/* The cookie that belongs into the answer to message i; false: Python has to make it. */
+static bool make_cookie(struct batch *batch, unsigned i) {
+    struct worker *worker = batch->worker;
+    if (!batch->are_keys_known) {
+        batch->has_keys = table_cookie_keys(worker->table, &batch->keys);
+        batch->now_s = wall_s();
+        batch->are_keys_known = true;
+    }
+    size_t at = worker->cookies_at[i], size;
+    const uint8_t *client = client_of(worker, i, &size);
+    return at && batch->has_keys &&
+           cookie_answer(&batch->keys, slot(worker, i) + at, worker->sizes[i] - at, client, size,
+                         batch->now_s, batch->cookie);
+}
+
 static bool may_repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     return entry->wire_size + 2u <= MESSAGE_MAX &&
            (!entry->until_us || batch->now_us < entry->until_us) &&
-           (!entry->is_restricted || is_admitted(batch, i));
+           (!entry->is_restricted || is_admitted(batch, i)) &&
+           (!entry->cookie_at || make_cookie(batch, i));
 }
 
 static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
@@ -285,6 +311,8 @@ static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     memcpy(packet + 2 + end, wire + end, entry->wire_size - end);
     if (entry->ttl_count)
         entry_age(entry, packet + 2, batch->now_us);
+    if (entry->cookie_at)
+        memcpy(packet + 2 + entry->cookie_at, batch->cookie, COOKIE_SIZE);
     worker->sizes[i] = entry->wire_size + 2u;
     worker->places[i] = entry->place;
 }
@@ -315,7 +343,8 @@ static void answer(struct batch *batch) {
     for (unsigned i = 0; i < number; i++) {
         worker->places[i] = NOWHERE;
         worker->key_sizes[i] = message_key(
-            worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i]);
+            worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i],
+            &worker->cookies_at[i]);
         if (!worker->key_sizes[i])
             continue;
         worker->hashes[i] = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
