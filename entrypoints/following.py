@@ -48,8 +48,8 @@ LATE_S = 15.0
 
 
 PULSES_MAX = 5
-"""Signs of life after which the first copy counts as whole, though the leader has more: what it does
-not get signed."""
+"""Signs of life after which the first copy counts as whole, though the leader has more: what it
+does not get signed."""
 
 
 class Retries(msgspec.Struct, frozen=True):
