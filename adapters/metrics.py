@@ -49,6 +49,9 @@ METRICS: Final = {
         "histogram", "Time that answers took, but for those from the memo", ("source",)
     ),
     "dns_dropped_total": Declared("counter", "Queries left without an answer", ("reason",)),
+    "dns_unread_total": Declared(
+        "counter", "Datagrams that the system dropped before they were read", ("proto",)
+    ),
     "dns_memo_hits_total": Declared("counter", "Answers given from the memo", ("proto",)),
     "dns_send_errors_total": Declared("counter", "Answers the system refused to send", ("proto",)),
     "dns_connections": Declared("gauge", "Open connections", ("proto",)),
@@ -68,6 +71,9 @@ METRICS: Final = {
     "api_requests_total": Declared("counter", "Requests to the API that were answered", ("code",)),
     "external_dns_requests_total": Declared(
         "counter", "Requests of external-dns that were answered", ("path", "code")
+    ),
+    "dnsendpoints": Declared(
+        "gauge", "DNSEndpoint objects, by what the node that leads made of them", ("state",)
     ),
     "internal_requests_total": Declared(
         "counter", "Requests of other nodes that were answered", ("route", "code")
@@ -163,9 +169,20 @@ METRICS: Final = {
     ),
     "store_snapshot_age_seconds": Declared("gauge", "How old that is"),
     "informer_reopened_total": Declared("counter", "Watches of the cluster opened anew", ("kind",)),
-    "events_dropped_total": Declared("counter", "Events for people that were not written"),
+    "events_dropped_total": Declared(
+        "counter", "Events for people that were not written", ("reason",)
+    ),
     "cluster_requests_total": Declared("counter", "Requests sent to the API server"),
     "cluster_synced": Declared("gauge", "1 while every watch of the cluster is open"),
+    "cluster_deletions_held": Declared(
+        "gauge", "Objects that the cluster has not, and that are served all the same"
+    ),
+    "cluster_objects_unreadable": Declared(
+        "gauge", "Objects of the cluster that are kept out because they cannot be read"
+    ),
+    "cluster_objects_refused": Declared(
+        "gauge", "Objects of the cluster that are kept out because of what they ask for"
+    ),
     "store_watchers": Declared("gauge", "Open watches"),
     "store_watch_resyncs_total": Declared(
         "counter", "Watches that began with all that is there", ("kind",)
@@ -298,8 +315,9 @@ def engine_samples(
         types[type_label(rtype)] += hits
     types["none"] = max(0, seen.received - types.total())
     malformed, full = seen.dropped_malformed, seen.dropped_full + seen.dropped_busy
-    unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy
+    unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy + seen.memo_unsent
     samples = [
+        Sample("dns_unread_total", (proto,), seen.dropped_unread),
         Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits.values())),
         Sample("dns_dropped_total", ("malformed",), malformed),
         Sample("dns_dropped_total", ("full",), full),
@@ -308,7 +326,7 @@ def engine_samples(
             "dns_responses_total", (listener, "none", SERVER), unheard + seen.unhandled_exceptions
         ),
         Sample("dns_send_errors_total", (proto,), seen.send_errors),
-        Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions),
+        Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions + seen.faults),
     ]
     samples += [
         Sample("dns_requests_total", (listener, proto, family, qtype), count)

@@ -103,11 +103,13 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
     def why_not_write(self, key: Key, before: str | None, after: str | None) -> str:
         """Why an object may not be changed, a sentence; "" where it may. `before` and `after` are
         the scopes that it has and will have, None: it is not there."""
+        if not self.is_limited:
+            return ""
         kind = KINDS[ref_of(key).kind]
         for scope in (before, after):
             if scope is not None and not self._is_within(key, scope):
                 return f"{ref_of(key)} is outside of {self.limits}"
-        if self.is_limited and kind is DNS_ZONE and None in (before, after):
+        if kind is DNS_ZONE and None in (before, after):
             # Whoever makes a zone chooses its DNS name, and could take one that is not theirs.
             return "a token with limits makes and deletes no zones"
         return ""

@@ -653,7 +653,7 @@ class RepeatListener(Protocol):
 
     hears_repeats: bool
 
-    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
         """(address of 4 or 16 octets, message without its ID) of queries that got a reply which
         the handler had given before. Costs what an append costs."""
         ...
@@ -688,17 +688,21 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     received: int = 0
     answered: int = 0  # answers that the system took
     memo_hits: Mapping[tuple[int, int], int] = {}
-    """Answers from the memo, by type (as `record_types.counted_as` has it) and RCODE."""
+    """Answers from the memo that were sent, by type (as `record_types.counted_as` has it) and
+    RCODE."""
     memo_tallies: Mapping[tuple[str, ...], int] = {}
     """The same by `Keep.tally`, where there was one."""
+    memo_unsent: int = 0  # those that the system did not send
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
     dropped_busy: int = 0  # the handler had too much to do, and was not asked
     dropped_by_handler: int = 0
+    dropped_unread: int = 0  # by the system, which had no room; they were never received
     waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0
-    unhandled_exceptions: int = 0  # raised by the handler; the query got no answer
+    unhandled_exceptions: int = 0  # faults of ours; each cost a query its answer
+    faults: int = 0  # of ours, that cost none
     connections: int = 0  # open now; this and the rest are 0 on UDP
     connections_accepted: int = 0
     connections_refused: int = 0

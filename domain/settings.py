@@ -433,9 +433,26 @@ class KubernetesSettings(Section, frozen=True):
     cluster_id: Annotated[
         str, node("Uid of kube-system, to know the cluster's log while its API server is away")
     ] = ""
+    reach: Annotated[
+        Literal["public", "private", "any"],
+        node(
+            "Where objects of the cluster may have nodes send: to public addresses, to private "
+            "ones too, or to any, names too"
+        ),
+    ] = "public"
+    allow_mass_change: Annotated[
+        bool, node("Let go what the cluster lacks, also where it is most of what the log has")
+    ] = False
     startup_timeout: Annotated[timedelta, node("Longest wait for the first sync")] = timedelta(
         seconds=15
     )
+    dns_endpoints: Annotated[
+        bool,
+        node(
+            "Serve what DNSEndpoint objects of external-dns say, within what externalDNS.domains, "
+            "policy, dryRun and allowMassChange allow"
+        ),
+    ] = False
     lease: LeaseSettings = LeaseSettings()
 
 

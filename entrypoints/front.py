@@ -95,6 +95,8 @@ class Front:
         self.engines = engines_of(
             options.listeners, self.bound, self.early, udp, self.limiter, certificates
         )
+        if parts.query_log is not None:
+            parts.query_log.forget = self.invalidate
         id_ = int.from_bytes(SystemEntropy().token(2), "big")
         self.selfcheck = SelfCheck(probes_of(options.listeners, self.bound, id_), LoopTimers())
         readiness.add_obstacles(self.selfcheck.problems)

@@ -164,7 +164,7 @@ class Tokens:
         return (
             held is not None
             and bool(held.hash)
-            and held.principal == principal
+            and (held.principal is principal or held.principal == principal)
             and not self._is_over(held, now_us)
         )
 

@@ -319,8 +319,10 @@ class Node:
             events += led_to
             outcomes.append(outcome)
         if not change.allow_mass_change:
-            touched = {event.key for event in events}
-            yield from mass_change.check_steps(outer, batch, touched, self.zones)
+            # What was never there before takes nothing away.
+            touched = {event.key for event in events if event.ver > 1}
+            if touched:
+                yield from mass_change.check_steps(outer, batch, touched, self.zones)
         if change.dry_run:
             return _Decided(change, [], outcomes)
         outer.absorb(batch)
@@ -348,10 +350,11 @@ class Node:
         """Apply events, and serve what they lead to at once, however many steps it takes."""
         self._recent = {}
         if len(recorded) < STEPPED_MIN:
-            for event in recorded:
-                if event.body is not None and len(event.body) <= RECENT_BYTES_MAX:
-                    self._recent[event.seq] = event
-                self._take_in_one(event)
+            with self.zones.told_once():
+                for event in recorded:
+                    if event.body is not None and len(event.body) <= RECENT_BYTES_MAX:
+                        self._recent[event.seq] = event
+                    self._take_in_one(event)
             return
         with self.zones.as_one():
             for i, event in enumerate(recorded, 1):

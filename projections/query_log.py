@@ -29,24 +29,27 @@ class QueryNotes:
     def __init__(self, notes_max: int = NOTES_MAX) -> None:
         self._notes_max = notes_max
         self._facts: list[Fact] = []
-        self._repeats: list[Repeat] = []
+        self._repeats: dict[str, list[Repeat]] = {}  # by protocol
         self._noted = self._dropped = 0
 
-    def note(self, fact: Fact) -> None:
-        if len(self._facts) + len(self._repeats) >= self._notes_max:
+    def note(self, fact: Fact) -> bool:
+        """False: there is no room, and it is dropped."""
+        if len(self) >= self._notes_max:
             self._dropped += 1
-            return
+            return False
         self._facts.append(fact)
         self._noted += 1
+        return True
 
-    def repeated(self, repeats: Iterable[Repeat]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         """Note queries that an engine answered by itself."""
-        room = self._notes_max - len(self._facts) - len(self._repeats)
+        room = self._notes_max - len(self)
         found = list(repeats)
         if room < len(found):
             self._dropped += len(found) - max(room, 0)
             found = found[: max(room, 0)]
-        self._repeats += found
+        if found:
+            self._repeats.setdefault(proto, []).extend(found)
         self._noted += len(found)
 
     def missed(self, count: int) -> None:
@@ -54,17 +57,22 @@ class QueryNotes:
         self._dropped += count
 
     def __len__(self) -> int:
-        return len(self._facts) + len(self._repeats)
+        return len(self._facts) + sum(map(len, self._repeats.values()))
 
     def take(self, now_us: int) -> Seen | None:
-        """The oldest notes, at most BATCH_MAX of each kind; None when there are none."""
+        """The oldest notes, at most BATCH_MAX of each kind, which are facts and the repeats of each
+        protocol; None when there are none."""
         if not self._facts and not self._repeats:
             return None
         facts, self._facts = self._facts[:BATCH_MAX], self._facts[BATCH_MAX:]
         # A repeat is of a fact that was noted before it: never ahead of one that is left.
-        repeats: list[Repeat] = []
+        repeats: dict[str, list[Repeat]] = {}
         if not self._facts:
-            repeats, self._repeats = self._repeats[:BATCH_MAX], self._repeats[BATCH_MAX:]
+            all_, self._repeats = self._repeats, {}
+            for proto, noted in all_.items():
+                repeats[proto] = noted[:BATCH_MAX]
+                if len(noted) > BATCH_MAX:
+                    self._repeats[proto] = noted[BATCH_MAX:]
         return Seen(now_us, facts, repeats)
 
     def lost(self, count: int) -> None:

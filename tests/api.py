@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from kudurru.adapters.http_api import Reply, Request, Stream
@@ -98,6 +98,8 @@ class Api:
         )
         self.app = RestApp(health_routes(list), ["ns1.example"])
         self.token: dict[str, str] = {}
+        self.kept: dict[str, dict[str, Any]] = {}
+        """Of connections, one for each address: whoever asks from there comes over it."""
         self.leads: KudurruError | None = None  # why this node does not
         self.settings = Settings()
         self.context = Context(
@@ -125,8 +127,14 @@ class Api:
         return new.token
 
     async def raw(self, request: Request) -> Response | Stream:
+        """As the listener asks."""
         refused = self.app.admit(request)
-        return refused if refused is not None else await self.app.answer(request)
+        if refused is not None:
+            return refused
+        made: asyncio.Future[Callable[[], Response]] = asyncio.get_running_loop().create_future()
+        if self.app.begin(request, made.set_result):
+            return (await made)()
+        return await self.app.answer(request)
 
     async def ask(
         self,
@@ -159,6 +167,7 @@ class Api:
             peer=peer,
             local=LOCAL,
             body=octets,
+            kept=self.kept.setdefault(peer, {}),
         )
         answer = await self.raw(request)
         assert isinstance(answer, Response), "a stream: ask with `watch`"

@@ -70,6 +70,7 @@ class Workers:
         scope: int,
         hears_repeats: bool,
         misses_size: int,
+        urgent_size: int,
         repeats_size: int,
     ) -> None: ...
     def start(self) -> None: ...
@@ -80,8 +81,9 @@ class Workers:
         """An eventfd, readable when there is something to take after there was nothing."""
 
     def misses(self, limit: int, /) -> list[tuple[int, bytes, bytes, bytes, int]]:
-        """Queries to answer, at most so many of each worker: worker, origin, address of the client,
-        message, and whether it is over the limit and wants to hear so."""
+        """Queries to answer, at most so many of each worker and as many for the health name, which
+        come first: worker, origin, address of the client, message, and whether it is over the limit
+        and wants to hear so."""
 
     def repeats(self, limit: int, /) -> list[tuple[bytes, bytes]]:
         """Queries that were answered, as `RepeatListener` wants them."""
@@ -94,10 +96,11 @@ class Workers:
     ) -> tuple[int, int, int]:
         """Send answers to origins: how many were sent, refused by the system, and without room."""
 
-    def counters(self) -> tuple[int, int, int, int, int, int]:
-        """Queries received, answered, malformed; answers that the system had no room for; queries
-        that found no room in the queue; answers that the system refused. What a client has got is
-        counted."""
+    def settle(self) -> bool:
+        """Wait for the batches under way, for a while. Whether all are over."""
 
-    def hits(self, places: int, /) -> list[int]:
-        """Answers given from the table, by place."""
+    def counters(self, places: int, /) -> tuple[int, int, int, int, int, int, int, list[int]]:
+        """Queries received, answered, malformed; answers that the system had no room for; queries
+        that found no room in the queue; answers that the system refused; how many of those that it
+        did not send were from the table; answers from the table that it sent, by place. What a
+        client has got is counted."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from kudurru.adapters.kubernetes.nesting import read, read_slowly
 from kudurru.domain.errors import Busy, Conflict, KudurruError, NotFound, Unreachable
 
 TEXT_MAX = 2048
@@ -128,8 +129,8 @@ _BY_CODE: dict[int, type[Refused]] = {
 def refusal(method: str, path: str, code: int, body: bytes, header: str = "") -> Refused:
     """The error for an answer that is not 2xx. `header` is its Retry-After."""
     try:
-        status = msgspec.json.decode(body, type=Status)
-    except msgspec.DecodeError:
+        status = read(body, Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         status = Status()
     text = cut(status.message or body.decode(errors="replace")).rstrip()
     if code == 429:
@@ -164,9 +165,9 @@ def _is_about_uid(status: Status) -> bool:
     return any(cause.field == "metadata.uid" for cause in causes)
 
 
-def decoded(method: str, path: str, body: bytes, type_: Any) -> Any:
+async def decoded(method: str, path: str, body: bytes, type_: Any) -> Any:
     """Raises: Unanswered, when the octets are no such object: they may be half of one."""
     try:
-        return msgspec.json.decode(body, type=type_)
+        return await read_slowly(body, type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unanswered(method, path, f"the body cannot be read: {error}") from error

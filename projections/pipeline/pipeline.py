@@ -287,7 +287,8 @@ class Pipeline:
         elapsed_us = self._clock.monotonic_us() - course.started_us
         self._counts.answer(course.listener, rcode, course.source)
         self._counts.took(course.source, elapsed_us)
-        self._tell(course, rcode, upstream, elapsed_us, is_repeatable=is_repeatable)
+        if not self._tell(course, rcode, upstream, elapsed_us, is_repeatable=is_repeatable):
+            is_for_all, keep = False, None
         if course.signer is not None:
             wire = course.signer.sign(wire, self._clock.now_us() // 1_000_000)
         return Reply(wire, is_for_all, None, keep)
@@ -349,16 +350,20 @@ class Pipeline:
         elapsed_us: int = 0,
         *,
         is_repeatable: bool = False,
-    ) -> None:
-        """Note the query for who keeps a log of them."""
-        is_noted = course.is_noted and course.source and not course.is_silent
-        if self._notes is not None and is_noted:
-            self._notes.note(course.fact(rcode, upstream, elapsed_us, is_repeatable=is_repeatable))
+    ) -> bool:
+        """Note the query for who keeps a log of them. False: they do not know of it, and could
+        make nothing of a repeat."""
+        if self._notes is None:
+            return True
+        if not course.is_noted or not course.source or course.is_silent:
+            return False
+        fact = course.fact(rcode, upstream, elapsed_us, is_repeatable=is_repeatable)
+        return self._notes.note(fact)
 
-    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
         """Implements `domain.ports.RepeatListener`."""
         if self._notes is not None:
-            self._notes.repeated(repeats)
+            self._notes.repeated(proto, repeats)
 
     def missed(self, count: int) -> None:
         """Implements `domain.ports.RepeatListener`."""

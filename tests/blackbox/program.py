@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,6 +230,21 @@ def wait_until(condition: Callable[[], Any]) -> Any:
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
     return found
+
+
+def files_in(folder: Path) -> dict[Path, bytes]:
+    """What a folder holds now. Journals of a running server come and go while it is read."""
+    found = {}
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                found[path] = path.read_bytes()
+    return found
+
+
+def copy_of(data: Path, to: Path) -> Path:
+    """Of a data directory whose server may run: without the query log, which it writes any time."""
+    return Path(shutil.copytree(data, to, ignore=shutil.ignore_patterns("querylog*")))
 
 
 def zone(name: str, **spec: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from tests.blackbox.program import (
     Done,
     command,
     command_line,
+    copy_of,
     environment,
     kudurru,
     records,
@@ -335,8 +336,7 @@ def test_the_socket_of_a_long_path_is_elsewhere_and_found(
         assert made["source"] == "socket"
         assert server.texts("www.home.arpa") == ["192.0.2.1"]
         # A copy is another node: it must not be reached through the socket of this one.
-        copy = tmp_path / ("c" * 100)
-        shutil.copytree(data, copy)
+        copy = copy_of(data, tmp_path / ("c" * 100))
         assert command("delete", "rs", "www.home.arpa", "--data", copy).code == 0
         assert server.texts("www.home.arpa") == ["192.0.2.1"]
     assert not socket.exists()

@@ -14,6 +14,7 @@ from tests.blackbox.program import (
     command,
     command_line,
     environment,
+    files_in,
     read_line,
     serving,
     wait_until,
@@ -36,7 +37,7 @@ def count(data: Path, *options: str) -> int:
 
 
 def octets(data: Path) -> bytes:
-    return b"".join(file.read_bytes() for file in data.iterdir() if "querylog" in file.name)
+    return b"".join(held for file, held in files_in(data).items() if "querylog" in file.name)
 
 
 def test_every_query_is_logged_also_those_that_the_engine_repeats(tmp_path: Path) -> None:

@@ -280,6 +280,8 @@ RESTART: dict[str, Any] = {
     "kubernetes.context": "c",
     "kubernetes.clusterID": "u",
     "kubernetes.startupTimeout": "1s",
+    "kubernetes.dnsEndpoints": True,
+    "kubernetes.allowMassChange": True,
     "kubernetes.lease.duration": "20s",
     "kubernetes.lease.renew": "9s",
     "kubernetes.lease.retry": "1s",

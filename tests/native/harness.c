@@ -7,7 +7,7 @@
  *
  * Ends with 0 and a line of figures, or says what does not hold and ends with 1. */
 #define _GNU_SOURCE
-#include "core.h"
+#include "worker.c" /* a batch is answered here without a socket */
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -177,13 +177,15 @@ static void take_misses(
     struct worker *worker, struct table *table, struct sums *sums, uint64_t *state,
     int64_t now_us) {
     uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
-    struct queue *queue = worker_misses(worker);
-    for (size_t size; (size = queue_next(queue));) {
+    struct queue *urgent = worker_urgent(worker), *misses = worker_misses(worker);
+    for (size_t size; (size = queue_next(urgent)) || (size = queue_next(misses));) {
+        bool is_urgent = queue_next(urgent);
         check(size <= sizeof record, "a miss is no longer than a message");
-        queue_take(queue, record, size);
+        queue_take(is_urgent ? urgent : misses, record, size);
         struct miss head;
         memcpy(&head, record, sizeof head);
         const uint8_t *packet = record + sizeof head;
+        check(is_urgent == is_health_query(packet, size - sizeof head), "each in its queue");
         if (head.is_slip)
             continue; /* counted by the limiter */
         sums->missed++;
@@ -194,6 +196,27 @@ static void take_misses(
     struct queue *repeats = worker_repeats(worker);
     for (size_t size; (size = queue_next(repeats));)
         queue_take(repeats, record, size);
+}
+
+/* Answer messages as the thread does, but for the socket. The answer to message i, of sizes[i]
+ * octets, is written over it; sizes[i] is 0 when there is none. */
+static void answer_messages(
+    struct worker *worker, unsigned number, uint8_t (*messages)[MESSAGE_MAX], size_t *sizes,
+    uint8_t (*clients)[16], int64_t now_us) {
+    uint64_t state = (uint64_t)now_us; /* some are not sent */
+    for (unsigned i = 0; i < number; i++) {
+        memcpy(slot(worker, i), messages[i], sizes[i]);
+        memcpy(&worker->addresses[i].sin6_addr, clients[i], 16);
+        worker->sizes[i] = sizes[i];
+    }
+    struct batch batch = {.worker = worker, .number = number, .now_us = now_us};
+    answer(&batch);
+    for (unsigned i = 0; i < number; i++) {
+        sizes[i] = worker->sizes[i];
+        memcpy(messages[i], slot(worker, i), sizes[i]);
+        check(sizes[i] || worker->places[i] == NOWHERE, "what is not answered is no hit");
+        count_hit(worker, worker->places[i], chance(&state) % 8);
+    }
 }
 
 static void check_answer(
@@ -214,7 +237,7 @@ static int run_packets(uint64_t state, uint64_t count) {
     struct limiter *limiter = new_limiter(&seed, 400);
     struct worker_options options = {
         .fd = -1, .is_ipv6 = true, .hears_repeats = true,
-        .misses_size = QUEUE, .repeats_size = QUEUE};
+        .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
     struct worker *worker = worker_new(&options, table, limiter, eventfd(0, EFD_NONBLOCK));
     check(worker != NULL, "a worker is made");
     static uint8_t messages[BATCH][MESSAGE_MAX], before[BATCH][MESSAGE_MAX];
@@ -237,7 +260,7 @@ static int run_packets(uint64_t state, uint64_t count) {
         }
         uint64_t generation = table_generation(table);
         now_us += (int64_t)(chance(&state) % 40000);
-        worker_answer(worker, number, messages, sizes, (const uint8_t(*)[16])clients, now_us);
+        answer_messages(worker, number, messages, sizes, clients, now_us);
         for (unsigned i = 0; i < number; i++) {
             if (!sizes[i])
                 continue;
@@ -260,7 +283,7 @@ static int run_packets(uint64_t state, uint64_t count) {
         done += number;
     }
     struct limiter_statistics limited = limiter_statistics(limiter);
-    uint64_t hits = worker_hits(worker, 7), received = worker_counter(worker, RECEIVED);
+    uint64_t hits = worker_hits(worker, 7) + worker_counter(worker, UNSENT), received = worker_counter(worker, RECEIVED);
     check(hits == sums.answered, "what was repeated is counted");
     check(received == sums.answered + sums.missed + limited.slipped + limited.dropped +
                           worker_counter(worker, MALFORMED) + worker_counter(worker, BUSY),
@@ -342,7 +365,7 @@ static void *ask(void *context) {
 /* Do what Python does: answer what the workers do not know. */
 static void serve_misses(struct stress *stress, struct worker *worker) {
     uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
-    for (size_t size; (size = queue_next(worker_misses(worker)));) {
+    for (size_t size; (size = queue_next(worker_misses(worker)));) { /* nobody asks for health */
         queue_take(worker_misses(worker), record, size);
         struct miss head;
         memcpy(&head, record, sizeof head);
@@ -415,7 +438,7 @@ static int run_threads(uint64_t state, uint64_t count) {
                   !getsockname(stress.fds[i], (struct sockaddr *)address, &size),
               "a port is free");
         struct worker_options options = {.fd = stress.fds[i], .hears_repeats = true,
-                                         .misses_size = QUEUE, .repeats_size = QUEUE};
+                                         .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
         stress.workers[i] = worker_new(&options, stress.table, stress.limiter, stress.wake_fd);
         check(stress.workers[i] && !worker_start(stress.workers[i]), "a worker starts");
     }

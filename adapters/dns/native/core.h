@@ -236,7 +236,7 @@ struct worker_options {
     bool is_ipv6;
     bool has_packet_info;
     bool hears_repeats; /* queries answered here are told of */
-    size_t misses_size, repeats_size; /* octets of the queues, powers of two */
+    size_t misses_size, urgent_size, repeats_size; /* octets of the queues, powers of two */
 };
 
 enum counter {
@@ -246,6 +246,7 @@ enum counter {
     FULL,        /* the system had no room for an answer */
     BUSY,        /* no room in the queue for Python */
     SEND_ERRORS,
+    UNSENT,      /* repeats among those two, which are no hits */
     UNTOLD,      /* repeats that found no room in the queue */
     COUNTERS,
 };
@@ -278,11 +279,14 @@ void worker_stop(struct worker *worker);
 void worker_free(struct worker *worker);
 
 struct queue *worker_misses(struct worker *worker);
+/* Misses that ask for the name that is never charged, and wait for no others. */
+struct queue *worker_urgent(struct worker *worker);
 struct queue *worker_repeats(struct worker *worker);
 uint64_t worker_counter(const struct worker *worker, enum counter which);
 uint64_t worker_hits(const struct worker *worker, unsigned place);
-/* Wait for the batch under way, if any: what it sent is counted then. */
-void worker_settle(const struct worker *worker);
+/* Wait for the batch under way, if any: what it sent is counted then, and what it read in the table
+ * it reads no more. Not for ever: whether it is over. */
+bool worker_settle(const struct worker *worker);
 
 /* The address in an origin, 4 or 16 octets. */
 const uint8_t *origin_client(const struct worker *worker, const uint8_t *origin, size_t *size);
@@ -292,20 +296,13 @@ struct datagram {
     size_t origin_size, size;
 };
 
-/* Send answers from another thread, at most BATCH; never waits. What became of them. */
+/* Whether an origin of so many octets is one of this worker's. */
+bool worker_is_origin(const struct worker *worker, size_t size);
+
+/* Send answers to origins, from another thread, at most BATCH; never waits. What became of them. */
 struct sent {
     unsigned sent, refused, full;
 };
 struct sent worker_send(struct worker *worker, const struct datagram *datagrams, unsigned count);
-
-/* Answer one batch of datagrams that lie in memory, as the thread does: for fuzzers and tests. The
- * answer to message i, of sizes[i] octets, is written over it; sizes[i] is 0 when there is none. */
-void worker_answer(
-    struct worker *worker,
-    unsigned count,
-    uint8_t (*messages)[MESSAGE_MAX],
-    size_t *sizes,
-    const uint8_t (*clients)[16],
-    int64_t now_us);
 
 #endif

@@ -491,15 +491,21 @@ static bool add_workers(
     return true;
 }
 
+static bool is_queue_size(Py_ssize_t size) {
+    return size >= 2 * MESSAGE_MAX && !(size & (size - 1));
+}
+
 static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *table, *buckets, *sockets;
     int hears_repeats;
     unsigned char scope;
-    Py_ssize_t misses_size, repeats_size;
-    static char *names[] = {"table",         "buckets",     "sockets",      "scope",
-                            "hears_repeats", "misses_size", "repeats_size", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, named, "OOObpnn", names, &table, &buckets, &sockets,
-                                     &scope, &hears_repeats, &misses_size, &repeats_size))
+    Py_ssize_t misses_size, urgent_size, repeats_size;
+    static char *names[] = {"table",         "buckets",     "sockets",     "scope",
+                            "hears_repeats", "misses_size", "urgent_size", "repeats_size",
+                            NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "OOObpnnn", names, &table, &buckets, &sockets,
+                                     &scope, &hears_repeats, &misses_size, &urgent_size,
+                                     &repeats_size))
         return NULL;
     State *state = PyType_GetModuleState(type);
     if (!state)
@@ -509,8 +515,8 @@ static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *name
         PyErr_SetString(PyExc_TypeError, "a Table, and Buckets or None");
         return NULL;
     }
-    if (misses_size < 2 * MESSAGE_MAX || repeats_size < 2 * MESSAGE_MAX ||
-        misses_size & (misses_size - 1) || repeats_size & (repeats_size - 1)) {
+    if (!is_queue_size(misses_size) || !is_queue_size(urgent_size) ||
+        !is_queue_size(repeats_size)) {
         PyErr_SetString(PyExc_ValueError, "queues have a power of two of octets, 8192 at least");
         return NULL;
     }
@@ -527,6 +533,7 @@ static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *name
         .scope = scope,
         .hears_repeats = hears_repeats,
         .misses_size = (size_t)misses_size,
+        .urgent_size = (size_t)urgent_size,
         .repeats_size = (size_t)repeats_size,
     };
     if (self->wake_fd < 0)
@@ -596,15 +603,12 @@ static int take_one(
     return fault ? -1 : 1;
 }
 
-/* At most `limit` records of each worker: then the others have their turn. */
+/* Append at most `limit` records of each worker: then the others have their turn. `list` is NULL
+ * when there was no memory for it, and gone with an exception. */
 static PyObject *take_all(
-    PyObject *object, PyObject *args, struct queue *(*queue_of)(struct worker *),
-    make_record *make) {
+    PyObject *object, Py_ssize_t limit, struct queue *(*queue_of)(struct worker *),
+    make_record *make, PyObject *list) {
     WorkersObject *self = (WorkersObject *)object;
-    Py_ssize_t limit;
-    if (!PyArg_ParseTuple(args, "n", &limit))
-        return NULL;
-    PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list && i < self->count; i++) {
         int taken = 1;
         for (Py_ssize_t left = limit; left && taken > 0; left--)
@@ -643,17 +647,25 @@ static PyObject *repeat_object(
 }
 
 static PyObject *workers_misses(PyObject *self, PyObject *args) {
-    return take_all(self, args, worker_misses, miss_object);
+    Py_ssize_t limit;
+    if (!PyArg_ParseTuple(args, "n", &limit))
+        return NULL;
+    PyObject *list = take_all(self, limit, worker_urgent, miss_object, PyList_New(0));
+    return take_all(self, limit, worker_misses, miss_object, list);
 }
 
 static PyObject *workers_repeats(PyObject *self, PyObject *args) {
     WorkersObject *workers = (WorkersObject *)self;
+    Py_ssize_t limit;
+    if (!PyArg_ParseTuple(args, "n", &limit))
+        return NULL;
     if (workers->count && !worker_repeats(workers->workers[0])->octets)
         return PyList_New(0);
-    return take_all(self, args, worker_repeats, repeat_object);
+    return take_all(self, limit, worker_repeats, repeat_object, PyList_New(0));
 }
 
-static bool read_datagram(PyObject *answers, Py_ssize_t i, struct datagram *datagram) {
+static bool read_datagram(
+    const struct worker *worker, PyObject *answers, Py_ssize_t i, struct datagram *datagram) {
     PyObject *pair = PySequence_GetItem(answers, i); /* the sequence keeps it and its parts */
     char *origin, *octets;
     Py_ssize_t origin_size, size;
@@ -662,7 +674,7 @@ static bool read_datagram(PyObject *answers, Py_ssize_t i, struct datagram *data
     Py_XDECREF(pair);
     if (!is_read)
         return false;
-    if (origin_size < 16 || origin_size > ORIGIN_MAX) {
+    if (!worker_is_origin(worker, (size_t)origin_size)) {
         PyErr_SetString(PyExc_ValueError, "that is no origin");
         return false;
     }
@@ -684,43 +696,24 @@ static PyObject *workers_send(PyObject *object, PyObject *args) {
     }
     struct datagram datagrams[BATCH];
     for (Py_ssize_t j = 0; j < number; j++)
-        if (!read_datagram(answers, j, &datagrams[j]))
+        if (!read_datagram(self->workers[i], answers, j, &datagrams[j]))
             return NULL;
     struct sent sent = worker_send(self->workers[i], datagrams, (unsigned)number);
     return Py_BuildValue("III", sent.sent, sent.refused, sent.full);
 }
 
-static PyObject *workers_counters(PyObject *object, PyObject *Py_UNUSED(args)) {
+static PyObject *workers_settle(PyObject *object, PyObject *Py_UNUSED(args)) {
     WorkersObject *self = (WorkersObject *)object;
+    bool is_settled = true;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < self->count; i++)
-        worker_settle(self->workers[i]);
+        is_settled &= worker_settle(self->workers[i]);
     Py_END_ALLOW_THREADS
-    unsigned long long sums[COUNTERS] = {0};
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        for (int which = 0; which < COUNTERS; which++)
-            sums[which] += worker_counter(self->workers[i], (enum counter)which);
-    return Py_BuildValue("KKKKKK", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
-                         sums[BUSY], sums[SEND_ERRORS]);
+    return PyBool_FromLong(is_settled);
 }
 
-static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
-    WorkersObject *self = (WorkersObject *)object;
-    unsigned long long sum = 0;
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        sum += worker_counter(self->workers[i], UNTOLD);
-    return PyLong_FromUnsignedLongLong(sum);
-}
-
-static PyObject *workers_hits(PyObject *object, PyObject *args) {
-    WorkersObject *self = (WorkersObject *)object;
-    Py_ssize_t number;
-    if (!PyArg_ParseTuple(args, "n", &number))
-        return NULL;
-    if (number < 0 || number > PLACES) {
-        PyErr_SetString(PyExc_ValueError, "there are not so many places");
-        return NULL;
-    }
+/* Sums of the first `number` places. */
+static PyObject *hits_list(const WorkersObject *self, Py_ssize_t number) {
     PyObject *list = PyList_New(0);
     for (Py_ssize_t place = 0; list && place < number; place++) {
         unsigned long long sum = 0;
@@ -734,6 +727,38 @@ static PyObject *workers_hits(PyObject *object, PyObject *args) {
     return list;
 }
 
+static PyObject *workers_counters(PyObject *object, PyObject *args) {
+    WorkersObject *self = (WorkersObject *)object;
+    Py_ssize_t number;
+    if (!PyArg_ParseTuple(args, "n", &number))
+        return NULL;
+    if (number < 0 || number > PLACES) {
+        PyErr_SetString(PyExc_ValueError, "there are not so many places");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        worker_settle(self->workers[i]);
+    Py_END_ALLOW_THREADS
+    PyObject *hits = hits_list(self, number); /* first: a hit is counted after its answer */
+    if (!hits)
+        return NULL;
+    unsigned long long sums[COUNTERS] = {0};
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        for (int which = 0; which < COUNTERS; which++)
+            sums[which] += worker_counter(self->workers[i], (enum counter)which);
+    return Py_BuildValue("KKKKKKKN", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
+                         sums[BUSY], sums[SEND_ERRORS], sums[UNSENT], hits);
+}
+
+static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
+    WorkersObject *self = (WorkersObject *)object;
+    unsigned long long sum = 0;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        sum += worker_counter(self->workers[i], UNTOLD);
+    return PyLong_FromUnsignedLongLong(sum);
+}
+
 static PyMethodDef workers_methods[] = {
     {"start", workers_start, METH_NOARGS, NULL},
     {"stop", workers_stop, METH_NOARGS, NULL},
@@ -741,8 +766,8 @@ static PyMethodDef workers_methods[] = {
     {"misses", workers_misses, METH_VARARGS, NULL},
     {"repeats", workers_repeats, METH_VARARGS, NULL},
     {"send", workers_send, METH_VARARGS, NULL},
-    {"counters", workers_counters, METH_NOARGS, NULL},
-    {"hits", workers_hits, METH_VARARGS, NULL},
+    {"settle", workers_settle, METH_NOARGS, NULL},
+    {"counters", workers_counters, METH_VARARGS, NULL},
     {"untold", workers_untold, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

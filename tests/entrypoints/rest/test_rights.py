@@ -502,7 +502,7 @@ def test_a_viewer_never_reads_who_asked_before_the_level_was_raised(tmp_path: Pa
         log.configure(Privacy(level=level), Retention())
         wire = from_text(f"at{level}.example")
         fact = Fact(now_us, bytes((192, 0, 2, 7)), wire, 1, "udp", 0, "forward")
-        log.write(Seen(now_us, (fact,), ()))
+        log.write(Seen(now_us, (fact,), {}))
     log.close()
 
     async def asked(token: str, path: str) -> list[dict[str, Any]]:
