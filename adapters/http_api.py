@@ -55,6 +55,10 @@ class Request(msgspec.Struct, kw_only=True):
     body: bytes = b""
     context: Any = None
     """What the application found out from the head."""
+    body_max: int | None = None
+    """Octets of a body that the application takes of it, where that are fewer than of others."""
+    too_large: Response | None = None
+    """What to answer where it has more."""
     limit_s: float = ANSWER_S
     """How long the application may take; infinite for what must not be cut off."""
     is_overdue: bool = False
@@ -342,7 +346,10 @@ class _Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._body += body
         self._server.buffered += len(body)
-        if len(self._body) > self._server.limits.body_bytes:
+        size, request = len(self._body), self._request
+        if request.body_max is not None and size > request.body_max:
+            self._stop(request.too_large or self._too_large())
+        if size > self._server.limits.body_bytes:
             self._stop(self._too_large())
         if self._server.buffered > BUFFERED_MAX:
             self._stop(_busy("too many large requests at once; try again"))

@@ -170,7 +170,12 @@ METRICS: Final = {
     "cluster_deletions_held": Declared(
         "gauge", "Objects that the cluster has not, and that are served all the same"
     ),
-    "cluster_objects_unreadable": Declared("gauge", "Objects of the cluster that are kept out"),
+    "cluster_objects_unreadable": Declared(
+        "gauge", "Objects of the cluster that are kept out because they cannot be read"
+    ),
+    "cluster_objects_refused": Declared(
+        "gauge", "Objects of the cluster that are kept out because of what they ask for"
+    ),
     "store_watchers": Declared("gauge", "Open watches"),
     "store_watch_resyncs_total": Declared(
         "counter", "Watches that began with all that is there", ("kind",)

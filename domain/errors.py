@@ -86,8 +86,11 @@ class Pruned(NotFound):
         )
 
 
+SETTINGS = "settings"
+
+
 class ManagedBy(KudurruError):
-    """The object belongs to another manager."""
+    """The object belongs to another manager. Of SETTINGS none can be taken over."""
 
     def __init__(self, what: str, owner: str) -> None:
         self.what = what
@@ -95,6 +98,8 @@ class ManagedBy(KudurruError):
         super().__init__(what, owner)
 
     def __str__(self) -> str:
+        if self.what == SETTINGS:
+            return f"the settings are managed by {self.owner}: change them there"
         return (
             f"{self.what} is managed by {self.owner!r}; "
             f"change it there, or take it over whole with --force"

@@ -23,7 +23,7 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.domain.kinds.registry import KINDS
-from kudurru.domain.object_store import CONTROLLER
+from kudurru.domain.object_store import CONTROLLER, manager_faults
 from kudurru.domain.objects import Key
 
 LOCAL_MANAGERS = ("secondary:", "catalog:")
@@ -114,6 +114,14 @@ def is_mirrored(key: Key, manager: str | None) -> bool:
     """Whether an object is in the cluster too."""
     is_local = (manager or "").startswith(LOCAL_MANAGERS)
     return key.partition("/")[0] in _MIRRORED_NAMES and not is_local
+
+
+def manager_fault(manager: str) -> str:
+    """Why no object of the cluster may be of a manager; "" where it may. One of a node's own would
+    take it out of the node's comparison with the cluster."""
+    if manager.startswith(LOCAL_MANAGERS):
+        return f"{manager!r} is reserved: a node's own objects are in no cluster"
+    return "; ".join(fault.message for fault in manager_faults(manager, from_outside=False))
 
 
 def key_of_command(command: Command) -> Key:

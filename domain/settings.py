@@ -412,6 +412,13 @@ class KubernetesSettings(Section, frozen=True):
     cluster_id: Annotated[
         str, node("Uid of kube-system, to know the cluster's log while its API server is away")
     ] = ""
+    reach: Annotated[
+        Literal["public", "private", "any"],
+        node(
+            "Where objects of the cluster may have nodes send: to public addresses, to private "
+            "ones too, or to any, names too"
+        ),
+    ] = "public"
     allow_mass_change: Annotated[
         bool, node("Let go what the cluster lacks, also where it is most of what the log has")
     ] = False

@@ -14,7 +14,7 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,6 +45,7 @@ from kudurru.entrypoints.cluster_facts import (
     snapshot_samples,
 )
 from kudurru.entrypoints.cluster_feed import SHOWN_MAX, Feed
+from kudurru.entrypoints.cluster_reach import Reach
 from kudurru.entrypoints.cluster_statuses import StatusCopies
 from kudurru.entrypoints.cluster_writes import ClusterWrites
 from kudurru.entrypoints.waiting import pause
@@ -124,12 +125,14 @@ class Cluster:
         timers: Timers,
         entropy: Entropy,
         chance: random.Random,
+        groups: Callable[[], Container[str]] = tuple,
         service: str = "",
         began_us: int | None = None,
         external_dns: ExternalDnsSettings | None = None,
     ) -> None:
-        """`service` is the headless one of the nodes, whose slices have their addresses;
-        `began_us` when this node began to wait for the cluster."""
+        """`groups` are the names of upstreams.groups now. `service` is the headless one of the
+        nodes, whose slices have their addresses; `began_us` when this node began to wait for the
+        cluster."""
         self._settings = settings
         self._node = node
         self._writer = writer
@@ -167,6 +170,7 @@ class Cluster:
             timers=timers,
             chance=chance,
             allows_much=settings.allow_mass_change,
+            reach=Reach(settings.reach, groups),
         )
         self._addresses = None
         if service:
@@ -186,8 +190,8 @@ class Cluster:
             self.endpoints = DnsEndpoints(
                 node, writer, self._client, self.recorder,
                 namespaces=settings.namespaces, settings=external_dns or ExternalDnsSettings(),
-                synced=self.feed.synced, is_doubtful=lambda: self.feed.missing.is_unknown,
-                chance=chance, **waits,
+                synced=self.feed.synced, is_doubtful=lambda: self._is_doubtful, chance=chance,
+                **waits,
             )  # fmt: skip
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
@@ -293,6 +297,8 @@ class Cluster:
         yield from feed.restored
         for key, why in list(feed.broken.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} cannot be read: {why}"
+        for key, why in list(feed.refused.items())[:SHOWN_MAX]:
+            yield f"{ref_of(key)} is not taken: {why}"
         for key, owner in list(self.copies.foreign.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} is not copied: {owner or 'somebody else'} manages it there"
 
@@ -313,6 +319,7 @@ class Cluster:
         yield Sample("cluster_requests_total", (), self._client.transport.requests)
         yield Sample("cluster_synced", (), self.feed.is_current)
         yield Sample("cluster_objects_unreadable", (), len(self.feed.broken))
+        yield Sample("cluster_objects_refused", (), len(self.feed.refused))
         yield Sample("cluster_deletions_held", (), self.feed.missing.held)
 
     # --- which cluster ------------------------------------------------------------------
@@ -522,6 +529,7 @@ def open_cluster(
     clock: Clock,
     timers: Timers,
     entropy: Entropy,
+    groups: Callable[[], Container[str]],
     began_us: int,
     external_dns: ExternalDnsSettings | None,
 ) -> Cluster:
@@ -537,6 +545,7 @@ def open_cluster(
         timers=timers,
         entropy=entropy,
         chance=random.SystemRandom(),
+        groups=groups,
         service=os.environ.get(HEADLESS_SERVICE, "").partition(".")[0],
         began_us=began_us,
         external_dns=external_dns,

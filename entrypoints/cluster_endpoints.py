@@ -45,6 +45,7 @@ GONE_AGAIN_US = 60_000_000
 """Between tries to delete what must not be deleted, or could not be."""
 GONE_BATCH = 100
 """Deletions of one change: others wait for it."""
+DOUBTFUL = "whether it is the cluster of this log cannot be told; bind schemas/rbac/cluster-id.yaml"
 SHOWN_MAX = 3
 WHY_MAX = 1_024
 """Octets that are told of why an object is left as it was."""
@@ -71,8 +72,8 @@ class DnsEndpoints(Handler[Declared]):
         timers: Timers,
         chance: random.Random,
     ) -> None:
-        """`settings` are for both ways of external-dns; `synced` says when the zones are known,
-        `is_doubtful` whether the cluster may be another, so that nothing is gone from ours."""
+        """`settings` are for both ways of external-dns; `synced` says when the zones are known, and
+        `is_doubtful` whether the cluster may be another one than the log's."""
         self._node = node
         self._writer = writer
         self._client = client
@@ -303,7 +304,10 @@ class DnsEndpoints(Handler[Declared]):
             gone = sorted(filter(self._is_gone, self._mine))
             if not gone or not self._terms.deletes:
                 self._withheld = ""
-            elif self._is_doubtful() or not await self._remove(gone):
+            elif self._is_doubtful():
+                self._withheld = DOUBTFUL
+                self._timers.call_later(GONE_AGAIN_US, self._look.set)
+            elif not await self._remove(gone):
                 self._timers.call_later(GONE_AGAIN_US, self._look.set)
 
     def _is_gone(self, name: str) -> bool:

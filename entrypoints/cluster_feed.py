@@ -36,6 +36,7 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Timers
 from kudurru.entrypoints.cluster_facts import Facts, actor
 from kudurru.entrypoints.cluster_missing import Gone, Missing
+from kudurru.entrypoints.cluster_reach import Reach
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -105,6 +106,7 @@ class Feed:
         timers: Timers,
         chance: random.Random,
         allows_much: bool = False,
+        reach: Reach | None = None,
     ) -> None:
         """`records`: the cluster owns the objects. Statuses are the leader's to write, so one that
         `leads` takes none from the cluster."""
@@ -116,6 +118,8 @@ class Feed:
         """Told when a watch is open again."""
         self.broken: dict[Key, str] = {}
         """Why an object cannot be read; the log keeps what it has of it."""
+        self.refused: dict[Key, str] = {}
+        """Why one that can be read is not taken; the same."""
         self.early_tries = EARLY_TRIES
         self.restored: list[str] = []
         """What was noticed of a cluster that was set back."""
@@ -125,6 +129,7 @@ class Feed:
         self._records = records
         self._leads = leads
         self._timers = timers
+        self._reach = reach or Reach()
         self.missing = Missing(node, self._size, allows_much=allows_much)
         self._waiting: dict[Key, Seen] = {}
         self._held: Counter[Key] = Counter()
@@ -252,8 +257,17 @@ class Feed:
             seen.content = None
         self.on_seen(seen.key)
 
+    def hear_listed(self, part: "_KindFeed", version: str) -> None:
+        """A list was told. A write of ours that is older and not in it was undone before anybody
+        heard of it, so that nobody else misses it."""
+        for key, written in list(self._recorded.items()):
+            is_there = part.name_of(key) in part.informer.versions
+            if self._part_of(key) is part and not is_there and written < _number(version):
+                self.hear(Gone(key, version, by_list=True))
+        self._wake.set()
+
     def look_at_missing(self) -> None:
-        """A list was heard, or it is known now whose cluster this is."""
+        """It is known now whose cluster this is."""
         self._wake.set()
 
     def _wait(self, seen: Seen) -> None:
@@ -347,7 +361,7 @@ class Feed:
             return
         self._recorded.pop(seen.key, None)
         is_early = isinstance(seen, Found) and self._is_early(seen)
-        found = self.order(seen, is_early=is_early)
+        found = None if self._is_kept_out(seen) else self.order(seen, is_early=is_early)
         if found is not None:
             command, who = found
             await self._writer.submit(Change(commands=(command,), who=who))
@@ -358,6 +372,26 @@ class Feed:
             self._timers.call_later(EARLY_US, partial(self._look_again, seen))
         else:
             seen.content = None
+
+    def _is_kept_out(self, seen: Seen) -> bool:
+        """Whether the log keeps what it has of an object, whatever the cluster says."""
+        stored = self._node.objects.find(seen.key)
+        why = ""
+        if stored is not None and not mirror.is_mirrored(seen.key, stored.manager):
+            why = f"this node has one of its own, of {stored.manager}; delete it in the cluster"
+        elif isinstance(seen, Found) and seen.content is not None:
+            why = cut(self._reach.why_not(seen.content.manifest.spec, stored), WHY_MAX)
+        self._note_refused(seen.key, why if isinstance(seen, Found) else "")
+        return bool(why)
+
+    def _note_refused(self, key: Key, why: str) -> None:
+        if self.refused.get(key, "") == why:
+            return
+        self.refused.pop(key, None)
+        if why:
+            log.warning("%s in the cluster is not taken: %s", ref_of(key), why)
+            self.refused[key] = why
+        self.on_seen(key)
 
     def _is_early(self, seen: Found) -> bool:
         """Whether a zone has a serial there, and here not yet the records that it is of."""
@@ -486,7 +520,7 @@ class _KindFeed(Handler[Found]):
         self._feed.hear_first(self, version)
 
     def listed(self) -> None:
-        self._feed.look_at_missing()
+        self._feed.hear_listed(self, self.informer.as_of)
 
     def recovered(self) -> None:
         self.problem = ""
@@ -525,12 +559,15 @@ def found_in(kind: Kind, document: dict[str, Any]) -> Found:
     if not isinstance(status, dict) or not in_profile(status):
         status = None
     manager = manifest.meta.annotations.get(MANAGED_BY, "")
+    if manager and (fault := mirror.manager_fault(manager)):
+        raise ValueError(f"annotation {MANAGED_BY}: {fault}")
+    owner = manager or ("" if mirror.manager_fault(writer) else writer)
     return Found(
         manifest.key,
         manifest.meta.uid,
         manifest.meta.resource_version,
         manager,
-        manager or writer or "kubernetes",
+        owner or "kubernetes",
         made_digest(manifest),
         said_digest(status),
         Content(manifest, status, writer, status_writer),

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -73,9 +73,12 @@ class LateCluster:
         clock: Clock,
         timers: Timers,
         entropy: Entropy,
+        groups: Callable[[], Container[str]] = tuple,
         external_dns: ExternalDnsSettings | None = None,
     ) -> None:
+        """`groups` are the names of upstreams.groups now."""
         self._settings = settings
+        self._groups = groups
         self._external_dns = external_dns
         self._node = node
         self._writer = writer
@@ -246,6 +249,7 @@ class LateCluster:
             clock=self._clock,
             timers=self._timers,
             entropy=self._entropy,
+            groups=self._groups,
             began_us=self._began_us,
             external_dns=self._external_dns,
         )

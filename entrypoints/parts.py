@@ -81,7 +81,7 @@ def open_parts(
     """`stack` closes what has to be closed. Raises KudurruError when something cannot be used."""
     checkpointer = _checkpointer(options, directory, node)
     writer = Writer(node, checkpointer)
-    cluster = _cluster(options, node, writer, stack)
+    cluster = _cluster(options, node, writer, settings, stack)
     query_log = _query_log(options, directory, stack)
     lists = _lists(options, directory, node, writer)
     secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
@@ -126,7 +126,11 @@ def open_parts(
 
 
 def _cluster(
-    options: ServeOptions, node: Node, writer: Writer, stack: AsyncExitStack
+    options: ServeOptions,
+    node: Node,
+    writer: Writer,
+    settings: LiveSettings,
+    stack: AsyncExitStack,
 ) -> LateCluster | None:
     if not options.kubernetes.enabled:
         return None
@@ -141,6 +145,7 @@ def _cluster(
         clock=SystemClock(),
         timers=LoopTimers(),
         entropy=SystemEntropy(),
+        groups=lambda: settings.current.upstreams.groups,
         external_dns=options.external_dns,
     )
     stack.push_async_callback(cluster.close)

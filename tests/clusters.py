@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -92,6 +92,7 @@ class Member:
         *,
         service: str = "",
         is_late: bool = False,
+        groups: Callable[[], Container[str]] = tuple,
         external_dns: ExternalDnsSettings | None = None,
         **settings: Any,
     ) -> None:
@@ -116,6 +117,7 @@ class Member:
             Place("default", name),
             **how,
             chance=random.Random(1),
+            groups=groups,
             service=service,
             external_dns=external_dns,
         )

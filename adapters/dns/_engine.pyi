@@ -96,6 +96,9 @@ class Workers:
     ) -> tuple[int, int, int]:
         """Send answers to origins: how many were sent, refused by the system, and without room."""
 
+    def settle(self) -> bool:
+        """Wait for the batches under way, for a while. Whether all are over."""
+
     def counters(self, places: int, /) -> tuple[int, int, int, int, int, int, int, list[int]]:
         """Queries received, answered, malformed; answers that the system had no room for; queries
         that found no room in the queue; answers that the system refused; how many of those that it

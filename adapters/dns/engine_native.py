@@ -15,7 +15,7 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -80,15 +80,23 @@ def new_buckets() -> "_engine.Buckets":
     return _engine.Buckets(secrets.token_bytes(_SEED_SIZE))
 
 
+Of = tuple[int, int, tuple[str, ...]]
+"""What is counted together: type (as `counted_as` has it), RCODE and tally."""
+Hits = Counter[Of]
+
+
 class AnswerTable:
     """Answers that the threads of all engines read; each listener has a scope of its own."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
         seed = secrets.token_bytes(_SEED_SIZE)
         self.core = _engine.Table(entries_max=entries_max, bytes_max=bytes_max, seed=seed)
-        self.places: dict[tuple[int, int, tuple[str, ...]], int] = {}
-        """Where answers are counted, by type (as `counted_as` has it), RCODE and tally."""
-        self._scopes = 0
+        self.places: dict[Of, int] = {}
+        """Where answers are counted."""
+        self._vacant = list(reversed(range(_engine.PLACES)))
+        self._eras = [0] * _engine.PLACES  # in which a place was last given to an answer
+        self._full_in: object = None  # the era in which there was no place to be taken back
+        self._scopes: list[TableScope] = []
 
     def __len__(self) -> int:
         return self.core.statistics()[0]
@@ -96,11 +104,12 @@ class AnswerTable:
     @property
     def is_full(self) -> bool:
         """Whether there are no scopes left."""
-        return self._scopes == _SCOPES_MAX
+        return len(self._scopes) == _SCOPES_MAX
 
     def new_scope(self) -> "TableScope":
-        self._scopes += 1
-        return TableScope(self, self._scopes - 1)
+        scope = TableScope(self, len(self._scopes))
+        self._scopes.append(scope)
+        return scope
 
     def admit(self, clients: Literal["private", "all"] | Iterable[Network]) -> None:
         """Who may recurse, as the setting has it: restricted answers are for them."""
@@ -110,14 +119,35 @@ class AnswerTable:
         networks = [(one.network_address.packed, one.prefixlen) for one in clients]
         self.core.admit(networks, is_everybody)
 
-    def place(self, packet: bytes, wire: bytes, tally: tuple[str, ...]) -> int | None:
-        """None: there are too many to count."""
+    def place(self, packet: bytes, wire: bytes, tally: tuple[str, ...], era: int) -> int | None:
+        """Where an answer of an era is counted. None: there are too many to count."""
         end = names.end_of(packet, HEADER)
         of = counted_as(int.from_bytes(packet[end : end + 2], "big")), wire[3] & 15, tally
         place = self.places.get(of)
-        if place is None and len(self.places) < _engine.PLACES:
-            place = self.places[of] = len(self.places)
+        if place is None:
+            if not self._vacant and not self._take_back():
+                return None
+            place = self.places[of] = self._vacant.pop()
+        self._eras[place] = max(self._eras[place], era)
         return place
+
+    def _take_back(self) -> bool:
+        """Empty the places of answers that are all of former eras. Policies and lists come and go,
+        and what was counted of those that went is kept by each scope."""
+        now = self.core.generation()
+        if self._full_in == now:
+            return False
+        former = {of: place for of, place in self.places.items() if self._eras[place] < now}
+        if not former:
+            self._full_in = now
+        # A thread may be counting what it looked up before the era ended.
+        elif all(scope.is_settled() for scope in self._scopes):
+            for scope in self._scopes:
+                scope.empty(former)
+            for of, place in former.items():
+                del self.places[of]
+                self._vacant.append(place)
+        return bool(self._vacant)
 
 
 class TableScope:
@@ -127,8 +157,12 @@ class TableScope:
     def __init__(self, table: AnswerTable, number: int) -> None:
         self.table = table
         self.number = number
+        self.workers: _engine.Workers | None = None
+        """The threads that count in this scope, once there are any."""
         self._core = table.core
-        self._hits: dict[int, int] = {}
+        self._hits: Counter[int] = Counter()  # found here, by place
+        self._before: Counter[int] = Counter()  # counted at a place when it was emptied last
+        self._emptied: Counter[Of] = Counter()
 
     @property
     def era(self) -> object:
@@ -139,7 +173,7 @@ class TableScope:
         if found is None:
             return None
         wire, place = found
-        self._hits[place] = self._hits.get(place, 0) + 1
+        self._hits[place] += 1
         return wire
 
     def store(self, era: object, packet: bytes, wire: bytes) -> None:
@@ -147,7 +181,7 @@ class TableScope:
 
     def keep(self, era: object, packet: bytes, wire: bytes, how: Keep) -> None:
         assert isinstance(era, int)
-        place = self.table.place(packet, wire, how.tally)
+        place = self.table.place(packet, wire, how.tally, era)
         if place is not None:
             self._core.store(
                 self.number,
@@ -165,23 +199,31 @@ class TableScope:
     def counts(self) -> dict[tuple[int, int], int]:
         return by_type(self.hits([]))
 
-    def hits(self, of_threads: Sequence[int]) -> "Hits":
+    def hits(self, of_threads: Sequence[int]) -> Hits:
         """Answers given from the table: those found here, and those of the threads by place."""
-        found: Hits = {}
+        found = self._emptied.copy()
         for of, place in self.table.places.items():
-            count = self._hits.get(place, 0)
-            if place < len(of_threads):
-                count += of_threads[place]
-            if count:
-                found[of] = count
+            if count := self._at(place, of_threads) - self._before[place]:
+                found[of] += count
         return found
+
+    def _at(self, place: int, of_threads: Sequence[int]) -> int:
+        return self._hits[place] + (of_threads[place] if place < len(of_threads) else 0)
+
+    def is_settled(self) -> bool:
+        """Whether nobody counts any more what was in the table before `invalidate`."""
+        return self.workers is None or self.workers.settle()
+
+    def empty(self, places: Mapping[Of, int]) -> None:
+        """Keep what was counted there apart: other answers will be."""
+        of_threads = [] if self.workers is None else self.workers.counters(_engine.PLACES)[-1]
+        for of, place in places.items():
+            at = self._at(place, of_threads)
+            self._emptied[of] += at - self._before[place]
+            self._before[place] = at
 
     def invalidate(self) -> None:
         self._core.invalidate()
-
-
-Hits = dict[tuple[int, int, tuple[str, ...]], int]
-"""Counts by type, RCODE and tally."""
 
 
 def by_type(hits: Hits) -> dict[tuple[int, int], int]:
@@ -246,6 +288,7 @@ class NativeEngine:
             urgent_size=URGENT_BYTES,
             repeats_size=REPEATS_BYTES,
         )
+        self._scope.workers = self._workers
         asyncio.get_running_loop().add_reader(self._workers.wake_fd(), self._woken)
         self._is_running = True
         self._workers.start()
@@ -285,7 +328,7 @@ class NativeEngine:
         if self._workers is None:
             return seen
         received, answered, malformed, full, busy, send_errors, unsent, by_place = (
-            self._workers.counters(len(self._scope.table.places))
+            self._workers.counters(_engine.PLACES)
         )
         hits = self._scope.hits(by_place)
         return EngineStatistics(

@@ -46,6 +46,7 @@ COMMANDS = {
     "lameduck": ("lameduck", "Have balancers send their clients elsewhere."),
     "healthcheck": ("healthcheck", "Ask whether the server here is ready, for containers."),
     "peer": ("peer", "Show which zones another node serves."),
+    "crds": ("crds", "Install our definitions in a Kubernetes cluster."),
     "config": ("config", "Show and check settings."),
     "doctor": ("doctor", "Look a node over, and say what to do."),
     "completion": ("completion", "Print what a shell needs to complete commands."),

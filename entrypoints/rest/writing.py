@@ -33,7 +33,7 @@ from kudurru.domain.object_store import (
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.entrypoints.rest.calls import MERGE_PATCH, OBJECTS_VALUES_MAX, Answer, Call, converted
 from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see
-from kudurru.entrypoints.rest.people import review
+from kudurru.entrypoints.rest.people import MayNotMake, review
 from kudurru.entrypoints.rest.reach import check_reach
 from kudurru.entrypoints.rest.status import (
     BadRequest,
@@ -94,15 +94,35 @@ async def put(kind: Kind, call: Call) -> Answer:
         return _manifest(_named(document, kind, key), str(ref_of(key)))
 
     manifest = await call.reading(read)
-    await review(call, applied=[key])
-    return await _apply(call, manifest, _manager(call), _precondition(call, key))
+    may_not_make = await review(call, applied=[key])
+    expected = _precondition(call, key)
+    return await _apply(call, manifest, _manager(call), expected, may_not_make)
 
 
-async def _apply(call: Call, manifest: Manifest, manager: str, expected: str | None) -> Answer:
+async def _apply(
+    call: Call,
+    manifest: Manifest,
+    manager: str,
+    expected: str | None,
+    may_not_make: MayNotMake | None = None,
+) -> Answer:
     stored = call.context.node.objects.find(manifest.key)
+    expected = _at_least_there(manifest.key, stored, expected, may_not_make or {})
     command = _apply_command(call, manifest, stored, manager, expected, force=call.has("force"))
     result = await _submit(call, [command])
     return _written(call, result, manifest, stored, manager)
+
+
+def _at_least_there(
+    key: Key, stored: StoredObject | None, expected: str | None, may_not_make: MayNotMake
+) -> str | None:
+    """What the command has to expect, so that it makes nothing that may not be made. Raises:
+    Forbidden."""
+    if key not in may_not_make:
+        return expected
+    if stored is None or expected == ABSENT:
+        raise Forbidden(may_not_make[key])
+    return stored.resource_version if expected is None else expected
 
 
 def _apply_command(
@@ -195,20 +215,17 @@ async def batch(call: Call) -> BatchReply:
     wanted, manifests = await call.reading(partial(_read_batch, call))
     _check_serials(call, wanted, manifests)
     deleted = [_deleted_key(one, f"delete[{i}]") for i, one in enumerate(wanted.delete)]
-    await review(call, applied=[one.key for one in manifests], deleted=deleted)
+    may_not_make = await review(call, applied=[one.key for one in manifests], deleted=deleted)
     # Zones first: record sets are held against them, wherever they stand in the batch.
     order = sorted(range(len(manifests)), key=lambda i: manifests[i].kind is not DNS_ZONE)
-    commands: list[Command] = [
-        _apply_command(
-            call,
-            manifests[i],
-            call.context.node.objects.find(manifests[i].key),
-            wanted.manager,
-            manifests[i].meta.resource_version if wanted.is_versioned else None,
-            force=wanted.force,
+    commands: list[Command] = []
+    for manifest in (manifests[i] for i in order):
+        stored = call.context.node.objects.find(manifest.key)
+        expected = manifest.meta.resource_version if wanted.is_versioned else None
+        expected = _at_least_there(manifest.key, stored, expected, may_not_make)
+        commands.append(
+            _apply_command(call, manifest, stored, wanted.manager, expected, force=wanted.force)
         )
-        for i in order
-    ]
     commands += [
         _delete_command(call, key, wanted.manager, None, force=wanted.force) for key in deleted
     ]

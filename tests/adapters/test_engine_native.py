@@ -4,6 +4,7 @@ its C in tests/native."""
 import asyncio
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native
-from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine, TableScope
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine, TableScope, by_tally
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import Keep, Reply
@@ -427,6 +428,33 @@ def test_what_cannot_be_counted_any_more_is_not_kept() -> None:
     packet = query("host0.example")
     scope.keep(scope.era, packet, answer_to(packet), Keep(tally=("blocked", "0", "")))
     assert scope.find(packet) is not None
+
+
+def test_places_of_answers_that_are_gone_count_others_and_no_count_is_lost() -> None:
+    """More policies than there are places, some at a time, asked of threads and in Python."""
+
+    async def scenario(served: Served, handler: Keeping) -> None:
+        scope = served.table.new_scope()
+        places = engine_native._engine.PLACES
+        expected: Counter[tuple[str, ...]] = Counter()
+        for round_ in range(5):
+            for number in range(places * 2 // 3):
+                tally = ("blocked", f"{round_}-{number}", "")
+                packet = query(f"host{number}.example")
+                scope.keep(scope.era, packet, answer_to(packet), Keep(tally=tally))
+                if number % 100 == 0:
+                    assert scope.find(packet) is not None
+                    expected[tally] += 1
+            handler.how = Keep(tally=("blocked", f"{round_}-0", ""))
+            for asked in range(4):
+                await served.ask()
+                expected[handler.how.tally] += asked > 0
+            seen = Counter(by_tally(scope.hits([])))
+            seen.update(served.engine.statistics().memo_tallies)
+            assert seen == expected
+            served.engine.invalidate()
+
+    serve(scenario)
 
 
 def test_ttls_outside_of_the_message_are_refused() -> None:

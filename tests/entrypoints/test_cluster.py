@@ -395,6 +395,31 @@ def test_what_is_remembered_of_changes_ends_when_they_are_heard_of() -> None:
     in_cluster(case)
 
 
+def test_what_was_made_here_and_deleted_there_unheard_of_is_gone_with_the_next_list() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            await changes(member, an_apply(a_zone()))
+            await until(lambda: not member.cluster.feed._recorded)
+
+            def nothing_of_sets(lines: list[bytes]) -> list[bytes]:
+                return [line for line in lines if b"DNSRecordSet" not in line]
+
+            kube.api.events_of_watches = nothing_of_sets
+            await changes(member, an_apply(a_set("www", "192.0.2.1")))
+            await kube.delete(a_set("www", ""))
+            assert member.names("lab.example")
+            kube.api.events_of_watches = None
+            kube.api.interfere = expired
+            kube.api.end_watches()
+            await until(lambda: not member.names("lab.example"))
+            assert told(member)[-1] == ("kubernetes", "")
+            assert not member.cluster.feed._recorded
+
+    in_cluster(case)
+
+
 def test_what_is_remembered_of_changes_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_feed, "RECORDED_MAX", 3)
 

@@ -44,7 +44,7 @@ def test_what_is_not_installed_is_a_warning_and_what_is_in_order_none(owner: str
             found = await until(lambda: [w for w in member.cluster.warnings() if "lists" in w])
             told = (
                 "Cluster: NotInstalled: blocklists.kudurru.io is not installed: "
-                "`kubectl apply -f schemas/crds/` of this release brings it"
+                "`kudurru crds install` of this release brings it"
             )
             assert found == [told]
             assert member.cluster.warnings() == found

@@ -346,6 +346,33 @@ def test_a_definition_that_is_not_installed_takes_no_records_away(owner: str) ->
     in_cluster(case)
 
 
+@OWNERS
+def test_while_it_is_unknown_which_cluster_it_is_no_records_are_taken_away(
+    owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def case(kube: Kube) -> None:
+        monkeypatch.setattr("kudurru.entrypoints.cluster_endpoints.GONE_WAIT_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster_endpoints.GONE_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        member = await a_world(kube, owner)
+        async with member.running():
+            world = World(kube, member)
+            await world.put(endpoint("web", WWW))
+            await until(world.specs)
+        await world.delete("web")
+        kube.api.forbidden = {("get", "namespaces")}
+        again = Member(kube, member.log, owner=owner, dns_endpoints=True)
+        async with again.running():
+            world = World(kube, again)
+            await until(lambda: "records are kept: whether it is the cluster" in world.warnings())
+            assert world.specs()
+            kube.api.forbidden.clear()
+            await until(lambda: not world.specs())
+
+    in_cluster(case)
+
+
 def test_a_namespace_that_is_not_read_any_more_keeps_its_records() -> None:
     async def case(kube: Kube) -> None:
         member = await a_world(kube, "log")
@@ -512,27 +539,5 @@ def test_rights_that_are_missing_are_named() -> None:
             world = World(kube, member)
             await until(lambda: "feature external-dns lacks the verb list" in world.warnings())
             await until(lambda: "DNSEndpoints are not read" in world.warnings())
-
-    in_cluster(case)
-
-
-def test_nothing_is_gone_while_the_cluster_may_be_another() -> None:
-    async def case(kube: Kube) -> None:
-        member = await a_world(kube, "cluster")
-        world = World(kube, member)
-        async with member.running():
-            await world.put(endpoint("web", WWW))
-            await until(world.specs)
-        await world.delete("web")
-        kube.api.forbidden.add(("get", "namespaces"))
-        again = Member(kube, member.log, dns_endpoints=True)
-        async with again.running():
-            endpoints, world = again.cluster.endpoints, World(kube, again)
-            assert endpoints is not None
-            await until(lambda: endpoints._is_gone("default/web"))
-            await until(lambda: not endpoints._look.is_set())  # it was decided what may go
-            await world.put(endpoint("next", one("n.lab.example", "A", "192.0.2.7")))
-            await until(lambda: "default/next" in world.specs())
-            assert "default/web" in world.specs()
 
     in_cluster(case)

@@ -6,11 +6,15 @@ import msgspec
 import pytest
 
 from kudurru.adapters.kubernetes.fakes.network import Response
+from kudurru.domain.commands import Apply, UpdateStatus
 from kudurru.domain.errors import Invalid
+from kudurru.domain.kinds.meta import MANAGED_BY
+from kudurru.domain.kinds.validation import parse_manifest
+from kudurru.entrypoints.wiring import Change
 from tests.adapters.kubernetes.nested import DEEP, nest
 from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
 from tests.blackbox.program import records, zone
-from tests.clusters import Kube, Member, in_cluster, path_of, until
+from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -279,5 +283,191 @@ def test_half_of_the_objects_may_go_while_nobody_looks() -> None:
         member = Member(kube, before.log)
         async with member.running():
             await until(lambda: names_of(member) == MANY - MANY // 2)
+
+    in_cluster(case)
+
+
+# --- whose objects are whose ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manager", ["secondary:lab.example", "catalog:lab", "x" * 5_000])
+def test_an_object_that_says_to_be_a_nodes_own_is_kept_out(manager: str) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            forged = a_set("forged", "192.0.2.1")
+            forged["metadata"]["annotations"] = {MANAGED_BY: manager}
+            await kube.apply(forged)
+            await until(lambda: "managed-by" in warned(member))
+            # Without one it is of who wrote it, and of nobody where that is such a name.
+            await kube.apply(a_set("www", "192.0.2.1"), manager[:128])
+            await until(lambda: names_of(member) == 1)
+            stored = member.node.objects.find("DNSRecordSet/default/www")
+            assert stored is not None
+            assert stored.manager in ("kubernetes", "x" * 128)
+            await kube.delete(a_set("www", ""))
+            await until(lambda: names_of(member) == 0)
+
+    in_cluster(case)
+
+
+def test_what_a_node_fetched_is_not_changed_from_the_cluster() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            document = a_set("www", "192.0.2.1")
+            manifest = parse_manifest(document, what="test", default_namespace="default")
+            own = Apply(manifest=manifest, manager="secondary:lab.example")
+            await member.writer.submit(Change(commands=(own,), who=ALICE))
+            assert kube.api.objects("dnsrecordsets") == {}
+            await kube.apply(a_set("www", "203.0.113.66"))
+            await until(lambda: "is not taken" in warned(member))
+            await kube.delete(a_set("www", ""))
+            await until(lambda: "is not taken" not in warned(member))
+            stored = member.node.objects.find("DNSRecordSet/default/www")
+            assert stored is not None
+            assert b"192.0.2.1" in bytes(stored.body.spec)
+
+    in_cluster(case)
+
+
+# --- what objects have a node do --------------------------------------------------------------
+
+
+def a_forward(*upstreams: str) -> dict[str, Any]:
+    document = zone("corp.example")
+    document["spec"] = {
+        "zoneName": "corp.example.",
+        "type": "Forward",
+        "forward": {"upstreams": [*upstreams]},
+    }
+    return document
+
+
+def a_list(url: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "kudurru.io/v1alpha1",
+        "kind": "BlockList",
+        "metadata": {"name": "ads", "namespace": "default"},
+        "spec": {"sources": [{"url": url}]},
+    }
+
+
+def conditions(kube: Kube, plural: str, name: str) -> dict[str, str]:
+    status = kube.api.objects(plural)[name].get("status", {})
+    return {one["type"]: one["status"] for one in status.get("conditions", [])}
+
+
+def upstreams_of(member: Member) -> list[str]:
+    stored = member.node.objects.find("DNSZone//corp.example")
+    assert stored is not None
+    found: list[str] = msgspec.json.decode(stored.body.spec)["forward"]["upstreams"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("reach", "upstream", "is_taken"),
+    [
+        ("public", "9.9.9.9", True),
+        ("public", "10.0.0.10", False),
+        ("public", "127.0.0.1", False),
+        ("public", "169.254.169.254", False),
+        ("public", "tls://dns.example", False),
+        ("private", "10.0.0.10", True),
+        ("private", "127.0.0.1:8053", False),
+        ("any", "127.0.0.1:8053", True),
+        ("any", "tls://dns.example", True),
+    ],
+)
+def test_a_zone_of_the_cluster_forwards_where_the_node_lets_it(
+    reach: str, upstream: str, is_taken: bool
+) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube, reach=reach)
+        async with member.running():
+            await kube.apply(a_forward(upstream))
+            if is_taken:
+                await until(lambda: "DNSZone//corp.example" in member.node.objects.all_keys())
+                assert member.cluster.feed.refused == {}
+                return
+            said = {"Accepted": "False", "Ready": "False"}
+            await until(lambda: conditions(kube, "dnszones", "corp.example") == said)
+            assert "DNSZone corp.example is not taken: spec.forward" in warned(member)
+            assert member.node.objects.all_keys() == []
+            refused = [s.value for s in member.cluster.samples() if "refused" in s.name]
+            assert refused == [1]
+            await kube.apply(a_forward("9.9.9.9"))
+            await until(lambda: "DNSZone//corp.example" in member.node.objects.all_keys())
+            await until(lambda: member.cluster.warnings() == [])
+
+    in_cluster(case)
+
+
+@pytest.mark.parametrize("reach", ["public", "any"])
+def test_a_list_of_the_cluster_is_no_file_of_a_node(reach: str) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_list("file:/etc/shadow"))
+        member = Member(kube, reach=reach)
+        async with member.running():
+            await until(lambda: "no object of a cluster may name them" in warned(member))
+            assert member.node.objects.all_keys() == []
+            await until(lambda: conditions(kube, "blocklists", "default/ads"))
+
+    in_cluster(case)
+
+
+def test_what_an_object_asked_for_when_it_was_recorded_stays_allowed_and_serves_on() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_forward("10.0.0.10"))
+        before = Member(kube, reach="private")
+        async with before.running():
+            assert upstreams_of(before) == ["10.0.0.10"]
+        member = Member(kube, before.log)
+        async with member.running():
+            await kube.apply(a_forward("10.0.0.10", "9.9.9.9"))
+            await until(lambda: len(upstreams_of(member)) == 2)
+            stored = member.node.objects.find("DNSZone//corp.example")
+            assert stored is not None
+            said = UpdateStatus(  # as a controller does
+                key=stored.key, status={"observedGeneration": 2}, expected=stored.resource_version
+            )
+            await member.writer.submit(Change(commands=(said,), who=ALICE))
+            await kube.apply(a_forward("10.0.0.11"))
+            await until(lambda: "10.0.0.11 is private" in warned(member))
+            await until(lambda: conditions(kube, "dnszones", "corp.example").get("Accepted"))
+            assert upstreams_of(member) == ["10.0.0.10", "9.9.9.9"]
+            await kube.apply(a_forward("10.0.0.10", "9.9.9.9"))
+            await until(lambda: not conditions(kube, "dnszones", "corp.example").get("Accepted"))
+            await kube.delete(a_forward())
+            await until(lambda: member.node.objects.all_keys() == [])
+
+    in_cluster(case)
+
+
+def test_a_group_of_upstreams_is_the_admins_to_fill() -> None:
+    policy = {
+        "apiVersion": "kudurru.io/v1alpha1",
+        "kind": "Policy",
+        "metadata": {"name": "office", "namespace": "default"},
+        "spec": {"upstreams": ["office"]},
+    }
+
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(policy)
+        groups: dict[str, list[str]] = {}
+        member = Member(kube, groups=lambda: groups)
+        async with member.running():
+            assert "is not taken" in warned(member)
+            groups["office"] = ["10.0.0.10"]
+            await kube.apply(policy | {"metadata": policy["metadata"] | {"labels": {"a": "b"}}})  # type: ignore[operator]
+            await until(lambda: "Policy/default/office" in member.node.objects.all_keys())
 
     in_cluster(case)

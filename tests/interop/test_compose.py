@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.blackbox.program import PATIENCE_S, records, wait_until, zone
-from tests.interop.composing import CLIENT, FOLDER, Composed, Load, Node, composed, read
+from tests.interop.composing import CLIENT, FOLDER, Composed, Node, composed, load, read
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -56,7 +56,7 @@ def test_a_node_that_is_drained_loses_no_query_and_one_that_is_gone_few(project:
     begin(project, a, b)
     first = project.serial(project.address("dnsdist"), ZONE)
 
-    load = Load(project, NAMES, PER_SECOND)
+    asking = load(project, NAMES, PER_SECOND)
     a.kudurru("lameduck", "0s")
     project.wait_for("down", "node-a")
     a.process.send_signal(signal.SIGTERM)
@@ -64,7 +64,7 @@ def test_a_node_that_is_drained_loses_no_query_and_one_that_is_gone_few(project:
     add_host(b, "while-a-is-away")
     a = project.node("node-a")
     project.wait_for("up", "node-a", times=2)
-    sent, lost = load.result()
+    sent, lost = asking.result()
     print(f"drained and started again: {lost} of {sent} queries without an answer")
     assert (sent > 0, lost) == (True, 0)
     # dnsdist told the node who asked.
@@ -102,16 +102,16 @@ def add_host(node: Node, name: str) -> None:
 
 def without(project: Composed, b: Node, what: str, gone: signal.Signals, times: int) -> Node:
     """Node b goes away and comes back. Queries are lost until dnsdist knows, and none after."""
-    load = Load(project, NAMES, PER_SECOND)
+    asking = load(project, NAMES, PER_SECOND)
     b.process.send_signal(gone)
     project.wait_for("down", "node-b", times=times)
-    sent, lost = load.result()
+    sent, lost = asking.result()
     print(f"{what}: {lost} of {sent} queries without an answer, until dnsdist took it out")
-    load = Load(project, NAMES, PER_SECOND)
+    asking = load(project, NAMES, PER_SECOND)
     b.process.kill()
     b.process.wait(PATIENCE_S)
     b = project.node("node-b")
     project.wait_for("up", "node-b", times=times + 1)
-    sent, lost = load.result()
+    sent, lost = asking.result()
     assert (sent > 0, lost) == (True, 0), what
     return b

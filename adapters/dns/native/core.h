@@ -284,8 +284,9 @@ struct queue *worker_urgent(struct worker *worker);
 struct queue *worker_repeats(struct worker *worker);
 uint64_t worker_counter(const struct worker *worker, enum counter which);
 uint64_t worker_hits(const struct worker *worker, unsigned place);
-/* Wait for the batch under way, if any: what it sent is counted then. */
-void worker_settle(const struct worker *worker);
+/* Wait for the batch under way, if any: what it sent is counted then, and what it read in the table
+ * it reads no more. Not for ever: whether it is over. */
+bool worker_settle(const struct worker *worker);
 
 /* The address in an origin, 4 or 16 octets. */
 const uint8_t *origin_client(const struct worker *worker, const uint8_t *origin, size_t *size);

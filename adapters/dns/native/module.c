@@ -702,6 +702,16 @@ static PyObject *workers_send(PyObject *object, PyObject *args) {
     return Py_BuildValue("III", sent.sent, sent.refused, sent.full);
 }
 
+static PyObject *workers_settle(PyObject *object, PyObject *Py_UNUSED(args)) {
+    WorkersObject *self = (WorkersObject *)object;
+    bool is_settled = true;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        is_settled &= worker_settle(self->workers[i]);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(is_settled);
+}
+
 /* Sums of the first `number` places. */
 static PyObject *hits_list(const WorkersObject *self, Py_ssize_t number) {
     PyObject *list = PyList_New(0);
@@ -756,6 +766,7 @@ static PyMethodDef workers_methods[] = {
     {"misses", workers_misses, METH_VARARGS, NULL},
     {"repeats", workers_repeats, METH_VARARGS, NULL},
     {"send", workers_send, METH_VARARGS, NULL},
+    {"settle", workers_settle, METH_NOARGS, NULL},
     {"counters", workers_counters, METH_VARARGS, NULL},
     {"untold", workers_untold, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -120,14 +120,15 @@ uint64_t worker_hits(const struct worker *worker, unsigned place) {
     return atomic_load_explicit(&worker->hits[place], memory_order_relaxed);
 }
 
-void worker_settle(const struct worker *worker) {
+bool worker_settle(const struct worker *worker) {
     uint64_t before = atomic_load(&worker->sequence);
     if (before % 2 == 0)
-        return;
+        return true;
     struct timespec pause = {.tv_nsec = SPIN_NS};
     for (int waited = 0; waited < SETTLE_NS && atomic_load(&worker->sequence) == before;
          waited += SPIN_NS)
         nanosleep(&pause, NULL);
+    return atomic_load(&worker->sequence) != before;
 }
 
 /* --- addresses ------------------------------------------------------------------------------- */

@@ -66,6 +66,12 @@ BUILT_IN = (
     Resource("/api/v1", "ConfigMap", "configmaps"),
     Resource("/api/v1", "Secret", "secrets"),
     Resource("/api/v1", "Event", "events"),
+    Resource(
+        "/apis/apiextensions.k8s.io/v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        namespaced=False,
+    ),
     Resource("/apis/coordination.k8s.io/v1", "Lease", "leases"),
     Resource("/apis/discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
     Resource("/apis/externaldns.k8s.io/v1alpha1", "DNSEndpoint", "dnsendpoints", has_status=True),

@@ -191,7 +191,7 @@ def test_a_definition_that_is_missing_or_of_another_version_is_named() -> None:
             )
             assert status.startswith("NoStatus: blocklists.kudurru.io has no status subresource")
             assert absent.startswith("NotInstalled: policies.kudurru.io is not installed")
-            assert "kubectl apply -f schemas/crds/" in absent
+            assert "kudurru crds install" in absent
             world.api.resources[(zones.prefix, zones.plural)] = zones
             world.api.resources[path] = msgspec.structs.replace(zones, plural="blocklists")
             world.api.absent.clear()
