@@ -86,6 +86,13 @@ METRICS: Final = {
     "catch_ups_failed_total": Declared(
         "counter", "Times that the log which nodes share could not be read"
     ),
+    "follower_connected": Declared("gauge", "1 while the leader's log is copied"),
+    "follower_lag_events": Declared("gauge", "Events that the leader had and this node has not"),
+    "follower_silence_seconds": Declared("gauge", "Time since the leader was heard last"),
+    "follower_events_total": Declared("counter", "Events copied and verified"),
+    "follower_sessions_total": Declared("counter", "Times that copying began"),
+    "follower_refused_total": Declared("counter", "Times that the leader's log was refused"),
+    "followers": Declared("gauge", "Nodes that are sent the log"),
     "log_writable": Declared("gauge", "0 when nothing is written until a person acts"),
     "projection_position": Declared(
         "gauge", "Position of the newest event in a view", ("projection",)

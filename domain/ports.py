@@ -21,7 +21,7 @@ from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.later import Later
 from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key
-from kudurru.domain.tree import Edge
+from kudurru.domain.tree import Edge, Tile
 
 
 class Clock(Protocol):
@@ -203,8 +203,9 @@ class NamesLeader(Protocol):
         ...
 
 
-class LogRow(msgspec.Struct, frozen=True, gc=False):
-    """A stored row, column by column, as the verifier reads it. None is a stored NULL."""
+class LogRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A stored row, column by column, as the verifier reads it and as followers are sent it. None
+    is a stored NULL."""
 
     seq: int
     txn: int
@@ -222,7 +223,7 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
     head: bytes
 
 
-class StoredCheckpoint(msgspec.Struct, frozen=True):
+class StoredCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     """A signed checkpoint as it is kept beside the log."""
 
     size: int  # events that it covers
@@ -240,7 +241,7 @@ class Erasure(msgspec.Struct, frozen=True):
     part: Literal["body", "who"]
 
 
-class Anchor(msgspec.Struct, frozen=True):
+class Anchor(msgspec.Struct, frozen=True, array_like=True):
     """Where a pruned log begins: a checkpoint, and the rows before it that are still needed."""
 
     size: int  # of the first checkpoint after the rows that went
@@ -315,6 +316,19 @@ class VerifiableLog(EventLog, Protocol):
         ...
 
     def newest_checkpoint(self) -> StoredCheckpoint | None: ...
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of another node's log that were checked, and all that is stored with them."""
+
+    rows: Sequence[LogRow]  # in order; where they leave positions out, those were pruned there
+    tiles: Sequence[Tile]
+    checkpoints: Sequence[StoredCheckpoint]
+    upkeep: Upkeep  # what these rows say was taken away
+    secrets: Sequence[tuple[Key, bytes | None]] = ()
+    head: LogHead  # of the log that ends with them
+    edge: Edge
+    is_whole: bool  # it may end here: no change set is cut, no gap is unexplained
 
 
 Document = Mapping[str, Any]

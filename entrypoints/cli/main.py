@@ -33,6 +33,7 @@ COMMANDS = {
     "replay": ("replay", "Rebuild every view from the log."),
     "audit": ("audit", "Verify and follow the log."),
     "log": ("log", "Back the log up, and go on from a backup."),
+    "promote": ("promote", "Make a node that follows the one that is written to."),
     "query": ("query", "Ask what a name answers, now or back then."),
     "explain": ("explain", "Say why a client gets what it gets for a name."),
     "blocking": ("blocking", "Pause what policies deny, and resume it."),

@@ -38,7 +38,7 @@ BODIES: dict[str, Any] = {
 READS = {"info", "objects.read", "history", "explain", "query", "zones.export", "stats"}
 ADMINS = {
     "settings.write", "tokens", "tokens.create", "keys",
-    "audit.export", "audit.redact", "audit.prune", "querylog.purge",
+    "audit.export", "audit.redact", "audit.prune", "querylog.purge", "log.follow",
 }  # fmt: skip
 
 
@@ -75,6 +75,19 @@ def test_a_route_is_for_the_roles_of_its_right(route: Route, tmp_path: Path) -> 
     codes = asyncio.run(asked())
     assert {role for role, code in codes.items() if code != 403} == allowed, codes
     assert all(code < 500 or code == 503 for code in codes.values()), codes
+
+
+def test_a_follower_copies_the_log_and_does_nothing_else() -> None:
+    async def asked() -> dict[str, int]:
+        async with serving("follower") as api:
+            return {
+                route.right: await code_of(api, route, "follower")
+                for route in all_routes()
+                if route.path != "/queries"
+            }
+
+    codes = asyncio.run(asked())
+    assert {right for right, code in codes.items() if code != 403} == {"info", "log.follow"}
 
 
 def test_the_first_token_can_only_make_tokens() -> None:
