@@ -4,7 +4,7 @@ import http.client
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -29,8 +29,9 @@ class Given(NamedTuple):
 class ApiClient:
     """Speaks to one server. `url` is `http://host:port` or `https://…`."""
 
-    def __init__(self, url: str, token: str, ca: str = "") -> None:
+    def __init__(self, url: str, token: str, ca: str = "", *, answer_s: float = ANSWER_S) -> None:
         """`ca` is a file of CAs that the server's certificate may be from, empty: the system's.
+        `answer_s` is how long the server may be silent.
         Raises: Invalid for what is no address of a server, no token, or no CA."""
         try:
             parts = urlsplit(url)
@@ -47,6 +48,9 @@ class ApiClient:
             raise Invalid("--token", [Cause("", "holds characters that no token has")])
         self.url = url
         self._token = token
+        self._answer_s = answer_s
+        self._stream: socket.socket | None = None
+        self._response: http.client.HTTPResponse | None = None  # of a stream
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             self._connection = http.client.HTTPSConnection(
@@ -60,11 +64,19 @@ class ApiClient:
     def _connect(self) -> None:
         """A server that is not there is noticed soon, one that works may take its time."""
         self._connection.connect()
-        stream: socket.socket = self._connection.sock
-        stream.settimeout(ANSWER_S)
+        self._stream = self._connection.sock
+        self._stream.settimeout(self._answer_s)
 
     def close(self) -> None:
         self._connection.close()
+        if self._response is not None:  # it may have taken the socket over
+            self._response.close()
+
+    def abort(self) -> None:
+        """End what waits for the server, in whatever thread: it gets Unreachable."""
+        with suppress(OSError):
+            if self._stream is not None:
+                self._stream.shutdown(socket.SHUT_RDWR)
 
     def ask(
         self,
@@ -89,6 +101,7 @@ class ApiClient:
         with self._translated():
             response = self._asked("GET", path, params, None, "")
             body = response.read(ANSWER_MAX) if response.status >= 400 else b""
+        self._response = response
         given = Given(response.status, dict(response.headers.items()), body)
         return given, iter(lambda: self._part(response), b"")
 

@@ -2,6 +2,7 @@
 
 log.db        the log, the only thing that cannot be rebuilt
 store         where the log is when it is not here
+follow        whose log this one is a copy of, and whose key signs it
 views.db      a snapshot of the views
 querylog.db   queries, which are no part of the log
 secondaries.json  when secondary zones were last known to be right
@@ -38,6 +39,10 @@ class DataDir(msgspec.Struct, frozen=True):
     @property
     def store(self) -> Path:
         return self.path / "store"
+
+    @property
+    def follow(self) -> Path:
+        return self.path / "follow"
 
     @property
     def views(self) -> Path:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -55,10 +55,16 @@ class Request(msgspec.Struct, kw_only=True):
     body: bytes = b""
     context: Any = None
     """What the application found out from the head."""
+    body_max: int | None = None
+    """Octets of a body that the application takes of it, where that are fewer than of others."""
+    too_large: Response | None = None
+    """What to answer where it has more."""
     limit_s: float = ANSWER_S
     """How long the application may take; infinite for what must not be cut off."""
     is_overdue: bool = False
     """Its client was told so, and hears no more."""
+    kept: dict[str, Any] = {}
+    """What the application keeps of the connection: the same of each request that it brings."""
 
     @property
     def has_body(self) -> bool:
@@ -86,10 +92,19 @@ class Stream(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+Answered = Callable[[Callable[[], Response]], None]
+"""Takes what makes an answer. That may raise: a fault of the application is answered 500."""
+
+
 class Application(Protocol):
     def admit(self, request: Request) -> Response | None:
         """Refuse by the head alone, before there is a body; None to go on."""
         ...
+
+    def begin(self, request: Request, answered: Answered) -> bool:  # noqa: ARG002  # of the others
+        """Carry out what needs no task of its own: `answered` is called once, now or later, also
+        where the client goes away. False: nothing was done, and it is asked to `answer`."""
+        return False
 
     async def answer(self, request: Request) -> Response | Stream:
         """Must not raise: a fault of the application is answered 500. It goes on where the client
@@ -163,13 +178,17 @@ class ApiServer(ConnectionServer["_Connection"]):
         return self._date[1]
 
 
+_LONG_HEAD = failure(431, f"at most {HEADERS_MAX} octets of headers")
+
+
 class _Refused(Exception):
     """Ends the parsing of a connection: it was answered, and is closed."""
 
 
 class _Connection(asyncio.Protocol):
     """One client. While a request is answered the next ones wait in `_waiting`; once there are any,
-    nothing more is read."""
+    nothing more is read. Answers are taken before the next one is begun, refusals too, or what
+    nobody reads would fill memory."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -177,15 +196,19 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[Request, bool]] = deque()  # and whether the connection stays
-        self._task: asyncio.Task[None] | None = None
+        self._kept: dict[str, Any] = {}
+        self._is_busy = False  # with a request, until its answer is taken
+        self._task: asyncio.Task[None] | None = None  # that answers it, where it needs one
         self._answering: Request | None = None  # by the application
+        self._untaken: tuple[Request, bool] | None = None  # whose answer its client is to take
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._is_closing = False
         self._is_refused = False
         self._is_streaming = False
         self._is_paused = False
-        self._head_octets = 0
+        self._head_octets = 0  # read since the request before
+        self._own_head = 0  # octets of its head and trailers
         self._has_head = False
         self._body = bytearray()  # not a list: a chunk of two octets would cost fifty
         self._refusal: Response | None = None
@@ -211,7 +234,7 @@ class _Connection(asyncio.Protocol):
         self._let_go_of_body()
         self._server.buffered -= sum(len(request.body) for request, _ in self._waiting)
         self._waiting.clear()
-        self._can_write.set()
+        self.resume_writing()
         if self._task is not None and self._is_streaming:
             self._task.cancel()
 
@@ -222,6 +245,8 @@ class _Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._can_write.set()
+        if self._untaken is not None:
+            self._loop.call_soon(self._taken)  # not in the middle of the transport's own work
 
     def expire(self) -> None:
         late, self._answering = self._answering, None
@@ -236,9 +261,9 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         """What is being answered may end; a stream may not."""
         self._is_closing = True
-        if self._task is None:
+        if not self._is_busy:
             self._transport.close()
-        elif self._is_streaming:
+        elif self._task is not None and self._is_streaming:
             self._task.cancel()
 
     def abort(self) -> None:
@@ -249,12 +274,12 @@ class _Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """A client that sends no more may still wait for its answer; one of a stream is gone."""
         self._is_closing = True
-        return not self._is_streaming and (self._task is not None or bool(self._waiting))
+        return not self._is_streaming and (self._is_busy or bool(self._waiting))
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing or self._is_refused or self._is_streaming:
             return
-        if self._task is not None:
+        if self._is_busy:
             # It sends ahead: what is here is enough. To stop for each request would cost two calls
             # of the system, for clients that wait for their answer anyway.
             self._pause()
@@ -271,35 +296,33 @@ class _Connection(asyncio.Protocol):
         else:
             # The parser keeps a head that is not whole yet, of any size.
             if not self._has_head and self._head_octets > HEADERS_MAX:
-                self._refuse(failure(431, f"at most {HEADERS_MAX} octets of headers"))
+                self._refuse(_LONG_HEAD)
         self._work()
 
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._has_head = False
-        self._let_go_of_body()
+        if self._body:
+            self._let_go_of_body()
         self._refusal = None
-        self._own_head = 0
-        if self._task is None:
+        if not self._is_busy:
             self.deadline_s = self._loop.time() + self._server.limits.request_s
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value))
-        if self._has_head:
-            return  # a trailer, RFC 9110 section 6.5.1: may be ignored
+        # They come out of one read, or of some that are counted in `data_received`.
         self._headers.append((name, value))
-        if len(self._headers) > HEADERS_COUNT_MAX:
-            self._stop(failure(431, f"at most {HEADERS_COUNT_MAX} headers"))
+        if self._has_head:
+            self._drop_trailer()
 
-    def _count_head(self, octets: int) -> None:
-        self._own_head += octets
+    def _drop_trailer(self) -> None:
+        """RFC 9110 section 6.5.1: it may be ignored."""
+        self._own_head += sum(map(len, self._headers.pop()))
         if self._own_head > HEADERS_MAX:
-            self._stop(failure(431, f"at most {HEADERS_MAX} octets of headers"))
+            self._stop(_LONG_HEAD)
 
     def on_headers_complete(self) -> None:
         self._has_head = True
@@ -315,18 +338,25 @@ class _Connection(asyncio.Protocol):
             self._stop(refusal)
         self._refusal = refusal  # without a body the connection may stay
         expects = self._request.headers.get("expect", "").lower() == "100-continue" and has_body
-        if expects and self._task is None and not self._waiting:
+        if expects and not self._is_busy and not self._waiting:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _read_head(self) -> Request:
         headers: dict[str, str] = {}
+        octets = len(self._url)
+        if len(self._headers) > HEADERS_COUNT_MAX:
+            self._stop(failure(431, f"at most {HEADERS_COUNT_MAX} headers"))
         for name, value in self._headers:
-            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            octets += len(name) + len(value)
+            key, text = _lowered(name), value.decode("latin-1")
             if key in headers:
                 if key in SINGLE:
                     self._stop(failure(400, f"the header {key} is given twice"))
                 text = f"{headers[key]}, {text}"  # RFC 9110 section 5.3
             headers[key] = text
+        self._own_head = octets
+        if octets > HEADERS_MAX:
+            self._stop(_LONG_HEAD)
         path, _, query = self._url.decode("latin-1").partition("?")
         if not path.startswith("/"):
             self._stop(failure(400, "the target of a request is a path here"))
@@ -337,12 +367,16 @@ class _Connection(asyncio.Protocol):
             headers=headers,
             peer=self._peer,
             local=self._local,
+            kept=self._kept,
         )
 
     def on_body(self, body: bytes) -> None:
         self._body += body
         self._server.buffered += len(body)
-        if len(self._body) > self._server.limits.body_bytes:
+        size, request = len(self._body), self._request
+        if request.body_max is not None and size > request.body_max:
+            self._stop(request.too_large or self._too_large())
+        if size > self._server.limits.body_bytes:
             self._stop(self._too_large())
         if self._server.buffered > BUFFERED_MAX:
             self._stop(_busy("too many large requests at once; try again"))
@@ -384,39 +418,55 @@ class _Connection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Begin with the next request, if none is being answered."""
-        if self._task is not None or not self._waiting or self._transport.is_closing():
+        if self._is_busy or not self._waiting or self._transport.is_closing():
             return
         request, stays = self._waiting.popleft()
+        self._is_busy = True
         self._answering = request
         self.deadline_s = self._loop.time() + request.limit_s
-        self._task = self._loop.create_task(self._answer(request, stays))
+        if isinstance(request.context, Response):  # refused by its head
+            self._tell(request, stays, request.context)
+        elif not self._has_begun(request, stays):
+            self._task = self._loop.create_task(self._answer(request, stays))
+
+    def _has_begun(self, request: Request, stays: bool) -> bool:
+        try:
+            answered = partial(self._answered, request, stays)
+            return self._server.application.begin(request, answered)
+        except Exception as fault:
+            self._tell(request, stays, self._fault(request, fault))
+            return True
+
+    def _answered(self, request: Request, stays: bool, make: Callable[[], Response]) -> None:
+        try:
+            answer = make()
+        except Exception as fault:
+            answer = self._fault(request, fault)
+        self._tell(request, stays, answer)
 
     async def _answer(self, request: Request, stays: bool) -> None:
-        """Refusals wait for the client as answers do, or what nobody reads would fill memory."""
         try:
             answer = await self._answer_to(request)
-            self._answering = None
-            stays = stays and not self._is_closing
             if isinstance(answer, Stream):
-                stays = False
+                self._answering = None
                 await self._stream(request, answer)
-            else:
-                self._write(request, answer, stays)
-                self.deadline_s = self._loop.time() + self._server.limits.request_s
-                await self._can_write.wait()
         except asyncio.CancelledError:
-            stays = False
+            answer = None
         self._task = None
-        self._ended(request, stays and not self._is_closing)
+        if isinstance(answer, Response):
+            self._tell(request, stays, answer)
+        else:
+            self._ended(request, stays=False)
 
     async def _answer_to(self, request: Request) -> Response | Stream:
-        if isinstance(request.context, Response):  # refused by its head
-            return request.context
         try:
             return await self._server.application.answer(request)
         except Exception as fault:
-            self._note_fault(request, fault)
-            return failure(500, "a fault of this server; its log has more")
+            return self._fault(request, fault)
+
+    def _fault(self, request: Request, fault: Exception) -> Response:
+        self._note_fault(request, fault)
+        return failure(500, "a fault of this server; its log has more")
 
     def _note_fault(self, request: Request, fault: Exception) -> None:
         self._server.exceptions += 1
@@ -424,9 +474,25 @@ class _Connection(asyncio.Protocol):
             {"message": f"the API at {request.path} failed", "exception": fault}
         )
 
+    def _tell(self, request: Request, stays: bool, answer: Response) -> None:
+        self._answering = None
+        stays = stays and not self._is_closing
+        self._write(request, answer, stays)
+        if self._can_write.is_set():
+            self._ended(request, stays)
+        else:
+            self.deadline_s = self._loop.time() + self._server.limits.request_s
+            self._untaken = request, stays
+
+    def _taken(self) -> None:
+        untaken, self._untaken = self._untaken, None
+        if untaken is not None:
+            self._ended(*untaken)
+
     def _ended(self, request: Request, stays: bool) -> None:
+        self._is_busy = False
         self._server.buffered -= len(request.body)
-        if not stays:
+        if not stays or self._is_closing:
             self._end()
             return
         self.deadline_s = self._loop.time() + self._server.limits.request_s
@@ -499,6 +565,11 @@ class _Connection(asyncio.Protocol):
             self._is_streaming = False
             with suppress(asyncio.CancelledError):
                 await answer.parts.aclose()  # type: ignore[attr-defined]  # generators have it
+
+
+@lru_cache(256)  # clients send a few, of some octets
+def _lowered(name: bytes) -> str:
+    return name.decode("latin-1").lower()
 
 
 @lru_cache(256)  # a few types, a few codes

@@ -49,6 +49,9 @@ METRICS: Final = {
         "histogram", "Time that answers took, but for those of the engine", ("source",)
     ),
     "dns_dropped_total": Declared("counter", "Queries left without an answer", ("reason",)),
+    "dns_unread_total": Declared(
+        "counter", "Datagrams that the system dropped before they were read", ("proto",)
+    ),
     "dns_memo_hits_total": Declared("counter", "Answers given from the memo", ("proto",)),
     "dns_engine_zones": Declared("gauge", "Zones that the native engine knows, or not", ("state",)),
     "dns_engine_names": Declared("gauge", "Names of those that it knows"),
@@ -72,6 +75,9 @@ METRICS: Final = {
     "external_dns_requests_total": Declared(
         "counter", "Requests of external-dns that were answered", ("path", "code")
     ),
+    "dnsendpoints": Declared(
+        "gauge", "DNSEndpoint objects, by what the node that leads made of them", ("state",)
+    ),
     "internal_requests_total": Declared(
         "counter", "Requests of other nodes that were answered", ("route", "code")
     ),
@@ -83,6 +89,13 @@ METRICS: Final = {
     "catch_ups_failed_total": Declared(
         "counter", "Times that the log which nodes share could not be read"
     ),
+    "follower_connected": Declared("gauge", "1 while the leader's log is copied"),
+    "follower_lag_events": Declared("gauge", "Events that the leader had and this node has not"),
+    "follower_silence_seconds": Declared("gauge", "Time since the leader was heard last"),
+    "follower_events_total": Declared("counter", "Events copied and verified"),
+    "follower_sessions_total": Declared("counter", "Times that copying began"),
+    "follower_refused_total": Declared("counter", "Times that the leader's log was refused"),
+    "followers": Declared("gauge", "Nodes that are sent the log"),
     "log_writable": Declared("gauge", "0 when nothing is written until a person acts"),
     "projection_position": Declared(
         "gauge", "Position of the newest event in a view", ("projection",)
@@ -159,9 +172,20 @@ METRICS: Final = {
     ),
     "store_snapshot_age_seconds": Declared("gauge", "How old that is"),
     "informer_reopened_total": Declared("counter", "Watches of the cluster opened anew", ("kind",)),
-    "events_dropped_total": Declared("counter", "Events for people that were not written"),
+    "events_dropped_total": Declared(
+        "counter", "Events for people that were not written", ("reason",)
+    ),
     "cluster_requests_total": Declared("counter", "Requests sent to the API server"),
     "cluster_synced": Declared("gauge", "1 while every watch of the cluster is open"),
+    "cluster_deletions_held": Declared(
+        "gauge", "Objects that the cluster has not, and that are served all the same"
+    ),
+    "cluster_objects_unreadable": Declared(
+        "gauge", "Objects of the cluster that are kept out because they cannot be read"
+    ),
+    "cluster_objects_refused": Declared(
+        "gauge", "Objects of the cluster that are kept out because of what they ask for"
+    ),
     "store_watchers": Declared("gauge", "Open watches"),
     "store_watch_resyncs_total": Declared(
         "counter", "Watches that began with all that is there", ("kind",)
@@ -295,8 +319,9 @@ def engine_samples(
             types[type_label(rtype)] += hits
     types["none"] = max(0, seen.received - types.total())
     malformed, full = seen.dropped_malformed, seen.dropped_full + seen.dropped_busy
-    unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy
+    unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy + seen.memo_unsent
     samples = [
+        Sample("dns_unread_total", (proto,), seen.dropped_unread),
         Sample("dns_memo_hits_total", (proto,), sum(seen.memo_hits.values())),
         Sample("dns_dropped_total", ("malformed",), malformed),
         Sample("dns_dropped_total", ("full",), full),
@@ -305,7 +330,7 @@ def engine_samples(
             "dns_responses_total", (listener, "none", SERVER), unheard + seen.unhandled_exceptions
         ),
         Sample("dns_send_errors_total", (proto,), seen.send_errors),
-        Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions),
+        Sample("unhandled_exceptions_total", (), seen.unhandled_exceptions + seen.faults),
     ]
     samples += [
         Sample("dns_requests_total", (listener, proto, family, qtype), count)

@@ -20,6 +20,20 @@ MOUNTS = Path("/proc/self/mountinfo")
 HEAD = "# Written by kudurru too, which keeps the keys here and loses comments.\n"
 
 
+def config_map_of(path: Path) -> Path | None:
+    """The folder where Kubernetes puts a ConfigMap, or a Secret, whose content the file is; None
+    for a file of another kind.
+
+    The kubelet keeps each version in a folder of its own: the file is a link to `..data/NAME`, and
+    `..data` one to the newest version."""
+    data = path.parent / "..data"
+    try:
+        is_there = data.is_symlink() and path.resolve().is_relative_to(data.resolve())
+    except (OSError, RuntimeError):
+        return None  # links in a circle, say
+    return path.parent if is_there else None
+
+
 class SettingsDraft:
     """A new content that goes to disk beside the file, and then takes its place. Entered it is
     written, and left it is gone unless it was published."""

@@ -16,9 +16,9 @@ from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.settings_changes import SETTINGS_KEY
 
-Role = Literal["viewer", "operator", "admin", "bootstrap", "cluster-user"]
-"""The last is of somebody whom a Kubernetes cluster knows: what he may write it says, object by
-object, and what he may read he reads there."""
+Role = Literal["viewer", "operator", "admin", "follower", "bootstrap", "cluster-user"]
+"""A follower is a node that copies the log. The last is of somebody whom a Kubernetes cluster
+knows: what he may write it says, object by object, and what he may read he reads there."""
 
 Right = Literal[
     "info",
@@ -28,10 +28,12 @@ Right = Literal[
     "messages", "doctor", "settings.read", "audit.verify", "checkpoint",
     "objects.force", "objects.reach", "settings.write", "tokens", "tokens.create", "keys",
     "restore.all", "audit.export", "audit.redact", "audit.prune", "querylog.purge", "addresses",
+    "log.follow",
 ]  # fmt: skip
 """What may be asked for. `objects.force` takes objects from other managers, `objects.reach` has
 this node send wherever an object says and read its host's files, see `domain.kinds.reach`; `keys`
-are TSIG keys, `addresses` are those that people came from, in the history."""
+are TSIG keys, `addresses` are those that people came from, in the history. `log.follow` copies the
+log, with what is kept beside it, sealed and hashed."""
 
 _VIEWER: frozenset[Right] = frozenset(
     ("info", "objects.read", "history", "explain", "query", "zones.export", "stats")
@@ -43,12 +45,14 @@ _OPERATOR: frozenset[Right] = _VIEWER | {
 _ADMIN: frozenset[Right] = _OPERATOR | {
     "objects.force", "objects.reach", "settings.write", "tokens", "tokens.create", "keys",
     "restore.all", "audit.export", "audit.redact", "audit.prune", "querylog.purge", "addresses",
+    "log.follow",
 }  # fmt: skip
 
 RIGHTS: dict[Role, frozenset[Right]] = {
     "viewer": _VIEWER,
     "operator": _OPERATOR,
     "admin": _ADMIN,
+    "follower": frozenset(("info", "log.follow")),
     "bootstrap": frozenset(("tokens.create",)),
     "cluster-user": frozenset(("info", "objects.write")),
 }
@@ -99,11 +103,13 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
     def why_not_write(self, key: Key, before: str | None, after: str | None) -> str:
         """Why an object may not be changed, a sentence; "" where it may. `before` and `after` are
         the scopes that it has and will have, None: it is not there."""
+        if not self.is_limited:
+            return ""
         kind = KINDS[ref_of(key).kind]
         for scope in (before, after):
             if scope is not None and not self._is_within(key, scope):
                 return f"{ref_of(key)} is outside of {self.limits}"
-        if self.is_limited and kind is DNS_ZONE and None in (before, after):
+        if kind is DNS_ZONE and None in (before, after):
             # Whoever makes a zone chooses its DNS name, and could take one that is not theirs.
             return "a token with limits makes and deletes no zones"
         return ""

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 INTEGER_MAX = 2**53 - 1
+DEPTH_MAX = 64
+"""Levels of arrays and objects: what reads it later may stand deeper in its stack."""
 
 _canonical = msgspec.json.Encoder(order="sorted")
 
@@ -19,12 +21,16 @@ def canonical(value: Any) -> bytes:
     return _canonical.encode(value)
 
 
-def in_profile(value: Any) -> bool:
-    """Whether `value` (builtins only) may be encoded by `canonical`."""
+def in_profile(value: Any, depth: int = DEPTH_MAX) -> bool:
+    """Whether `value` (builtins only) may be encoded by `canonical`: also whether it is not nested
+    deeper than `depth`."""
+    if depth < 0:
+        return False
     if value is None or isinstance(value, (bool, str)):
         return True
     if isinstance(value, int):
         return abs(value) <= INTEGER_MAX
     if isinstance(value, dict):
-        return all(isinstance(k, str) and k.isascii() and in_profile(v) for k, v in value.items())
-    return isinstance(value, list) and all(map(in_profile, value))
+        keys_fit = all(isinstance(key, str) and key.isascii() for key in value)
+        return keys_fit and all(in_profile(one, depth - 1) for one in value.values())
+    return isinstance(value, list) and all(in_profile(one, depth - 1) for one in value)

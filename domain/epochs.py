@@ -52,6 +52,12 @@ def decode_epoch(body: bytes | None) -> EpochBody | None:
         return None
 
 
+def epoch_in(origin: str) -> int:
+    """The number of an epoch, by the name of the chain; 0 for what is no such name."""
+    number = origin.rpartition("/")[2]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 0
+
+
 def first_origin(log: EventLog) -> str:
     """The name that the chain began with."""
     return origins(log)[0][1]

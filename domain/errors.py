@@ -13,8 +13,10 @@
     ├── Unsupported    another server is of a version without that: update it
     ├── PartiallyApplied  some of a batch was written: look at what is left, apply it again
     ├── Closed         this store was closed: open another
+    ├── Follows        this node copies another's log: write there
     └── Stop           nothing can be written until a person acts
         ├── LogDamaged     what is stored does not verify
+        ├── Diverged       another node's log is no continuation of this one
         ├── LogNewer       written by a newer kudurru
         └── StorageFailed  the disk or the database refuses
             └── StorageBroken  so that only a restart can tell what is recorded
@@ -86,8 +88,11 @@ class Pruned(NotFound):
         )
 
 
+SETTINGS = "settings"
+
+
 class ManagedBy(KudurruError):
-    """The object belongs to another manager."""
+    """The object belongs to another manager. Of SETTINGS none can be taken over."""
 
     def __init__(self, what: str, owner: str) -> None:
         self.what = what
@@ -95,6 +100,8 @@ class ManagedBy(KudurruError):
         super().__init__(what, owner)
 
     def __str__(self) -> str:
+        if self.what == SETTINGS:
+            return f"the settings are managed by {self.owner}: change them there"
         return (
             f"{self.what} is managed by {self.owner!r}; "
             f"change it there, or take it over whole with --force"
@@ -155,6 +162,20 @@ class Closed(KudurruError):
     """The store was closed: the process is ending."""
 
 
+class Follows(KudurruError):
+    """This node copies the log of another, its leader, and writes nothing of its own."""
+
+    def __init__(self, leader: str) -> None:
+        self.leader = leader
+        super().__init__(leader)
+
+    def __str__(self) -> str:
+        return (
+            f"this node follows {self.leader}: change things there; when that is gone for good, "
+            "`kudurru promote` makes this node the one that is written to"
+        )
+
+
 class Stop(KudurruError):
     """Nothing can be written here until a person acts."""
 
@@ -175,6 +196,19 @@ class LogDamaged(Stop):
 
     def __str__(self) -> str:
         return f"position {self.position}: {self.message}"
+
+
+class Diverged(Stop):
+    """The logs of two nodes have a common beginning, or none, and part. `position` is the first
+    that they do not have in common, 0 where that is not known."""
+
+    def __init__(self, position: int, message: str) -> None:
+        self.position = position
+        self.message = message
+        super().__init__(position, message)
+
+    def __str__(self) -> str:
+        return f"position {self.position}: {self.message}" if self.position else self.message
 
 
 class LogNewer(Stop):

@@ -23,7 +23,7 @@ from kudurru.domain.events import (
     Recorded,
 )
 from kudurru.domain.kinds.registry import KINDS
-from kudurru.domain.object_store import CONTROLLER
+from kudurru.domain.object_store import CONTROLLER, manager_faults
 from kudurru.domain.objects import Key
 
 LOCAL_MANAGERS = ("secondary:", "catalog:")
@@ -36,11 +36,12 @@ COPY_PREFIX = "mirror:"
 """Manager, in the cluster, of what is copied there from a log; the log's name follows."""
 
 
-class Aim(msgspec.Struct, frozen=True, kw_only=True):
+class Aim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One object of an intent."""
 
     verb: str  # "apply" or "delete"
     key: Key
+    made: str = ""  # digest of what is to be there: tells the intent's own work from another's
 
 
 class Intended(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -115,6 +116,14 @@ def is_mirrored(key: Key, manager: str | None) -> bool:
     return key.partition("/")[0] in _MIRRORED_NAMES and not is_local
 
 
+def manager_fault(manager: str) -> str:
+    """Why no object of the cluster may be of a manager; "" where it may. One of a node's own would
+    take it out of the node's comparison with the cluster."""
+    if manager.startswith(LOCAL_MANAGERS):
+        return f"{manager!r} is reserved: a node's own objects are in no cluster"
+    return "; ".join(fault.message for fault in manager_faults(manager, from_outside=False))
+
+
 def key_of_command(command: Command) -> Key:
     return command.manifest.key if isinstance(command, Apply | Observe) else command.key
 
@@ -128,13 +137,6 @@ def is_for_cluster(command: Command, manager: str | None) -> bool:
             return is_mirrored(command.key, manager)
         case _:
             return False
-
-
-def aims_of(commands: Iterable[Command]) -> list[Aim]:
-    return [
-        Aim(verb="delete" if isinstance(c, Delete) else "apply", key=key_of_command(c))
-        for c in commands
-    ]
 
 
 def cluster_of(event: Recorded) -> str:

@@ -58,7 +58,7 @@ DEFAULT_MANAGER = "kudurru"
 CONTROLLER = "kudurru-controller"
 MANAGER_MAX = 1024
 _RESERVED_MANAGERS = frozenset({"external-dns", CONTROLLER})
-_RESERVED_PREFIXES = ("update:", "mirror:", "secondary:", "catalog:")
+_RESERVED_PREFIXES = ("update:", "mirror:", "secondary:", "catalog:", "dnsendpoint:")
 
 EPOCH_SHIFT = 40
 
@@ -249,7 +249,7 @@ class Batch:
         if stored is not None and stored.manager != command.manager and not command.force:
             raise ManagedBy(str(ref_of(key)), stored.manager)
         _check_expected(key, command.expected, stored)
-        self._check_zone_rules(manifest, stored, command.manager)
+        self._check_zone_rules(key, manifest, stored, command.manager)
         written = _Written(
             spec=msgspec.Raw(codec.canonical(manifest.spec)),
             labels=manifest.meta.labels,
@@ -259,7 +259,7 @@ class Batch:
             manager=command.manager,
             created=_time_text(self._now_us // 1_000_000),
         )
-        return self._write(manifest, stored, written)
+        return self._write(key, manifest, stored, written)
 
     def _revert(self, command: Revert) -> tuple[list[Event], Outcome]:
         """What was in the log may come back, also where an Apply of it would be refused: a record
@@ -268,7 +268,8 @@ class Batch:
         stored = self.find(command.key)
         self._check_zone_name(manifest, stored)
         if isinstance(manifest.spec, DNSRecordSetSpec):
-            self._check_not_secondary(command.key, manifest.spec.zone_ref.name, command.manager)
+            zone = manifest.spec.zone_ref.name
+            self._check_not_secondary(command.key, zone, self._zone_named(zone), command.manager)
         written = _Written(
             spec=command.spec,
             labels=command.labels,
@@ -276,13 +277,12 @@ class Batch:
             manager=command.manager,
             created=command.created,
         )
-        return self._write(manifest, stored, written)
+        return self._write(command.key, manifest, stored, written)
 
     def _write(
-        self, manifest: Manifest, stored: StoredObject | None, written: "_Written"
+        self, key: Key, manifest: Manifest, stored: StoredObject | None, written: "_Written"
     ) -> tuple[list[Event], Outcome]:
         """Events that give the object this content and owner; none where it has them."""
-        key = manifest.key
         scope = scope_of(manifest)
         body = AppliedBody(
             uid=stored.body.uid if stored else self._new_uid(),
@@ -392,7 +392,7 @@ class Batch:
         _check_expected(command.key, command.expected, stored)
         zone = stored.scope.partition("/")[2]
         if command.manager is not None and stored.manager == secondary_manager(zone):
-            self._check_not_secondary(command.key, zone, command.manager)
+            self._check_not_secondary(command.key, zone, self._zone_named(zone), command.manager)
         event = self._event(
             OBJECT_DELETED,
             command.key,
@@ -410,16 +410,23 @@ class Batch:
         )
 
     def _check_zone_rules(
-        self, manifest: Manifest, stored: StoredObject | None, manager: str
+        self, key: Key, manifest: Manifest, stored: StoredObject | None, manager: str
     ) -> None:
-        self._check_zone_name(manifest, stored)
-        if isinstance(manifest.spec, DNSRecordSetSpec):
-            self._check_inside(manifest, manifest.spec)
-            self._check_not_secondary(manifest.key, manifest.spec.zone_ref.name, manager)
+        spec = manifest.spec
+        if isinstance(spec, DNSRecordSetSpec):
+            zone = spec.zone_ref.name
+            known = self._zone_named(zone)
+            if known is not None:
+                _check_inside(manifest, spec, known)
+                self._check_not_secondary(key, zone, known, manager)
+        else:
+            self._check_zone_name(manifest, stored)
 
-    def _check_not_secondary(self, key: Key, zone: str, manager: str | None) -> None:
+    @staticmethod
+    def _check_not_secondary(
+        key: Key, zone: str, known: "_ZoneFacts | None", manager: str | None
+    ) -> None:
         """What a secondary zone holds comes from its primary, whoever may write here."""
-        known = self._zone(key_of(DNS_ZONE.name, "", zone))
         if known is not None and known.is_secondary and manager != secondary_manager(zone):
             why = f"{zone} is Secondary: its records come from its primary, change them there"
             raise Invalid(str(ref_of(key)), [Cause("spec.zoneRef.name", why)])
@@ -438,24 +445,8 @@ class Batch:
                     ),
                 )
 
-    def _check_inside(self, manifest: Manifest, spec: DNSRecordSetSpec) -> None:
-        """Records outside their zone are refused while the zone is known. A record set may come
-        before its zone; what is then outside shows as a problem in its status."""
-        zone = self._zone(key_of(DNS_ZONE.name, "", spec.zone_ref.name))
-        if zone is None:
-            return
-        apex, suffix = zone.apex, f".{zone.apex_text}"
-        causes = [
-            Cause(
-                f"spec.endpoints[{i}].dnsName",
-                f"{endpoint.dns_name!r} is outside the zone {zone.apex_text}",
-            )
-            for i, endpoint in enumerate(spec.endpoints)
-            if not _is_below(endpoint.dns_name, suffix)
-            and not names.is_within(names.key(names.from_text(endpoint.dns_name)), apex)
-        ]
-        if causes:
-            _refuse(manifest, *causes)
+    def _zone_named(self, name: str) -> "_ZoneFacts | None":
+        return self._zone(key_of(DNS_ZONE.name, "", name))
 
     def _zone(self, key: Key) -> "_ZoneFacts | None":
         if key not in self._zones:
@@ -465,6 +456,23 @@ class Batch:
                 stored = self.find(key)
                 self._zones[key] = _zone_facts(stored) if stored else None
         return self._zones[key]
+
+
+def _check_inside(manifest: Manifest, spec: DNSRecordSetSpec, zone: "_ZoneFacts") -> None:
+    """Records outside their zone are refused while the zone is known. A record set may come before
+    its zone; what is then outside shows as a problem in its status."""
+    apex, suffix = zone.apex, f".{zone.apex_text}"
+    causes = [
+        Cause(
+            f"spec.endpoints[{i}].dnsName",
+            f"{endpoint.dns_name!r} is outside the zone {zone.apex_text}",
+        )
+        for i, endpoint in enumerate(spec.endpoints)
+        if not _is_below(endpoint.dns_name, suffix)
+        and not names.is_within(names.key(names.from_text(endpoint.dns_name)), apex)
+    ]
+    if causes:
+        _refuse(manifest, *causes)
 
 
 def _is_same(stored: StoredObject, body: AppliedBody, manager: str) -> bool:
@@ -621,23 +629,33 @@ def evolve(stored: StoredObject | None, event: Any, version: str) -> StoredObjec
 
 def to_document(stored: StoredObject) -> dict[str, Any]:
     """The object as people see it: builtins in the shape of Kubernetes, and the caller's own."""
+    document = to_encodable(stored)
+    document["spec"] = msgspec.json.decode(stored.body.spec)
+    if stored.status is not None:
+        document["status"] = msgspec.json.decode(msgspec.json.encode(stored.status))
+    return document
+
+
+def to_encodable(stored: StoredObject) -> dict[str, Any]:
+    """The same, only to be encoded by msgspec: the spec is JSON already."""
     ref = ref_of(stored.key)
+    body = stored.body
     meta: dict[str, Any] = {"name": ref.name}
     if ref.namespace:
         meta["namespace"] = ref.namespace
-    meta["uid"] = stored.body.uid
+    meta["uid"] = body.uid
     meta["resourceVersion"] = stored.resource_version
-    meta["generation"] = stored.body.generation
-    meta["creationTimestamp"] = stored.body.creation_timestamp
-    if stored.body.labels:
-        meta["labels"] = dict(stored.body.labels)
-    meta["annotations"] = {MANAGED_BY: stored.manager, **stored.body.annotations}
+    meta["generation"] = body.generation
+    meta["creationTimestamp"] = body.creation_timestamp
+    if body.labels:
+        meta["labels"] = dict(body.labels)
+    meta["annotations"] = {MANAGED_BY: stored.manager, **body.annotations}
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": ref.kind,
         "metadata": meta,
-        "spec": msgspec.json.decode(stored.body.spec),
+        "spec": body.spec,
     }
     if stored.status is not None:
-        document["status"] = msgspec.json.decode(msgspec.json.encode(stored.status))
+        document["status"] = stored.status
     return document

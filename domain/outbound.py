@@ -22,8 +22,11 @@ _NAT64 = ip_network("64:ff9b::/96")  # RFC 6052
 _SIX_TO_FOUR = ip_network("2002::/16")  # RFC 3056
 
 
-def why_refused(address: Address, *, allow_private: bool) -> str | None:
-    """Why an address may not be connected to, as the end of a sentence; None: it may."""
+def why_refused(
+    address: Address, *, allow_private: bool, off: str = "lists.allowPrivate is off"
+) -> str | None:
+    """Why an address may not be connected to, as the end of a sentence; None: it may. `off` says
+    which setting would allow private ones."""
     address = _meant(address)
     if address in _METADATA:
         return "a metadata service"
@@ -36,7 +39,7 @@ def why_refused(address: Address, *, allow_private: bool) -> str | None:
     if address.is_reserved:
         return "reserved"
     if address.is_private or address in _SHARED or getattr(address, "is_site_local", False):
-        return None if allow_private else "private, and lists.allowPrivate is off"
+        return None if allow_private else f"private, and {off}"
     return None
 
 

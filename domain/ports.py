@@ -21,7 +21,7 @@ from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.later import Later
 from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key
-from kudurru.domain.tree import Edge
+from kudurru.domain.tree import Edge, Tile
 
 
 class Clock(Protocol):
@@ -203,8 +203,9 @@ class NamesLeader(Protocol):
         ...
 
 
-class LogRow(msgspec.Struct, frozen=True, gc=False):
-    """A stored row, column by column, as the verifier reads it. None is a stored NULL."""
+class LogRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A stored row, column by column, as the verifier reads it and as followers are sent it. None
+    is a stored NULL."""
 
     seq: int
     txn: int
@@ -222,7 +223,7 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
     head: bytes
 
 
-class StoredCheckpoint(msgspec.Struct, frozen=True):
+class StoredCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     """A signed checkpoint as it is kept beside the log."""
 
     size: int  # events that it covers
@@ -240,7 +241,7 @@ class Erasure(msgspec.Struct, frozen=True):
     part: Literal["body", "who"]
 
 
-class Anchor(msgspec.Struct, frozen=True):
+class Anchor(msgspec.Struct, frozen=True, array_like=True):
     """Where a pruned log begins: a checkpoint, and the rows before it that are still needed."""
 
     size: int  # of the first checkpoint after the rows that went
@@ -315,6 +316,19 @@ class VerifiableLog(EventLog, Protocol):
         ...
 
     def newest_checkpoint(self) -> StoredCheckpoint | None: ...
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of another node's log that were checked, and all that is stored with them."""
+
+    rows: Sequence[LogRow]  # in order; where they leave positions out, those were pruned there
+    tiles: Sequence[Tile]
+    checkpoints: Sequence[StoredCheckpoint]
+    upkeep: Upkeep  # what these rows say was taken away
+    secrets: Sequence[tuple[Key, bytes | None]] = ()
+    head: LogHead  # of the log that ends with them
+    edge: Edge
+    is_whole: bool  # no change set is cut, no gap is unexplained: it is to be made durable
 
 
 Document = Mapping[str, Any]
@@ -540,6 +554,9 @@ class Keep(NamedTuple):
     tally: tuple[str, ...] = ()
     """What each repeat is counted as, beside its type and RCODE: ("blocked", policy, list),
     ("rewritten",) or ("cache", "positive" or "negative")."""
+    cookie_at: int = 0
+    """Offset in the message of a DNS cookie (RFC 7873), which is made anew for each client by the
+    rules of `domain.dns.cookies`; 0: there is none."""
 
 
 class Reply(NamedTuple):
@@ -639,7 +656,7 @@ class RepeatListener(Protocol):
 
     hears_repeats: bool
 
-    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
         """(address of 4 or 16 octets, message without its ID) of queries that got a reply which
         the handler had given before. Costs what an append costs."""
         ...
@@ -679,19 +696,23 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     received: int = 0
     answered: int = 0  # answers that the system took
     memo_hits: Mapping[tuple[int, int], int] = {}
-    """Answers from the memo, by type (as `record_types.counted_as` has it) and RCODE."""
+    """Answers from the memo that were sent, by type (as `record_types.counted_as` has it) and
+    RCODE."""
     memo_tallies: Mapping[tuple[str, ...], int] = {}
     """The same by `Keep.tally`, where there was one."""
+    memo_unsent: int = 0  # those that the system did not send, and those from the zones
     zone_answers: Mapping[tuple[int, int], int] = {}
-    """Answers that the engine took from the zones, by type and RCODE likewise."""
+    """Answers that the engine took from the zones, counted likewise."""
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer
     dropped_busy: int = 0  # the handler had too much to do, and was not asked
     dropped_by_handler: int = 0
+    dropped_unread: int = 0  # by the system, which had no room; they were never received
     waiting: int = 0  # queries whose answers are to come
     send_errors: int = 0
-    unhandled_exceptions: int = 0  # raised by the handler; the query got no answer
+    unhandled_exceptions: int = 0  # faults of ours; each cost a query its answer
+    faults: int = 0  # of ours, that cost none
     connections: int = 0  # open now; this and the rest are 0 on UDP
     connections_accepted: int = 0
     connections_refused: int = 0

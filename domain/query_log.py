@@ -9,7 +9,7 @@ The query log is no part of the audit log, and nothing waits for it.
 """
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from ipaddress import ip_address
 
@@ -125,7 +125,7 @@ def _domain(text: str) -> Name:
 
 def question_key(query: bytes) -> bytes | None:
     """`Fact.key` of a query without its ID; None where there is no question."""
-    end = query.find(0, 10) + 1
+    end = names.end_of(query, 10)
     return query[10:end].lower() + query[end : end + 4] if end else None
 
 
@@ -145,8 +145,11 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
     now_us: int
     facts: Sequence[Fact]
-    repeats: Sequence[Repeat]
+    repeats: Mapping[str, Sequence[Repeat]]  # by protocol
     answers: Sequence[Answered] = ()
+
+    def __len__(self) -> int:
+        return len(self.facts) + sum(map(len, self.repeats.values())) + len(self.answers)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):

@@ -188,6 +188,27 @@ class ExternalDnsSettings(Section, frozen=True):
     ] = False
 
 
+class FollowSettings(Section, frozen=True):
+    url: Annotated[
+        str,
+        node(
+            "API of the node whose log is copied here, such as https://ns1.example:8080; empty: "
+            "none, or the one that the data directory follows already",
+            host_only=True,
+        ),
+    ] = ""
+    token: Annotated[
+        SecretFile, node("File with a token of role follower, for it and for the peers")
+    ] = SecretFile("")
+    ca: Annotated[
+        SecretFile, node("CAs that their certificates may be from; none: the system's")
+    ] = SecretFile("")
+    peers: Annotated[
+        tuple[str, ...],
+        node("APIs of the nodes of this log that may be promoted: where one was, this one refuses"),
+    ] = ()
+
+
 class OpsSettings(Section, frozen=True):
     address: Annotated[SocketAddress, node("Where health checks and lameduck listen")] = (
         SocketAddress(LOOPBACK, 8081)
@@ -412,9 +433,26 @@ class KubernetesSettings(Section, frozen=True):
     cluster_id: Annotated[
         str, node("Uid of kube-system, to know the cluster's log while its API server is away")
     ] = ""
+    reach: Annotated[
+        Literal["public", "private", "any"],
+        node(
+            "Where objects of the cluster may have nodes send: to public addresses, to private "
+            "ones too, or to any, names too"
+        ),
+    ] = "public"
+    allow_mass_change: Annotated[
+        bool, node("Let go what the cluster lacks, also where it is most of what the log has")
+    ] = False
     startup_timeout: Annotated[timedelta, node("Longest wait for the first sync")] = timedelta(
         seconds=15
     )
+    dns_endpoints: Annotated[
+        bool,
+        node(
+            "Serve what DNSEndpoint objects of external-dns say, within what externalDNS.domains, "
+            "policy, dryRun and allowMassChange allow"
+        ),
+    ] = False
     lease: LeaseSettings = LeaseSettings()
 
 
@@ -451,6 +489,7 @@ class Settings(Section, frozen=True):
     tls: TlsSettings = TlsSettings()
     api: ApiSettings = ApiSettings()
     external_dns: ExternalDnsSettings = ExternalDnsSettings()
+    follow: FollowSettings = FollowSettings()
     ops: OpsSettings = OpsSettings()
     metrics: MetricsSettings = MetricsSettings()
     acl: AclSettings = AclSettings()

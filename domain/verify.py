@@ -254,6 +254,29 @@ class Verifier:
         if len(self._damages) < DAMAGES_MAX:
             self._damages.append(damage)
 
+    @property
+    def first_damage(self) -> LogDamaged | None:
+        """Of those that rows showed so far."""
+        return self._damages[0] if self._damages else None
+
+    @property
+    def newest_head(self) -> bytes:
+        """Of the chain, after rows in which nothing was wrong."""
+        return self._heads[0]
+
+    @property
+    def is_between_sets(self) -> bool:
+        """Whether the newest row is the last of its change set."""
+        return self.seq + 1 >= self._txn + self._n
+
+    def take_erased(self) -> tuple[set[tuple[int, str]], set[tuple[int, str]]]:
+        """Payloads that were missing in the rows since the last call, and those that a redaction
+        among these rows excuses, as (position, "body" or "who"). For who verifies a log in parts:
+        `finish` knows nothing of them any more."""
+        found = self._erased, self._redacted
+        self._erased, self._redacted = set(), set()
+        return found
+
     def finish(self) -> tuple[LogDamaged, ...]:
         """All damages by position, once the last row was fed."""
         self._end_set(self.seq + 1)

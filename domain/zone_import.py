@@ -81,16 +81,17 @@ def record_set_name(owner: Name, apex: Name, zone: str) -> str:
 
 def second_name(name: str, owner: Name, zone: str) -> str:
     """Object name for an owner where another zone's record set has its first."""
-    return _suffixed(name, names.key(owner) + zone.encode())
+    return suffixed(name, names.key(owner) + zone.encode())
 
 
 def _object_name(text: str, key: Name, *, is_taken: bool = False) -> str:
     if not is_taken and len(text) <= OBJECT_NAME_MAX and is_dns_subdomain(text):
         return text
-    return _suffixed(text, key)
+    return suffixed(text, key)
 
 
-def _suffixed(text: str, seed: bytes) -> str:
+def suffixed(text: str, seed: bytes) -> str:
+    """An object name that can be told from others by its seed, and begins as the text does."""
     suffix = "-" + sha256(seed).hexdigest()[:10]
     plain = ".".join(part.strip("-") or "x" for part in _OFFENDING.sub("-", text).split("."))
     return plain[: OBJECT_NAME_MAX - len(suffix)].rstrip("-.") + suffix

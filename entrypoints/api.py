@@ -82,6 +82,7 @@ class Api:
                 tokens=self._tokens,
                 access=self._access,
                 entropy=SystemEntropy(),
+                standing=parts.standing,
                 query_log=query_log,
                 data=parts.directory.path if can_have_snapshots(parts.node) else None,
                 settings=lambda: parts.settings.current,
@@ -102,6 +103,7 @@ class Api:
     def samples(self) -> Iterable[Sample]:
         seen = self._access.statistics()
         yield Sample("api_denied_total", (), seen.denied)
+        yield Sample("followers", (), self._app.followers)
         for code, count in self._app.requests.items():
             yield Sample("api_requests_total", (str(code),), count)
         if self._server is not None:

@@ -386,3 +386,11 @@ class Checkpointer:
         size = parse_checkpoint(newest.note).size
         who = Who(actor="system", source=SOURCE, reason="publication", cause=str(size))
         return Change(commands=(Apply(manifest=manifest, manager=CONTROLLER),), who=who)
+
+
+def tell_key(checkpointer: Checkpointer) -> None:
+    log.info(
+        "the checkpoints of this log are signed by %s: keep this key where nobody on this machine "
+        "can change it, and give it to `kudurru audit verify --key`",
+        checkpointer.key,
+    )

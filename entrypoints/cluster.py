@@ -14,7 +14,7 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,17 +25,18 @@ from kudurru.adapters.kubernetes.answers import Absent, Forbidden, Refused, Unan
 from kudurru.adapters.kubernetes.client import Client, Transport
 from kudurru.adapters.kubernetes.election import LeaseElector, Timings
 from kudurru.adapters.kubernetes.endpoints import Endpoint, LeaderAddress
-from kudurru.adapters.kubernetes.events import About, EventRecorder
+from kudurru.adapters.kubernetes.events import DROPS, About, EventRecorder
 from kudurru.adapters.kubernetes.store import KubernetesStore, Place
 from kudurru.adapters.metrics import Sample
-from kudurru.domain.errors import KudurruError
+from kudurru.domain.errors import Invalid, KudurruError
 from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.objects import key_of, ref_of
 from kudurru.domain.ports import Clock, Entropy, Notice, Timers
-from kudurru.domain.settings import KubernetesSettings
+from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
 from kudurru.entrypoints.cluster_beside import Beside
 from kudurru.entrypoints.cluster_copy import Copies
+from kudurru.entrypoints.cluster_endpoints import DnsEndpoints
 from kudurru.entrypoints.cluster_facts import (
     Facts,
     from_snapshot,
@@ -44,6 +45,7 @@ from kudurru.entrypoints.cluster_facts import (
     snapshot_samples,
 )
 from kudurru.entrypoints.cluster_feed import SHOWN_MAX, Feed
+from kudurru.entrypoints.cluster_reach import Reach
 from kudurru.entrypoints.cluster_statuses import StatusCopies
 from kudurru.entrypoints.cluster_writes import ClusterWrites
 from kudurru.entrypoints.waiting import pause
@@ -55,6 +57,8 @@ log = logging.getLogger("kudurru.kubernetes")
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
 ASK_FIRST_US, ASK_MAX_US = 500_000, 10_000_000
 """Between tries to learn which cluster this is."""
+ASK_AGAIN_US, ASK_AGAIN_MAX_US = 10_000_000, 600_000_000
+"""The same while it refuses to say."""
 SERVICE_PORT = "http"
 """Name that the API's port has in the service."""
 HEADLESS_SERVICE = "KUDURRU_HEADLESS_SERVICE"
@@ -63,6 +67,27 @@ ROLE = "controller"
 """What nodes compete for."""
 BARRIER_S = 10.0
 """A new leader waits so long for what the one before wrote."""
+
+
+class _Uid(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class _Namespace(msgspec.Struct, frozen=True):
+    metadata: _Uid
+
+
+def _is_kept_from_us(error: Exception) -> bool:
+    """Whether it may not be read. A token that is refused is another matter: it may have been
+    rotated a moment ago, and without one nothing else is read either."""
+    return isinstance(error, Absent) or (isinstance(error, Forbidden) and error.code == 403)
+
+
+def _first_of(faults: BaseExceptionGroup[Any]) -> BaseException:
+    found: BaseException = faults
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
 
 
 def access_of(settings: KubernetesSettings, environment: Mapping[str, str]) -> Access:
@@ -100,11 +125,14 @@ class Cluster:
         timers: Timers,
         entropy: Entropy,
         chance: random.Random,
+        groups: Callable[[], Container[str]] = tuple,
         service: str = "",
         began_us: int | None = None,
+        external_dns: ExternalDnsSettings | None = None,
     ) -> None:
-        """`service` is the headless one of the nodes, whose slices have their addresses;
-        `began_us` when this node began to wait for the cluster."""
+        """`groups` are the names of upstreams.groups now. `service` is the headless one of the
+        nodes, whose slices have their addresses; `began_us` when this node began to wait for the
+        cluster."""
         self._settings = settings
         self._node = node
         self._writer = writer
@@ -118,12 +146,14 @@ class Cluster:
         self._began_us = clock.monotonic_us() if began_us is None else began_us
         self._newest_us = node.log.head().ts
         self._is_verified = False
+        self._is_known = asyncio.Event()
         self._has_waited = False
         self._problem = ""
         self.has_log = facts.has_followed
         self.beside = Beside(
             node, writer, client, place.namespace,
-            owns=self.owns, timers=timers, entropy=entropy, chance=chance,
+            watched=settings.namespaces, owns=self.owns, has_endpoints=settings.dns_endpoints,
+            timers=timers, entropy=entropy, chance=chance,
         )  # fmt: skip
         client = self.beside.client
         self._client = client.with_guard(self._guard)
@@ -140,11 +170,13 @@ class Cluster:
             leads=self._leads,
             timers=timers,
             chance=chance,
+            allows_much=settings.allow_mass_change,
+            reach=Reach(settings.reach, groups),
         )
         self._addresses = None
         if service:
             self._addresses = LeaderAddress(client, place.namespace, service, SERVICE_PORT, chance)
-        self.recorder = EventRecorder(self._client, clock, place.pod)
+        self.recorder = EventRecorder(self._client, clock, place.pod, self._leads)
         self.sink = _EventsOf(self.recorder)
         """For notices beside their objects."""
         lease = self._asking.elector(ROLE)
@@ -154,6 +186,14 @@ class Cluster:
         waits: dict[str, Any] = {"clock": clock, "timers": timers}
         self.statuses = StatusCopies(node, writer, leading, self.feed, **waits)
         self.copies = Copies(node, writer, self.facts, leading, self.feed, **waits)
+        self.endpoints = None
+        if settings.dns_endpoints:
+            self.endpoints = DnsEndpoints(
+                node, writer, self._client, self.recorder,
+                namespaces=settings.namespaces, settings=external_dns or ExternalDnsSettings(),
+                synced=self.feed.synced, is_doubtful=lambda: self._is_doubtful, chance=chance,
+                **waits,
+            )  # fmt: skip
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
         self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed, timers)
@@ -171,14 +211,22 @@ class Cluster:
         timer = self._timers.call_later(max(0, patience_us), self._stop_waiting)
         try:
             await self._bind(await self._identified())
+            self.feed.missing.is_unknown = self._is_doubtful
             self.beside.begin()
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep_asking())
                 tasks.create_task(self._tell_synced())
                 if self.owns:
                     # First: or what was intended here would come from there, as somebody else's.
-                    await self._settle_open()
-                    tasks.create_task(self._writes.keep_settled())
+                    if not self.feed.missing.is_unknown:
+                        await self._settle_open()
+                        self._is_known.set()
+                    tasks.create_task(self._keep_settled())
                 await self.feed.run()
+        except BaseExceptionGroup as faults:
+            if (wrong := faults.subgroup(Invalid)) is not None:
+                raise _first_of(wrong) from None  # for the operator, who reads one line
+            raise
         finally:
             timer.cancel()
             if self.feed.synced.is_set():
@@ -196,6 +244,12 @@ class Cluster:
         """Of the other nodes, where there is a service that knows them."""
         if self._addresses is not None:
             await self._addresses.run()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody sets it")
+
+    async def take_endpoints(self) -> NoReturn:
+        if self.endpoints is not None:
+            await self.endpoints.run()
         await asyncio.get_running_loop().create_future()
         raise AssertionError("nobody sets it")
 
@@ -228,7 +282,12 @@ class Cluster:
         if is_synced and not feed.is_current:
             found.append("Cluster: a watch is not open; changes made there are not seen now")
         if is_synced and not self._is_verified:
-            found.append("Cluster: its uid is not known, so it may be another than the log's")
+            found.append(
+                "Cluster: its uid is not known, so it may be another than the log's: bind "
+                "schemas/rbac/cluster-id.yaml"
+            )
+        if held := feed.missing.warning():
+            found.append(f"Cluster: {held}")
         return found + [f"Cluster: {text}" for text in self._troubles()]
 
     def _troubles(self) -> Iterator[str]:
@@ -236,9 +295,13 @@ class Cluster:
         for plural, why in feed.why_not_read().items():
             yield f"{plural} are not read: {why}"
         yield from self.beside.warnings()
+        if self.endpoints is not None:
+            yield from self.endpoints.warnings()
         yield from feed.restored
         for key, why in list(feed.broken.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} cannot be read: {why}"
+        for key, why in list(feed.refused.items())[:SHOWN_MAX]:
+            yield f"{ref_of(key)} is not taken: {why}"
         for key, owner in list(self.copies.foreign.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} is not copied: {owner or 'somebody else'} manages it there"
 
@@ -252,35 +315,68 @@ class Cluster:
         yield from snapshot_samples(self.age_s() if is_old else None)
         for kind, count in self.feed.reopened().items():
             yield Sample("informer_reopened_total", (kind,), count)
-        yield Sample("events_dropped_total", (), self.recorder.dropped)
+        if self.endpoints is not None:
+            yield from self.endpoints.samples()
+        for reason in DROPS:
+            yield Sample("events_dropped_total", (reason,), self.recorder.dropped[reason])
         yield Sample("cluster_requests_total", (), self._client.transport.requests)
         yield Sample("cluster_synced", (), self.feed.is_current)
+        yield Sample("cluster_objects_unreadable", (), len(self.feed.broken))
+        yield Sample("cluster_objects_refused", (), len(self.feed.refused))
+        yield Sample("cluster_deletions_held", (), self.feed.missing.held)
 
     # --- which cluster ------------------------------------------------------------------
 
     async def _identified(self) -> str:
-        """The uid of the cluster; what is known of it where that must not be read."""
+        """The uid of the cluster; what is known of it where that must not be read. Raises: Invalid
+        when it is not the one of the log."""
         wait_us = ASK_FIRST_US
         while True:
             try:
-                found = await self._client.get(KUBE_SYSTEM, dict)
-            except (Forbidden, Absent) as error:
-                log.warning("the cluster cannot be told from others: %s", error)
-                return self._settings.cluster_id or self.facts.cluster
+                return await self._asked_uid()
             except (Refused, Unanswered) as error:
+                if _is_kept_from_us(error):
+                    log.warning("the cluster cannot be told from others: %s", error)
+                    return self._settings.cluster_id or self.facts.cluster
                 self._tell_problem(str(error))
-            else:
-                uid = str(found["metadata"]["uid"])
-                self.facts.check_cluster(uid)
-                if self._settings.cluster_id not in ("", uid):
-                    raise refused(
-                        "kubernetes.clusterID",
-                        f"the API server is that of {uid}: mend kubernetes.clusterID or the access",
-                    )
-                self._is_verified, self._problem = True, ""
-                return uid
             await pause(self._timers, wait_us)
             wait_us = min(2 * wait_us, ASK_MAX_US)
+
+    async def _asked_uid(self) -> str:
+        """Raises: Invalid; what a request does."""
+        found = await self._client.get(KUBE_SYSTEM, _Namespace)
+        uid = found.metadata.uid
+        self.facts.check_cluster(uid)
+        if self._settings.cluster_id not in ("", uid):
+            raise refused(
+                "kubernetes.clusterID",
+                f"the API server is that of {uid}: mend kubernetes.clusterID or the access",
+            )
+        self._is_verified, self._problem = True, ""
+        return uid
+
+    async def _keep_asking(self) -> None:
+        """While it is not known which cluster this is. Raises: Invalid when it is another one."""
+        wait_us = ASK_AGAIN_US
+        while not self._is_verified:
+            await pause(self._timers, wait_us)
+            wait_us = min(2 * wait_us, ASK_AGAIN_MAX_US)
+            try:
+                uid = await self._asked_uid()
+            except (Refused, Unanswered) as error:
+                log.debug("the cluster still cannot be told from others: %s", error)
+            else:
+                log.info("the cluster is %s", uid)
+                await self._bind(uid)
+                self.feed.missing.identified()
+                self._is_known.set()
+                self.feed.look_at_missing()
+
+    @property
+    def _is_doubtful(self) -> bool:
+        """Whether the log is of a cluster, and neither the API server nor the admin says that this
+        is it."""
+        return bool(self.facts.cluster) and not (self._is_verified or self._settings.cluster_id)
 
     def _tell_problem(self, problem: str) -> None:
         if not self._problem:
@@ -308,6 +404,11 @@ class Cluster:
     async def _tell_synced(self) -> None:
         await self.feed.synced.wait()
         self.on_change()
+
+    async def _keep_settled(self) -> NoReturn:
+        """Not by what another cluster has."""
+        await self._is_known.wait()
+        await self._writes.keep_settled()
 
     async def _settle_open(self) -> None:
         """What an earlier process did not hear the end of."""
@@ -437,7 +538,9 @@ def open_cluster(
     clock: Clock,
     timers: Timers,
     entropy: Entropy,
+    groups: Callable[[], Container[str]],
     began_us: int,
+    external_dns: ExternalDnsSettings | None,
 ) -> Cluster:
     """As the environment of this process has it."""
     return Cluster(
@@ -451,8 +554,10 @@ def open_cluster(
         timers=timers,
         entropy=entropy,
         chance=random.SystemRandom(),
+        groups=groups,
         service=os.environ.get(HEADLESS_SERVICE, "").partition(".")[0],
         began_us=began_us,
+        external_dns=external_dns,
     )
 
 

@@ -3,7 +3,7 @@ in Secrets; and what it may not do there, or does not find."""
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from kudurru.adapters.kubernetes.client import Client
@@ -29,13 +29,17 @@ class Beside:
         client: Client,
         namespace: str,
         *,
+        watched: Sequence[str],
         owns: bool,
+        has_endpoints: bool,
         timers: Timers,
         entropy: Entropy,
         chance: random.Random,
     ) -> None:
-        """`owns`: the cluster owns the objects."""
-        self.diagnosis = Diagnosis(client, namespace, _used(owns=owns))
+        """`watched`: namespaces, none for all. `owns`: the cluster owns the objects;
+        `has_endpoints`: DNSEndpoints are read."""
+        used = _used(owns=owns, has_endpoints=has_endpoints)
+        self.diagnosis = Diagnosis(client, namespace, used, watched=watched)
         self.client = client.with_observer(self.diagnosis.observe)
         """Whose refusals are told."""
         self.reviews = KubernetesReviews(self.client)
@@ -88,6 +92,8 @@ class Beside:
         await self._secrets.run()
 
 
-def _used(*, owns: bool) -> Iterator[Feature]:
-    names = {"objects", "cluster-id", "events", "internal"} | ({"leader"} if owns else set())
+def _used(*, owns: bool, has_endpoints: bool) -> Iterator[Feature]:
+    names = {"objects", "cluster-id", "events", "internal"}
+    names |= {"leader"} if owns else set()
+    names |= {"external-dns"} if has_endpoints else set()
     return (feature for feature in FEATURES if feature.name in names)

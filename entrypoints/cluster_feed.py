@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
+from kudurru.adapters.kubernetes.answers import cut
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
 from kudurru.adapters.kubernetes.store import collection, shown
@@ -27,13 +28,15 @@ from kudurru.domain.commands import Command, Observe, ObserveGone, Origin
 from kudurru.domain.errors import Invalid, KudurruError
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.meta import MANAGED_BY
-from kudurru.domain.kinds.registry import DNS_ZONE, Kind
+from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, Kind
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredObject, annotations_after
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Timers
 from kudurru.entrypoints.cluster_facts import Facts, actor
+from kudurru.entrypoints.cluster_missing import Gone, Missing
+from kudurru.entrypoints.cluster_reach import Reach
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -46,11 +49,18 @@ RETRY_US = 5_000_000
 """After a change that the log did not take."""
 NOTE_US = 600_000_000
 """How often the log is told up to which versions it has followed, when something came."""
+RECORDED_MAX = 65_536
+"""Writes of ours that were not heard of yet. Of one beyond, what came before it may be recorded
+after it, until it is heard of."""
 SHOWN_MAX = 3
 EARLY_US = 50_000
 EARLY_TRIES = 40
 """How long a serial waits for the records that it is of: kinds are watched one by one, and a zone
 may be told of before its record sets. After two seconds it is taken as it is."""
+
+
+WHY_MAX = 512
+"""Octets that are told of why an object cannot be read."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -77,15 +87,6 @@ class Found(msgspec.Struct):
     tries: int = 0  # to have its status recorded
 
 
-class Gone(msgspec.Struct, frozen=True):
-    key: Key
-    version: str
-
-    @property
-    def as_of(self) -> int:
-        return _number(self.version)
-
-
 Seen: TypeAlias = Found | Gone
 
 
@@ -104,6 +105,8 @@ class Feed:
         leads: Callable[[], bool],
         timers: Timers,
         chance: random.Random,
+        allows_much: bool = False,
+        reach: Reach | None = None,
     ) -> None:
         """`records`: the cluster owns the objects. Statuses are the leader's to write, so one that
         `leads` takes none from the cluster."""
@@ -115,6 +118,8 @@ class Feed:
         """Told when a watch is open again."""
         self.broken: dict[Key, str] = {}
         """Why an object cannot be read; the log keeps what it has of it."""
+        self.refused: dict[Key, str] = {}
+        """Why one that can be read is not taken; the same."""
         self.early_tries = EARLY_TRIES
         self.restored: list[str] = []
         """What was noticed of a cluster that was set back."""
@@ -124,9 +129,12 @@ class Feed:
         self._records = records
         self._leads = leads
         self._timers = timers
+        self._reach = reach or Reach()
+        self.missing = Missing(node, self._size, allows_much=allows_much)
         self._waiting: dict[Key, Seen] = {}
         self._held: Counter[Key] = Counter()
         self._recorded: dict[Key, int] = {}
+        """Versions that were recorded as the API server answered them, and not heard of yet."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         """Nothing waits to be recorded."""
@@ -150,16 +158,23 @@ class Feed:
 
     def find(self, key: Key) -> Found | None:
         """As the cluster had it when it was last heard of."""
+        part = self._part_of(key)
+        return part.informer.copy.get(part.name_of(key)) if part is not None else None
+
+    def _part_of(self, key: Key) -> "_KindFeed | None":
+        """Who hears of an object; None where its namespace is not followed."""
         ref = ref_of(key)
-        name = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
         for part in self._parts:
-            if part.kind.name == ref.kind and (found := part.informer.copy.get(name)):
-                return found
+            if part.kind.name == ref.kind and part.namespace in ("", ref.namespace):
+                return part
         return None
 
     def all_keys(self) -> Iterator[Key]:
         for part in self._parts:
             yield from (found.key for found in part.informer.copy.values())
+
+    def _size(self) -> int:
+        return sum(len(part.informer.versions) for part in self._parts)
 
     @property
     def is_current(self) -> bool:
@@ -201,7 +216,22 @@ class Feed:
 
     def wrote(self, key: Key, version: str) -> None:
         """The log has this version, so that what came before it is old."""
-        self._recorded[key] = max(self._recorded.get(key, 0), _number(version))
+        if self._part_of(key) is None:
+            return  # nothing is heard of it
+        newest = max(self._recorded.pop(key, 0), _number(version))
+        self._recorded[key] = newest
+        while len(self._recorded) > RECORDED_MAX:
+            del self._recorded[next(iter(self._recorded))]
+
+    def has(self, document: dict[str, Any], stored: StoredObject) -> bool:
+        """Whether an object of the cluster says what the log has of it. Its resourceVersion may be
+        another: versions that say nothing new are in no event, nor is a status of ours."""
+        try:
+            found = found_in(KINDS[ref_of(stored.key).kind], document)
+        except ValueError:
+            return False
+        is_status_so = self._leads() or found.said == said_digest(stored.status)
+        return found.uid == stored.body.uid and found.made == stored_digest(stored) and is_status_so
 
     def logged(self, found: Found) -> str:
         """The version that the log has of this very object, where it says."""
@@ -218,12 +248,31 @@ class Feed:
         self._versions[kind] = max(self._versions.get(kind, 0), _number(seen.version))
         if self._records:
             self._waiting.pop(seen.key, None)  # the newest goes last
-            self._waiting[seen.key] = seen
-            self._idle.clear()
+            if isinstance(seen, Found):
+                self.missing.is_back(seen.key)
+            if isinstance(seen, Found) or not self.missing.takes(seen):
+                self._wait(seen)
             self._wake.set()
         elif isinstance(seen, Found):
             seen.content = None
         self.on_seen(seen.key)
+
+    def hear_listed(self, part: "_KindFeed", version: str) -> None:
+        """A list was told. A write of ours that is older and not in it was undone before anybody
+        heard of it, so that nobody else misses it."""
+        for key, written in list(self._recorded.items()):
+            is_there = part.name_of(key) in part.informer.versions
+            if self._part_of(key) is part and not is_there and written < _number(version):
+                self.hear(Gone(key, version, by_list=True))
+        self._wake.set()
+
+    def look_at_missing(self) -> None:
+        """It is known now whose cluster this is."""
+        self._wake.set()
+
+    def _wait(self, seen: Seen) -> None:
+        self._waiting[seen.key] = seen
+        self._idle.clear()
 
     def hear_first(self, part: "_KindFeed", version: str) -> None:
         """All that is there was told: what the log has and the cluster has not is gone."""
@@ -236,12 +285,15 @@ class Feed:
                 part.kind.plural,
             )
         elif self._records:
+            count = 0
             for key in self._node.objects.keys(kind, part.namespace or None):
                 stored = self._node.objects.find(key)
-                is_there = part.name_of(key) in part.informer.versions
-                if stored and not is_there and mirror.is_mirrored(key, stored.manager):
-                    self._waiting.setdefault(key, Gone(key, version))
-                    self._idle.clear()
+                if stored is None or not mirror.is_mirrored(key, stored.manager):
+                    continue
+                count += 1
+                if part.name_of(key) not in part.informer.versions:
+                    self.missing.takes(Gone(key, version, by_list=True))
+            self.missing.begin(count)
         self._check_not_restored(kind, version)
         self._wake.set()
 
@@ -273,6 +325,9 @@ class Feed:
         while True:
             self._wake.clear()
             await self._record_restorations()
+            is_read = all(part.has_read and not part.informer.is_listing for part in self._parts)
+            for gone in self.missing.may_go() if is_read else ():
+                self._wait(gone)
             ready = (seen for key, seen in self._waiting.items() if key not in self._held)
             batch = list(islice(ready, BATCH))
             if batch:
@@ -280,7 +335,7 @@ class Feed:
                 continue
             if not self._waiting:
                 self._idle.set()
-                if all(part.has_read for part in self._parts):
+                if is_read:
                     self._now_synced()
             await self._wake.wait()
 
@@ -300,15 +355,16 @@ class Feed:
             await pause(self._timers, RETRY_US)
 
     async def _record_one(self, seen: Seen) -> None:
-        # What the API server answered to a write of ours is newer than what was on its way.
+        # What the API server answered to a write of ours is newer than what was on its way. Once
+        # that write is heard of, all that comes is newer.
         if seen.as_of < self._recorded.get(seen.key, 0):
             return
+        self._recorded.pop(seen.key, None)
         is_early = isinstance(seen, Found) and self._is_early(seen)
-        found = self.order(seen, is_early=is_early)
+        found = None if self._is_kept_out(seen) else self.order(seen, is_early=is_early)
         if found is not None:
             command, who = found
             await self._writer.submit(Change(commands=(command,), who=who))
-        self._recorded[seen.key] = seen.as_of
         if not isinstance(seen, Found):
             return
         if is_early:
@@ -316,6 +372,26 @@ class Feed:
             self._timers.call_later(EARLY_US, partial(self._look_again, seen))
         else:
             seen.content = None
+
+    def _is_kept_out(self, seen: Seen) -> bool:
+        """Whether the log keeps what it has of an object, whatever the cluster says."""
+        stored = self._node.objects.find(seen.key)
+        why = ""
+        if stored is not None and not mirror.is_mirrored(seen.key, stored.manager):
+            why = f"this node has one of its own, of {stored.manager}; delete it in the cluster"
+        elif isinstance(seen, Found) and seen.content is not None:
+            why = cut(self._reach.why_not(seen.content.manifest.spec, stored), WHY_MAX)
+        self._note_refused(seen.key, why if isinstance(seen, Found) else "")
+        return bool(why)
+
+    def _note_refused(self, key: Key, why: str) -> None:
+        if self.refused.get(key, "") == why:
+            return
+        self.refused.pop(key, None)
+        if why:
+            log.warning("%s in the cluster is not taken: %s", ref_of(key), why)
+            self.refused[key] = why
+        self.on_seen(key)
 
     def _is_early(self, seen: Found) -> bool:
         """Whether a zone has a serial there, and here not yet the records that it is of."""
@@ -346,7 +422,7 @@ class Feed:
         if content is None:
             return None
         status = None if is_early or self._keeps_status(content) else content.status
-        is_content_new = self._is_content_new(seen)
+        is_content_new = self.is_new(seen)
         writer = content.writer if is_content_new or status is None else content.status_writer
         origin = Origin(resource_version=seen.version, field_manager=writer)
         command = Observe(
@@ -354,7 +430,8 @@ class Feed:
         )
         return command, actor(writer)
 
-    def _is_content_new(self, seen: Found) -> bool:
+    def is_new(self, seen: Found) -> bool:
+        """Whether the log has it otherwise, whatever its status."""
         stored = self._node.objects.find(seen.key)
         return stored is None or stored_digest(stored) != seen.made
 
@@ -436,11 +513,14 @@ class _KindFeed(Handler[Found]):
 
     def gone(self, key: str, last: Found | None, version: str) -> None:  # noqa: ARG002
         if version:  # else its definition is gone, and the log keeps what it has
-            self._feed.hear(Gone(self.key_of(key), version))
+            self._feed.hear(Gone(self.key_of(key), version, by_list=self.informer.is_listing))
 
     def read(self, version: str) -> None:
         self.has_read, self.problem = True, ""
         self._feed.hear_first(self, version)
+
+    def listed(self) -> None:
+        self._feed.hear_listed(self, self.informer.as_of)
 
     def recovered(self) -> None:
         self.problem = ""
@@ -450,7 +530,7 @@ class _KindFeed(Handler[Found]):
         self.problem = str(error)
 
     def broken(self, key: str, why: str) -> None:
-        known = self.key_of(key)
+        known, why = self.key_of(key), cut(why, WHY_MAX)
         if self._feed.broken.get(known) != why:
             log.warning("%s in the cluster cannot be read, and is left as it was: %s",
                         ref_of(known), why)  # fmt: skip
@@ -479,12 +559,15 @@ def found_in(kind: Kind, document: dict[str, Any]) -> Found:
     if not isinstance(status, dict) or not in_profile(status):
         status = None
     manager = manifest.meta.annotations.get(MANAGED_BY, "")
+    if manager and (fault := mirror.manager_fault(manager)):
+        raise ValueError(f"annotation {MANAGED_BY}: {fault}")
+    owner = manager or ("" if mirror.manager_fault(writer) else writer)
     return Found(
         manifest.key,
         manifest.meta.uid,
         manifest.meta.resource_version,
         manager,
-        manager or writer or "kubernetes",
+        owner or "kubernetes",
         made_digest(manifest),
         said_digest(status),
         Content(manifest, status, writer, status_writer),

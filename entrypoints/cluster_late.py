@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,7 +29,7 @@ from kudurru.domain.ports import (
     SharedTexts,
     Timers,
 )
-from kudurru.domain.settings import KubernetesSettings
+from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
 from kudurru.entrypoints.cluster_facts import (
     checked_facts,
     from_snapshot,
@@ -73,8 +73,13 @@ class LateCluster:
         clock: Clock,
         timers: Timers,
         entropy: Entropy,
+        groups: Callable[[], Container[str]] = tuple,
+        external_dns: ExternalDnsSettings | None = None,
     ) -> None:
+        """`groups` are the names of upstreams.groups now."""
         self._settings = settings
+        self._groups = groups
+        self._external_dns = external_dns
         self._node = node
         self._writer = writer
         self._node_name = node_name
@@ -140,6 +145,8 @@ class LateCluster:
         add("cluster: events", lambda cluster: cluster.recorder.run)
         add("cluster: last events", lambda cluster: cluster.send_last, leader_only=True)
         add("cluster: statuses", lambda cluster: cluster.statuses.run, leader_only=True)
+        if self._settings.dns_endpoints:
+            add("cluster: DNSEndpoints", lambda cluster: cluster.take_endpoints, leader_only=True)
         add("cluster: addresses", lambda cluster: cluster.keep_addresses)
         add("cluster: diagnosis", lambda cluster: cluster.beside.diagnose)
         add("cluster: config maps", lambda cluster: cluster.beside.follow_maps)
@@ -242,7 +249,9 @@ class LateCluster:
             clock=self._clock,
             timers=self._timers,
             entropy=self._entropy,
+            groups=self._groups,
             began_us=self._began_us,
+            external_dns=self._external_dns,
         )
 
     async def _run_late(self, of: _Of) -> None:

@@ -6,8 +6,9 @@ label `kudurru.io/kind`.
     kubectl label secret transfer kudurru.io/kind=TSIGKey
 
 A Secret becomes the object of its kind in the local log, with its secret sealed beside it as ever;
-when it goes, the object is revoked. Objects that were made on this node are left alone, and a
-Secret of the same name is reported. Secrets are in memory no longer than until they are recorded.
+when it goes, or cannot be used any more, the object is revoked. Objects that were made on this node
+are left alone, and a Secret of the same name is reported. Secrets are in memory until they are
+recorded, and no longer.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import binascii
 import logging
 import random
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import msgspec
@@ -23,7 +25,7 @@ import msgspec
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
 from kudurru.domain.commands import Apply, Delete
-from kudurru.domain.errors import Conflict, Invalid, KudurruError, ManagedBy, NotFound
+from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, ManagedBy, NotFound
 from kudurru.domain.events import SecretWrite
 from kudurru.domain.kinds.apitoken import hash_of, name_in
 from kudurru.domain.kinds.meta import API_VERSION, GROUP, is_dns_subdomain
@@ -41,6 +43,8 @@ from kudurru.entrypoints.writer import Writer
 LABEL = f"{GROUP}/kind"
 SECRETS_MAX = 1_000
 RETRY_US = 5_000_000
+READ_S = 5.0
+"""While a Secret is read again, what was said before is still in use."""
 
 log = logging.getLogger("kudurru.kubernetes")
 
@@ -60,7 +64,12 @@ class Kept(msgspec.Struct):
 
 
 class ClusterSecrets(Handler[Kept]):
-    """`run` it in a task. On one event loop."""
+    """`run` it in a task. On one event loop.
+
+    What an object is to be is worked out from the Secrets that are there and can be used, whatever
+    happened. So an object without one is revoked: its Secret went while nobody looked, or was
+    changed into something that says nothing.
+    """
 
     def __init__(
         self,
@@ -77,19 +86,32 @@ class ClusterSecrets(Handler[Kept]):
         self._node = node
         self._writer = writer
         self._keyring = keyring
+        self._client = client
         self._timers = timers
         self._entropy = entropy
-        self._waiting: dict[Key, Kept | None] = {}  # None: it is gone
+        self._waiting: dict[Key, object] = {}
+        """Objects to be looked at, each with a mark of when that was said. Without a bound: a
+        revocation is never dropped."""
+        self._sources: dict[Key, dict[str, Kept]] = {}
+        """Secrets that could be read last, by object and name."""
         self._wake = asyncio.Event()
-        self._problems: dict[str, str] = {}  # by Secret
+        self._unusable: dict[str, str] = {}
+        """By Secret, why it is not used, until it is another."""
+        self._second: dict[str, str] = {}
+        """By Secret, which other one its object is of."""
+        self._recorded: dict[Key, tuple[str, str]] = {}
+        """The Secret, and its version, that an object was recorded from."""
         self._source = Source(
             f"/api/v1/namespaces/{namespace}/secrets",
             label_selector=LABEL,
         )
-        self._informer: Informer[Kept] = Informer(client, self._source, kept, self, chance=chance)
+        self._informer: Informer[Kept] = Informer(
+            client, self._source, _kept_safely, self, chance=chance
+        )
 
     def warnings(self) -> list[str]:
-        return [f"Secret {name}: {why}" for name, why in sorted(self._problems.items())]
+        found = self._second | self._unusable
+        return [f"Secret {name}: {why}" for name, why in sorted(found.items())]
 
     async def run(self) -> NoReturn:
         async with asyncio.TaskGroup() as tasks:
@@ -97,52 +119,69 @@ class ClusterSecrets(Handler[Kept]):
             while True:
                 self._wake.clear()
                 is_done = True
-                for key, found in list(self._waiting.items()):
-                    is_done &= await self._settle(key, found)
+                for key in list(self._waiting):
+                    is_done &= await self._settle(key)
                 await (self._wake.wait() if is_done else pause(self._timers, RETRY_US))
         raise AssertionError("unreachable")
 
     # --- hearing ------------------------------------------------------------------------
 
     def put(self, key: str, new: Kept, old: Kept | None) -> None:
-        self._problems.pop(_name(key), None)
+        self._is_another(_name(key))
         if old is not None and old.key != new.key:
-            self._wait(old.key, self._another_of(old.key))
-        self._wait(new.key, new)
+            self._drop(old)
+        self._sources.setdefault(new.key, {})[new.source] = new
+        self._look_at(new.key)
 
-    def gone(self, key: str, last: Kept | None, version: str) -> None:  # noqa: ARG002
-        self._problems.pop(_name(key), None)
-        if last is not None:
-            self._wait(last.key, self._another_of(last.key))
+    def gone(self, key: str, last: Kept | None, version: str) -> None:
+        self._is_another(_name(key))
+        if last is not None and version:  # else there are no Secrets at all: no API server is so
+            self._drop(last)
 
-    def read(self, version: str) -> None:  # noqa: ARG002
-        """What was a Secret when this node last ran, and is none now, is revoked. While one cannot
-        be read nobody knows which object that was."""
-        if self._informer.is_absent or self._problems:
+    def listed(self) -> None:
+        if self._informer.is_absent:
             return
-        there = {found.key for found in self._informer.copy.values()}
+        self._sources = {}
+        for found in self._informer.copy.values():
+            self._sources.setdefault(found.key, {})[found.source] = found
         for key in self._ours():
-            if key not in there:
-                self._wait(key, None)
+            if self._wanted(key) is None:
+                self._look_at(key)
 
     def broken(self, key: str, why: str) -> None:
-        self._note(_name(key), why)
+        self._refuse(_name(key), why)
+        last = self._informer.copy.get(key)
+        if last is not None:
+            self._look_at(last.key)
 
-    def _wait(self, key: Key, found: Kept | None) -> None:
-        if key in self._waiting or len(self._waiting) < SECRETS_MAX:
-            self._waiting[key] = found
-            self._wake.set()
-        elif found is not None:
-            self._note(found.source, f"it is one of more than {SECRETS_MAX}")
+    def _drop(self, last: Kept) -> None:
+        found = self._sources.get(last.key, {})
+        found.pop(last.source, None)
+        if not found:
+            self._sources.pop(last.key, None)
+        self._look_at(last.key)
 
-    def _another_of(self, key: Key) -> Kept | None:
-        """Another Secret for the same object, whose word holds now."""
-        return next((one for one in self._informer.copy.values() if one.key == key), None)
+    def _look_at(self, key: Key) -> None:
+        self._waiting[key] = object()
+        self._wake.set()
 
-    def _note(self, name: str, why: str) -> None:
-        if self._problems.get(name) != why:
+    def _is_another(self, name: str) -> None:
+        self._unusable.pop(name, None)
+        self._second.pop(name, None)
+
+    def _refuse(self, name: str, why: str) -> None:
+        if self._unusable.get(name) != why:
             log.warning("the Secret %s is not used: %s", name, why)
-        self._problems[name] = why
+        self._unusable[name] = why
+
+    def _wanted(self, key: Key) -> Kept | None:
+        """The Secret that an object is of. Of several it is the first, as long as that is there."""
+        found = self._sources.get(key, {})
+        first, *others = sorted(found.keys() - self._unusable.keys()) or [""]
+        for name in others:
+            self._second[name] = f"{ref_of(key)} is of the Secret {first}"
+            found[name].secret = b""
+        return found.get(first)
 
     def _ours(self) -> Iterator[Key]:
         for kind in (TSIG_KEY, API_TOKEN):
@@ -156,45 +195,83 @@ class ClusterSecrets(Handler[Kept]):
 
     # --- recording ----------------------------------------------------------------------
 
-    async def _settle(self, key: Key, found: Kept | None) -> bool:
+    async def _settle(self, key: Key) -> bool:
         """Whether it is done with, for now."""
+        mark = self._waiting[key]
         try:
-            change = self._change(key, found)
-            if change is not None:
-                await self._writer.submit(change)
-        except (Invalid, ManagedBy, Conflict) as error:
-            if found is not None:
-                self._note(found.source, _why(error))
-        except NotFound:
-            pass  # it is gone already
+            while (found := self._wanted(key)) is not None:
+                if await self._take(key, found):
+                    break
+            else:
+                await self._revoke(key)
         except KudurruError as error:
             log.warning("%s is not recorded, and tried again: %s", ref_of(key), error)
             return False
-        if found is not None:
-            found.secret = b""
-        if self._waiting.get(key) is found:
+        if self._waiting.get(key) is mark:
             del self._waiting[key]
         return True
 
-    def _change(self, key: Key, found: Kept | None) -> Change | None:
+    async def _take(self, key: Key, found: Kept) -> bool:
+        """Make the object what the Secret says; False when that cannot be used, or says something
+        else by now. Raises: what `submit` does, and a request: then it is tried again."""
+        if self._recorded.get(key) == (found.source, found.version):
+            return True
+        try:
+            secret = found.secret or await self._read_again(key, found)
+            change = self._change(key, found, secret)
+            if change is not None:
+                await self._writer.submit(change)
+        except (Invalid, ManagedBy, Conflict) as error:
+            if self._sources.get(key, {}).get(found.source) is found:
+                self._refuse(found.source, _why(error))
+                found.secret = b""
+            return False
+        self._second.pop(found.source, None)
+        self._recorded[key] = (found.source, found.version)
+        found.secret = b""
+        return True
+
+    async def _read_again(self, key: Key, found: Kept) -> bytes:
+        """The secret of one that was recorded before, or was the second of its object. When that
+        fails, what the object was recorded from is used no more. Raises: Invalid when it is another
+        by now, of which the informer tells; what a request does."""
+        source = Source(self._source.path, found.source, LABEL)
+        try:
+            page = await self._client.with_limit(READ_S).get(source.target(), _Secrets)
+        except KudurruError:
+            await self._revoke(key)
+            raise
+        for document in page.items or ():
+            with suppress(ValueError):
+                now = _kept_safely(document)
+                if (now.key, now.version) == (found.key, found.version):
+                    return now.secret
+        raise Invalid(f"Secret {found.source}", [Cause("", "it changed meanwhile")])
+
+    async def _revoke(self, key: Key) -> None:
+        self._recorded.pop(key, None)
+        if self._manager_of(key) != FROM_CLUSTER:
+            return
+        delete = Delete(key=key, manager=FROM_CLUSTER)
+        change = Change(commands=(delete,), who=_WHO, secrets=(SecretWrite(key, None),))
+        with suppress(NotFound):
+            await self._writer.submit(change)
+        log.info("%s is revoked: no Secret that can be used has it", ref_of(key))
+
+    def _change(self, key: Key, found: Kept, secret: bytes) -> Change | None:
         """What to record; None where the log has it. Raises: Invalid, ManagedBy."""
         manager = self._manager_of(key)
-        if found is None:
-            if manager != FROM_CLUSTER:
-                return None
-            delete = Delete(key=key, manager=FROM_CLUSTER)
-            return Change(commands=(delete,), who=_WHO, secrets=(SecretWrite(key, None),))
-        if not found.secret:
-            return None  # recorded before
         if manager not in (None, FROM_CLUSTER):
             raise ManagedBy(str(ref_of(key)), str(manager))
-        if self._is_recorded(found):
+        if self._is_recorded(found, secret):
             return None
+        if manager is None and sum(1 for _ in self._ours()) >= SECRETS_MAX:
+            raise Invalid("", [Cause("", f"it is one of more than {SECRETS_MAX}")])
         if key.startswith(f"{TSIG_KEY.name}/"):
-            return self._tsig(found)
-        return self._token(found)
+            return self._tsig(found, secret)
+        return self._token(found, secret)
 
-    def _is_recorded(self, found: Kept) -> bool:
+    def _is_recorded(self, found: Kept, secret: bytes) -> bool:
         stored = self._node.objects.find(found.key)
         if stored is None or self._node.log.secret(found.key) is None:
             return False
@@ -202,14 +279,14 @@ class ClusterSecrets(Handler[Kept]):
         digest = spec.pop("tokenDigest", None) or spec.pop("secretDigest", "")
         wanted = {name: value for name, value in found.spec.items() if value}
         held = {name: value for name, value in spec.items() if value}
-        return matches(found.secret, digest) and held == wanted
+        return matches(secret, digest) and held == wanted
 
-    def _tsig(self, found: Kept) -> Change:
+    def _tsig(self, found: Kept, secret: bytes) -> Change:
         spec = found.spec
         request = KeyRequest(
             name=ref_of(found.key).name,
             algorithm=spec["algorithm"],
-            secret=found.secret,
+            secret=secret,
             updates=spec.get("updates", []),
             replace=True,
         )
@@ -218,8 +295,8 @@ class ClusterSecrets(Handler[Kept]):
         command = msgspec.structs.replace(command, manager=FROM_CLUSTER)
         return msgspec.structs.replace(change, commands=(command,))
 
-    def _token(self, found: Kept) -> Change:
-        digest = digest_of(found.secret, self._entropy.token(SALT_SIZE))
+    def _token(self, found: Kept, secret: bytes) -> Change:
+        digest = digest_of(secret, self._entropy.token(SALT_SIZE))
         document = {
             "apiVersion": API_VERSION,
             "kind": API_TOKEN.name,
@@ -228,14 +305,31 @@ class ClusterSecrets(Handler[Kept]):
         }
         manifest = parse_manifest(document, what=f"Secret {found.source}", default_namespace="")
         command = Apply(manifest=manifest, manager=FROM_CLUSTER)
-        secret = SecretWrite(found.key, found.secret)
-        return Change(commands=(command,), who=_WHO, secrets=(secret,))
+        write = SecretWrite(found.key, secret)
+        return Change(commands=(command,), who=_WHO, secrets=(write,))
 
 
 _WHO = actor("secrets")
 
 
+class _Secrets(msgspec.Struct, frozen=True):
+    items: list[dict[str, Any]] | None = None
+
+    def __repr__(self) -> str:
+        return "_Secrets()"
+
+
 # --- Secrets, read -----------------------------------------------------------------------------
+
+
+def _kept_safely(document: dict[str, Any]) -> Kept:
+    """As `kept`; of what was not thought of the error may have a piece of the secret."""
+    try:
+        return kept(document)
+    except ValueError:
+        raise
+    except Exception:
+        raise ValueError("it cannot be read") from None
 
 
 def kept(document: dict[str, Any]) -> Kept:

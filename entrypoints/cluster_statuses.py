@@ -16,6 +16,7 @@ from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, Recorded
 from kudurru.domain.object_store import CONTROLLER, StoredObject, to_document
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Timers
+from kudurru.domain.reconcile.conditions import ACCEPTED, READY, Said, status_beside
 from kudurru.entrypoints.cluster_feed import Feed, Found, said_digest
 from kudurru.entrypoints.cluster_keys import Keys
 from kudurru.entrypoints.wiring import Node
@@ -84,6 +85,8 @@ class StatusCopies:
 
     async def _settle(self, key: Key) -> bool:
         stored, found = self._node.objects.find(key), self._feed.find(key)
+        if found is not None and (why := self._feed.refused.get(key)):
+            return await self._tell_refused(key, found, why, is_known=stored is not None)
         if stored is None or found is None:
             self._own.pop(key, None)
             return True
@@ -102,6 +105,31 @@ class StatusCopies:
             return True
         except Conflict:
             return False
+        except KudurruError as error:
+            log.debug("the status of %s is not written: %s", ref_of(key), error)
+            return False
+        return True
+
+    async def _tell_refused(self, key: Key, found: Found, why: str, *, is_known: bool) -> bool:
+        """In the status that it has there: the log has none of it, or one of how it was before."""
+        said = [Said(ACCEPTED, "False", "NotAllowed", why)]
+        if not is_known:
+            said.append(Said(READY, "False", "NotAllowed", why))
+        try:
+            document = await self._store.get(key)
+            metadata = document["metadata"]
+            if (metadata["uid"], metadata["resourceVersion"]) != (found.uid, found.version):
+                return True  # the news of it is on its way
+            before = document.get("status")
+            generation, now_s = metadata.get("generation", 0), self._clock.now_us() // 1_000_000
+            after = status_beside(before, said, generation=generation, now_s=now_s)
+            if after != before:
+                await self._store.update_status(document | {"status": after}, CONTROLLER)
+                self.writes += 1
+        except (Conflict, NotFound):
+            return True  # it is another by now, of which the feed tells
+        except Invalid as error:
+            log.warning("the cluster refuses the status of %s: %s", ref_of(key), error)
         except KudurruError as error:
             log.debug("the status of %s is not written: %s", ref_of(key), error)
             return False

@@ -7,14 +7,16 @@ begins, and when a process finds one open in its log.
 """
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from kudurru.adapters.kubernetes.store import Deletion, KubernetesStore, Write
+from kudurru.adapters.kubernetes.store import Carried, Deletion, Expected, KubernetesStore, Write
 from kudurru.domain import mirror
+from kudurru.domain.codec import canonical
 from kudurru.domain.commands import (
     Apply,
     Command,
@@ -24,9 +26,11 @@ from kudurru.domain.commands import (
     Origin,
     Revert,
 )
-from kudurru.domain.errors import KudurruError, NotFound, PartiallyApplied, StorageFailed
+from kudurru.domain.errors import Conflict, KudurruError, NotFound, PartiallyApplied, StorageFailed
+from kudurru.domain.events import Who
 from kudurru.domain.kinds.registry import KINDS
-from kudurru.domain.object_store import Outcome, manifest_of
+from kudurru.domain.kinds.validation import Manifest
+from kudurru.domain.object_store import Outcome, annotations_after, manifest_of
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Timers
 from kudurru.entrypoints.cluster_facts import Facts, is_theirs, who_of
@@ -38,6 +42,34 @@ from kudurru.entrypoints.writer import Writer
 log = logging.getLogger("kudurru.kubernetes")
 
 RETRY_US = 1_000_000
+_APPLY, _DELETE = "apply", "delete"
+
+
+class _Done(NamedTuple):
+    """A step that the API server answered."""
+
+    key: Key
+    theirs: tuple[Command, Who] | None  # what others wrote before, and is to be recorded first
+    after: Found | None  # None: it is not there any more
+
+
+class _Looked(NamedTuple):
+    """What came of a change, and the orders to record it."""
+
+    versions: list[mirror.Version]
+    commands: list[Command]
+
+    def add(self, key: Key, found: Found | None) -> None:
+        if found is None:
+            self.versions.append(mirror.Version(key=key, uid="", resource_version=""))
+            self.commands.append(ObserveGone(key=key, origin=Origin(resource_version="")))
+            return
+        assert found.content is not None
+        version = mirror.Version(key=key, uid=found.uid, resource_version=found.version)
+        origin = Origin(resource_version=found.version, field_manager=found.owner)
+        manifest = found.content.manifest
+        self.versions.append(version)
+        self.commands.append(Observe(manifest=manifest, manager=found.owner, origin=origin))
 
 
 class ClusterWrites:
@@ -76,6 +108,11 @@ class ClusterWrites:
             raise StorageFailed(
                 "the cluster that owns the objects was not read yet: nothing was changed; try again"
             )
+        if self._feed.missing.is_unknown:
+            raise StorageFailed(
+                "whether the cluster is the one of this log cannot be told: nothing was changed; "
+                "bind schemas/rbac/cluster-id.yaml, or set kubernetes.clusterID"
+            )
         steps = [self._step(command) for command in theirs]
         outcomes = await self._store.carry_out(steps, dry_run=True)
         if change.dry_run:
@@ -109,18 +146,23 @@ class ClusterWrites:
     async def _carry_out(
         self, change: Change, theirs: Sequence[Command], steps: Sequence[Write | Deletion]
     ) -> Result:
-        keys = [mirror.key_of_command(command) for command in theirs]
-        aims = mirror.Intended(cluster=self._facts.cluster, aims=mirror.aims_of(theirs))
+        aims = [self._aim(step) for step in steps]
+        keys = [aim.key for aim in aims]
         self._feed.hold(keys)
         self._held = keys
         self._is_open.set()  # from here on a crash leaves it so
-        intent = (await self._facts.record(aims, change.who)).seq
+        intended = mirror.Intended(cluster=self._facts.cluster, aims=aims)
+        intent = (await self._facts.record(intended, change.who)).seq
+        done: list[_Done] = []
+        seen: set[Key] = set()
         try:
-            await self._store.carry_out_tried(steps)
+            async for carried in self._store.carried_out(steps):
+                done.append(self._done(carried, is_first=carried.key not in seen))
+                seen.add(carried.key)
         except KudurruError as error:
-            await self._record_failed(intent, keys, change, error)
+            await self._record_failed(intent, done, aims[len(done)], change, error)
             raise _told(error) from error
-        return await self._record_done(intent, keys, change)
+        return await self._record_done(intent, done, theirs, change)
 
     def _close(self, versions: Iterable[mirror.Version]) -> None:
         """The outcome is in the log."""
@@ -130,13 +172,13 @@ class ClusterWrites:
         self._held = []
         self._is_open.clear()
 
-    async def _record_done(self, intent: int, keys: Sequence[Key], change: Change) -> Result:
-        """Both parts of a change: what the cluster has of it now, and what is ours alone."""
-        versions, observed = await self._look(keys)
-        by_key = {mirror.key_of_command(command): command for command in observed}
-        commands = [
-            by_key.get(mirror.key_of_command(command), command) for command in change.commands
-        ]
+    async def _record_done(
+        self, intent: int, done: Sequence[_Done], theirs: Sequence[Command], change: Change
+    ) -> Result:
+        """Both parts of a change: what the cluster answered to it, and what is ours alone."""
+        versions, observed = await self._answered(done)
+        by_command = {id(of): command for of, command in zip(theirs, observed, strict=True)}
+        commands = [by_command.get(id(command), command) for command in change.commands]
         body = mirror.Written(cluster=self._facts.cluster, intent=intent, versions=versions)
         result = await self._facts.record(
             body,
@@ -149,18 +191,28 @@ class ClusterWrites:
         return msgspec.structs.replace(result, outcomes=result.outcomes[: len(change.commands)])
 
     async def _record_failed(
-        self, intent: int, keys: Sequence[Key], change: Change, error: KudurruError
+        self,
+        intent: int,
+        done: Sequence[_Done],
+        failed: mirror.Aim,
+        change: Change,
+        error: KudurruError,
     ) -> None:
         """What came of it in spite of the error. When that cannot be read it stays open."""
+        is_known = not isinstance(error.__cause__, StorageFailed)  # but refused
         try:
-            versions, observed = await self._look(keys)
+            lost = await self._look([] if is_known else [failed])
         except KudurruError:
             return
+        answered = await self._answered(done)
         body = mirror.Written(
-            cluster=self._facts.cluster, intent=intent, versions=versions, refused=str(error)
+            cluster=self._facts.cluster,
+            intent=intent,
+            versions=answered.versions + lost.versions,
+            refused=str(error),
         )
-        await self._facts.record(body, change.who, observed)
-        self._close(versions)
+        await self._facts.record(body, change.who, answered.commands + lost.commands)
+        self._close(body.versions)
 
     async def _settle_open(self) -> None:
         if not self._is_open.is_set():
@@ -169,7 +221,7 @@ class ClusterWrites:
         versions: list[mirror.Version] = []
         if intent is not None and intent.body is not None:
             aims = msgspec.json.decode(intent.body, type=mirror.Intended).aims
-            versions, observed = await self._look(aim.key for aim in aims)
+            versions, observed = await self._look(aims)
             body = mirror.Written(
                 cluster=self._facts.cluster, intent=intent.seq, versions=versions, is_settled=True
             )
@@ -177,32 +229,70 @@ class ClusterWrites:
             log.info("the change of position %d was settled by reading its objects", intent.seq)
         self._close(versions)
 
-    async def _look(self, keys: Iterable[Key]) -> tuple[list[mirror.Version], list[Command]]:
-        """What the cluster has of these objects now."""
-        versions: list[mirror.Version] = []
-        commands: list[Command] = []
-        for key in dict.fromkeys(keys):
+    def _done(self, carried: Carried, *, is_first: bool) -> "_Done":
+        """What is to be recorded of it. What others wrote before, and is not in the log yet, is in
+        what was read in the moment of the write."""
+        key, before = carried.key, carried.before
+        theirs = self._theirs(key, before) if before is not None and is_first else None
+        if carried.after is not None:
+            return _Done(key, theirs, _found(key, carried.after))
+        if before is not None:  # what is older than the deletion is not told any more
+            self._feed.wrote(key, str(int(before["metadata"]["resourceVersion"]) + 1))
+        return _Done(key, theirs, None)
+
+    def _theirs(self, key: Key, document: dict[str, Any]) -> tuple[Command, Who] | None:
+        try:
+            found = found_in(KINDS[ref_of(key).kind], document)
+        except ValueError:
+            return None  # the feed tells of it
+        return self._feed.order(found) if self._feed.is_new(found) else None
+
+    async def _answered(self, done: Iterable["_Done"]) -> "_Looked":
+        """What the API server answered; what others wrote before is recorded first, as theirs."""
+        looked = _Looked([], [])
+        for one in done:
+            if one.theirs is not None:
+                command, who = one.theirs
+                await self._writer.submit(Change(commands=(command,), who=who))
+            looked.add(one.key, one.after)
+        return looked
+
+    async def _look(self, aims: Iterable[mirror.Aim]) -> "_Looked":
+        """What came of an intent whose answer was lost, as its objects are now. What somebody made
+        of them since is his, and is left to the feed."""
+        looked = _Looked([], [])
+        for aim in {aim.key: aim for aim in aims}.values():
             try:
-                found = _found(key, await self._store.get(key))
+                found = _found(aim.key, await self._store.get(aim.key))
             except NotFound:
-                versions.append(mirror.Version(key=key, uid="", resource_version=""))
-                commands.append(ObserveGone(key=key, origin=Origin(resource_version="")))
+                if aim.verb == _DELETE:
+                    looked.add(aim.key, None)
                 continue
-            assert found.content is not None
-            version = mirror.Version(key=key, uid=found.uid, resource_version=found.version)
-            versions.append(version)
-            origin = Origin(resource_version=found.version, field_manager=found.owner)
-            commands.append(
-                Observe(manifest=found.content.manifest, manager=found.owner, origin=origin)
-            )
-        return versions, commands
+            if found.content is not None and aim.made == _digest(
+                found.content.manifest, found.owner
+            ):
+                looked.add(aim.key, found)
+        return looked
+
+    def _aim(self, step: Write | Deletion) -> mirror.Aim:
+        if isinstance(step, Deletion):
+            return mirror.Aim(verb=_DELETE, key=step.key)
+        stored = self._node.objects.find(step.key)
+        kept = stored.body.annotations if stored is not None else {}
+        made = _digest(step.manifest, step.manager, kept)
+        return mirror.Aim(verb=_APPLY, key=step.key, made=made)
 
     # --- translating --------------------------------------------------------------------
 
-    def _expected(self, key: Key, expected: str | None) -> str | None:
-        """The version in the cluster of what a caller read here, which is recorded."""
-        found = self._feed.find(key) if expected else None
-        return found.version if found is not None else None
+    def _expected(self, key: Key, expected: str | None) -> Expected:
+        """That the cluster has what a caller read here. Raises: Conflict when the log has another
+        version by now."""
+        if not expected:
+            return expected  # none, or ABSENT
+        stored = self._node.objects.find(key)
+        if stored is None or stored.resource_version != expected:
+            raise Conflict(f"{ref_of(key)} is not at resourceVersion {expected}: read it again")
+        return lambda document: self._feed.has(document, stored)
 
     def _step(self, command: Command) -> Write | Deletion:
         match command:
@@ -252,7 +342,15 @@ def _told(error: KudurruError) -> KudurruError:
     return error
 
 
-def _found(key: Key, document: dict[str, object]) -> Found:
+def _digest(manifest: Manifest, manager: str, kept: Mapping[str, str] | None = None) -> str:
+    """Of what an Apply makes of an object that has the annotations `kept`."""
+    meta = manifest.meta
+    annotations = annotations_after(meta.annotations, kept or {})
+    said = canonical([manifest.spec, meta.labels, annotations, manager])
+    return hashlib.blake2b(said, digest_size=16).hexdigest()
+
+
+def _found(key: Key, document: dict[str, Any]) -> Found:
     try:
         return found_in(KINDS[ref_of(key).kind], document)
     except ValueError as error:

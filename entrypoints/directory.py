@@ -58,6 +58,7 @@ from kudurru.entrypoints.filtering import (
     read_blocking,
     to_blocking,
 )
+from kudurru.entrypoints.follow_place import followed
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocation
 from kudurru.entrypoints.list_service import ListRow, stored_rows, take_up_lists
 from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
@@ -171,6 +172,7 @@ def open_service(
         stack.enter_context(lock_or_remote)
         log = stack.enter_context(open_log(directory, create=True))
         node = Node(log, SystemClock(), SystemEntropy())
+        node.follows = followed(directory)
         snapshot = load_snapshot(directory, node)
         replay(node)
         checkpointer = open_checkpointer(directory, node)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kudurru.adapters.http_api import ApiLimits, ApiServer, Reply, Request
+from kudurru.adapters.http_api import ApiLimits, ApiServer, Application, Reply, Request
 from kudurru.adapters.http_ops import LOOPBACK, Response, failure
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.sockets import Bound
@@ -44,7 +44,7 @@ _METHODS = {
 }  # fmt: skip
 
 
-class ExternalDns:
+class ExternalDns(Application):
     """Implements `adapters.http_api.Application`."""
 
     def __init__(

@@ -75,7 +75,7 @@ class Front:
         self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
-        udp = self.udp = Udp(options.engine, options.sockets)
+        udp = self.udp = Udp(options.engine, options.sockets, parts.cookies)
         udp.admit(options.acl)
         self.bound = bind_listeners(pairs, udp.sockets)
         for one in self.bound:
@@ -99,6 +99,8 @@ class Front:
         self.engines = engines_of(
             options.listeners, self.bound, self.early, udp, self.limiter, certificates
         )
+        if parts.query_log is not None:
+            parts.query_log.forget = self.invalidate
         id_ = int.from_bytes(SystemEntropy().token(2), "big")
         self.selfcheck = SelfCheck(probes_of(options.listeners, self.bound, id_), LoopTimers())
         readiness.add_obstacles(self.selfcheck.problems)

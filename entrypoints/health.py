@@ -177,7 +177,7 @@ def _log_samples(node: Node, writer: Writer) -> Iterable[Sample]:
     yield Sample("change_groups_total", (), seen.groups)
     yield Sample("changes_refused_total", (), seen.refused_full)
     yield Sample("changes_failed_total", (), seen.failed)
-    yield Sample("log_writable", (), node.why_not_writable is None)
+    yield Sample("log_writable", (), node.why_not_whole is None)
     yield Sample("catch_ups_failed_total", (), seen.catch_ups_failed)
     head = node.known_head()
     for projection in node.views.follower.projections:

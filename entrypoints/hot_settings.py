@@ -25,7 +25,7 @@ def follow_settings(
     live: LiveSettings, parts: Parts, front: Front, certificates: "Certificates | None"
 ) -> None:
     """From here on parts hear of settings that change, also of those in the log."""
-    writer, checkpointer, query_log = parts.writer, parts.checkpointer, parts.query_log
+    writer, query_log = parts.writer, parts.query_log
 
     def resolve(settings: Settings) -> None:
         # What is cached stays, as far as the new bounds let it.
@@ -41,8 +41,8 @@ def follow_settings(
             query_log.configure(settings.querylog)
 
     def sign(settings: Settings) -> None:
-        if checkpointer is not None:
-            checkpointer.policy = checkpoint_policy(settings)
+        if parts.checkpointer is not None:
+            parts.checkpointer.policy = checkpoint_policy(settings)
             writer.on_recorded.set()  # who waits until one is due looks at the clock again
 
     def certify(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""The elector of a node that shares its log with nobody."""
+"""The electors of a node that shares its log with nobody, and of one that follows."""
 
 import asyncio
 from typing import NoReturn
@@ -16,3 +16,25 @@ class AlwaysLeader:
 
     async def resign(self) -> None:
         """Nobody waits for it."""
+
+
+class LeaderAfter:
+    """See `Elector`, `NamesLeader`. A node that follows: it leads once it was promoted."""
+
+    def __init__(self, promoted: asyncio.Event, leader: str) -> None:
+        self._promoted = promoted
+        self._leader = leader
+        self.node_name = ""
+
+    async def campaign(self) -> None:
+        await self._promoted.wait()
+
+    async def lost(self) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    async def resign(self) -> None:
+        """Nobody waits for it."""
+
+    async def leader(self) -> str | None:
+        return self._leader

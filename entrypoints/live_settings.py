@@ -15,7 +15,7 @@ import msgspec
 
 from kudurru.adapters.settings_file import SettingsDraft
 from kudurru.domain import settings_changes
-from kudurru.domain.errors import Invalid, ManagedBy
+from kudurru.domain.errors import SETTINGS, Invalid, ManagedBy
 from kudurru.domain.events import SETTINGS_CHANGED, Position, Recorded, Who
 from kudurru.domain.ports import Clock, EventLog
 from kudurru.domain.settings import KEYS, Settings
@@ -250,12 +250,15 @@ class LiveSettings:
 
     def _planned(self, request: PatchRequest, who: Who) -> Planned:
         if self.current.kubernetes.enabled:
-            raise ManagedBy("settings", f"the ConfigMap behind {self.settings_file or 'this node'}")
+            raise ManagedBy(SETTINGS, f"the ConfigMap behind {self.settings_file or 'this node'}")
         patch = settings_changes.checked(request.set, self.resolved)
         # Another node does not see this one's file: what it took out of a log that they share
         # would be gone there.
         has_file = bool(self.settings_file) and not self._is_shared
         kept = settings_changes.kept_by(patch, has_file=has_file)
+        if self._read.config_map is not None and kept != "memory":
+            # Nothing can be written there, and the log would cover what is.
+            raise ManagedBy(SETTINGS, f"the ConfigMap mounted at {self._read.config_map}")
         layer, memory, written = dict(self._layer.values), dict(self._memory), self._written()
         match kept:
             case "log":

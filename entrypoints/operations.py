@@ -33,6 +33,7 @@ from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.live_settings import LiveSettings, PatchRequest
+from kudurru.entrypoints.promoting import check_follows
 from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.resolving import Resolving, resolved
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, Undertaking, UndoRequest
@@ -41,6 +42,8 @@ from kudurru.entrypoints.service import (
     FlushRequest,
     ListRequest,
     MarkRequest,
+    Promoted,
+    PromoteRequest,
     as_key,
     because,
     erased,
@@ -81,6 +84,8 @@ class Operations:
     examine: Callable[[str], Awaitable[Report]]
     check_leads: Callable[[], Awaitable[None]]
     """Raises: Conflict, Busy where another node leads, or none."""
+    promotion: Callable[[PromoteRequest, Who], Awaitable[Promoted]] | None = None
+    """Where the node follows another."""
 
     async def handle(self, method: str, argument: Any, who: Who) -> Any:
         """Raises: Invalid for what is no method, and what the method does; msgspec.ValidationError
@@ -198,6 +203,12 @@ class Operations:
 
     # --- the node itself ----------------------------------------------------------------
 
+    async def promote(self, argument: Any, who: Who) -> Any:
+        check_follows(self.node)
+        assert self.promotion is not None, "there is one where a node follows"
+        request = msgspec.convert(argument, PromoteRequest)
+        return msgspec.to_builtins(await self.promotion(request, because(who, request.reason)))
+
     async def read_settings(self, _argument: Any, _who: Who) -> Any:
         return self.settings.rows()
 
@@ -288,6 +299,7 @@ METHODS: Mapping[str, Operation] = {
     "mark": Operations.mark,
     "redact": Operations.redact,
     "prune": Operations.prune,
+    "promote": Operations.promote,
     "doctor": Operations.doctor,
     "settings": Operations.read_settings,
     "settings-patch": Operations.patch_settings,

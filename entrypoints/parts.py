@@ -24,16 +24,20 @@ from kudurru.entrypoints.checkpoints import Checkpointer
 from kudurru.entrypoints.cluster_late import LateCluster
 from kudurru.entrypoints.controllers import Controllers
 from kudurru.entrypoints.directory import keyring_of, open_checkpointer
+from kudurru.entrypoints.follow_place import Copy
+from kudurru.entrypoints.following import Following
 from kudurru.entrypoints.inbound import Inbound
 from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.list_service import status_of
 from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.notifier import Notifier
+from kudurru.entrypoints.others import Peers
 from kudurru.entrypoints.query_logging import QueryLog
 from kudurru.entrypoints.retention import OldRows
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshot_job import SnapshotJob
+from kudurru.entrypoints.standing import Standing
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import Tokens
 from kudurru.entrypoints.watches import Hub
@@ -47,12 +51,12 @@ CONTROLLERS = "controllers"
 """Source of what the node itself writes through its store."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Parts:
     directory: DataDir
     node: Node
     settings: LiveSettings
-    checkpointer: Checkpointer | None
+    checkpointer: Checkpointer | None  # there once the node was promoted, where it followed
     writer: Writer
     snapshots: SnapshotJob
     query_log: QueryLog | None
@@ -69,6 +73,9 @@ class Parts:
     controllers: Controllers
     old_rows: OldRows | None
     cluster: LateCluster | None
+    standing: Standing
+    following: Following | None
+    peers: Peers
 
 
 def open_parts(
@@ -77,11 +84,13 @@ def open_parts(
     node: Node,
     settings: LiveSettings,
     stack: AsyncExitStack,
+    copy: Copy | None = None,
 ) -> Parts:
-    """`stack` closes what has to be closed. Raises KudurruError when something cannot be used."""
+    """`stack` closes what has to be closed; `copy` is there for a node that follows. Raises
+    KudurruError when something cannot be used."""
     checkpointer = _checkpointer(options, directory, node)
     writer = Writer(node, checkpointer)
-    cluster = _cluster(options, node, writer, stack)
+    cluster = _cluster(options, node, writer, settings, stack)
     query_log = _query_log(options, directory, stack)
     lists = _lists(options, directory, node, writer)
     secret = secret_in(directory.cookie_secret, SECRET_SIZE, SystemEntropy())
@@ -91,6 +100,7 @@ def open_parts(
     signatures = Signatures(keyring.find, may_truncate=options.tsig.allow_truncated)
     times = RefreshTimes(directory.refresh_times)
     hub = Hub(node)
+    standing = Standing(options.node_name, SystemEntropy().token(8).hex(), node)
     store = LogStore(_driver(node), node, writer, hub, Who(actor="system", source=CONTROLLERS))
     stack.push_async_callback(store.close)
     return Parts(
@@ -120,13 +130,32 @@ def open_parts(
             sink=LogSink(log) if cluster is None else cluster.sink(log),
             coalesce_us=round(options.coalesce_s * 1_000_000),
         ),
-        old_rows=None if node.why_not_writable is not None else _old_rows(settings, node, writer),
+        old_rows=None if node.why_not_whole is not None else _old_rows(settings, node, writer),
         cluster=cluster,
+        standing=standing,
+        following=_following(options, copy, standing, writer),
+        peers=Peers(node, options.follow, standing),
     )
 
 
+def _following(
+    options: ServeOptions, copy: Copy | None, standing: Standing, writer: Writer
+) -> Following | None:
+    if copy is None:
+        return None
+    found = Following(copy, options.follow, options.trusted_keys, standing, SystemClock())
+    writer.listeners.append(found.recorded)
+    # Serials come with the rows.
+    writer.may_stamp = found.over.is_set
+    return found
+
+
 def _cluster(
-    options: ServeOptions, node: Node, writer: Writer, stack: AsyncExitStack
+    options: ServeOptions,
+    node: Node,
+    writer: Writer,
+    settings: LiveSettings,
+    stack: AsyncExitStack,
 ) -> LateCluster | None:
     if not options.kubernetes.enabled:
         return None
@@ -141,6 +170,8 @@ def _cluster(
         clock=SystemClock(),
         timers=LoopTimers(),
         entropy=SystemEntropy(),
+        groups=lambda: settings.current.upstreams.groups,
+        external_dns=options.external_dns,
     )
     stack.push_async_callback(cluster.close)
     return cluster
@@ -155,8 +186,8 @@ def _old_rows(settings: LiveSettings, node: Node, writer: Writer) -> OldRows:
 
 
 def _checkpointer(options: ServeOptions, directory: DataDir, node: Node) -> Checkpointer | None:
-    """None for a damaged log: nobody signs that."""
-    if node.why_not_writable is not None:
+    """None for a damaged log, nobody signs that, and for the copy of another node's."""
+    if node.why_not_whole is not None or node.follows is not None:
         return None
     checkpointer = open_checkpointer(directory, node, options.checkpoints)
     if checkpointer.why_not:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from kudurru.adapters.http_api import ApiServer, Reply, Request
+from kudurru.adapters.http_api import ApiServer, Application, Reply, Request
 from kudurru.adapters.http_ops import Response, failure
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.sockets import Bound
@@ -50,7 +50,7 @@ def zones_of(node: Node) -> list[ServedZone]:
     return sorted(found, key=lambda one: one.zone)
 
 
-class PeersApp:
+class PeersApp(Application):
     """Implements `adapters.http_api.Application`, for the internal listener."""
 
     def __init__(self, node: Node, name: str, is_synced: Callable[[], bool]) -> None:

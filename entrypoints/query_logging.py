@@ -1,6 +1,6 @@
 """The query log of a server: what the settings say of it, and its parts put together."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kudurru.adapters.metrics import Sample
@@ -22,7 +22,10 @@ class QueryLog:
             self.notes.lost,
             privacy_of(settings),
             retention_of(settings),
+            lambda: self.forget(),
         )
+        self.forget: Callable[[], None] = lambda: None
+        """Has the engines ask everything again. Whoever has engines puts it here."""
 
     def configure(self, settings: QuerylogSettings) -> None:
         """Take new settings, at once."""

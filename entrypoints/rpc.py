@@ -51,6 +51,8 @@ from kudurru.entrypoints.service import (
     ListReply,
     ListRequest,
     MarkRequest,
+    Promoted,
+    PromoteRequest,
     as_key,
     manifest_from_wire,
     manifest_to_wire,
@@ -186,6 +188,9 @@ class RemoteService:
 
     def restore(self, request: RestoreRequest) -> Carried:
         return msgspec.convert(self._call("restore", msgspec.to_builtins(request)), Carried)
+
+    def promote(self, request: PromoteRequest) -> Promoted:
+        return msgspec.convert(self._call("promote", msgspec.to_builtins(request)), Promoted)
 
     def undo(self, request: UndoRequest) -> Carried:
         return msgspec.convert(self._call("undo", msgspec.to_builtins(request)), Carried)

@@ -36,6 +36,9 @@ PHASE_US = 30 * SECOND_US
 """Of a shutdown: longer than anything that is bounded takes, shorter than the patience of who kills
 what does not end (systemd 90 s, Kubernetes with our chart 60 s)."""
 
+INSIDE_MAX = 4
+"""Faults of a group that are told."""
+
 State = Literal["waiting", "running", "failed", "ended"]
 """Waiting for a term or for the next try; running; failed and not to be started again; ended."""
 
@@ -318,6 +321,10 @@ def _is_cancelling() -> bool:
 
 
 def _text(error: BaseException) -> str:
+    """Of a group of tasks also what is inside it, or nobody would know why it ended."""
+    if isinstance(error, BaseExceptionGroup):
+        inside = "; ".join(_text(one) for one in error.exceptions[:INSIDE_MAX])
+        return f"{type(error).__name__}: {error.message}: {inside}"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from kudurru.adapters.kubernetes.crds import crds
-from kudurru.adapters.kubernetes.rbac import FEATURES, manifests
+from kudurru.adapters.kubernetes.rbac import FEATURES, Feature, in_namespaces, manifests, of_cluster
 from kudurru.domain.kinds.meta import API_VERSION, ObjectMeta
 from kudurru.domain.kinds.registry import KINDS, Kind
 from kudurru.domain.settings_docs import settings_reference, settings_schema
@@ -53,10 +53,16 @@ def generated() -> dict[str, str]:
     files["deploy/grafana/kudurru.json"] = dashboards.dashboard()
     files["deploy/alerts/kudurru.yaml"] = dashboards.alert_rules()
     files[f"{_CHART}/files/alerts.yaml"] = dashboards.alert_rules()
-    files[f"{_CHART}/files/rights.yaml"] = _manifests(
-        {one.name: {"ofNamespace": one.is_of_namespace, "rules": one.rules} for one in FEATURES}
-    )
+    files[f"{_CHART}/files/rights.yaml"] = _manifests({one.name: _rights(one) for one in FEATURES})
     return files
+
+
+def _rights(feature: Feature) -> dict[str, Any]:
+    """A feature as the chart needs it: also parted, for who watches some namespaces only."""
+    rights = {"ofNamespace": feature.is_of_namespace, "rules": feature.rules}
+    if not feature.is_of_namespace:
+        rights |= {"ofCluster": of_cluster(feature), "inNamespaces": in_namespaces(feature)}
+    return rights
 
 
 def kind_schema(kind: Kind) -> dict[str, Any]:

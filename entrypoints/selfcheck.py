@@ -15,13 +15,13 @@ from kudurru.adapters.dns.probe import probe, target_of
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import Bound
+from kudurru.domain.dns.health import HEALTH_NAME
 from kudurru.domain.dns.record_types import A
 from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.errors import Unreachable
 from kudurru.domain.ports import Timers
 from kudurru.domain.settings import Listener as Configured
 from kudurru.entrypoints.waiting import pause, unfinished
-from kudurru.projections.pipeline.ingress import HEALTH_NAME
 
 log = logging.getLogger("kudurru")
 

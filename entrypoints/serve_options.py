@@ -11,6 +11,7 @@ from kudurru.domain.settings import (
     BlockingSettings,
     CacheSettings,
     ExternalDnsSettings,
+    FollowSettings,
     KubernetesSettings,
     QuerylogSettings,
     RatelimitSettings,
@@ -35,6 +36,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_names: tuple[str, ...] = ()
     api_body_bytes: int = 8 << 20
     external_dns: ExternalDnsSettings = ExternalDnsSettings()
+    follow: FollowSettings = FollowSettings()
+    adopt: bool = False  # take the log of the leader in place of the one here
     token_lifetime: timedelta = timedelta(days=365)  # the longest
     internal: str = ""  # for other nodes; empty: none
     ops: str = "127.0.0.1:8081"

@@ -24,24 +24,28 @@ from kudurru.adapters.neighbours import REFRESH_S, NeighbourTable
 from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
-from kudurru.domain.errors import Cause, Invalid, KudurruError, LogDamaged
+from kudurru.domain.errors import Cause, Follows, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
 from kudurru.domain.ports import EventLog, NamesLeader, VerifiableLog
 from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
-from kudurru.entrypoints.checkpoints import Checkpointer
+from kudurru.entrypoints.checkpoints import Checkpointer, tell_key
 from kudurru.entrypoints.directory import UNREADABLE, trust_of
 from kudurru.entrypoints.doctor import Patient, examine
+from kudurru.entrypoints.follow_place import Copy, open_copy
+from kudurru.entrypoints.following import Following
 from kudurru.entrypoints.front import Front
 from kudurru.entrypoints.health import controller_samples, runner_samples, store_samples
 from kudurru.entrypoints.hot_settings import block_defaults, follow_settings
+from kudurru.entrypoints.leading import LeaderAfter
 from kudurru.entrypoints.listeners import certificates_of, keep_fresh
 from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.parts import Parts, open_parts
+from kudurru.entrypoints.promoting import promote
 from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.readiness import Readiness
 from kudurru.entrypoints.retention import OldRows
@@ -88,6 +92,7 @@ class Server:
         )
         self._node: Node | None = None
         self._parts: Parts | None = None
+        self._copy: Copy | None = None
         self._front: Front | None = None
         self._save_last: Callable[[], None] = lambda: None
         self.left_behind: list[str] = []
@@ -105,6 +110,8 @@ class Server:
                 self._options, parts, self._readiness, self._certificates, stack
             )
             addresses = await front.start()
+            if parts.following is not None:
+                await self._unless_stopped(parts.following.first_copy())
             parts.snapshots.load(self._undamaged())
             async with self._early_answers(parts.node, parts.cookies):
                 await self._replay(parts.node, parts.checkpointer)
@@ -112,6 +119,8 @@ class Server:
                 return
             self._follow_settings(parts, front)
             parts.writer.follow()
+            if parts.following is not None:
+                parts.following.copy.log.listen(parts.writer.news_from_elsewhere())
             runner = self._runner(parts, front)
             operate = operations_of(parts, front, self._readiness, runner).handle
             rpc = RpcServer(stack.enter_context(command_socket.placed(parts.directory)), operate)
@@ -136,6 +145,8 @@ class Server:
             elector.node_name = self._options.node_name
         if cluster is not None:
             elector = cluster.elector(elector)
+        if parts.following is not None:
+            elector = LeaderAfter(parts.following.over, parts.following.url)
         has_own_log = cluster is not None and cluster.owns  # and shares objects all the same
         runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
@@ -155,9 +166,19 @@ class Server:
         if parts.old_rows is not None:
             prune = partial(self._prune, parts.old_rows)
             runner.add("prune", prune, leader_only=not has_own_log)
+        following = parts.following
+        if following is not None:
+            front.metrics.add(following.samples)
+            runner.add("follower", following.run, stop=following.stop)
+            keep_redacted = partial(following.keep_redacted, parts.snapshots.forget)
+            runner.add("follower: redactions", keep_redacted)
+        if self._options.follow.peers:
+            runner.add("peers", parts.peers.run)
         checkpointer = parts.checkpointer
         if checkpointer is not None and checkpointer.key is not None:
             runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
+        elif following is not None:
+            runner.add("checkpoints", partial(_sign_once_promoted, parts, following))
         if parts.query_log is not None:
             runner.add("query log", parts.query_log.process.run)
         runner.add("selfcheck", front.selfcheck.run)
@@ -184,10 +205,8 @@ class Server:
         parts.snapshots.start()
         stack.push_async_callback(parts.snapshots.stop)
         is_writable = self.why_not_writable is None
-        if self._options.with_demo and is_writable:
-            await self._add_demo(parts.node, parts.writer)
         if is_writable:
-            parts.writer.request_stamp()
+            await self._begin_writing(parts)
         await self._unless_stopped(parts.lists.settle())
         if self._front is not None:
             await self._front.api.open(operate)
@@ -201,11 +220,22 @@ class Server:
             cluster.begin()
         self._write_pid_file(stack)
         if parts.checkpointer is not None and parts.checkpointer.is_new_key:
-            _tell_key(parts.checkpointer)
+            tell_key(parts.checkpointer)
         for problem in parts.keyring.problems():
             log.warning("%s", problem)
         announce()
         await self._stopping.wait()
+
+    async def _begin_writing(self, parts: Parts) -> None:
+        if self._options.with_demo:
+            await self._add_demo(parts.node, parts.writer)
+        parts.writer.request_stamp()
+
+    async def _cleared(self) -> None:
+        """Writing was blocked at the start, and begins."""
+        if self._parts is not None and self._front is not None:
+            await self._begin_writing(self._parts)
+            await self._front.api.tidy(at_start=True)
 
     async def _prune(self, old_rows: OldRows) -> None:
         await self._readiness.synced.wait()
@@ -240,7 +270,14 @@ class Server:
         directory = open_data_dir(self._options.data, create=True)
         stack.enter_context(DirectoryLock.acquire(directory.lock, now_us=SystemClock().now_us()))
         node = self._open_node(directory, stack)
-        parts = self._parts = open_parts(self._options, directory, node, self._live, stack)
+        parts = self._parts = open_parts(
+            self._options, directory, node, self._live, stack, self._copy
+        )
+        parts.peers.on_cleared = self._cleared
+        self._readiness.add_warnings(parts.peers.warnings)
+        if parts.following is not None:
+            self._readiness.add_obstacles(parts.following.obstacles)
+            self._readiness.add_warnings(parts.following.warnings)
         if parts.cluster is not None:
             parts.cluster.on_change = self.invalidate
             self._readiness.add_obstacles(parts.cluster.why_not)
@@ -248,10 +285,17 @@ class Server:
         return parts
 
     def _open_node(self, directory: DataDir, stack: AsyncExitStack) -> Node:
-        event_log = open_event_log(directory, store=self._options.store, create=True)
+        copy = self._copy = open_copy(directory, self._options)
+        event_log: VerifiableLog
+        if copy is not None:
+            event_log = copy.log
+        else:
+            event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
         stack.callback(lambda: self._save_last())
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
+        if copy is not None:
+            node.follows = Follows(copy.place.url)
         trust = trust_of(self._options.trusted_keys)
         self._node = node
         damages = verify(event_log, tail=TAIL_ROWS, trust=trust).damages
@@ -318,7 +362,7 @@ class Server:
         node.why_not_writable = damage
 
     def _why_not_whole(self) -> list[str]:
-        error = self.why_not_writable
+        error = self._node.why_not_whole if self._node is not None else None
         return [f"{type(error).__name__}: {error}"] if error is not None else []
 
     def _troubles(self) -> list[str]:
@@ -440,6 +484,7 @@ class Server:
 
 def operations_of(parts: Parts, front: Front, readiness: Readiness, runner: Runner) -> Operations:
     patient = Patient(parts=parts, front=front, readiness=readiness)
+    following = parts.following
     return Operations(
         node=parts.node,
         writer=parts.writer,
@@ -455,7 +500,16 @@ def operations_of(parts: Parts, front: Front, readiness: Readiness, runner: Runn
         settings=parts.settings,
         examine=partial(examine, patient),
         check_leads=runner.check_leads,
+        promotion=partial(promote, parts, following) if following is not None else None,
     )
+
+
+async def _sign_once_promoted(parts: Parts, following: Following) -> None:
+    await following.over.wait()
+    if parts.checkpointer is None:  # there is no key to sign with, as it was told
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+    await keep_checkpoints(parts.writer, parts.checkpointer, parts.node.clock)
 
 
 async def keep_neighbours(table: NeighbourTable) -> NoReturn:
@@ -463,11 +517,3 @@ async def keep_neighbours(table: NeighbourTable) -> NoReturn:
     while True:
         await asyncio.to_thread(table.refresh)
         await asyncio.sleep(REFRESH_S)
-
-
-def _tell_key(checkpointer: Checkpointer) -> None:
-    log.info(
-        "the checkpoints of this log are signed by %s: keep this key where nobody on this machine "
-        "can change it, and give it to `kudurru audit verify --key`",
-        checkpointer.key,
-    )

@@ -88,6 +88,18 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     kept: int = 0
 
 
+class PromoteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    force: bool = False  # though the leader takes writes, or a peer cannot be asked
+    reason: str = ""
+
+
+class Promoted(msgspec.Struct, frozen=True, kw_only=True):
+    origin: str  # of the log from here on
+    position: int  # of the event that begins it
+    followed: str  # URL of the leader before
+    warnings: list[str] = []
+
+
 class ListReply(msgspec.Struct, frozen=True, kw_only=True):
     items: list[dict[str, Any]]
     resource_version: str
@@ -292,6 +304,8 @@ def pruned(pruning: Pruning | None) -> Pruned:
 
 def because(who: Who, reason: str) -> Who:
     """Raises Invalid for a reason that cannot be written down."""
+    if not reason and not who.reason:
+        return who
     if not is_unicode(reason):
         raise Invalid("request", [Cause("reason", NOT_UNICODE)])
     if len(reason) > REASON_MAX:

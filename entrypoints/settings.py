@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from kudurru.adapters.settings_file import config_map_of
 from kudurru.domain.documents import SIZE_MAX, Document, read_documents
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.settings import KEYS
@@ -60,6 +61,7 @@ class Read(msgspec.Struct):
     outside: list[Given]  # environment and flags
     faults: list[Cause]
     settings_file: Path | None
+    config_map: Path | None  # where the ConfigMap is mounted that the settings file is of
     had_file: bool  # the settings file was read, now or before
     digest: bytes  # of the content of all files
 
@@ -138,7 +140,9 @@ def read_sources(sources: Sources, before: Read | None = None) -> Read:
     if found is not None:
         files += _of_settings_file(found, had_file, faults)
         had_file |= found.error is None
-    return Read(files, outside, faults, settings_file, had_file, _digest(contents, found))
+    config_map = config_map_of(settings_file) if settings_file else None
+    digest = _digest(contents, found)
+    return Read(files, outside, faults, settings_file, config_map, had_file, digest)
 
 
 def _check_stores(given: list[Given], faults: list[Cause]) -> None:

@@ -90,7 +90,7 @@ class SnapshotJob:
 
     async def write_if_due(self) -> None:
         """A snapshot that fails costs time at the next start: it is told once and tried again."""
-        if self._busy.locked() or self._node.why_not_writable is not None:
+        if self._busy.locked() or self._node.why_not_whole is not None:
             return
         if not is_due(self._node.position, self.position):
             return
@@ -156,5 +156,5 @@ class SnapshotJob:
 
     def save_last(self) -> None:
         """When the server stops, and nobody waits for an answer any more."""
-        if self._node.why_not_writable is None and self._node.position != self.position:
+        if self._node.why_not_whole is None and self._node.position != self.position:
             try_to_save(self._directory, self._node)

@@ -48,7 +48,7 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A token to make. Without namespaces and zones it is limited to none, and so on."""
 
     name: str
-    role: Literal["viewer", "operator", "admin"]
+    role: Literal["viewer", "operator", "admin", "follower"]
     namespaces: list[str] = []
     zones: list[str] = []
     cidrs: list[str] = []
@@ -164,7 +164,7 @@ class Tokens:
         return (
             held is not None
             and bool(held.hash)
-            and held.principal == principal
+            and (held.principal is principal or held.principal == principal)
             and not self._is_over(held, now_us)
         )
 

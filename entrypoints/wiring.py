@@ -16,9 +16,10 @@ from kudurru.adapters.time_zones import find_time_zone
 from kudurru.domain.clock_steps import Reading, step
 from kudurru.domain.commands import Command, UpdateStatus
 from kudurru.domain.dns.names import Name
-from kudurru.domain.errors import Busy, Conflict, KudurruError, LogNewer
+from kudurru.domain.errors import Busy, Conflict, Follows, KudurruError, LogNewer
 from kudurru.domain.events import (
     CLOCK_STEPPED,
+    LOG_EPOCH,
     SYSTEM_KEY,
     ChangeSet,
     Event,
@@ -182,7 +183,11 @@ class Node:
         need not be asked for what it was told just now."""
         self._seen = 0
         self.observer: Observer | None = None
-        self._why_not_writable: KudurruError | None = None
+        self._why_not_whole: KudurruError | None = None
+        self.follows: Follows | None = None
+        """Set where the log is a copy of another node's."""
+        self.blocked: KudurruError | None = None
+        """Set where another node goes on from this log, or may do so."""
         self._last_reading: Reading | None = None  # that the log knows; None: not looked at yet
         self._reading: Reading | None = None
         self.views = Views(
@@ -279,19 +284,24 @@ class Node:
 
     @property
     def why_not_writable(self) -> KudurruError | None:
-        """What stops writing, when something does: what was found, or an event that this version
-        does not know."""
+        """What stops writing, when something does: what is wrong, or that another node writes."""
+        return self.why_not_whole or self.follows or self.blocked
+
+    @why_not_writable.setter
+    def why_not_writable(self, error: KudurruError) -> None:
+        self._why_not_whole = error
+
+    @property
+    def why_not_whole(self) -> KudurruError | None:
+        """What is wrong with the log: what was found, or an event that this version does not
+        know."""
         stopped = self.views.follower.stopped_at
-        if self._why_not_writable is not None or stopped is None:
-            return self._why_not_writable
+        if self._why_not_whole is not None or stopped is None:
+            return self._why_not_whole
         return LogNewer(
             f"position {stopped.seq} holds an event of type {stopped.type!r} that this "
             "version does not know; upgrade kudurru to write here"
         )
-
-    @why_not_writable.setter
-    def why_not_writable(self, error: KudurruError) -> None:
-        self._why_not_writable = error
 
     def check_writable(self) -> None:
         """Raises what stops writing."""
@@ -309,8 +319,10 @@ class Node:
             events += led_to
             outcomes.append(outcome)
         if not change.allow_mass_change:
-            touched = {event.key for event in events}
-            yield from mass_change.check_steps(outer, batch, touched, self.zones)
+            # What was never there before takes nothing away.
+            touched = {event.key for event in events if event.ver > 1}
+            if touched:
+                yield from mass_change.check_steps(outer, batch, touched, self.zones)
         if change.dry_run:
             return _Decided(change, [], outcomes)
         outer.absorb(batch)
@@ -338,10 +350,11 @@ class Node:
         """Apply events, and serve what they lead to at once, however many steps it takes."""
         self._recent = {}
         if len(recorded) < STEPPED_MIN:
-            for event in recorded:
-                if event.body is not None and len(event.body) <= RECENT_BYTES_MAX:
-                    self._recent[event.seq] = event
-                self._take_in_one(event)
+            with self.zones.told_once():
+                for event in recorded:
+                    if event.body is not None and len(event.body) <= RECENT_BYTES_MAX:
+                        self._recent[event.seq] = event
+                    self._take_in_one(event)
             return
         with self.zones.as_one():
             for i, event in enumerate(recorded, 1):
@@ -351,7 +364,9 @@ class Node:
 
     def _take_in_one(self, event: Recorded) -> None:
         self._take_in(event)
-        if event.type == CLOCK_STEPPED:
+        if event.type == LOG_EPOCH:
+            self.objects.begin_epoch(self.log.epoch)
+        elif event.type == CLOCK_STEPPED:
             self._last_reading = self._reading  # at its new place the clock is normal
 
     def _take_in(self, event: Recorded) -> None:

@@ -91,6 +91,18 @@ class Elsewhere(Protocol):
         ...
 
 
+class Waiter(Protocol):
+    """Who is told what became of a change. Futures are such; the others must not raise."""
+
+    def done(self) -> bool:
+        """Whether it wants to hear no more."""
+        ...
+
+    def set_result(self, result: Result, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
 class Writer:
     """Runs as one task; `submit` from any other."""
 
@@ -99,7 +111,7 @@ class Writer:
         self._node = node
         self._checkpointer = checkpointer
         self._signings: deque[tuple[Make, asyncio.Future[StoredCheckpoint]]] = deque()
-        self._queue: deque[tuple[Change, asyncio.Future[Result]]] = deque()
+        self._queue: deque[tuple[Change, Waiter]] = deque()
         self._wake = asyncio.Event()
         self._is_stamp_due = False
         self._is_behind = False
@@ -144,13 +156,19 @@ class Writer:
         self._check_not_stopping()
         if self.elsewhere is not None and not change.is_own and self.elsewhere.takes(change):
             return await self.elsewhere.submit(change)
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.submit_soon(change, future)
+        return await future
+
+    def submit_soon(self, change: Change, waiter: Waiter) -> None:
+        """As `submit`, of a change that is written here, for who has no task to wait in: what comes
+        of it is told to the waiter. Raises: Busy."""
+        self._check_not_stopping()
         if len(self._queue) >= QUEUE_MAX:
             self._refused += 1
             raise Busy(f"{QUEUE_MAX} changes wait to be written; try again")
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._queue.append((change, future))
+        self._queue.append((change, waiter))
         self._wake.set()
-        return await future
 
     def request_stamp(self) -> None:
         """Stamp, between two groups, every zone whose content is not what its serial says."""
@@ -171,6 +189,21 @@ class Writer:
         """A new key signs from here on. Raises as `checkpoint` does."""
         signer = self._signer()
         return await self._sign_soon(lambda now_us: signer.rotation(who, now_us))
+
+    async def begin_epoch(self, begin: Callable[[], list[Recorded]]) -> Recorded:
+        """Take in all of a log that was copied, then what `begin` appends; in between nobody
+        writes. Raises: what `begin` does."""
+        self._check_not_stopping()
+        async with self._writing:
+            await self._catch_up()
+            recorded = await asyncio.to_thread(begin)
+            self._node.take_in(recorded)
+            self._count(recorded)
+            return recorded[0]
+
+    def sign_with(self, checkpointer: Checkpointer) -> None:
+        """From now on, where nothing was signed before."""
+        self._checkpointer = checkpointer
 
     async def redact(self, request: RedactRequest, who: Who) -> Redaction:
         """Erase a payload. Raises: what `upkeep.redaction` refuses with; what `submit` raises."""
@@ -227,6 +260,11 @@ class Writer:
 
     def follow(self) -> None:
         """From now on take in what other nodes append. On the loop that `run` is on."""
+        self._node.log.follow(self.news_from_elsewhere())
+
+    def news_from_elsewhere(self) -> Callable[[], None]:
+        """What to call, from any thread, when the log may hold what this process did not append.
+        On the loop that `run` is on."""
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -234,7 +272,7 @@ class Writer:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._request_catch_up)
 
-        self._node.log.follow(wake)
+        return wake
 
     def _request_catch_up(self) -> None:
         self._is_behind = True
@@ -261,10 +299,10 @@ class Writer:
             await self._write_until_stopped()
         finally:
             self._is_stopping = True
-            waiting: list[asyncio.Future[Any]] = [future for _, future in self._queue]
-            for future in waiting + [future for _, future in self._signings]:
-                if not future.done():
-                    future.set_exception(Busy(STOPPING))
+            waiting: list[Waiter | asyncio.Future[Any]] = [waiter for _, waiter in self._queue]
+            for waiter in waiting + [future for _, future in self._signings]:
+                if not waiter.done():
+                    waiter.set_exception(Busy(STOPPING))
 
     async def _write_until_stopped(self) -> None:
         while self._queue or self._signings or not self._is_stopping:
@@ -339,7 +377,7 @@ class Writer:
             return await asyncio.to_thread(signer.taken)
         raise Busy(BUSY)
 
-    async def _commit(self, group: list[tuple[Change, asyncio.Future[Result]]]) -> None:
+    async def _commit(self, group: list[tuple[Change, Waiter]]) -> None:
         try:
             changes = [change for change, _ in group]
             is_large = sum(len(change.commands) for change in changes) >= STEPPED_MIN
@@ -352,19 +390,19 @@ class Writer:
                 self._stop_writing_if_broken(error)
         except BaseException as error:
             # What is durable is not known: no caller is told that it is, and the server stops.
-            for _, future in group:
-                if not future.done():
-                    future.set_exception(_in_doubt(error))
+            for _, waiter in group:
+                if not waiter.done():
+                    waiter.set_exception(_in_doubt(error))
             raise
         self._groups += 1
         self._changes += len(group)
-        for (_, future), result in zip(group, results, strict=True):
-            if future.done():
+        for (_, waiter), result in zip(group, results, strict=True):
+            if waiter.done():
                 continue  # the caller went away; what it asked for happened all the same
             if isinstance(result, KudurruError):
-                future.set_exception(result)
+                waiter.set_exception(result)
             else:
-                future.set_result(result)
+                waiter.set_result(result)
 
     async def _write(self, changes: list[Change]) -> list[Result | KudurruError]:
         for _ in range(ATTEMPTS_MAX):
@@ -512,7 +550,7 @@ class Writer:
     def _stop_writing_if_broken(self, error: Stop) -> None:
         """What cannot be trusted stops writing, not answering."""
         is_broken = isinstance(error, LogDamaged | StorageBroken)
-        if is_broken and self._node.why_not_writable is None:
+        if is_broken and self._node.why_not_whole is None:
             log.error("nothing is written any more: %s", error)
             self._node.why_not_writable = error
 

@@ -19,7 +19,7 @@ from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.recordset import Endpoint
 from kudurru.domain.kinds.registry import DNS_RECORD_SET
 from kudurru.domain.kinds.stored import read_record_set
-from kudurru.domain.kinds.validation import CAUSES_MAX, parse_manifest
+from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.projections.objects_view import ObjectsView
@@ -88,17 +88,17 @@ def endpoint_steps(
 ) -> Generator[None, None, list[dict[str, Any]]]:
     """Enabled endpoints of the primary zones, whoever manages them, in steps. Raises: Invalid
     where they are more than external-dns reads."""
-    within = _domains(terms)
+    within = domains_of(terms)
     found: dict[tuple[Name, Identity], dict[str, Any]] = {}
     for state in _primaries(zones):
         for i, key in enumerate(sorted(state.record_sets()), 1):
             if i % PER_STEP == 0:
                 yield
-            for endpoint in _endpoints(objects.find(key)):
-                owner = _owner(endpoint.dns_name)
-                if endpoint.disabled or not _is_inside(owner, within):
+            for endpoint in endpoints_in(objects.find(key)):
+                owner = owner_of(endpoint.dns_name)
+                if endpoint.disabled or not is_inside(owner, within):
                     continue
-                told = found.setdefault((owner, _identity(endpoint)), _told(endpoint))
+                told = found.setdefault((owner, identity_of(endpoint)), _told(endpoint))
                 told["targets"] += [t for t in endpoint.targets if t not in told["targets"]]
         if len(found) > RECORDS_MAX:
             fault = f"more than {RECORDS_MAX} endpoints; name fewer domains in externalDNS.domains"
@@ -139,7 +139,7 @@ def _by_owner(changes: Changes, zones: ZoneView, terms: Terms) -> dict[Name, _Ch
     }  # fmt: skip
     if sum(len(part or ()) for part in lists.values()) > CHANGES_MAX:
         raise Invalid("changes", [Cause("", f"more than {CHANGES_MAX} endpoints")])
-    within = _domains(terms)
+    within = domains_of(terms)
     primaries = {state.apex: state for state in _primaries(zones)}
     found: dict[Name, _Change] = {}
     causes: list[Cause] = []
@@ -149,19 +149,19 @@ def _by_owner(changes: Changes, zones: ZoneView, terms: Terms) -> dict[Name, _Ch
         for i, wanted in enumerate(endpoints or ()):
             where = f"{part}[{i}].dnsName"
             try:
-                owner = _owner(wanted.dns_name)
+                owner = owner_of(wanted.dns_name)
             except names.BadName as error:
                 causes.append(Cause(where, str(error)))
                 continue
             state = _zone_of(owner, primaries)
-            if state is None or not _is_inside(owner, within):
+            if state is None or not is_inside(owner, within):
                 causes.append(Cause(where, f"{wanted.dns_name!r} is in no primary zone for this"))
                 continue
             change = found.setdefault(owner, _Change(state))
             if part in ("create", "updateNew"):
-                change.new[_identity(wanted)] = wanted
+                change.new[identity_of(wanted)] = wanted
             elif part == "delete" or terms.deletes:
-                change.gone[_identity(wanted)] = None
+                change.gone[identity_of(wanted)] = None
     if causes:
         raise Invalid("changes", causes[:CAUSES_MAX])
     return found
@@ -176,16 +176,16 @@ def _commands_of(owner: Name, change: _Change, objects: ObjectsView, terms: Term
     mine: dict[Key, list[Endpoint]] = {}
     for key in state.sources_of(owner):
         stored = objects.find(key)
-        endpoints = _endpoints(stored)
-        at_owner = [e for e in endpoints if _owner(e.dns_name) == owner]
+        endpoints = endpoints_in(stored)
+        at_owner = [e for e in endpoints if owner_of(e.dns_name) == owner]
         if stored is not None and stored.manager == MANAGER:
-            mine[key] = [e for e in endpoints if e not in at_owner or _identity(e) not in touched]
+            mine[key] = [e for e in endpoints if e not in at_owner or identity_of(e) not in touched]
         elif stored is not None:
             for theirs in at_owner:
-                if _identity(theirs)[0] in rtypes:
+                if identity_of(theirs)[0] in rtypes:
                     what = f"{names.to_text(owner)} {theirs.record_type} in {ref_of(key)}"
                     raise ManagedBy(what, stored.manager)
-    added = [_document(wanted) for wanted in change.new.values()]
+    added = [document_of(wanted) for wanted in change.new.values()]
     home = next(iter(mine), None) or _new_key(owner, state, objects, terms)
     if added:
         mine.setdefault(home, [])
@@ -202,6 +202,17 @@ def _command(
     expected = stored.resource_version if stored is not None else ABSENT
     if not endpoints:
         return Delete(key=key, manager=MANAGER, expected=expected)
+    return Apply(
+        manifest=manifest_with(key, state.name, stored, endpoints),
+        manager=MANAGER,
+        expected=expected,
+    )
+
+
+def manifest_with(
+    key: Key, zone: str, stored: StoredObject | None, endpoints: Sequence[dict[str, Any]]
+) -> Manifest:
+    """A record set of these endpoints, with the labels that it has. Raises: Invalid."""
     ref = ref_of(key)
     document = {
         "apiVersion": API_VERSION,
@@ -211,10 +222,9 @@ def _command(
             "namespace": ref.namespace,
             "labels": stored.body.labels if stored is not None else {},
         },
-        "spec": {"zoneRef": {"name": state.name}, "endpoints": list(endpoints)},
+        "spec": {"zoneRef": {"name": zone}, "endpoints": list(endpoints)},
     }
-    manifest = parse_manifest(document, what=str(ref), default_namespace=ref.namespace)
-    return Apply(manifest=manifest, manager=MANAGER, expected=expected)
+    return parse_manifest(document, what=str(ref), default_namespace=ref.namespace)
 
 
 def _new_key(owner: Name, state: ZoneState, objects: ObjectsView, terms: Terms) -> Key:
@@ -228,7 +238,7 @@ def _new_key(owner: Name, state: ZoneState, objects: ObjectsView, terms: Terms) 
     return key_of(DNS_RECORD_SET.name, terms.namespace, second)
 
 
-def _document(wanted: Wanted) -> dict[str, Any]:
+def document_of(wanted: Wanted) -> dict[str, Any]:
     found: dict[str, Any] = {
         "dnsName": wanted.dns_name,
         "recordType": wanted.record_type,
@@ -270,23 +280,23 @@ def _zone_of(owner: Name, primaries: dict[Name, ZoneState]) -> ZoneState | None:
     return primaries[at]
 
 
-def _domains(terms: Terms) -> list[Name]:
-    return [_owner(domain) for domain in terms.domains] or [names.ROOT]
+def domains_of(terms: Terms) -> list[Name]:
+    return [owner_of(domain) for domain in terms.domains] or [names.ROOT]
 
 
-def _is_inside(owner: Name, within: Iterable[Name]) -> bool:
+def is_inside(owner: Name, within: Iterable[Name]) -> bool:
     return any(names.is_within(owner, domain) for domain in within)
 
 
-def _endpoints(stored: StoredObject | None) -> list[Endpoint]:
+def endpoints_in(stored: StoredObject | None) -> list[Endpoint]:
     return read_record_set(stored.body.spec).endpoints if stored is not None else []
 
 
-def _identity(one: Endpoint | Wanted) -> Identity:
+def identity_of(one: Endpoint | Wanted) -> Identity:
     return one.record_type.upper(), one.set_identifier
 
 
-def _owner(text: str) -> Name:
+def owner_of(text: str) -> Name:
     return names.key(names.from_text(text))
 
 

@@ -102,6 +102,10 @@ class ObjectsView:
         self._epoch = epoch
         self.reset()
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Versions are of this epoch from now on, those of older objects too."""
+        self._epoch = epoch
+
     def reset(self) -> None:
         self.position = Position(0)
         self._entries: dict[Key, Entry] = {}

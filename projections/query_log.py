@@ -33,20 +33,22 @@ class QueryNotes:
     def __init__(self, notes_max: int = NOTES_MAX) -> None:
         self._notes_max = notes_max
         self._facts: list[Fact] = []
-        self._repeats: list[Repeat] = []
+        self._repeats: dict[str, list[Repeat]] = {}  # by protocol
         self._answers: list[Answered] = []
         self._noted = self._dropped = 0
 
-    def note(self, fact: Fact) -> None:
+    def note(self, fact: Fact) -> bool:
+        """False: there is no room, and it is dropped."""
         if len(self) >= self._notes_max:
             self._dropped += 1
-            return
+            return False
         self._facts.append(fact)
         self._noted += 1
+        return True
 
-    def repeated(self, repeats: Iterable[Repeat]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         """Note queries that an engine answered by itself."""
-        self._add(self._repeats, list(repeats))
+        self._add(self._repeats.setdefault(proto, []), list(repeats))
 
     def answered(self, answers: Iterable[Answered]) -> None:
         """Note queries that an engine answered from the zones."""
@@ -65,18 +67,24 @@ class QueryNotes:
         self._dropped += count
 
     def __len__(self) -> int:
-        return len(self._facts) + len(self._repeats) + len(self._answers)
+        repeats = sum(map(len, self._repeats.values()))
+        return len(self._facts) + repeats + len(self._answers)
 
     def take(self, now_us: int) -> Seen | None:
-        """The oldest notes, at most BATCH_MAX of each kind; None when there are none."""
+        """The oldest notes, at most BATCH_MAX of each kind, which are facts, answers and the
+        repeats of each protocol; None when there are none."""
         if not len(self):
             return None
         answers, self._answers = self._answers[:BATCH_MAX], self._answers[BATCH_MAX:]
         facts, self._facts = self._facts[:BATCH_MAX], self._facts[BATCH_MAX:]
         # A repeat is of a fact that was noted before it: never ahead of one that is left.
-        repeats: list[Repeat] = []
+        repeats: dict[str, list[Repeat]] = {}
         if not self._facts:
-            repeats, self._repeats = self._repeats[:BATCH_MAX], self._repeats[BATCH_MAX:]
+            all_, self._repeats = self._repeats, {}
+            for proto, noted in all_.items():
+                repeats[proto] = noted[:BATCH_MAX]
+                if len(noted) > BATCH_MAX:
+                    self._repeats[proto] = noted[BATCH_MAX:]
         return Seen(now_us, facts, repeats, answers)
 
     def lost(self, count: int) -> None:

@@ -81,6 +81,7 @@ class ZoneView:
         """Called with zones and record sets of which something else is to be said now, in the
         middle of an event."""
         self._on_stamp: OnStamp | None = None
+        self._is_told_later = self._has_changed = False
         self.reset()
 
     def reset(self) -> None:
@@ -117,6 +118,19 @@ class ZoneView:
             self._changed()
 
     @contextmanager
+    def told_once(self) -> Iterator[None]:
+        """What changes inside is served at once, and `on_change` is called at the end: for a few
+        events between which nobody asks."""
+        self._is_told_later = True
+        try:
+            yield
+        finally:
+            self._is_told_later = False
+            if self._has_changed:
+                self._has_changed = False
+                self._changed()
+
+    @contextmanager
     def stamps_told(self, on_stamp: OnStamp) -> Iterator[None]:
         """Inside, each version is told as soon as it was stamped: its zone, the seq of the stamp,
         and the content hash that the stamp gives it, whatever that is."""
@@ -127,7 +141,9 @@ class ZoneView:
             self._on_stamp = None
 
     def _changed(self) -> None:
-        if not self.served.is_held:
+        if self._is_told_later:
+            self._has_changed = True
+        elif not self.served.is_held:
             self._on_change()
 
     def apply(self, event: Recorded) -> None:

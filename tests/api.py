@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from kudurru.adapters.http_api import Reply, Request, Stream
@@ -15,6 +15,7 @@ from kudurru.domain.errors import KudurruError, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
+from kudurru.entrypoints.checkpoints import Checkpointer
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.doctor_report import Check, Report, report
 from kudurru.entrypoints.keyring import Keyring
@@ -23,6 +24,7 @@ from kudurru.entrypoints.operations import Operations
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context
 from kudurru.entrypoints.settings import Sources
+from kudurru.entrypoints.standing import Standing
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import TokenRequest, Tokens
 from kudurru.entrypoints.watches import Hub
@@ -65,9 +67,11 @@ async def healthy(caller: str) -> Report:
 class Api:
     """A node with an API, and one token of each role: `token["viewer"]`."""
 
-    def __init__(self, node: Node, tmp: Any = None) -> None:
+    def __init__(
+        self, node: Node, tmp: Any = None, checkpointer: Checkpointer | None = None
+    ) -> None:
         self.node = node
-        self.writer = Writer(node)
+        self.writer = Writer(node, checkpointer)
         self.tokens = Tokens(node)
         self.access = AccessLog(node, self.writer)
         self.store = LogStore("memory", node, self.writer, Hub(node), TESTER)
@@ -94,6 +98,8 @@ class Api:
         )
         self.app = RestApp(health_routes(list), ["ns1.example"])
         self.token: dict[str, str] = {}
+        self.kept: dict[str, dict[str, Any]] = {}
+        """Of connections, one for each address: whoever asks from there comes over it."""
         self.leads: KudurruError | None = None  # why this node does not
         self.settings = Settings()
         self.context = Context(
@@ -104,6 +110,7 @@ class Api:
             tokens=self.tokens,
             access=self.access,
             entropy=self.entropy,
+            standing=Standing("ns1", "instance-of-ns1", node),
             settings=lambda: self.settings,
         )
 
@@ -120,8 +127,14 @@ class Api:
         return new.token
 
     async def raw(self, request: Request) -> Response | Stream:
+        """As the listener asks."""
         refused = self.app.admit(request)
-        return refused if refused is not None else await self.app.answer(request)
+        if refused is not None:
+            return refused
+        made: asyncio.Future[Callable[[], Response]] = asyncio.get_running_loop().create_future()
+        if self.app.begin(request, made.set_result):
+            return (await made)()
+        return await self.app.answer(request)
 
     async def ask(
         self,
@@ -154,6 +167,7 @@ class Api:
             peer=peer,
             local=LOCAL,
             body=octets,
+            kept=self.kept.setdefault(peer, {}),
         )
         answer = await self.raw(request)
         assert isinstance(answer, Response), "a stream: ask with `watch`"

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.events import Recorded, Who
 from kudurru.domain.ports import EventLog
-from kudurru.domain.settings import KubernetesSettings, LeaseSettings
+from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings, LeaseSettings
 from kudurru.entrypoints.cluster import Cluster
 from kudurru.entrypoints.cluster_late import LateCluster
 from kudurru.entrypoints.history import who_of
@@ -92,6 +92,8 @@ class Member:
         *,
         service: str = "",
         is_late: bool = False,
+        groups: Callable[[], Container[str]] = tuple,
+        external_dns: ExternalDnsSettings | None = None,
         **settings: Any,
     ) -> None:
         """One that `is_late` has its client when somebody calls `late.take`."""
@@ -115,7 +117,9 @@ class Member:
             Place("default", name),
             **how,
             chance=random.Random(1),
+            groups=groups,
             service=service,
+            external_dns=external_dns,
         )
         if not is_late:
             self.late.take(self.cluster)

@@ -28,13 +28,21 @@ class Table:
         stored_us: int = 0,
         aged_s: int = 0,
         ttls_at: Sequence[int] = (),
+        cookie_at: int = 0,
     ) -> bool:
         """Keep an answer, unless the table was invalidated since it had that generation. The rest
-        is as `domain.ports.Keep` has it; `find` leaves what is restricted or ends to the workers.
+        is as `domain.ports.Keep` has it; `find` leaves what is restricted, or ends, or has a cookie
+        to the workers.
         """
 
     def admit(self, networks: Sequence[tuple[bytes, int]], is_everybody: bool, /) -> None:
         """From now on restricted answers are for clients in these networks (octets, bits)."""
+
+    def set_cookie_keys(self, day: int, before: bytes, of_day: bytes, after: bytes, /) -> None:
+        """Keys of a day since 1970, of the one before and the one after: `Cookies.key_of`."""
+
+    def cookie(self, option: bytes, client: bytes, now_s: int, /) -> bytes | None:
+        """What workers answer to a cookie of 8 or 16 to 40 octets; None: a key is missing."""
 
     def generation(self) -> int: ...
     def invalidate(self) -> None: ...
@@ -103,6 +111,7 @@ class Workers:
         scope: int,
         hears_repeats: bool,
         misses_size: int,
+        urgent_size: int,
         repeats_size: int,
     ) -> None: ...
     def start(self) -> None: ...
@@ -113,8 +122,9 @@ class Workers:
         """An eventfd, readable when there is something to take after there was nothing."""
 
     def misses(self, limit: int, /) -> list[tuple[int, bytes, bytes, bytes, int]]:
-        """Queries to answer, at most so many of each worker: worker, origin, address of the client,
-        message, and whether it is over the limit and wants to hear so."""
+        """Queries to answer, at most so many of each worker and as many for the health name, which
+        come first: worker, origin, address of the client, message, and whether it is over the limit
+        and wants to hear so."""
 
     def repeats(
         self, limit: int, /
@@ -130,13 +140,14 @@ class Workers:
     ) -> tuple[int, int, int]:
         """Send answers to origins: how many were sent, refused by the system, and without room."""
 
-    def counters(self) -> tuple[int, int, int, int, int, int]:
+    def settle(self) -> bool:
+        """Wait for the batches under way, for a while. Whether all are over."""
+
+    def counters(
+        self, places: int, /
+    ) -> tuple[int, int, int, int, int, int, int, list[int], list[tuple[int, int, int]]]:
         """Queries received, answered, malformed; answers that the system had no room for; queries
-        that found no room in the queue; answers that the system refused. What a client has got is
-        counted."""
-
-    def hits(self, places: int, /) -> list[int]:
-        """Answers given from the table, by place."""
-
-    def zone_hits(self) -> list[tuple[int, int, int]]:
-        """Answers given from the zones: type, RCODE, and how many, where there are any."""
+        that found no room in the queue; answers that the system refused; how many of those that it
+        did not send were from the table or the zones; answers from the table that it sent, by
+        place; those from the zones: type, RCODE, and how many, where there are any. What a client
+        has got is counted."""

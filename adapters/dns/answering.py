@@ -1,7 +1,7 @@
 """What every transport does with a query: the memo, then the handler; and the counting."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
@@ -84,9 +84,12 @@ class Answering:
     malformed: int = 0
     proxyproto: int = 0
     full: int = 0
+    busy: int = 0
+    unsent: int = 0
     by_handler: int = 0
     send_errors: int = 0
     exceptions: int = 0
+    faults: int = 0
     waiting: int = 0
 
     listener: RepeatListener | None = None
@@ -109,8 +112,24 @@ class Answering:
         """The answer from the memo, or None."""
         wire = self.memo.find(packet)
         if wire is not None and self.listener is not None:
-            self.listener.repeated(((packed_address(client), packet[2:]),))
+            self.tell(((packed_address(client), packet[2:]),))
         return wire
+
+    def tell(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        """Tell who listens of repeats. What goes wrong there costs nobody an answer."""
+        if self.listener is not None:
+            try:
+                self.listener.repeated(self.proto, repeats)
+            except Exception as fault:
+                self.noticed(fault)
+
+    def tell_answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
+        """The same of answers from the zones."""
+        if self.listener is not None:
+            try:
+                self.listener.answered(answers)
+            except Exception as fault:
+                self.noticed(fault)
 
     def ask(self, packet: bytes, client: str, client_id: str = "") -> Wire | Later[Wire]:
         """`ask_many`, where an answer is one message."""
@@ -125,7 +144,7 @@ class Answering:
         The handler answers its own faults with SERVFAIL. One that escapes it costs this query and
         is shown by the loop's exception handler; the listener lives.
         """
-        young = self.memo.young
+        era = self.memo.era
         try:
             if client_id and self.identifying is not None:
                 reply = self.identifying.handle(packet, client, self.proto, client_id)
@@ -133,31 +152,35 @@ class Answering:
                 reply = self.handler.handle(packet, client, self.proto)
             if isinstance(reply, Later):
                 if not reply.is_over:
-                    return self._wait(reply, young, packet)
+                    return self._wait(reply, era, packet)
                 reply = reply.value
+            wire = self._taken(era, packet, reply)
         except Exception as fault:
             self.failed(fault)
             return None
-        wire = self._taken(young, packet, reply)
         if wire is not None and reply is not None and reply.more is not None:
             return Many(wire, reply.more)
         return wire
 
-    def _wait(self, reply: Later[Reply | None], young: object, packet: bytes) -> Later[Wire]:
+    def _wait(self, reply: Later[Reply | None], era: object, packet: bytes) -> Later[Wire]:
         self.waiting += 1
         later: Later[Wire] = Later(partial(self._give_up, reply))
-        reply.then(partial(self._came, later, young, packet))
+        reply.then(partial(self._came, later, era, packet))
         return later
 
     def _came(
         self,
         later: Later[Wire],
-        young: object,
+        era: object,
         packet: bytes,
         reply: Reply | None,
     ) -> None:
         self.waiting -= 1
-        wire = self._taken(young, packet, reply)
+        wire: Wire = None
+        try:
+            wire = self._taken(era, packet, reply)
+        except Exception as fault:
+            self.failed(fault)
         try:
             later.settle(wire)
         except Exception as fault:  # of this connection: others wait for the same answer
@@ -167,22 +190,30 @@ class Answering:
         self.waiting -= 1
         reply.cancel()
 
-    def _taken(self, young: object, packet: bytes, reply: Reply | None) -> Wire:
+    def _taken(self, era: object, packet: bytes, reply: Reply | None) -> Wire:
         if reply is None:
             self.by_handler += 1
             return None
         wire = reply.wire
         if len(wire) > self.reply_max:
-            self.failed(ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}"))
-            return None
+            raise ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}")
         if reply.keep is not None and self.keeper is not None:
-            self.keeper.keep(young, packet, wire, reply.keep)
+            self.keeper.keep(era, packet, wire, reply.keep)
         elif reply.memo:
-            self.memo.store(young, packet, wire)
+            self.memo.store(era, packet, wire)
         return wire
 
     def failed(self, fault: Exception) -> None:
+        """Show and count what cost a query its answer."""
         self.exceptions += 1
+        self._show(fault)
+
+    def noticed(self, fault: Exception) -> None:
+        """Show and count what did not."""
+        self.faults += 1
+        self._show(fault)
+
+    def _show(self, fault: Exception) -> None:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"the {self.proto} query handler failed", "exception": fault}
         )
@@ -192,11 +223,14 @@ class Answering:
             received=self.received,
             answered=self.answered,
             memo_hits=self.memo.counts(),
+            memo_unsent=self.unsent,
             dropped_malformed=self.malformed,
             dropped_proxyproto=self.proxyproto,
             dropped_full=self.full,
+            dropped_busy=self.busy,
             dropped_by_handler=self.by_handler,
             send_errors=self.send_errors,
             unhandled_exceptions=self.exceptions,
+            faults=self.faults,
             waiting=self.waiting,
         )

@@ -15,15 +15,19 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from kudurru.adapters.dns.answering import Answering, Waiting, Wire
+from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
+from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.sockets import address_of
+from kudurru.domain.dns import names
+from kudurru.domain.dns.cookies import DAY_S, Cookies
 from kudurru.domain.dns.rebinding import PRIVATE
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.later import Later
@@ -45,6 +49,7 @@ MESSAGE_MAX = 4096  # octets of the longest message taken or sent: EDNS's usual 
 MISSES_BYTES = 1 << 18
 """Of queries that wait for Python, per socket: some 1,500, which it answers in a tenth of a second.
 More would only make them late."""
+URGENT_BYTES = 1 << 14  # of queries for the health name, which are read first: about a hundred
 REPEATS_BYTES = 1 << 22
 """Of repeats that the query log has not heard of, per socket: some 40,000."""
 MISSES_PER_TURN = 64  # of each socket: then other work has its turn
@@ -78,15 +83,31 @@ def new_buckets() -> "_engine.Buckets":
     return _engine.Buckets(secrets.token_bytes(_SEED_SIZE))
 
 
+Of = tuple[int, int, tuple[str, ...]]
+"""What is counted together: type (as `counted_as` has it), RCODE and tally."""
+Hits = Counter[Of]
+
+
 class AnswerTable:
     """Answers that the threads of all engines read; each listener has a scope of its own."""
 
-    def __init__(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self,
+        entries_max: int = ENTRIES_MAX,
+        bytes_max: int = BYTES_MAX,
+        cookies: Cookies | None = None,
+    ) -> None:
+        """`cookies` None: answers with one are not kept."""
+        self._cookies = cookies
+        self._day_no = -1  # whose keys the threads have
         seed = secrets.token_bytes(_SEED_SIZE)
         self.core = _engine.Table(entries_max=entries_max, bytes_max=bytes_max, seed=seed)
-        self.places: dict[tuple[int, int, tuple[str, ...]], int] = {}
-        """Where answers are counted, by type (as `counted_as` has it), RCODE and tally."""
-        self._scopes = 0
+        self.places: dict[Of, int] = {}
+        """Where answers are counted."""
+        self._vacant = list(reversed(range(_engine.PLACES)))
+        self._eras = [0] * _engine.PLACES  # in which a place was last given to an answer
+        self._full_in: object = None  # the era in which there was no place to be taken back
+        self._scopes: list[TableScope] = []
 
     def __len__(self) -> int:
         return self.core.statistics()[0]
@@ -94,11 +115,12 @@ class AnswerTable:
     @property
     def is_full(self) -> bool:
         """Whether there are no scopes left."""
-        return self._scopes == _SCOPES_MAX
+        return len(self._scopes) == _SCOPES_MAX
 
     def new_scope(self) -> "TableScope":
-        self._scopes += 1
-        return TableScope(self, self._scopes - 1)
+        scope = TableScope(self, len(self._scopes))
+        self._scopes.append(scope)
+        return scope
 
     def admit(self, clients: Literal["private", "all"] | Iterable[Network]) -> None:
         """Who may recurse, as the setting has it: restricted answers are for them."""
@@ -108,14 +130,46 @@ class AnswerTable:
         networks = [(one.network_address.packed, one.prefixlen) for one in clients]
         self.core.admit(networks, is_everybody)
 
-    def place(self, packet: bytes, wire: bytes, tally: tuple[str, ...]) -> int | None:
-        """None: there are too many to count."""
-        end = packet.find(0, 12) + 1
+    def can_make_cookies(self) -> bool:
+        """Whether the threads can: they have the keys of today then."""
+        if self._cookies is None:
+            return False
+        day_no = int(time.time()) // DAY_S
+        if day_no != self._day_no:
+            keys = [self._cookies.key_of(day_no + days) for days in (-1, 0, 1)]
+            self.core.set_cookie_keys(day_no, *keys)
+            self._day_no = day_no
+        return True
+
+    def place(self, packet: bytes, wire: bytes, tally: tuple[str, ...], era: int) -> int | None:
+        """Where an answer of an era is counted. None: there are too many to count."""
+        end = names.end_of(packet, HEADER)
         of = counted_as(int.from_bytes(packet[end : end + 2], "big")), wire[3] & 15, tally
         place = self.places.get(of)
-        if place is None and len(self.places) < _engine.PLACES:
-            place = self.places[of] = len(self.places)
+        if place is None:
+            if not self._vacant and not self._take_back():
+                return None
+            place = self.places[of] = self._vacant.pop()
+        self._eras[place] = max(self._eras[place], era)
         return place
+
+    def _take_back(self) -> bool:
+        """Empty the places of answers that are all of former eras. Policies and lists come and go,
+        and what was counted of those that went is kept by each scope."""
+        now = self.core.generation()
+        if self._full_in == now:
+            return False
+        former = {of: place for of, place in self.places.items() if self._eras[place] < now}
+        if not former:
+            self._full_in = now
+        # A thread may be counting what it looked up before the era ended.
+        elif all(scope.is_settled() for scope in self._scopes):
+            for scope in self._scopes:
+                scope.empty(former)
+            for of, place in former.items():
+                del self.places[of]
+                self._vacant.append(place)
+        return bool(self._vacant)
 
 
 class TableScope:
@@ -125,11 +179,15 @@ class TableScope:
     def __init__(self, table: AnswerTable, number: int) -> None:
         self.table = table
         self.number = number
+        self.workers: _engine.Workers | None = None
+        """The threads that count in this scope, once there are any."""
         self._core = table.core
-        self._hits: dict[int, int] = {}
+        self._hits: Counter[int] = Counter()  # found here, by place
+        self._before: Counter[int] = Counter()  # counted at a place when it was emptied last
+        self._emptied: Counter[Of] = Counter()
 
     @property
-    def young(self) -> object:
+    def era(self) -> object:
         return self._core.generation()
 
     def find(self, packet: bytes) -> bytes | None:
@@ -137,19 +195,21 @@ class TableScope:
         if found is None:
             return None
         wire, place = found
-        self._hits[place] = self._hits.get(place, 0) + 1
+        self._hits[place] += 1
         return wire
 
-    def store(self, young: object, packet: bytes, wire: bytes) -> None:
-        self.keep(young, packet, wire, FOR_EVERYBODY)
+    def store(self, era: object, packet: bytes, wire: bytes) -> None:
+        self.keep(era, packet, wire, FOR_EVERYBODY)
 
-    def keep(self, young: object, packet: bytes, wire: bytes, how: Keep) -> None:
-        assert isinstance(young, int)
-        place = self.table.place(packet, wire, how.tally)
+    def keep(self, era: object, packet: bytes, wire: bytes, how: Keep) -> None:
+        assert isinstance(era, int)
+        if how.cookie_at and not self.table.can_make_cookies():
+            return
+        place = self.table.place(packet, wire, how.tally, era)
         if place is not None:
             self._core.store(
                 self.number,
-                young,
+                era,
                 packet,
                 wire,
                 place,
@@ -158,34 +218,50 @@ class TableScope:
                 stored_us=how.stored_us,
                 aged_s=how.aged_s,
                 ttls_at=how.ttls_at,
+                cookie_at=how.cookie_at,
             )
 
     def counts(self) -> dict[tuple[int, int], int]:
         return by_type(self.hits([]))
 
-    def hits(self, of_threads: Sequence[int]) -> "Hits":
+    def hits(self, of_threads: Sequence[int]) -> Hits:
         """Answers given from the table: those found here, and those of the threads by place."""
-        found: Hits = {}
+        found = self._emptied.copy()
         for of, place in self.table.places.items():
-            count = self._hits.get(place, 0)
-            if place < len(of_threads):
-                count += of_threads[place]
-            if count:
-                found[of] = count
+            if count := self._at(place, of_threads) - self._before[place]:
+                found[of] += count
         return found
+
+    def _at(self, place: int, of_threads: Sequence[int]) -> int:
+        return self._hits[place] + (of_threads[place] if place < len(of_threads) else 0)
+
+    def is_settled(self) -> bool:
+        """Whether nobody counts any more what was in the table before `invalidate`."""
+        return self.workers is None or self.workers.settle()
+
+    def empty(self, places: Mapping[Of, int]) -> None:
+        """Keep what was counted there apart: other answers will be."""
+        of_threads = [] if self.workers is None else self.workers.counters(_engine.PLACES)[7]
+        for of, place in places.items():
+            at = self._at(place, of_threads)
+            self._emptied[of] += at - self._before[place]
+            self._before[place] = at
 
     def invalidate(self) -> None:
         self._core.invalidate()
-
-
-Hits = dict[tuple[int, int, tuple[str, ...]], int]
-"""Counts by type, RCODE and tally."""
 
 
 def by_type(hits: Hits) -> dict[tuple[int, int], int]:
     found: Counter[tuple[int, int]] = Counter()
     for (rtype, rcode, _), count in hits.items():
         found[rtype, rcode] += count
+    return dict(found)
+
+
+def counted_by_type(counts: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int], int]:
+    found: Counter[tuple[int, int]] = Counter()
+    for rtype, rcode, count in counts:
+        found[counted_as(rtype), rcode] += count
     return dict(found)
 
 
@@ -215,6 +291,7 @@ class NativeEngine:
         self._zones = zones
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
+        self._drops = SocketDrops(sockets)
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._scope = (AnswerTable() if table is None else table).new_scope()
         self._answering = Answering(handler, "udp", MESSAGE_MAX, self._scope)
@@ -244,8 +321,10 @@ class NativeEngine:
             scope=self._scope.number,
             hears_repeats=self._answering.listener is not None,
             misses_size=MISSES_BYTES,
+            urgent_size=URGENT_BYTES,
             repeats_size=REPEATS_BYTES,
         )
+        self._scope.workers = self._workers
         asyncio.get_running_loop().add_reader(self._workers.wake_fd(), self._woken)
         self._is_running = True
         self._workers.start()
@@ -262,6 +341,7 @@ class NativeEngine:
             if self._telling is not None:
                 self._telling.cancel()
             await self._drain()
+        self._drops.count()  # the last time that anybody can
         for sock in self._sockets:
             sock.close()
 
@@ -283,29 +363,27 @@ class NativeEngine:
         seen = self._answering.statistics()
         if self._workers is None:
             return seen
-        received, answered, malformed, full, busy, send_errors = self._workers.counters()
-        hits = self._scope.hits(self._workers.hits(len(self._scope.table.places)))
+        received, answered, malformed, full, busy, send_errors, unsent, by_place, by_zones = (
+            self._workers.counters(_engine.PLACES)
+        )
+        hits = self._scope.hits(by_place)
         return EngineStatistics(
             received=received,
             answered=seen.answered + answered,
             memo_hits=by_type(hits),
             memo_tallies=by_tally(hits),
-            zone_answers=self._zone_answers(),
+            memo_unsent=unsent,
+            zone_answers=counted_by_type(by_zones),
             dropped_malformed=malformed,
             dropped_full=seen.dropped_full + full,
-            dropped_busy=busy,
+            dropped_busy=seen.dropped_busy + busy,
             dropped_by_handler=seen.dropped_by_handler,
+            dropped_unread=self._drops.count(),
             send_errors=seen.send_errors + send_errors,
             unhandled_exceptions=seen.unhandled_exceptions,
+            faults=seen.faults,
             waiting=seen.waiting,
         )
-
-    def _zone_answers(self) -> dict[tuple[int, int], int]:
-        assert self._workers is not None
-        found: Counter[tuple[int, int]] = Counter()
-        for rtype, rcode, count in self._workers.zone_hits():
-            found[counted_as(rtype), rcode] += count
-        return dict(found)
 
     # --- what the threads leave to us -----------------------------------------------------
 
@@ -318,25 +396,38 @@ class NativeEngine:
             self._telling = asyncio.get_running_loop().call_later(REPEATS_S, self._tell_turn)
 
     def _serve_turn(self) -> None:
-        """Answer some, and come back until there are none: only then are we woken again."""
-        if self._serve_misses() and self._is_running:
-            asyncio.get_running_loop().call_soon(self._serve_turn)
+        """Answer some, and come back until there are none: only then are we woken again. So we
+        come back whatever went wrong."""
+        has_more = True
+        try:
+            has_more = self._serve_misses()
+        finally:
+            if has_more and self._is_running:
+                asyncio.get_running_loop().call_soon(self._serve_turn)
 
     def _serve_misses(self) -> bool:
         """Whether there were any."""
         assert self._workers is not None
         misses = self._workers.misses(MISSES_PER_TURN)
         for worker, origin, client, packet, is_slip in misses:
-            if is_slip:
-                wire: Wire | Later[Wire] = self._truncated(client, packet)
-            else:
-                wire = self._answer(packet, client)
-            if isinstance(wire, Later):
-                self._waiting.add(wire, partial(self._deliver, worker, origin))
-            elif wire is not None:
-                self._outbox.setdefault(worker, []).append((origin, wire))
+            try:
+                self._serve_miss(worker, origin, client, packet, is_slip=bool(is_slip))
+            except Exception as fault:  # the others are still to be answered
+                self._answering.failed(fault)
         self._flush()
         return bool(misses)
+
+    def _serve_miss(
+        self, worker: int, origin: bytes, client: bytes, packet: bytes, *, is_slip: bool
+    ) -> None:
+        if is_slip:
+            wire: Wire | Later[Wire] = self._truncated(client, packet)
+        else:
+            wire = self._answer(packet, client)
+        if isinstance(wire, Later):
+            self._waiting.add(wire, partial(self._deliver, worker, origin))
+        elif wire is not None:
+            self._outbox.setdefault(worker, []).append((origin, wire))
 
     def _answer(self, packet: bytes, client: bytes) -> Wire | Later[Wire]:
         family = socket.AF_INET6 if len(client) == 16 else socket.AF_INET
@@ -362,16 +453,32 @@ class NativeEngine:
             return
         for worker, answers in outbox.items():
             for first in range(0, len(answers), _engine.BATCH):
-                batch = tuple(answers[first : first + _engine.BATCH])
-                sent, refused, full = self._workers.send(worker, batch)
-                self._answering.answered += sent
-                self._answering.send_errors += refused
-                self._answering.full += full
+                self._send(self._workers, worker, tuple(answers[first : first + _engine.BATCH]))
+
+    def _send(
+        self, workers: "_engine.Workers", worker: int, answers: tuple[tuple[bytes, bytes], ...]
+    ) -> None:
+        try:
+            sent, refused, full = workers.send(worker, answers)
+        except Exception as fault:  # one of them is no answer: each by itself, then
+            if len(answers) == 1:
+                self._answering.failed(fault)
+            else:
+                for answer in answers:
+                    self._send(workers, worker, (answer,))
+            return
+        self._answering.answered += sent
+        self._answering.send_errors += refused
+        self._answering.full += full
 
     def _tell_turn(self) -> None:
         self._telling = None
-        if self._tell() and self._is_running:
-            self._telling = asyncio.get_running_loop().call_later(0, self._tell_turn)
+        has_more = True
+        try:
+            has_more = self._tell()
+        finally:
+            if has_more and self._is_running:
+                self._telling = asyncio.get_running_loop().call_later(0, self._tell_turn)
 
     def _tell(self) -> bool:
         """Tell who listens of some repeats. Whether there were any."""
@@ -380,11 +487,11 @@ class NativeEngine:
             return False
         repeats, answers = self._workers.repeats(REPEATS_PER_TURN)
         if repeats:
-            listener.repeated(repeats)
+            self._answering.tell(repeats)
         if answers:
-            listener.answered(answers)
+            self._answering.tell_answered(answers)
         untold = self._workers.untold()
         if untold > self._untold:
-            listener.missed(untold - self._untold)
-            self._untold = untold
+            missed, self._untold = untold - self._untold, untold
+            listener.missed(missed)
         return bool(repeats or answers)

@@ -9,8 +9,11 @@ look with its letters lowered, and keeps them.
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
+
+from msgspec.structs import replace
 
 from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
@@ -22,13 +25,23 @@ from kudurru.adapters.dns.packet_info import (
     reply_info,
 )
 from kudurru.adapters.dns.proxyproto import HEADER_MAX, Malformed, unwrap
+from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
+from kudurru.domain.dns.health import is_health_query
 from kudurru.domain.later import Later
 from kudurru.domain.ports import EngineStatistics, QueryHandler, QueryLimiter
 
 BATCHES_PER_TURN = 4  # about 2 ms: then TCP, HTTP and writers get their turn
+BATCHES_WHEN_BUSY = 16  # of queries that are not answered at once, which costs a quarter
+MISSES_PER_TURN = 64
+MISSES_MAX = 1_500
+"""That wait: what is answered in a tenth of a second. More would only make them late."""
 DRAIN_S = 5  # at stop, for answers to come
+
+
+Deliver = Callable[[Wire], None]
+"""Sends an answer to whom it is for."""
 
 
 class PythonEngine:
@@ -54,7 +67,10 @@ class PythonEngine:
         self._drain_s = drain_s
         self._waiting = Waiting()
         self._outboxes: list[_Outbox] = []
+        self._backlog: deque[tuple[bytes, str, Deliver]] = deque()
+        self._room = 0  # for misses, this turn
         self._sockets = tuple(sockets)
+        self._drops = SocketDrops(sockets)
         self._memo = Memo() if memo is None else memo
         self._answering = Answering(handler, "udp", mmsg.SLOT, self._memo)
         self._batched = mmsg.is_available() if batched is None else batched
@@ -90,7 +106,11 @@ class PythonEngine:
             for sock in self._sockets:
                 asyncio.get_running_loop().remove_reader(sock)
         self._is_running = False
+        while self._backlog:
+            self._serve_backlog()
+            await asyncio.sleep(0)
         await self._drain()
+        self._drops.count()  # the last time that anybody can
         for sock in self._sockets:
             sock.close()
 
@@ -111,15 +131,57 @@ class PythonEngine:
         self._memo.invalidate()
 
     def statistics(self) -> EngineStatistics:
-        return self._answering.statistics()
+        return replace(self._answering.statistics(), dropped_unread=self._drops.count())
 
     def _serve_batches(self, batch: mmsg.Batch, outbox: "_Outbox") -> None:
-        for _ in range(BATCHES_PER_TURN):
+        for _ in range(self._turn(BATCHES_PER_TURN, BATCHES_WHEN_BUSY)):
             count = batch.receive()
             if count:
                 self._answer_batch(batch, count, outbox)
             if count < mmsg.BATCH:
                 return
+
+    def _turn(self, usual: int, when_busy: int) -> int:
+        """Begin a turn of a socket. While others wait all new misses queue behind them, and more is
+        read: what asks for the health name is not to be lost in the system's buffer."""
+        self._room = 0 if self._backlog else MISSES_PER_TURN
+        return when_busy if self._backlog else usual
+
+    def _is_put_off(self, packet: bytes) -> bool:
+        """Whether a miss has to wait for its turn."""
+        if self._room > 0:
+            self._room -= 1
+            return False
+        return not is_health_query(packet[2:])
+
+    def _put_off(self, packet: bytes, client: str, deliver: Deliver) -> None:
+        if len(self._backlog) >= MISSES_MAX:
+            self._answering.busy += 1
+            return
+        self._backlog.append((packet, client, deliver))
+        if len(self._backlog) == 1:
+            asyncio.get_running_loop().call_soon(self._backlog_turn)
+
+    def _backlog_turn(self) -> None:
+        self._serve_backlog()
+        if self._backlog and self._is_running:
+            asyncio.get_running_loop().call_soon(self._backlog_turn)
+
+    def _serve_backlog(self) -> None:
+        for _ in range(min(len(self._backlog), MISSES_PER_TURN)):
+            packet, client, deliver = self._backlog.popleft()
+            try:
+                self._give(self._answering.recall(packet, client), packet, client, deliver)
+            except Exception as fault:  # the others are still to be answered
+                self._answering.failed(fault)
+
+    def _give(self, known: Wire, packet: bytes, client: str, deliver: Deliver) -> None:
+        """What is known, or what the handler says, now or later."""
+        wire = known or self._answering.ask(packet, client)
+        if isinstance(wire, Later):
+            self._waiting.add(wire, deliver)
+        else:
+            deliver(wire)
 
     def _answer_batch(self, batch: mmsg.Batch, count: int, outbox: "_Outbox") -> None:
         """Answer `count` datagrams in place and send them in runs, cut where one is dropped.
@@ -129,8 +191,8 @@ class PythonEngine:
         """
         answering = self._answering
         memo = self._memo
-        hits = memo.hits
         octets, view, sizes = batch.octets, batch.view, batch.sizes
+        places: dict[int, int] = {}  # of repeats, by slot
         lengths = batch.lengths[:count].tolist()
         queries = [
             octets[start + 2 : start + length]
@@ -151,7 +213,7 @@ class PythonEngine:
                     view[start + 2 : start + 2 + len(verdict)] = verdict
                     sizes[i] = len(verdict) + 2
                 else:
-                    self._send(batch, first, i - first)
+                    self._send(batch, first, i - first, places)
                     first = i + 1
                 continue
             if known is not None:
@@ -159,7 +221,7 @@ class PythonEngine:
                 size = len(kept) + 2
                 view[start + 2 : start + size] = kept
                 sizes[i] = size
-                hits[place] += 1
+                places[i] = place
                 continue
             if (end := query.find(0, 10) + 1) and (
                 known := recall(query[:10] + query[10:end].lower() + query[end:])
@@ -169,25 +231,25 @@ class PythonEngine:
                 view[start + 2 : start + 12] = kept[:10]  # the name stays as it was asked
                 view[start + 2 + end : start + size] = kept[end:]
                 sizes[i] = size
-                hits[place] += 1
+                places[i] = place
                 continue
             others.append(i)
-            wire = self._answer_one(octets[start : start + lengths[i]], batch, i, end)
+            wire = self._answer_one(octets[start : start + lengths[i]], batch, i, outbox, end)
             recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
-            if isinstance(wire, Later):
-                self._waiting.add(wire, partial(outbox.deliver, batch.origin(i)))
-                wire = None
             if wire is None:
-                self._send(batch, first, i - first)
+                self._send(batch, first, i - first, places)
                 first = i + 1
             else:
                 view[start : start + len(wire)] = wire
                 sizes[i] = len(wire)
-        self._send(batch, first, count - first)
+        self._send(batch, first, count - first, places)
+        hits = memo.hits
+        for place in places.values():
+            hits[place] += 1
         if answering.listener is not None and len(others) < count:
             repeats = set(range(count)).difference(others)
             clients = batch.clients(count)
-            answering.listener.repeated([(clients[i], queries[i]) for i in sorted(repeats)])
+            answering.tell([(clients[i], queries[i]) for i in sorted(repeats)])
 
     def _verdicts(
         self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[Kept | None]
@@ -197,34 +259,67 @@ class PythonEngine:
         unknown: Sequence[bytes] = ()
         if not all(found):
             unknown = [query for query, kept in zip(queries, found, strict=True) if not kept]
-        return self._limiter.admit(batch.clients(count), queries, unknown=unknown)
+        return self._admitted(batch.clients(count), queries, unknown)
+
+    def _admitted(
+        self,
+        clients: Sequence[bytes],
+        queries: Sequence[bytes],
+        unknown: Sequence[bytes] | None = None,
+    ) -> Sequence[bytes | None] | None:
+        """What the limiter says. One that fails lets all pass: DNS goes on."""
+        assert self._limiter is not None
+        try:
+            return self._limiter.admit(clients, queries, unknown=unknown)
+        except Exception as fault:
+            self._answering.noticed(fault)
+            return None
 
     def _answer_one(
-        self, packet: bytes, batch: mmsg.Batch, i: int, name_end: int
-    ) -> Wire | Later[Wire]:
-        """The answer to what is not among the young answers."""
+        self, packet: bytes, batch: mmsg.Batch, i: int, outbox: "_Outbox", name_end: int
+    ) -> Wire:
+        """The answer to what is not among the young answers; None: not now, or never. A fault
+        costs this query only: the others of its batch are still to be answered."""
         answering = self._answering
         if not HEADER <= len(packet) <= mmsg.SLOT:
             answering.malformed += 1
             return None
-        client = batch.client(i)
-        if self._memo.has_old and name_end:
-            wire = answering.recall(packet, client)
-            if wire is not None:
-                return wire
-        return answering.ask(packet, client)
+        try:
+            client = batch.client(i)
+            wire: Wire | Later[Wire] = None
+            if self._memo.has_old and name_end:
+                wire = answering.recall(packet, client)
+            if wire is None and self._is_put_off(packet):
+                self._put_off(packet, client, partial(outbox.deliver, batch.origin(i)))
+                return None
+            if wire is None:
+                wire = answering.ask(packet, client)
+            if isinstance(wire, Later):
+                self._waiting.add(wire, partial(outbox.deliver, batch.origin(i)))
+                return None
+        except Exception as fault:
+            answering.failed(fault)
+            return None
+        return wire
 
-    def _send(self, batch: mmsg.Batch, first: int, count: int) -> None:
+    def _send(self, batch: mmsg.Batch, first: int, count: int, places: dict[int, int]) -> None:
+        """Send a run of slots. Those that do not go leave `places`: they are no hits."""
         if not count:
             return
         sent, refused = batch.send(first, count)
         self._answering.answered += sent
-        self._answering.send_errors += refused
-        self._answering.full += count - sent - refused
+        if sent == count:
+            return
+        full = count - sent - len(refused)
+        self._answering.send_errors += len(refused)
+        self._answering.full += full
+        for slot in (*refused, *range(first + count - full, first + count)):
+            if places.pop(slot, None) is not None:
+                self._answering.unsent += 1
 
     def _serve_singly(self, sock: socket.socket, buffer: memoryview) -> None:
         answering = self._answering
-        for _ in range(BATCHES_PER_TURN * mmsg.BATCH):
+        for _ in range(mmsg.BATCH * self._turn(BATCHES_PER_TURN, BATCHES_WHEN_BUSY)):
             try:
                 length, control, _, peer = sock.recvmsg_into((buffer,), ANCILLARY)
             except (BlockingIOError, InterruptedError):
@@ -237,12 +332,11 @@ class PythonEngine:
                 except Malformed:
                     answering.proxyproto += 1
                     continue
-            wire = self._answer_single(packet, client)
-            if isinstance(wire, Later):
-                deliver = partial(self._send_single, sock, reply_info(control), peer)
-                self._waiting.add(wire, deliver)
-            else:
-                self._send_single(sock, reply_info(control), peer, wire)
+            deliver = partial(self._send_single, sock, reply_info(control), peer)
+            try:
+                self._answer_single(packet, client, deliver)
+            except Exception as fault:  # the others are still to be answered
+                answering.failed(fault)
 
     def _send_single(
         self, sock: socket.socket, control: Control, peer: Sequence[object], wire: Wire
@@ -257,18 +351,22 @@ class PythonEngine:
         except OSError:
             self._answering.send_errors += 1
 
-    def _answer_single(self, packet: bytes, client: str) -> Wire | Later[Wire]:
-        answering = self._answering
+    def _answer_single(self, packet: bytes, client: str, deliver: Deliver) -> None:
         if self._limiter is not None:
             family = socket.AF_INET6 if ":" in client else socket.AF_INET
             address = socket.inet_pton(family, client)
-            verdicts = self._limiter.admit((address,), (packet[2:],))
-            if verdicts is not None and verdicts[0] is not None:
-                return packet[:2] + verdicts[0] if verdicts[0] else None
+            verdicts = self._admitted((address,), (packet[2:],))
+            if verdicts is not None and (verdict := verdicts[0]) is not None:
+                deliver(packet[:2] + verdict if verdict else None)
+                return
         if not HEADER <= len(packet) <= mmsg.SLOT:
-            answering.malformed += 1
-            return None
-        return answering.recall(packet, client) or answering.ask(packet, client)
+            self._answering.malformed += 1
+            return
+        known = self._answering.recall(packet, client)
+        if known is None and self._is_put_off(packet):
+            self._put_off(packet, client, deliver)
+        else:
+            self._give(known, packet, client, deliver)
 
 
 class _Outbox:
@@ -301,5 +399,5 @@ class _Outbox:
             return
         sent, refused = self._batch.send(0, count)
         self._answering.answered += sent
-        self._answering.send_errors += refused
-        self._answering.full += count - sent - refused
+        self._answering.send_errors += len(refused)
+        self._answering.full += count - sent - len(refused)

@@ -14,6 +14,7 @@ random names turns over what nobody repeats, and the answers in use stay.
 import threading
 from typing import Protocol, runtime_checkable
 
+from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.ports import Keep
 
@@ -30,11 +31,13 @@ class Repeats(Protocol):
     """What an engine remembers. `Memo` says how each of these is meant."""
 
     @property
-    def young(self) -> object: ...
+    def era(self) -> object:
+        """What is now, until `invalidate`. Whoever asks the handler takes it first, for `store`."""
+        ...
 
     def find(self, packet: bytes) -> bytes | None: ...
 
-    def store(self, young: object, packet: bytes, wire: bytes) -> None: ...
+    def store(self, era: object, packet: bytes, wire: bytes) -> None: ...
 
     def counts(self) -> dict[tuple[int, int], int]: ...
 
@@ -43,7 +46,7 @@ class Repeats(Protocol):
 
 @runtime_checkable
 class Keeper(Protocol):
-    def keep(self, young: object, packet: bytes, wire: bytes, how: Keep) -> None:
+    def keep(self, era: object, packet: bytes, wire: bytes, how: Keep) -> None:
         """Keep an answer that is not simply for everybody until `invalidate`."""
         ...
 
@@ -52,8 +55,8 @@ class Memo:
     """One per kind of transport, because an answer may depend on it (size, TC).
 
     Thread rule: one thread looks up and stores, any thread may invalidate. Whoever asks the
-    handler takes `young` first and hands it to `store`, which keeps nothing when `invalidate` has
-    replaced it meanwhile: what was computed before can never come back.
+    handler takes `era` first and hands it to `store`, which keeps nothing when `invalidate` has
+    ended it meanwhile: what was computed before can never come back.
     """
 
     __slots__ = (
@@ -73,6 +76,10 @@ class Memo:
 
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
+
+    @property
+    def era(self) -> object:
+        return self.young
 
     @property
     def has_old(self) -> bool:
@@ -100,8 +107,9 @@ class Memo:
         self.hits[place] += 1
         return packet[:2] + kept[: _HEADER - 2] + packet[_HEADER:end] + kept[end - 2 :]
 
-    def store(self, young: object, packet: bytes, wire: bytes) -> None:
-        """Keep an answer. `young` is `self.young` as it was before the handler was asked.
+    def store(self, era: object, packet: bytes, wire: bytes) -> None:
+        """Keep an answer. `era` is that of before the handler was asked. It ends with a generation
+        too, whose last answers are then not kept.
 
         Where the name holds a zero octet inside a label, only the part before it is lowered, in
         key and value alike: fewer hits, the same answers.
@@ -111,8 +119,9 @@ class Memo:
             return  # no question, or one that is not echoed: nothing to put letters back into
         name = packet[_HEADER:end].lower()
         key = packet[2:_HEADER] + name + packet[end:]
-        place = self._place(int.from_bytes(packet[end : end + 2], "big"), wire[3] & 15)
-        self._put(young, key, (wire[2:_HEADER] + name + wire[end:], place))
+        type_at = names.end_of(packet, _HEADER)
+        place = self._place(int.from_bytes(packet[type_at : type_at + 2], "big"), wire[3] & 15)
+        self._put(era, key, (wire[2:_HEADER] + name + wire[end:], place))
 
     def invalidate(self) -> None:
         """Forget everything, also for a loop that still holds the dictionaries."""

@@ -189,11 +189,11 @@ class Batch:
             self._interfaces[:count] = self._no_interfaces[:count]
         return count
 
-    def send(self, first: int, count: int) -> tuple[int, int]:
-        """Send `count` slots from `first` on: how many were sent, and how many the system refused
-        one by one (no route, port 0). The others found no room."""
-        sent = refused = 0
-        while (done := sent + refused) < count:
+    def send(self, first: int, count: int) -> tuple[int, Sequence[int]]:
+        """Send `count` slots from `first` on: how many were sent, and the slots that the system
+        refused one by one (no route, port 0). The last ones, as many as are left, found no room."""
+        sent, refused = 0, list[int]()
+        while (done := sent + len(refused)) < count:
             header = ctypes.byref(self._to_give, (first + done) * ctypes.sizeof(_Mmsghdr))
             now: int = _LIBC.sendmmsg(self._fd, header, count - done, socket.MSG_DONTWAIT)
             if now > 0:
@@ -203,7 +203,7 @@ class Batch:
             if code in (errno.EAGAIN, errno.ENOBUFS):
                 break
             if code != errno.EINTR:
-                refused += 1
+                refused.append(first + done)
         return sent, refused
 
     def origin(self, i: int) -> bytes:

@@ -41,6 +41,7 @@ from kudurru.adapters.dns.quic_applications import (
     Incoming,
 )
 from kudurru.adapters.dns.quic_names import NamedConnection
+from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.dns.streams import StreamLimits
 from kudurru.adapters.dns.tls_stream import client_id_of
 from kudurru.adapters.networks import Networks
@@ -83,6 +84,7 @@ class QuicServer:
         turns: Turns | None = None,
     ) -> None:
         self._sockets = tuple(sockets)
+        self._drops = SocketDrops(sockets)
         self.proto = proto
         self._certificate = certificate
         self.trusted = trusted or Networks()
@@ -118,6 +120,7 @@ class QuicServer:
             if self._is_running:
                 asyncio.get_running_loop().remove_reader(sock)
         await self.connections.stop()
+        self._drops.count()  # the last time that anybody can
         for sock in self._sockets:
             sock.close()
         self._is_running = False
@@ -129,6 +132,7 @@ class QuicServer:
         return msgspec.structs.replace(
             self.answering.statistics(),
             handshakes_failed=self.handshakes_failed,
+            dropped_unread=self._drops.count(),
             **self.connections.counts(),
         )
 

@@ -1,6 +1,7 @@
 """What an API server answers when it does not do what it was asked, as errors.
 
 Unanswered    no answer came: it may or may not have done it
+└── TooLarge      an answer that is larger than what we take
 Refused       an answer that is not 2xx
 ├── Absent        404
 ├── Collided      409, and 422 for another uid
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from kudurru.adapters.kubernetes.nesting import read, read_slowly
 from kudurru.domain.errors import Busy, Conflict, KudurruError, NotFound, Unreachable
 
 TEXT_MAX = 2048
@@ -56,6 +58,10 @@ class Unanswered(Unreachable):
             f"{self.method} {self.path}: the API server did not answer: {self.why}; "
             "it is asked again, and until then this node answers from its log"
         )
+
+
+class TooLarge(Unanswered):
+    """An answer of more octets than are taken: ask for less at once."""
 
 
 class NotLeading(KudurruError):
@@ -128,8 +134,8 @@ _BY_CODE: dict[int, type[Refused]] = {
 def refusal(method: str, path: str, code: int, body: bytes, header: str = "") -> Refused:
     """The error for an answer that is not 2xx. `header` is its Retry-After."""
     try:
-        status = msgspec.json.decode(body, type=Status)
-    except msgspec.DecodeError:
+        status = read(body, Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         status = Status()
     text = cut(status.message or body.decode(errors="replace")).rstrip()
     if code == 429:
@@ -164,9 +170,9 @@ def _is_about_uid(status: Status) -> bool:
     return any(cause.field == "metadata.uid" for cause in causes)
 
 
-def decoded(method: str, path: str, body: bytes, type_: Any) -> Any:
+async def decoded(method: str, path: str, body: bytes, type_: Any) -> Any:
     """Raises: Unanswered, when the octets are no such object: they may be half of one."""
     try:
-        return msgspec.json.decode(body, type=type_)
+        return await read_slowly(body, type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unanswered(method, path, f"the body cannot be read: {error}") from error

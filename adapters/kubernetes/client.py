@@ -20,6 +20,7 @@ from kudurru.adapters.kubernetes.access import Access
 from kudurru.adapters.kubernetes.answers import (
     Refused,
     Throttled,
+    TooLarge,
     Unanswered,
     decoded,
     refusal,
@@ -39,12 +40,14 @@ RATE, BURST = 50.0, 100
 minutes."""
 CONNECTIONS_MAX = 32
 DRAINED_MAX = 4 << 20
-ANSWER_MAX = 256 << 20
-"""A page of 250 objects of 1 MiB each fits."""
+ANSWER_MAX = 64 << 20
+"""An object has less than 2 MiB; a page that is larger is asked for again as smaller ones."""
 LINE_MAX = 16 << 20
 """One event of a watch: an object of etcd's largest size, twice over, and then some."""
 
 JSON = "application/json"
+_METADATA_OF_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_METADATA_OF_WATCH = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 
@@ -106,7 +109,13 @@ class Transport:
 
     @asynccontextmanager
     async def send(
-        self, method: str, path: str, content: bytes, content_type: str, read_s: float
+        self,
+        method: str,
+        path: str,
+        content: bytes,
+        content_type: str,
+        read_s: float,
+        accept: str = JSON,
     ) -> AsyncIterator["Answer"]:
         """One request, once. Raises: Unanswered."""
         wait_s = {"connect": CONNECT_S, "read": HEADERS_S, "write": HEADERS_S, "pool": HEADERS_S}
@@ -114,7 +123,7 @@ class Transport:
         if self.access.server_name:
             extensions["sni_hostname"] = self.access.server_name
         with _unanswered(method, path):
-            headers = await self._headers(content, content_type)
+            headers = await self._headers(content, content_type, accept)
             self.requests += 1
             url = self.access.server + path
             response = await self._pool.handle_async_request(
@@ -131,9 +140,9 @@ class Transport:
     async def close(self) -> None:
         await self._pool.aclose()
 
-    async def _headers(self, content: bytes, content_type: str) -> Headers:
+    async def _headers(self, content: bytes, content_type: str, accept: str) -> Headers:
         host = self.access.server.partition("://")[2]
-        headers: Headers = {"Host": host, "Accept": JSON, "User-Agent": f"kudurru/{__version__}"}
+        headers: Headers = {"Host": host, "Accept": accept, "User-Agent": f"kudurru/{__version__}"}
         if content:
             headers["Content-Type"] = content_type
             headers["Content-Length"] = str(len(content))
@@ -234,6 +243,8 @@ class Client:
     guard: Callable[[], None] | None = None
     """Called before every send that is no GET; what it raises is the outcome."""
     observer: Callable[[Outcome], None] | None = None
+    is_metadata_only: bool = False
+    """Lists and watches bring of each object what it says of itself, and nothing of its content."""
     waits_end: asyncio.Event | None = None
     """Once set nobody waits for 429 any more; what was sent is waited for all the same, so that
     its sender knows what became of it."""
@@ -249,6 +260,9 @@ class Client:
 
     def with_waits_until(self, end: asyncio.Event) -> "Client":
         return replace(self, waits_end=end)
+
+    def with_metadata_only(self) -> "Client":
+        return replace(self, is_metadata_only=True)
 
     def without_pace(self) -> "Client":
         """For requests that must not queue behind others: those of an election."""
@@ -270,7 +284,7 @@ class Client:
         below it; Unanswered; what the guard raises."""
         with self._observed(method, path) as ended:
             code, octets = await self._patiently(method, path, body, content_type)
-            answer: T = decoded(method, path, octets, type_)
+            answer: T = await decoded(method, path, octets, type_)
             ended(code)
         return answer
 
@@ -283,7 +297,8 @@ class Client:
         async with AsyncExitStack() as stack:
             with self._observed("GET", path) as ended:
                 await self._turn()
-                send = self.transport.send("GET", path, b"", JSON, quiet_s)
+                accept = _METADATA_OF_WATCH if self.is_metadata_only else JSON
+                send = self.transport.send("GET", path, b"", JSON, quiet_s, accept)
                 answer = await stack.enter_async_context(send)
                 await answer.check()
                 ended(answer.code)
@@ -332,16 +347,15 @@ class Client:
     async def _once(
         self, method: str, path: str, content: bytes, content_type: str
     ) -> tuple[int, bytes]:
+        accept = _METADATA_OF_LIST if self.is_metadata_only else JSON
+        send = self.transport.send(method, path, content, content_type, HEADERS_S, accept)
         try:
             # Over the body too: a server that sends an octet now and then would hold us for ever.
-            async with (
-                asyncio.timeout(self.limit_s),
-                self.transport.send(method, path, content, content_type, HEADERS_S) as answer,
-            ):
+            async with asyncio.timeout(self.limit_s), send as answer:
                 await answer.check()
                 octets = await answer.body(ANSWER_MAX)
                 if len(octets) > ANSWER_MAX:
-                    raise Unanswered(method, path, f"its answer is over {ANSWER_MAX} octets")
+                    raise TooLarge(method, path, f"its answer is over {ANSWER_MAX} octets")
                 return answer.code, octets
         except TimeoutError as error:
             raise Unanswered(method, path, f"nothing whole within {self.limit_s:g} s") from error

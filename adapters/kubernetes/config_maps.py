@@ -1,7 +1,7 @@
 """Texts in ConfigMaps: read when they are wanted, and followed by an informer for each namespace.
 
-The informer knows versions only; a text is read from the API server by who wants it. So a namespace
-full of large ConfigMaps costs little memory.
+The informer asks for versions only; a text is read from the API server by who wants it. So a
+namespace full of large ConfigMaps costs neither memory nor traffic.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
 from kudurru.domain.errors import NotFound, StorageFailed
 from kudurru.domain.ports import SharedTexts
 
+PAGE = 50
+"""Asked for at once: kubectl puts up to 256 KiB of their texts into an annotation of each."""
 NAMESPACES_MAX = 8
 """Followed at a time, each by a connection. Of others a change is found when a text is due."""
 
@@ -88,8 +90,9 @@ class KubernetesConfigMaps:
 
     def _informer(self, namespace: str) -> Informer[None]:
         told = _Told(lambda name: self._changed(namespace, name))
-        source = Source(_collection(namespace))
-        return Informer(self._client, source, _nothing, told, chance=self._chance)
+        source = Source(_collection(namespace), page=PAGE)
+        client = self._client.with_metadata_only()
+        return Informer(client, source, _nothing, told, chance=self._chance)
 
 
 class _Told(Handler[None]):

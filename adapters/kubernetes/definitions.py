@@ -9,7 +9,7 @@ from kudurru.adapters.kubernetes.client import Client
 from kudurru.domain.kinds.meta import GROUP, VERSION
 from kudurru.domain.kinds.registry import KINDS
 
-INSTALL = "`kubectl apply -f schemas/crds/` of this release brings it"
+INSTALL = "`kudurru crds install` of this release brings it"
 VERSIONS_MAX = 8
 """Versions of our group that are looked at: there will hardly be three."""
 

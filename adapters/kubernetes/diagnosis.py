@@ -9,7 +9,7 @@ nothing.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kudurru.adapters.kubernetes.answers import Absent, Forbidden, cut
 from kudurru.adapters.kubernetes.client import Client, Outcome
@@ -32,6 +32,8 @@ SOON_S = 5.0
 NOTES_MAX = 256
 """Of each sort. What is beyond is counted."""
 TEXT_MAX = 256
+WATCHED_MAX = 32
+"""Namespaces that are asked about. What is missing in others shows when it is refused."""
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +41,24 @@ log = logging.getLogger(__name__)
 class Diagnosis:
     """`run` it in a task. Give `observe` to the clients of this node."""
 
-    def __init__(self, client: Client, namespace: str, features: Iterable[Feature] = FEATURES):
-        """`namespace` is the release's; `features` are those that are used."""
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        features: Iterable[Feature] = FEATURES,
+        *,
+        watched: Sequence[str] = (),
+    ) -> None:
+        """`namespace` is the release's; `features` are those that are used. `watched`: where the
+        objects are, if not anywhere."""
         self._client = client
-        self._namespace = namespace
-        self._features = tuple(features)
+        features = tuple(features)
+        self._features: dict[str, list[Feature]] = {}
+        """By the namespace in which the rights are asked."""
+        for feature in features:
+            places = (watched[:WATCHED_MAX] if not feature.is_of_namespace else ()) or (namespace,)
+            for place in places:
+                self._features.setdefault(place, []).append(feature)
         self._missing: dict[Right, str] = {}
         self._refused_s: dict[Right, float] = {}
         """When a request last was refused for the lack of it."""
@@ -132,19 +147,29 @@ class Diagnosis:
         self._doubt.clear()
         self._is_asked = False
         try:
-            found = await missing_rights(self._client, self._namespace, self._features)
+            found = await self._missing_rights()
             definitions = await lacking(self._client)
         except (KudurruError, OSError) as error:
             log.info("what is missing in Kubernetes could not be asked: %s", error)
             return
         self._is_asked = True
         if found is not None:
-            self._compare(dict(found))
+            self._compare(found)
         texts = [f"{one.reason}: {one.message}" for one in definitions]
         for text in texts:
             if text not in self._definitions:
                 log.warning("%s", text)
         self._definitions = texts
+
+    async def _missing_rights(self) -> dict[Right, Feature] | None:
+        """In any of the namespaces; None where it cannot be told."""
+        found: dict[Right, Feature] = {}
+        for namespace, features in self._features.items():
+            missing = await missing_rights(self._client, namespace, features)
+            if missing is None:
+                return None
+            found |= dict(missing)
+        return found
 
     def _compare(self, lacking_now: dict[Right, Feature]) -> None:
         for right, feature in lacking_now.items():

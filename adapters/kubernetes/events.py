@@ -7,12 +7,13 @@ ten minutes is counted on the one before. The server forgets an Event after an h
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
-from kudurru.adapters.kubernetes.answers import Absent, cut
+from kudurru.adapters.kubernetes.answers import Absent, NotLeading, cut
 from kudurru.adapters.kubernetes.client import MERGE_PATCH, Client
 from kudurru.adapters.kubernetes.times import seconds_text
 from kudurru.domain.errors import KudurruError
@@ -27,6 +28,15 @@ SERIES_MAX = 4096
 REASON_MAX, MESSAGE_MAX = 128, 1024
 CLOSE_S = 5.0
 COMPONENT = "kudurru"
+
+Drop = Literal["full", "refused", "late", "not_leading"]
+_WHY: dict[Drop, str] = {
+    "full": f"{QUEUE_MAX} wait to be written",
+    "refused": "the API server did not take them",
+    "late": "this is the end of a term, or of the process",
+    "not_leading": "another node may lead, and write them",
+}
+DROPS = tuple(_WHY)
 
 log = logging.getLogger(__name__)
 
@@ -64,20 +74,28 @@ class _Written(msgspec.Struct):
 class EventRecorder:
     """`run` it in a task; `drain` before the Lease is given back, `close` at the end."""
 
-    def __init__(self, client: Client, clock: Clock, instance: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        instance: str,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Only who `leads` writes Events; what others post is dropped there and then."""
         self.written = 0
-        self.dropped = 0
-        """Not written: there was no room, or the server took none of them, or it was too late."""
+        self.dropped: Counter[Drop] = Counter()
+        """Not written, each for one reason."""
         self._client = client
         self._clock = clock
         self._instance = instance
+        self._leads = leads
         self._queue: deque[_Posted] = deque()
         self._posted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closing = asyncio.Event()
         self._series: OrderedDict[_Series, _Written] = OrderedDict()
-        self._has_said_full = False
+        self._has_said: set[Drop] = set()
         self._has_ended = False
         """Nobody writes any more."""
 
@@ -85,14 +103,14 @@ class EventRecorder:
         self, about: About, type_: Literal["Normal", "Warning"], reason: str, message: str
     ) -> None:
         """Never waits. Times are those of the call."""
+        if not self._leads():
+            self._drop("not_leading")
+            return
         if self._is_closing.is_set():
-            self._drop("this is the end of a term, or of the process")
+            self._drop("late")
             return
         if len(self._queue) >= QUEUE_MAX:
-            if not self._has_said_full:
-                self._has_said_full = True
-                log.warning("%d events wait to be written; those that come are dropped", QUEUE_MAX)
-            self.dropped += 1
+            self._drop("full")
             return
         series = _Series(about, type_, cut(reason, REASON_MAX), cut(message, MESSAGE_MAX))
         self._queue.append(_Posted(series, self._clock.now_us()))
@@ -139,16 +157,21 @@ class EventRecorder:
     def _give_up(self, left: int) -> None:
         self._queue.clear()
         if left:
-            self.dropped += left
+            self.dropped["late"] += left
             log.warning("%d events were not written before the end", left)
 
     async def _patiently(self, posted: _Posted) -> None:
         for left in reversed(range(TRIES)):
             try:
                 await self._write(posted)
+            except NotLeading:
+                self._drop("not_leading", 1 + len(self._queue))
+                self._queue.clear()
+                return
             except (KudurruError, OSError) as error:
                 if not left or self._is_closing.is_set() or not await self._waited():
-                    self._drop(str(error))
+                    self.dropped["refused"] += 1
+                    log.warning("an event was not written: %s", error)
                     return
             else:
                 self.written += 1
@@ -193,9 +216,12 @@ class EventRecorder:
         while len(self._series) > SERIES_MAX:
             self._series.popitem(last=False)
 
-    def _drop(self, why: str) -> None:
-        self.dropped += 1
-        log.warning("an event was not written: %s", why)
+    def _drop(self, why: Drop, count: int = 1) -> None:
+        """Count them, and say so the first time."""
+        self.dropped[why] += count
+        if why not in self._has_said:
+            self._has_said.add(why)
+            log.warning("events are dropped: %s", _WHY[why])
 
 
 def _collection(about: About) -> str:

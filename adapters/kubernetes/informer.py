@@ -11,7 +11,7 @@ is now, not what happened: changes that follow each other closely may be told as
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -22,16 +22,22 @@ from kudurru.adapters.kubernetes.answers import (
     Expired,
     Forbidden,
     Refused,
+    Status,
+    TooLarge,
     Unanswered,
     decoded,
     refusal,
     retry_after,
 )
 from kudurru.adapters.kubernetes.client import QUIET_S, Client
+from kudurru.adapters.kubernetes.nesting import read
 
 PAGE = 250
 """Objects asked for at once. Listing costs the same whatever the size; a page of these is decoded
 in some milliseconds, for which nothing else happens on the loop."""
+AT_ONCE = 50
+"""Objects of a list that are told before others have their turn on the loop: converting one takes
+up to a tenth of a millisecond."""
 WATCH_S = (290, 590)
 """How long the server is asked to keep a watch open: spread, so that not all come back at once."""
 RETRY_S, RETRY_MAX_S = 0.8, 30.0
@@ -92,6 +98,9 @@ class Handler(Generic[T]):
     def read(self, version: str) -> None:
         """Said once: what was there at first has been told, of this version."""
 
+    def listed(self) -> None:
+        """What a list has was told, all of it."""
+
     def broken(self, key: str, why: str) -> None:
         """It is there and cannot be read; its last copy stays."""
 
@@ -120,6 +129,7 @@ class Source(msgspec.Struct, frozen=True):
     path: str  # of the collection
     name: str = ""  # of one object, by a field selector, which a role with resourceNames allows
     label_selector: str = ""
+    page: int = PAGE
 
     def target(self, **query: str) -> str:
         if self.name:
@@ -142,7 +152,8 @@ class Informer(Generic[T]):
         chance: random.Random,
         strict: bool = False,
     ) -> None:
-        """`convert` raises ValueError for what it cannot read. A `strict` informer is not synced
+        """`convert` raises ValueError for what it cannot read; whatever else it raises is taken
+        for that too, and logged. A `strict` informer is not synced
         while its watch fails, for whom an old copy is worse than none."""
         self.copy: dict[str, T] = {}
         self.versions: dict[str, str] = {}
@@ -150,6 +161,8 @@ class Informer(Generic[T]):
         self.as_of = ""
         """Version of the list or the event that is being told. An object of a list may have one
         that is lower than it had before, when the server was set back."""
+        self.is_listing = False
+        """Whether what is told now is what a list has: what is gone is missing from it."""
         self.is_synced = False
         self.is_absent = False
         """The collection's definition is not installed."""
@@ -162,6 +175,8 @@ class Informer(Generic[T]):
         self._handler = handler
         self._chance = chance
         self._strict = strict
+        self._page = source.page
+        """Objects of a page: fewer since one was too large."""
         self._version = ""  # to watch from; "": list first
         self._newest = 0  # seen of any object or list
         self._gone: dict[str, int] = {}
@@ -199,7 +214,7 @@ class Informer(Generic[T]):
             self._version = ""
             return self._pause(begun)
         except Absent as error:
-            return self._not_there(error)
+            return await self._not_there(error)
         except (Refused, Unanswered) as error:
             self._failed(error)
             self._doubt(begun)
@@ -221,12 +236,12 @@ class Informer(Generic[T]):
         if _number(page.metadata.resource_version) < self._newest:
             self._version = ""
 
-    def _not_there(self, error: Absent) -> float:
+    async def _not_there(self, error: Absent) -> float:
         if not self.is_absent:
             log.info("%s is not installed: nothing is read there (%s)", self._source.path, error)
         self.is_absent = True
         self._version = ""
-        self._replace({}, {}, "")
+        await self._replace({}, {}, "")
         self._first_read()
         self._set_synced(True)
         return ABSENT_S
@@ -262,9 +277,9 @@ class Informer(Generic[T]):
         if number < self._newest:
             self._handler.rolled_back(str(self._newest), version)
             self._gone.clear()
-            self._replace(found, {}, version)
+            await self._replace(found, {}, version)
         else:
-            self._replace(found, self.versions, version)
+            await self._replace(found, self.versions, version)
         self._version, self._newest = version, number
         self._gone.clear()
         self._first_read()
@@ -274,23 +289,42 @@ class Informer(Generic[T]):
         token = ""
         while True:
             # Never resourceVersion=0: the cache that answers it may be older than our own write.
-            target = self._source.target(limit=str(PAGE), **({"continue": token} if token else {}))
-            page = await self._client.request("GET", target, type_=_Page)
+            more = {"continue": token} if token else {}
+            target = self._source.target(limit=str(self._page), **more)
+            try:
+                page = await self._client.request("GET", target, type_=_Page)
+            except TooLarge:
+                self._page = max(1, self._page // 8)
+                raise
             for item in page.items or ():
-                found[msgspec.json.decode(item, type=_Headed).metadata.key] = item
+                headed = self._read(item, _Headed)
+                found[headed.metadata.key] = self._kept(headed, item)
             token = page.metadata.continue_
             if not token:
                 return found, page.metadata.resource_version
 
-    def _replace(self, found: dict[str, msgspec.Raw], known: dict[str, str], version: str) -> None:
-        """The collection is this. What has the version that is known is as it was."""
-        self.as_of = version
-        for key in [key for key in self.versions if key not in found]:
+    def _kept(self, headed: _Headed, item: msgspec.Raw) -> msgspec.Raw:
+        """Of what is asked for its metadata only, also annotations may be large; and an item
+        holds its page in memory."""
+        if self._client.is_metadata_only:
+            return msgspec.Raw(msgspec.json.encode(headed))
+        return item
+
+    async def _replace(
+        self, found: dict[str, msgspec.Raw], known: dict[str, str], version: str
+    ) -> None:
+        """The collection is this. What has the version that is known is as it was. Nothing of a
+        watch is told meanwhile."""
+        self.as_of, self.is_listing = version, True
+        async for key in _in_turns([key for key in self.versions if key not in found]):
             self._drop(key, version)
-        for key, raw in found.items():
-            meta = msgspec.json.decode(raw, type=_Headed).metadata
+        async for key in _in_turns(list(found)):
+            raw = found.pop(key)  # its memory is free as soon as it is told
+            meta = self._meta(raw)
             if known.get(key) != meta.resource_version:
                 self._take(key, meta.resource_version, raw)
+        self.is_listing = False
+        self._handler.listed()
         self._wake()
 
     def _first_read(self) -> None:
@@ -313,7 +347,7 @@ class Informer(Generic[T]):
             self._accepted()
             async for line in lines:
                 self._is_silent = False
-                self._event(decoded("GET", target, line, _Event))
+                self._event(await decoded("GET", target, line, _Event))
 
     def _accepted(self) -> None:
         if self._has_failed:
@@ -326,9 +360,9 @@ class Informer(Generic[T]):
 
     def _event(self, event: _Event) -> None:
         if event.type == "ERROR":
-            code = msgspec.json.decode(event.object).get("code", 500)
+            code = self._read(event.object, Status).code or 500
             raise refusal("GET", self._source.path, code, bytes(event.object))
-        meta = msgspec.json.decode(event.object, type=_Headed).metadata
+        meta = self._meta(event.object)
         number = _number(meta.resource_version)
         if event.type != "BOOKMARK":
             self._change(event, meta, number)
@@ -354,9 +388,13 @@ class Informer(Generic[T]):
     def _take(self, key: str, version: str, raw: msgspec.Raw) -> None:
         self.versions[key] = version
         try:
-            new = self._convert(msgspec.json.decode(raw))
+            new = self._convert(read(raw))
         except ValueError as error:
             self._handler.broken(key, str(error))
+            return
+        except Exception as error:  # whatever is in one object, it does not end the informer
+            log.warning("%s %s cannot be converted", self._source.path, key, exc_info=True)
+            self._handler.broken(key, f"{type(error).__name__}: {error}")
             return
         old, self.copy[key] = self.copy.get(key), new
         self._handler.put(key, new, old)
@@ -364,6 +402,18 @@ class Informer(Generic[T]):
     def _drop(self, key: str, version: str) -> None:
         if self.versions.pop(key, None) is not None:
             self._handler.gone(key, self.copy.pop(key, None), version)
+
+    def _meta(self, raw: msgspec.Raw) -> Meta:
+        found: Meta = self._read(raw, _Headed).metadata
+        return found
+
+    def _read(self, raw: msgspec.Raw, type_: Any) -> Any:
+        """What every API server writes. Raises: Unanswered, where this one did not."""
+        try:
+            return read(raw, type_)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            why = f"an object cannot be read: {error}"
+            raise Unanswered("GET", self._source.path, why) from error
 
     def _set_synced(self, value: bool) -> None:
         self.is_synced = value
@@ -379,6 +429,14 @@ def key_of(found: Mapping[str, Any]) -> str:
     metadata = found["metadata"]
     namespace = metadata.get("namespace")
     return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+async def _in_turns(keys: list[str]) -> AsyncIterator[str]:
+    """In order, with turns for others in between."""
+    for at, key in enumerate(keys, 1):
+        yield key
+        if at % AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 def _now_s() -> float:

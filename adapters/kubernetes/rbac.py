@@ -1,8 +1,10 @@
 """What the service account may do, as manifests: one per feature, each of which may be left out.
 
 Server-side apply needs `patch`, and `create` too where it makes an object; specs need no `update`.
+A creation has no name that a rule could hold it to, and a list or a watch of many objects neither.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kudurru.domain.kinds.meta import GROUP
@@ -11,6 +13,8 @@ from kudurru.domain.kinds.registry import KINDS
 ACCOUNT = "kudurru"
 NAMESPACE = "kudurru"
 """Of the service account in the manifests, and of what is in the release's namespace."""
+LEASE = "kudurru-controller"
+"""The one that nodes compete for."""
 
 Rule = dict[str, list[str]]
 
@@ -28,6 +32,10 @@ def _rule(group: str, resources: list[str], verbs: str, names: list[str] | None 
     return rule | {"resourceNames": names} if names else rule
 
 
+_OF_CLUSTER = {
+    *("namespaces", "tokenreviews", "subjectaccessreviews"),
+    *(kind.plural for kind in KINDS.values() if not kind.namespaced),
+}
 _PLURALS = [kind.plural for kind in KINDS.values() if not kind.is_internal]
 
 FEATURES = (
@@ -48,21 +56,24 @@ FEATURES = (
     Feature(
         "leader",
         "One node of several does what is done once.",
-        [_rule("coordination.k8s.io", ["leases"], "get create update")],
+        [
+            _rule("coordination.k8s.io", ["leases"], "create"),
+            _rule("coordination.k8s.io", ["leases"], "get update", [LEASE]),
+        ],
         is_of_namespace=True,
     ),
     Feature(
         "leader-address",
         "Nodes find the leader behind the service.",
-        [_rule("discovery.k8s.io", ["endpointslices"], "get list watch")],
+        [_rule("discovery.k8s.io", ["endpointslices"], "list watch")],
         is_of_namespace=True,
     ),
     Feature(
         "internal",
-        "Keys and what nodes share among themselves.",
+        "Reads keys and tokens in Secrets, and lists in ConfigMaps.",
         [
-            _rule("", ["secrets"], "get list watch create patch delete"),
-            _rule("", ["configmaps"], "get list watch create patch"),
+            _rule("", ["secrets"], "list watch"),
+            _rule("", ["configmaps"], "get list watch"),
         ],
         is_of_namespace=True,
     ),
@@ -83,6 +94,25 @@ FEATURES = (
         ],
     ),
 )
+
+
+def of_cluster(feature: Feature) -> list[Rule]:
+    """What of a feature is about objects that are in no namespace."""
+    return _among(feature, lambda resource: resource in _OF_CLUSTER)
+
+
+def in_namespaces(feature: Feature) -> list[Rule]:
+    """The rest of it: where only some namespaces are watched, it is wanted in these alone."""
+    return _among(feature, lambda resource: resource not in _OF_CLUSTER)
+
+
+def _among(feature: Feature, is_wanted: Callable[[str], bool]) -> list[Rule]:
+    found = []
+    for rule in feature.rules:
+        resources = [one for one in rule["resources"] if is_wanted(one.partition("/")[0])]
+        if resources:
+            found.append(rule | {"resources": resources})
+    return found
 
 
 def manifests(

@@ -171,8 +171,9 @@ class _Kept(Generic[K, V]):
         return await asyncio.shield(task)
 
     async def _ask(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
+        asked_s = _now_s()  # what comes late is as old as that
         answer = await ask()
-        self._answers[key] = (_now_s() + KEPT_S, answer)
+        self._answers[key] = (asked_s + KEPT_S, answer)
         self._answers.move_to_end(key)
         while len(self._answers) > KEPT_MAX:
             self._answers.popitem(last=False)

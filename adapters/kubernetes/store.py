@@ -11,9 +11,9 @@ Internal kinds hold secrets and are no objects here. See docs/decisions/0032.
 import asyncio
 import builtins
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
 import msgspec
@@ -38,6 +38,7 @@ from kudurru.adapters.kubernetes.managers import (
 from kudurru.adapters.kubernetes.memo import Turns
 from kudurru.adapters.kubernetes.watches import ObjectWatch
 from kudurru.domain import codec
+from kudurru.domain.commands import ABSENT
 from kudurru.domain.errors import (
     Cause,
     Closed,
@@ -63,6 +64,7 @@ from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.object_store import (
     DEFAULT_MANAGER,
     Outcome,
+    Verb,
     annotations_after,
     manager_faults,
 )
@@ -74,8 +76,13 @@ ROUNDS = 5
 """How often a write is tried on an object that others write at the same time."""
 PAGE = 500
 TRIED_AT_ONCE = 16
+NO_VERSION = "1"
+"""No object has it, as etcd's first write makes 2: an apply of it makes an object, and is refused
+where there is one."""
 
 Object = dict[str, Any]
+Expected: TypeAlias = str | Callable[[Object], bool] | None
+"""A resourceVersion, what tells whether an object is as it was expected, or anything."""
 
 
 class Place(NamedTuple):
@@ -121,13 +128,11 @@ class KubernetesStore:
         allow_mass_change: bool = False,
     ) -> Outcome:
         self._check_open()
-        manifest = _manifest(object)
+        one = Write(_manifest(object), manager, force, expected_resource_version)
         _check_manager(manager)
         if not allow_mass_change:
-            await self._guard([Write(manifest, manager, force, expected_resource_version)])
-        return await self._apply(
-            manifest, manager, force=force, expected=expected_resource_version, dry_run=dry_run
-        )
+            await self._guard([one])
+        return (await self.write(one, dry_run=dry_run)).outcome
 
     async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002
         self._check_open()
@@ -169,7 +174,7 @@ class KubernetesStore:
             await self._guard([one])
         await self._delete(one)
 
-    async def _delete(self, one: "Deletion") -> None:
+    async def _delete(self, one: "Deletion") -> "Carried":
         ref = one.key
         for _ in range(ROUNDS):
             held = await self._deletable(ref, one.expected, one.manager, force=one.force)
@@ -180,7 +185,7 @@ class KubernetesStore:
                     await self._client.request("DELETE", _path(ref), {"preconditions": exact})
             except Conflict:
                 continue
-            return
+            return Carried(Outcome("deleted", ref), held, None)
         raise Conflict(f"{ref_of(ref)} is changed faster than it can be deleted: try again")
 
     async def apply_many(
@@ -240,65 +245,45 @@ class KubernetesStore:
         tried: builtins.list[Outcome] = []
         for start in range(0, len(steps), TRIED_AT_ONCE):
             several = steps[start : start + TRIED_AT_ONCE]
-            steps_tried = (self._step(one, dry_run=True) for one in several)
-            for outcome in await asyncio.gather(*steps_tried, return_exceptions=True):
+            for outcome in await asyncio.gather(*map(self._try, several), return_exceptions=True):
                 if isinstance(outcome, BaseException):
                     raise outcome  # the first in order, when none is under way any more
                 tried.append(outcome)
-        return tried if dry_run else await self.carry_out_tried(steps)
+        if dry_run:
+            return tried
+        return [one.outcome async for one in self.carried_out(steps)]
 
-    async def carry_out_tried(self, steps: Sequence["Write | Deletion"]) -> builtins.list[Outcome]:
-        """What `carry_out` does once it has tried all. Raises: PartiallyApplied."""
-        outcomes: builtins.list[Outcome] = []
+    async def carried_out(self, steps: Sequence["Write | Deletion"]) -> AsyncIterator["Carried"]:
+        """What `carry_out` does once it has tried all: each step when the API server has answered
+        it. Raises: PartiallyApplied."""
         for at, one in enumerate(steps):
             try:
-                outcomes.append(await self._step(one, dry_run=False))
+                carried = await self._step(one)
             except KudurruError as error:
                 done, left = (
                     [str(other.key) for other in part] for part in (steps[:at], steps[at + 1 :])
                 )
                 raise PartiallyApplied(done, str(one.key), left, str(error)) from error
-        return outcomes
+            yield carried
 
-    async def _step(self, one: "Write | Deletion", *, dry_run: bool) -> Outcome:
+    async def _try(self, one: "Write | Deletion") -> Outcome:
         if isinstance(one, Write):
-            return await self._apply(
-                one.manifest,
-                one.manager,
-                force=one.force,
-                dry_run=dry_run,
-                expected=one.expected,
-            )
-        if dry_run:
-            await self._deletable(one.key, one.expected, one.manager, force=one.force)
-        else:
-            await self._delete(one)
+            return (await self.write(one, dry_run=True)).outcome
+        await self._deletable(one.key, one.expected, one.manager, force=one.force)
         return Outcome("deleted", one.key)
 
-    async def _apply(
-        self,
-        manifest: Manifest,
-        manager: str,
-        *,
-        force: bool,
-        dry_run: bool,
-        expected: str | None = None,
-    ) -> Outcome:
-        # Writers of one object in this process would only make each other begin again.
-        async with self._turns.of(manifest.key):
-            return await self._applied(
-                manifest, manager, force=force, dry_run=dry_run, expected=expected
-            )
+    async def _step(self, one: "Write | Deletion") -> "Carried":
+        return await (self.write(one) if isinstance(one, Write) else self._delete(one))
 
-    async def _applied(
-        self,
-        manifest: Manifest,
-        manager: str,
-        *,
-        force: bool,
-        dry_run: bool,
-        expected: str | None,
-    ) -> Outcome:
+    async def write(self, one: "Write", *, dry_run: bool = False) -> "Carried":
+        """As `carried_out` of one step, but that its errors are those of the write."""
+        self._check_open()
+        # Writers of one object in this process would only make each other begin again.
+        async with self._turns.of(one.key):
+            return await self._written(one, dry_run=dry_run)
+
+    async def _written(self, one: "Write", *, dry_run: bool) -> "Carried":
+        manifest, manager, force, expected = one
         key = manifest.key
         for _ in range(ROUNDS):
             held = await self._held(key)
@@ -306,13 +291,14 @@ class KubernetesStore:
             _check_expected(key, held, expected)
             wanted = _Content.wanted(manifest, held, manager)
             if held is not None and _Content.of(manifest.kind, held) == wanted:
-                return Outcome("unchanged", key, _version(held))
+                return Carried(Outcome("unchanged", key, _version(held)), held, held)
             try:
+                mine = held
                 if force and held is not None and not dry_run:
-                    held = await self._take_over(key, held, manager)
+                    mine = await self._take_over(key, held, manager)
                 with _translated(key):
                     found = await self._send(
-                        key, _body(manifest, wanted, held), manager, force=force, dry_run=dry_run
+                        key, _body(manifest, wanted, mine), manager, force=force, dry_run=dry_run
                     )
             except Collided as error:
                 if error.causes and (other := other_manager(error)):
@@ -322,7 +308,8 @@ class KubernetesStore:
                         str(ref_of(key)), owner if owner not in ("", manager) else other
                     ) from error
                 continue  # it moved since it was read
-            return Outcome("created" if held is None else "configured", key, _version(found))
+            verb: Verb = "created" if held is None else "configured"
+            return Carried(Outcome(verb, key, _version(found)), held, found)
         raise Conflict(f"{ref_of(key)} is changed faster than it can be written: try again")
 
     async def _send(
@@ -357,7 +344,7 @@ class KubernetesStore:
             )
 
     async def _deletable(
-        self, key: Key, expected: str | None, manager: str | None, *, force: bool
+        self, key: Key, expected: Expected, manager: str | None, *, force: bool
     ) -> Object:
         """The object, when it may be deleted."""
         held = await self._held(key)
@@ -511,7 +498,7 @@ class Write(NamedTuple):
     manifest: Manifest
     manager: str
     force: bool
-    expected: str | None = None
+    expected: Expected = None
 
     @property
     def key(self) -> Key:
@@ -522,7 +509,19 @@ class Deletion(NamedTuple):
     key: Key
     manager: str | None
     force: bool
-    expected: str | None = None
+    expected: Expected = None
+
+
+class Carried(NamedTuple):
+    """What became of one of them, as the API server answered."""
+
+    outcome: Outcome
+    before: Object | None  # as it was in the moment of the write; None: it was not there
+    after: Object | None  # None: it is not there any more
+
+    @property
+    def key(self) -> Key:
+        return self.outcome.key
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -574,13 +573,13 @@ _SHOWN = (
 
 
 def _body(manifest: Manifest, wanted: _Content, held: Object | None) -> Object:
-    """What is sent to be applied: of the very object that was read."""
+    """What is sent to be applied: to the very object that was read, or where there is none."""
     metadata: Object = {"name": manifest.meta.name, "annotations": wanted.annotations}
     if wanted.labels:
         metadata["labels"] = wanted.labels
     if held is not None:
         metadata["uid"] = held["metadata"]["uid"]
-        metadata["resourceVersion"] = _version(held)
+    metadata["resourceVersion"] = _version(held) if held is not None else NO_VERSION
     return {
         "apiVersion": API_VERSION,
         "kind": manifest.kind.name,
@@ -636,11 +635,19 @@ def _check_owner(key: Key, held: Object | None, manager: str, *, force: bool) ->
         raise ManagedBy(str(ref_of(key)), owner)
 
 
-def _check_expected(key: Key, held: Object | None, expected: str | None) -> None:
+def _check_expected(key: Key, held: Object | None, expected: Expected) -> None:
     if expected is None:
         return
+    if callable(expected):
+        if held is None or not expected(held):
+            raise Conflict(f"{ref_of(key)} was changed in the cluster meanwhile: read it again")
+        return
     if held is None:
+        if expected == ABSENT:
+            return
         raise Conflict(f"{ref_of(key)} does not exist, and was expected at version {expected}")
+    if expected == ABSENT:
+        raise Conflict(f"{ref_of(key)} exists, and was expected not to")
     if _version(held) != expected:
         raise Conflict(f"{ref_of(key)} is at version {_version(held)} and not at {expected}")
 

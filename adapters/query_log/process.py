@@ -49,7 +49,10 @@ REPORT_S = 10.0
 
 class QueryLogProcess:
     """`take` gives the notes of one batch, None when there are none; `lose` is told how many were
-    dropped. `run` is the task that does it all, until it is cancelled; `close` comes after it."""
+    dropped. `run` is the task that does it all, until it is cancelled; `close` comes after it.
+
+    The child knows what engines repeat from the facts that it got. `forget` has the engines ask
+    everything again: it is called when facts were lost, and the next ones will not be."""
 
     def __init__(
         self,
@@ -58,15 +61,24 @@ class QueryLogProcess:
         lose: Callable[[int], None],
         privacy: Privacy,
         retention: Retention,
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = path
         self._take = take
         self._lose = lose
+        self._forget = forget
+        self._has_lost = False
         self._settings = Configure(privacy, retention)
         self._child: asyncio.subprocess.Process | None = None
         self._asking = asyncio.Lock()
-        self.statistics = StoreStatistics()
+        self._earlier = StoreStatistics()  # of children that ended, as far as they told
+        self._told = StoreStatistics()  # of this one
         self.restarts = 0
+
+    @property
+    def statistics(self) -> StoreStatistics:
+        """Of all children."""
+        return self._earlier.plus(self._told)
 
     def configure(self, privacy: Privacy, retention: Retention) -> None:
         """Take new settings, at once."""
@@ -95,6 +107,7 @@ class QueryLogProcess:
             if asyncio.get_running_loop().time() - started_at > RESTART_MAX_S:
                 pause_s = RESTART_S
             self.restarts += 1
+            self._has_lost = True  # what it knew, and what was on its way
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RESTART_MAX_S)
 
@@ -109,6 +122,7 @@ class QueryLogProcess:
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": _ROOT},
         )
+        self._earlier, self._told = self.statistics, StoreStatistics()
         self._send(self._settings)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -137,20 +151,27 @@ class QueryLogProcess:
                 await self._ask(Report())
 
     def _flush(self) -> None:
+        if self._has_lost and self._has_room():
+            self._has_lost = False
+            self._forget()
         while (seen := self._take()) is not None:
             if not self._send(Write(seen)):
-                self._lose(len(seen.facts) + len(seen.repeats) + len(seen.answers))
+                self._lose(len(seen))
+                self._has_lost = True
 
     def _send(self, order: Order) -> bool:
         """Put an order into the pipe; False where it does not go."""
+        if self._child is None or self._child.stdin is None or not self._has_room():
+            return False
+        self._child.stdin.write(frame(order))
+        return True
+
+    def _has_room(self) -> bool:
         child = self._child
         if child is None or child.returncode is not None or child.stdin is None:
             return False
         transport = child.stdin.transport
-        if transport.is_closing() or transport.get_write_buffer_size() > PIPE_MAX:
-            return False
-        child.stdin.write(frame(order))
-        return True
+        return not transport.is_closing() and transport.get_write_buffer_size() <= PIPE_MAX
 
     async def _ask(self, order: Order) -> Answer:
         async with self._asking:
@@ -165,7 +186,7 @@ class QueryLogProcess:
                 child.kill()  # what it would answer later is no answer to the next question
                 raise Busy("the query log did not answer; try again") from None
             answer = msgspec.msgpack.decode(body, type=Answer)
-            self.statistics = answer.statistics
+            self._told = answer.statistics
             return answer
 
     async def close(self) -> None:

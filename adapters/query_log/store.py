@@ -42,12 +42,20 @@ _BLOCKED = "blocked"
 _RULES_MAX = 512  # characters of a rule that are kept
 
 
+Repeated = tuple[str, bytes]
+"""What engines repeat: a protocol, and a question as `Fact.key` has it."""
+
+
 class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
     written: int = 0  # queries
     ignored: int = 0
     unknown: int = 0  # repeats of what was not noted
     failed: int = 0  # queries that the disk did not take
     deleted: int = 0
+
+    def plus(self, other: "StoreStatistics") -> "StoreStatistics":
+        mine, its = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
+        return StoreStatistics(**{name: count + its[name] for name, count in mine.items()})
 
 
 def purge(path: Path, before_us: int | None) -> int:
@@ -69,8 +77,8 @@ class QueryLogStore:
         self._new_key = new_key
         self._filter = Filter(Privacy(), new_key(KEY_SIZE))
         self._retention = Retention()
-        self._young: dict[bytes, Fact] = {}
-        self._old: dict[bytes, Fact] = {}
+        self._young: dict[Repeated, Fact] = {}
+        self._old: dict[Repeated, Fact] = {}
         self._counts: Counter[str] = Counter()
         self._connection: sqlite3.Connection | None = None
         self._open()
@@ -146,22 +154,23 @@ class QueryLogStore:
             yield fact
         for answered in seen.answers:
             yield fact_of(answered, seen.now_us)
-        for client, query in seen.repeats:
-            key = question_key(query)
-            template = self._recall(key) if key is not None else None
-            if template is None:
-                self._counts["unknown"] += 1
-                continue
-            yield msgspec.structs.replace(
-                template, ts_us=seen.now_us, client=client, duration_us=0, key=b""
-            )
+        for proto, repeats in seen.repeats.items():
+            for client, query in repeats:
+                key = question_key(query)
+                template = self._recall((proto, key)) if key is not None else None
+                if template is None:
+                    self._counts["unknown"] += 1
+                    continue
+                yield msgspec.structs.replace(
+                    template, ts_us=seen.now_us, client=client, duration_us=0, key=b""
+                )
 
     def _remember(self, fact: Fact) -> None:
         if len(self._young) >= TEMPLATES_MAX:
             self._old, self._young = self._young, {}
-        self._young[fact.key] = fact
+        self._young[fact.proto, fact.key] = fact
 
-    def _recall(self, key: bytes) -> Fact | None:
+    def _recall(self, key: Repeated) -> Fact | None:
         found = self._young.get(key)
         if found is None and (found := self._old.get(key)) is not None:
             self._remember(found)

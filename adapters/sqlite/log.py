@@ -38,14 +38,22 @@ from kudurru.adapters.sqlite.connection import (
     storage_errors,
 )
 from kudurru.adapters.sqlite.elector import FileElector
+from kudurru.adapters.sqlite.storing import (
+    copy_in,
+    insert_checkpoint,
+    insert_rows,
+    insert_tiles,
+    take_away,
+    write_secrets,
+)
 from kudurru.adapters.tables import check_tables
 from kudurru.domain.chain import (
     ENTRY_VERSION,
-    Sealed,
     entry_version,
     genesis,
     origin_of,
     recorded_of,
+    row_of,
     salts_size,
     seal,
 )
@@ -64,6 +72,7 @@ from kudurru.domain.objects import Key
 from kudurru.domain.ports import (
     Anchor,
     Clock,
+    Copied,
     Entropy,
     LogHead,
     LogRow,
@@ -89,23 +98,15 @@ _HEAD = "SELECT seq, ts, head FROM log ORDER BY seq DESC LIMIT 1"
 _STREAM = (
     "SELECT id, (SELECT max(ver) FROM log WHERE stream = streams.id) FROM streams WHERE key = ?"
 )
-_INSERT = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ROWS = """
     SELECT seq, txn, ts, key, ver, scopes.scope, type, entry, salt, body, who_salt, who, leaf, head
     FROM log LEFT JOIN streams ON streams.id = log.stream
              LEFT JOIN scopes ON scopes.id = log.scope
     WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
-_INSERT_TILE = """
-    INSERT INTO tiles (level, idx, width, hashes) VALUES (?, ?, ?, ?)
-    ON CONFLICT (level, idx) DO UPDATE SET width = excluded.width, hashes = excluded.hashes"""
 _CHECKPOINTS = "SELECT size, note, frontier, state FROM checkpoints"
 _ANCHOR = """
     SELECT size, state FROM checkpoints WHERE anchor = 1 AND state IS NOT NULL
     ORDER BY size DESC LIMIT 1"""
-_ERASE = {
-    "body": "UPDATE log SET salt = NULL, body = NULL WHERE seq BETWEEN ? AND ?",
-    "who": "UPDATE log SET who_salt = NULL, who = NULL WHERE seq BETWEEN ? AND ?",
-}
 _SCOPES = "SELECT scope FROM scopes ORDER BY id"
 _BIRTHS = """
     SELECT seq, entry, body, who FROM streams CROSS JOIN log
@@ -122,8 +123,17 @@ class SQLiteEventLog(RecordedLog):
     """See `EventLog` and `VerifiableLog`. Made by `open`."""
 
     @classmethod
-    def open(cls, path: Path, *, entropy: Entropy, clock: Clock, create: bool = False) -> Self:
-        """Open a log, made new where there is none and `create` says so.
+    def open(
+        cls,
+        path: Path,
+        *,
+        entropy: Entropy,
+        clock: Clock,
+        create: bool = False,
+        copy_of: tuple[str, int] | None = None,
+    ) -> Self:
+        """Open a log, made new where there is none and `create` says so; for the copy of another
+        one, of which `copy_of` are the id and the epoch that it began with.
 
         Raises: NotFound when there is none; StorageFailed when the file is no log of ours, cannot
         be written, or is held by another process; LogNewer when a newer kudurru wrote it.
@@ -137,7 +147,7 @@ class SQLiteEventLog(RecordedLog):
         writer = connect(path)
         try:
             with storage_errors(path):
-                _prepare(writer, path, entropy, clock, create)
+                _prepare(writer, path, entropy, clock, create, copy_of)
             return cls(path, writer, entropy, clock)
         except BaseException:
             writer.close()
@@ -179,7 +189,7 @@ class SQLiteEventLog(RecordedLog):
         upkeep: Upkeep | None = None,
     ) -> list[Recorded]:
         salts = self._entropy.token(salts_size(change_sets))
-        ids: dict[Key, int] = {}
+        ids: dict[str | None, int] = {}
         # A stream that begins at 1 is not looked for: if it is there, its key is not unique.
         begun = {e.key for one in change_sets for e in one.events if e.ver == 1}
         begun = begun if first == OURS_BEGIN_AT else set()
@@ -200,15 +210,15 @@ class SQLiteEventLog(RecordedLog):
             continue_streams(change_sets, version_of, first)
             sealed = seal(change_sets, head, now_us, salts)
             try:
-                _insert(db, sealed, ids)
+                insert_rows(db, [row_of(row) for row in sealed], ids)
             except sqlite3.IntegrityError as error:
                 raise IntegrityError(str(error)) from error
-            _write_secrets(db, secret_writes(change_sets))
+            write_secrets(db, secret_writes(change_sets))
             edge = self._grow_tree(db, head, [row.leaf for row in sealed])
             if sign is not None:
-                _insert_checkpoint(db, sign(edge, sealed[-1].event.body or b""))
+                insert_checkpoint(db, sign(edge, sealed[-1].event.body or b""))
             if upkeep is not None:
-                _take_away(db, upkeep)
+                take_away(db, upkeep)
         if sealed:
             newest = sealed[-1]
             self._last = LogHead(newest.event.seq, newest.event.ts, newest.head)
@@ -220,6 +230,39 @@ class SQLiteEventLog(RecordedLog):
                 _empty_wal(self._writer)
         return [row.event for row in sealed]
 
+    def take_over(self, parts: Iterable[Copied]) -> LogHead | None:
+        """Store rows of another node's log, checked, as they come, up to the first part that the
+        log may end with: one transaction, durable when it returns. None when there are no more
+        parts.
+
+        Raises: what the parts raise, and then nothing was stored; Conflict when the log is not
+        where they go on from; StorageFailed, StorageBroken and LogDamaged as `append` does.
+        """
+        taken = erased = None
+        with self._transaction() as db:
+            head = self._head(db)
+            self._check_head(db, head)
+            after = head.seq
+            for taken in parts:
+                if not taken.rows or taken.rows[0].seq <= after:
+                    raise Conflict(f"the log is at {after} already: begin again")
+                copy_in(db, after, taken)
+                after = taken.head.seq
+                erased = erased or taken.upkeep.erase or taken.upkeep.prune
+                if taken.is_whole:
+                    break
+            if taken is None:
+                return None
+            if not taken.is_whole:
+                raise Conflict(f"the copy ends in the middle of a change, at {taken.head.seq}")
+        self._last, self._edge = taken.head, taken.edge
+        self.epoch = taken.upkeep.epoch or self.epoch
+        if erased:
+            with self._write_lock:
+                _empty_wal(self._writer)
+        self._notify()
+        return taken.head
+
     def _grow_tree(self, db: sqlite3.Connection, head: LogHead, leaves: list[bytes]) -> Edge:
         """The edge of the tree with these leaves after `head`, tiles stored. Where another process
         has appended, or the stored tiles are behind, the rest of the leaves is read."""
@@ -230,10 +273,7 @@ class SQLiteEventLog(RecordedLog):
             found = [row[0] for row in db.execute(sql, (edge.size, head.seq))]
             leaves = found + leaves
         edge, tiles = edge.extended(leaves)
-        if tiles:
-            db.executemany(
-                _INSERT_TILE, ((t.level, t.index, len(t.hashes), b"".join(t.hashes)) for t in tiles)
-            )
+        insert_tiles(db, tiles)
         return edge
 
     @contextmanager
@@ -451,86 +491,10 @@ def _offsets(first: int, last: int, octets: int) -> range:
     return range(first * HASH_SIZE, min(last * HASH_SIZE, octets), HASH_SIZE)
 
 
-def _insert_checkpoint(db: sqlite3.Connection, found: StoredCheckpoint) -> None:
-    db.execute(
-        "INSERT INTO checkpoints (size, note, frontier, state) VALUES (?, ?, ?, ?)",
-        (found.size, found.note, found.frontier, found.state),
-    )
-
-
-def _write_secrets(db: sqlite3.Connection, writes: dict[Key, bytes | None]) -> None:
-    for key, sealed in writes.items():
-        if sealed is None:
-            db.execute("DELETE FROM secrets WHERE key = ?", (key,))
-        else:
-            db.execute("INSERT OR REPLACE INTO secrets VALUES (?, ?)", (key, sealed))
-
-
-def _take_away(db: sqlite3.Connection, upkeep: Upkeep) -> None:
-    for erasure in upkeep.erase:
-        db.execute(_ERASE[erasure.part], (erasure.first, erasure.last))
-    if upkeep.epoch:
-        db.execute("UPDATE meta SET epoch = ?", (upkeep.epoch,))
-    anchor = upkeep.prune
-    if anchor is None:
-        return
-    # The anchor first: rows can only go when there is one after them.
-    db.execute("UPDATE checkpoints SET state = NULL WHERE anchor = 1")
-    changed = db.execute(
-        "UPDATE checkpoints SET anchor = 1, state = ? WHERE size = ?", (anchor.kept, anchor.size)
-    )
-    if changed.rowcount != 1:
-        raise Conflict(f"there is no checkpoint of {anchor.size} events any more")
-    db.executemany("DELETE FROM log WHERE seq BETWEEN ? AND ?", anchor.runs())
-
-
 def _goes_back(path: Path, after: int, found: int) -> LogDamaged:
     """Pages of a damaged file may lead in a circle, and a reader would never come to an end."""
     message = f"row {found} of {path} comes after row {after}: its pages are damaged; {ADVICE}"
     return LogDamaged("gap", after + 1, message)
-
-
-def _insert(db: sqlite3.Connection, sealed: Sequence[Sealed], streams: dict[Key, int]) -> None:
-    """Rows of an append. `streams` has the id of each stream that exists and gets the others."""
-    new_streams, new_scopes = [], []
-    scopes: dict[str, int] = {}
-    for row in sealed:
-        event = row.event
-        if event.key not in streams:
-            streams[event.key] = event.seq
-            new_streams.append((event.seq, event.key))
-        if event.scope not in scopes:
-            sql = "SELECT id FROM scopes WHERE scope = ?"
-            found = db.execute(sql, (event.scope,)).fetchone()
-            scopes[event.scope] = found[0] if found else event.seq
-            if not found:
-                new_scopes.append((event.seq, event.scope))
-    db.executemany("INSERT INTO streams VALUES (?, ?)", new_streams)
-    db.executemany("INSERT INTO scopes VALUES (?, ?)", new_scopes)
-    db.executemany(_INSERT, _columns(sealed, streams, scopes))
-
-
-def _columns(
-    sealed: Iterable[Sealed], streams: dict[Key, int], scopes: dict[str, int]
-) -> Iterator[tuple[Any, ...]]:
-    for row in sealed:
-        event = row.event
-        yield (
-            event.seq,
-            event.txn,
-            event.ts,
-            streams[event.key],
-            event.ver,
-            scopes[event.scope],
-            event.type,
-            row.entry,
-            row.salt,
-            event.body,
-            row.who_salt,
-            event.who,
-            row.leaf,
-            row.head,
-        )
 
 
 def _roll_back(db: sqlite3.Connection) -> None:
@@ -548,7 +512,12 @@ def _empty_wal(db: sqlite3.Connection) -> None:
 
 
 def _prepare(
-    db: sqlite3.Connection, path: Path, entropy: Entropy, clock: Clock, create: bool
+    db: sqlite3.Connection,
+    path: Path,
+    entropy: Entropy,
+    clock: Clock,
+    create: bool,
+    copy_of: tuple[str, int] | None,
 ) -> None:
     """Settings of the appending connection, and the tables where the file has none. Whose file it
     is comes first: somebody else's database stays as it is."""
@@ -575,7 +544,8 @@ def _prepare(
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_empty:
-            _create_tables(db, entropy.token(16).hex(), clock.now_us())
+            log_id, epoch = copy_of or (entropy.token(16).hex(), 1)
+            _create_tables(db, log_id, epoch, clock.now_us())
         db.execute(schema.SECRETS)
         # Changes nothing, and shows here, not at the first append, whether we may write.
         db.execute("DELETE FROM tracking WHERE 0")
@@ -591,7 +561,7 @@ def _prepare(
 _RIGHT_PLACE = "name the right data directory"
 
 
-def _create_tables(db: sqlite3.Connection, log_id: str, now_us: int) -> None:
+def _create_tables(db: sqlite3.Connection, log_id: str, epoch: int, now_us: int) -> None:
     if db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         return  # another process was faster
     statement = ""
@@ -600,7 +570,8 @@ def _create_tables(db: sqlite3.Connection, log_id: str, now_us: int) -> None:
         if sqlite3.complete_statement(statement):  # executescript would commit
             db.execute(statement)
             statement = ""
-    db.execute("INSERT INTO meta VALUES (1, ?, 1, ?, ?)", (log_id, schema.SCHEMA_VERSION, now_us))
+    meta = (log_id, epoch, schema.SCHEMA_VERSION, now_us)
+    db.execute("INSERT INTO meta VALUES (1, ?, ?, ?, ?)", meta)
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
 
 

@@ -89,13 +89,15 @@ CREATE TABLE IF NOT EXISTS secrets (
 """Secret parts of objects, sealed with the node's key. No part of the chain: a log may come without
 them. Logs of the first versions have no such table."""
 
-TRIGGERS = """
+NO_GAP = """
 CREATE TRIGGER log_has_no_gap BEFORE INSERT ON log
 WHEN NEW.seq IS NOT 1 + ifnull((SELECT max(seq) FROM log), 0)
     -- or INSERT OR REPLACE would take the other row away without asking the delete trigger
     OR EXISTS (SELECT 1 FROM log WHERE stream = NEW.stream AND ver = NEW.ver)
 BEGIN SELECT raise(ABORT, 'the log has no gaps: only the next seq of a new version fits'); END;
+"""
 
+_OTHER_TRIGGERS = """
 CREATE TRIGGER log_is_not_changed BEFORE UPDATE ON log
 WHEN NEW.seq IS NOT OLD.seq OR NEW.txn IS NOT OLD.txn OR NEW.ts IS NOT OLD.ts
     OR NEW.stream IS NOT OLD.stream OR NEW.ver IS NOT OLD.ver OR NEW.scope IS NOT OLD.scope
@@ -143,6 +145,8 @@ BEGIN SELECT raise(ABORT, 'checkpoints are kept'); END;
 CREATE TRIGGER meta_is_one_row BEFORE DELETE ON meta
 BEGIN SELECT raise(ABORT, 'a log keeps its name'); END;
 """
+
+TRIGGERS = NO_GAP + _OTHER_TRIGGERS
 
 OBJECTS = "SELECT name, type, sql FROM sqlite_schema WHERE type IN ('table', 'trigger', 'view')"
 

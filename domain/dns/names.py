@@ -194,6 +194,20 @@ def canonical_order(name: bytes) -> tuple[bytes, ...]:
     return tuple(reversed(labels(name.lower())))
 
 
+def end_of(message: bytes, offset: int) -> int:
+    """Offset behind an uncompressed name in a message; 0 where there is none that is whole. A zero
+    octet may also be part of a label, so looking for one is not enough."""
+    at = offset
+    try:
+        while size := message[at]:
+            if size > LABEL_MAX:
+                return 0
+            at += size + 1
+    except IndexError:
+        return 0
+    return at + 1 if at + 1 - offset <= NAME_MAX else 0
+
+
 def from_wire(message: bytes, offset: int) -> tuple[Name, int]:
     """Name at an offset of a message, compression followed (RFC 1035 section 4.1.4), and the
     offset after it. What a pointer leads to must be a prior occurrence: it ends before the name

@@ -73,11 +73,17 @@ def _data(data: Sequence[tuple[int, bytes]], rtype: int, ttl: int, text: str) ->
     """The records of a type, or that there are none."""
     if rtype == ANY and data:  # RFC 8482 section 4.1: one RRset is enough
         rtype = data[0][0]
-    found = [pack_record(kind, ttl, rdata) for kind, rdata in data if kind == rtype]
+    found = [rdata for kind, rdata in data if kind == rtype]
     if not found:
         return _nothing(NOERROR, ttl, text)
-    placed = Placed(None, rtype, len(found), b"".join(found))
-    return _answer(NOERROR, (placed,), text)
+    return _answer(NOERROR, (_rrset(rtype, ttl, found),), text)
+
+
+def _rrset(rtype: int, ttl: int, rdatas: Sequence[bytes]) -> Placed:
+    if rtype == CNAME:
+        rdatas = rdatas[:1]  # RFC 2181 section 10.1: an alias has one target; the first rule's
+    wire = b"".join([pack_record(rtype, ttl, rdata) for rdata in rdatas])
+    return Placed(None, rtype, len(rdatas), wire)
 
 
 def why(decision: Decision) -> str:
@@ -106,8 +112,7 @@ def rewritten(decision: Decision, rtype: int, defaults: BlockDefaults) -> Answer
             return None
     ttl, rdatas = rrsets[rtype]
     ttl = ttl_s if ttl is None else ttl
-    wire = b"".join(pack_record(rtype, ttl, rdata) for rdata in rdatas)
-    return _answer(NOERROR, (Placed(None, rtype, len(rdatas), wire),))
+    return _answer(NOERROR, (_rrset(rtype, ttl, rdatas),))
 
 
 def _nothing(rcode: int, ttl: int, text: str | None = None) -> Answer:

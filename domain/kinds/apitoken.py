@@ -32,7 +32,7 @@ _DIGITS = 2 * SECRET_SIZE
 
 
 class APITokenSpec(StrictSpec, frozen=True, kw_only=True):
-    role: Literal["viewer", "operator", "admin", "bootstrap"]
+    role: Literal["viewer", "operator", "admin", "follower", "bootstrap"]
     namespaces: Annotated[list[Text], Meta(max_length=64)] = []
     zones: Annotated[list[Text], Meta(max_length=64)] = []
     cidrs: Annotated[list[Text], Meta(max_length=64)] = []

@@ -81,6 +81,7 @@ Reason = Literal[
     "AsExpected", "ZoneNotFound", "NotSelected", "MissingReference", "Unsupported", "Duplicated",
     "OutsideZone", "Invalid", "Disabled", "ServingFromSnapshot",
     "NotFetched", "NotTransferred", "Expired", "Unreachable", "Refused", "BadTransfer", "Behind",
+    "NotAllowed",
 ]  # fmt: skip
 """Why an object, or a part of it, is as it is: of conditions and of problems."""
 

@@ -8,6 +8,7 @@ thing tomorrow. URLs of lists are not among them: those are resolved and checked
 
 from collections.abc import Container, Iterator, Sequence
 from ipaddress import ip_address
+from typing import NamedTuple
 
 from kudurru.domain.dns.upstreams import parse_upstream
 from kudurru.domain.errors import Cause
@@ -20,8 +21,24 @@ from kudurru.domain.outbound import why_refused
 FILE = "file:"
 
 
+class Words(NamedTuple):
+    """What is said of a fault."""
+
+    private_is_off: str
+    advice: str
+
+
+OF_TOKENS = Words("lists.allowPrivate is off", "an admin may apply this")
+OF_CLUSTERS = Words("kubernetes.reach is public", "an admin may allow it by kubernetes.reach")
+
+
 def reach_faults(
-    spec: Spec, before: Spec | None = None, *, allow_private: bool, groups: Container[str] = ()
+    spec: Spec,
+    before: Spec | None = None,
+    *,
+    allow_private: bool,
+    groups: Container[str] = (),
+    words: Words = OF_TOKENS,
 ) -> Iterator[Cause]:
     """What a valid spec asks for that its author may not have. What the object asked for `before`
     somebody allowed: it may stay. `groups` are names of `upstreams.groups`, which an admin filled.
@@ -31,13 +48,34 @@ def reach_faults(
         if text in allowed or (isinstance(spec, PolicySpec) and text in groups):
             continue
         if text.lower().startswith(FILE):
-            yield Cause(field, "files of this host; an admin may apply this")
+            yield Cause(field, f"files of this host; {words.advice}")
         elif not addresses:
             yield Cause(field, "by name; give it by address, or add #ip=ADDRESS to it")
         for address in addresses:
-            why = why_refused(ip_address(address), allow_private=allow_private)
+            why = why_refused(
+                ip_address(address), allow_private=allow_private, off=words.private_is_off
+            )
             if why is not None:
-                yield Cause(field, f"{address} is {why}; an admin may apply this")
+                yield Cause(field, f"{address} is {why}; {words.advice}")
+
+
+def reach_faults_of_cluster(
+    spec: Spec, before: Spec | None, *, reach: str, groups: Container[str] = ()
+) -> Iterator[Cause]:
+    """The same for an object that a cluster brings, whoever wrote it there: `reach` is public,
+    private or any. A file of the node is never for it to name."""
+    files = set()
+    for field, text, _ in _reached(spec):
+        if text.lower().startswith(FILE):
+            files.add(field)
+            yield Cause(field, "files of a node; no object of a cluster may name them")
+    if reach == "any":
+        return
+    allow_private = reach == "private"
+    others = reach_faults(
+        spec, before, allow_private=allow_private, groups=groups, words=OF_CLUSTERS
+    )
+    yield from (fault for fault in others if fault.field not in files)
 
 
 Reached = tuple[str, str, Sequence[str]]

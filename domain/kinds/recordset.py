@@ -99,8 +99,8 @@ def recordset_faults(spec: DNSRecordSetSpec) -> Iterator[Cause]:
                 expiry_s(endpoint.expires_at)
             except ValueError as error:
                 yield Cause(f"{where}.expiresAt", str(error))
-        if owner is None or rtype is None:
-            continue
+        if owner is None or rtype is None or len(spec.endpoints) == 1:
+            continue  # one is in nobody's way
         first = identities.setdefault((owner, rtype, endpoint.set_identifier), i)
         if first != i:
             yield Cause(

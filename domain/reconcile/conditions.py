@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 from kudurru.domain.kinds.meta import ENABLED, Reason
 
 READY, DEGRADED, DISABLED = "Ready", "Degraded", "Disabled"
+ACCEPTED = "Accepted"
+"""False on an object of a cluster that the nodes do not take; else it is not there."""
 _OURS = frozenset({READY, DEGRADED, DISABLED})
 
 FAULTS_SHOWN = 3
@@ -78,6 +80,17 @@ def status_with(
         }
     conditions = [after[kind] for kind in sorted(after)]
     return {**(status or {}), "observedGeneration": generation, "conditions": conditions}
+
+
+def status_beside(
+    status: dict[str, Any] | None, said: Sequence[Said], *, generation: int, now_s: int
+) -> dict[str, Any]:
+    """The status with these conditions, and with all others that it has."""
+    there = {c["type"]: c for c in parts(status, "conditions") if isinstance(c.get("type"), str)}
+    given = status_with(status, said, generation=generation, now_s=now_s)
+    all_of_them = there | {c["type"]: c for c in given["conditions"]}
+    conditions = [all_of_them[kind] for kind in sorted(all_of_them)]
+    return {**(status or {}), "conditions": conditions}
 
 
 def condition(status: dict[str, Any] | None, kind: str) -> dict[str, Any] | None:

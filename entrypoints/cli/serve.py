@@ -88,6 +88,27 @@ def serve(
     ] = None,
     engine: Annotated[Engine, typer.Option("--engine", help="What answers queries.")] = Engine.auto,
     demo: Annotated[bool, typer.Option("--demo", help="Add the zone demo.example once.")] = False,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            "--follow",
+            metavar="URL",
+            help="Copy the log of the node with this API, and write nothing.",
+            show_default=False,
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="file:F", help="File of the token for --follow."),
+    ] = None,
+    ca: Annotated[
+        str | None,
+        typer.Option("--ca", metavar="file:F", help="File of the CA that --follow is trusted by."),
+    ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Take the log of --follow also where another one is here."),
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit when the log is damaged, do not serve the rest.")
     ] = False,
@@ -104,6 +125,9 @@ def serve(
     for key, flag, value in (
         ("node.dataDir", "--data", data),
         ("store", "--store", store),
+        ("follow.url", "--follow", follow),
+        ("follow.token", "--token", token),
+        ("follow.ca", "--ca", ca),
         ("api.address", "--http", http),
         ("ops.address", "--ops", ops),
         ("metrics.address", "--metrics", metrics),
@@ -114,7 +138,7 @@ def serve(
         flags["kubernetes.enabled"] = ("--kubernetes", True)
         flags["kubernetes.owner"] = ("--kubernetes", kubernetes.value)
     live = LiveSettings(Sources(config, os.environ, flags), SystemClock())
-    run(live, with_demo=demo, strict=strict, pid_file=pid_file)
+    run(live, with_demo=demo, strict=strict, pid_file=pid_file, adopt=adopt)
 
 
 def _addresses(texts: list[str]) -> list[str]:
@@ -130,13 +154,17 @@ def _addresses(texts: list[str]) -> list[str]:
     return texts
 
 
-def run(live: LiveSettings, *, with_demo: bool, strict: bool, pid_file: Path | None) -> None:
+def run(
+    live: LiveSettings, *, with_demo: bool, strict: bool, pid_file: Path | None, adopt: bool = False
+) -> None:
     from kudurru.entrypoints import logs
     from kudurru.entrypoints.server import Server
 
     logs.start(live.current.log.level, live.current.log.format)
     _allow_many_files()
-    options_of = partial(serve_options, with_demo=with_demo, strict=strict, pid_file=pid_file)
+    options_of = partial(
+        serve_options, with_demo=with_demo, strict=strict, pid_file=pid_file, adopt=adopt
+    )
 
     async def serve_until_stopped() -> None:
         server = Server(live, options_of)
@@ -150,7 +178,12 @@ def run(live: LiveSettings, *, with_demo: bool, strict: bool, pid_file: Path | N
 
 
 def serve_options(
-    settings: Settings, *, with_demo: bool, strict: bool, pid_file: Path | None
+    settings: Settings,
+    *,
+    with_demo: bool,
+    strict: bool,
+    pid_file: Path | None,
+    adopt: bool = False,
 ) -> "ServeOptions":
     from kudurru.entrypoints.hot_settings import checkpoint_policy
     from kudurru.entrypoints.list_options import list_options
@@ -167,6 +200,8 @@ def serve_options(
         api_names=settings.api.names,
         api_body_bytes=settings.api.max_body_bytes,
         external_dns=settings.external_dns,
+        follow=settings.follow,
+        adopt=adopt,
         token_lifetime=settings.auth.tokens.max_lifetime,
         internal=str(settings.listeners.internal or ""),
         ops=str(settings.ops.address),

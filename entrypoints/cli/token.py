@@ -21,7 +21,7 @@ from kudurru.entrypoints.tokens import TokenRequest
 
 app = command_app(help="Make, list and revoke tokens of the API.", no_args_is_help=True)
 
-ROLES = ("viewer", "operator", "admin")
+ROLES = ("viewer", "operator", "admin", "follower")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: ci, grafana.")]
 

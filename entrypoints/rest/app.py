@@ -5,24 +5,26 @@ limits, then the route itself. What is refused for lack of a right, and who came
 access log; refusals of any kind have one shape.
 """
 
+import hmac
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from kudurru.adapters.http_api import Reply, Request, Stream
+from kudurru.adapters.http_api import Answered, Application, Reply, Request, Stream
 from kudurru.adapters.http_ops import LOOPBACK, Response
 from kudurru.adapters.http_ops import Route as HealthRoute
 from kudurru.domain.errors import Busy, Cause, KudurruError
-from kudurru.entrypoints.rest import admin, answers, objects, openapi, past, record
+from kudurru.entrypoints.rest import admin, answers, feed, objects, openapi, past, record
 from kudurru.entrypoints.rest.calls import (
     SECRETS_IN_URLS,
     Answer,
     Call,
+    Told,
     check_type,
     read_query,
     refuse,
@@ -42,6 +44,7 @@ from kudurru.entrypoints.rest.status import (
     reply_to,
 )
 from kudurru.entrypoints.tokens import NotLetIn, Principal
+from kudurru.entrypoints.wiring import Change, Result
 
 IN_FLIGHT_MAX = 100
 """Requests of one token that are being answered."""
@@ -51,7 +54,8 @@ DOCS = "/api/docs"
 
 
 def all_routes() -> list[Route]:
-    return [*objects.routes(), *record.routes(), *past.routes(), *answers.routes(), *admin.routes()]
+    parts = (objects, record, past, feed, answers, admin)
+    return [route for part in parts for route in part.routes()]
 
 
 class _Admitted(msgspec.Struct):
@@ -63,7 +67,54 @@ class _Admitted(msgspec.Struct):
     params: dict[str, Any]
 
 
-class RestApp:
+_LET_IN = "let in"
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+class _LetIn(NamedTuple):
+    """Who came with what, as far as is kept of a connection. It is shown nowhere."""
+
+    text: bytes
+    principal: Principal
+    at_s: int
+
+    def __repr__(self) -> str:
+        return f"_LetIn({self.principal.name!r})"
+
+
+AnAnswer = TypeVar("AnAnswer", bound=Answer)
+
+
+class _Waiter:
+    """Who asked for a change, until the writer tells what came of it."""
+
+    __slots__ = ("_answered", "_end")
+
+    def __init__(
+        self,
+        app: "RestApp",
+        request: Request,
+        principal: Principal,
+        told: Told,
+        answered: Answered,
+    ) -> None:
+        self._end = partial(app.end, request, principal, told)
+        self._answered = answered
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Result, /) -> None:
+        self._answered(partial(self._end, result))
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._answered(partial(self._end, exception))
+
+
+class RestApp(Application):
     """Implements `adapters.http_api.Application`. Until `open` it serves health only."""
 
     def __init__(self, health: Mapping[str, HealthRoute], names: Iterable[str] = ()) -> None:
@@ -80,6 +131,11 @@ class RestApp:
         """Serve from now on: the node is in step with its log."""
         self._context = context
 
+    @property
+    def followers(self) -> int:
+        """Nodes that are sent the log."""
+        return self._context.followers if self._context is not None else 0
+
     # --- the head -----------------------------------------------------------------------
 
     def admit(self, request: Request) -> Response | None:
@@ -95,17 +151,19 @@ class RestApp:
 
     def _check_names(self, request: Request) -> Response | None:
         """A browser can be made to ask through a name that an attacker points here."""
-        ours = self._names | {request.local}
         host, origin = request.headers.get("host"), request.headers.get("origin")
-        if host is None or _host_of(f"//{host}") not in ours:
+        if host is None or not self._is_ours(_host_of(f"//{host}"), request):
             return _refusal(421, "MisdirectedRequest", "Host is no name or address of ours")
-        if origin is not None and _host_of(origin) not in ours:
+        if origin is not None and not self._is_ours(_host_of(origin), request):
             return _refusal(403, "Forbidden", "Origin is no name or address of ours")
         if origin is not None and _is_of_neighbour(origin, host):
             return _refusal(403, "Forbidden", "Origin is another port of this host")
         if request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
             return _refusal(403, "Forbidden", "asked by a page of another site")
         return None
+
+    def _is_ours(self, name: str | None, request: Request) -> bool:
+        return name in self._names or name == request.local
 
     def _admitted(self, request: Request) -> "_Admitted | None":
         """None for what needs no token, and takes no body."""
@@ -141,6 +199,9 @@ class RestApp:
             if found is None:
                 check_stranger(request)
             return found
+        before: _LetIn | None = request.kept.get(_LET_IN)
+        if before is not None and self._is_same(before, text, context):
+            return before.principal
         try:
             principal = context.tokens.find(text, request.peer)
         except NotLetIn as error:
@@ -148,7 +209,19 @@ class RestApp:
             kind = Forbidden if error.why == "address" else Unauthorized
             raise kind(str(error)) from None
         context.access.came_in(principal.name, request.peer)
+        now_s = context.node.clock.now_us() // 1_000_000
+        request.kept[_LET_IN] = _LetIn(_octets(text), principal, now_s)
         return principal
+
+    @staticmethod
+    def _is_same(before: "_LetIn", text: str, context: Context) -> bool:
+        """Whether it was let in on this connection, and in this second: then nothing is new but
+        that the token may have been revoked."""
+        return (
+            context.node.clock.now_us() // 1_000_000 == before.at_s
+            and hmac.compare_digest(before.text, _octets(text))
+            and context.tokens.still_counts(before.principal)
+        )
 
     def _deny(self, context: Context, who: Principal, request: Request, route: Route) -> None:
         context.access.denied(who.name, request.peer, "right", route.right)
@@ -156,11 +229,55 @@ class RestApp:
 
     # --- the answer ---------------------------------------------------------------------
 
+    def begin(self, request: Request, answered: Answered) -> bool:
+        admitted = request.context
+        if not isinstance(admitted, _Admitted) or admitted.route.prepare is None:
+            return False
+        principal = admitted.principal
+        if principal is None or principal.user is not None:  # the cluster is to be asked
+            return False
+        try:
+            context = self._opened()
+            self._check_still(request, principal, context)
+            self._check_room(principal.name)
+            prepared = self._prepared(_call(request, admitted, principal, context), admitted.route)
+            if prepared is None:
+                return False
+            change, told = prepared
+            context.writer.submit_soon(change, _Waiter(self, request, principal, told, answered))
+            self._in_flight[principal.name] += 1
+        except KudurruError as error:
+            refused = self._counted(request, reply_to(error))
+            answered(lambda: refused)
+        return True
+
+    def _prepared(self, call: Call, route: Route) -> tuple[Change, Told] | None:
+        assert route.prepare is not None
+        try:
+            return route.prepare(call)
+        except Forbidden:
+            self._note_scope(call, route)
+            raise
+
+    def end(
+        self, request: Request, principal: Principal, told: Told, result: Result | BaseException
+    ) -> Response:
+        """The answer to what `begin` began."""
+        self._leave(principal.name)
+        try:
+            answer = told(result)
+        except KudurruError as error:
+            answer = reply_to(error)
+        return self._counted(request, answer)
+
     async def answer(self, request: Request) -> Response | Stream:
         try:
             answer = await self._answer(request)
         except KudurruError as error:
             answer = reply_to(error)
+        return self._counted(request, answer)
+
+    def _counted(self, request: Request, answer: AnAnswer) -> AnAnswer:
         if not request.is_overdue:  # or it was counted as such
             self.requests[answer.code if isinstance(answer, Response) else 200] += 1
         return answer
@@ -175,15 +292,21 @@ class RestApp:
         context = self._opened()
         principal = await self._principal(request, admitted, context)
         name = principal.name
-        if self._in_flight[name] >= IN_FLIGHT_MAX:
-            raise TooMany(f"{IN_FLIGHT_MAX} requests of this token are under way; try again")
+        self._check_room(name)
         self._in_flight[name] += 1
         try:
             return await self._carried_out(request, admitted, principal, context)
         finally:
-            self._in_flight[name] -= 1
-            if not self._in_flight[name]:
-                del self._in_flight[name]
+            self._leave(name)
+
+    def _check_room(self, name: str) -> None:
+        if self._in_flight.get(name, 0) >= IN_FLIGHT_MAX:
+            raise TooMany(f"{IN_FLIGHT_MAX} requests of this token are under way; try again")
+
+    def _leave(self, name: str) -> None:
+        self._in_flight[name] -= 1
+        if not self._in_flight[name]:
+            del self._in_flight[name]
 
     async def _principal(
         self, request: Request, admitted: _Admitted, context: Context
@@ -193,10 +316,13 @@ class RestApp:
         principal = admitted.principal
         if principal is None or principal.user is not None:
             return await self._of_cluster(request, admitted.route, context)
+        self._check_still(request, principal, context)
+        return principal
+
+    def _check_still(self, request: Request, principal: Principal, context: Context) -> None:
         if not context.tokens.still_counts(principal):
             context.access.denied(principal.name, request.peer, "over")
             raise Unauthorized("the token was revoked or expired while this request came in")
-        return principal
 
     async def _of_cluster(self, request: Request, route: Route, context: Context) -> Principal:
         assert context.people is not None
@@ -212,22 +338,20 @@ class RestApp:
     async def _carried_out(
         self, request: Request, admitted: _Admitted, principal: Principal, context: Context
     ) -> Answer:
-        call = Call(
-            context=context,
-            principal=principal,
-            request=request,
-            names=admitted.names,
-            params=admitted.params,
-        )
-        route = admitted.route
+        call, route = _call(request, admitted, principal, context), admitted.route
         try:
             found = await route.handler(call)
         except Forbidden:
-            context.access.denied(call.principal.name, request.peer, "scope", route.right)
+            self._note_scope(call, route)
             raise
         if isinstance(found, Response | Stream):
             return found
         return Reply(code=route.code, body=encoded(found))
+
+    @staticmethod
+    def _note_scope(call: Call, route: Route) -> None:
+        peer = call.request.peer
+        call.context.access.denied(call.principal.name, peer, "scope", route.right)
 
     def overdue(self, request: Request) -> Response:
         self.requests[503] += 1
@@ -251,6 +375,16 @@ class RestApp:
         return self._pages[path]
 
 
+def _call(request: Request, admitted: _Admitted, principal: Principal, context: Context) -> Call:
+    return Call(
+        context=context,
+        principal=principal,
+        request=request,
+        names=admitted.names,
+        params=admitted.params,
+    )
+
+
 def _token_of(request: Request) -> str:
     """Raises: Unauthorized."""
     kind, _, text = request.headers.get("authorization", "").partition(" ")
@@ -270,7 +404,9 @@ def _check_no_body(request: Request) -> None:
 def _check_no_secret(request: Request) -> None:
     """A URL is in logs, histories and Referer headers. Raises: BadRequest, which does not repeat
     it."""
-    for pair in request.query.split("&") if request.query else ():
+    if not request.query:
+        return
+    for pair in request.query.split("&"):
         name = unquoted(pair.partition("=")[0], "query").lower()
         if name in SECRETS_IN_URLS:
             fault = "a token in a URL: it counts as told to everybody, so revoke it; send a header"

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -15,6 +16,7 @@ from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.events import Who
 from kudurru.entrypoints.rest.status import BadRequest, Forbidden, WrongType
 from kudurru.entrypoints.tokens import Principal
+from kudurru.entrypoints.wiring import Change, Result
 
 if TYPE_CHECKING:
     from kudurru.entrypoints.rest.context import Context
@@ -114,6 +116,13 @@ Handler = Callable[[Call], Awaitable[Any]]
 """Gives a value that is sent as JSON, a Response or a Stream. Raises KudurruError."""
 
 Answer = Response | Stream
+
+Told = Callable[[Result | BaseException], Response]
+"""The answer to a change, of what became of it. Raises KudurruError."""
+
+Prepare = Callable[[Call], tuple[Change, Told] | None]
+"""What a call comes to that has to wait for nothing but its change; None for one that has to.
+Raises KudurruError."""
 
 
 def refuse(principal: Principal, right: Right) -> NoReturn:
@@ -249,6 +258,8 @@ SECRETS_IN_URLS = frozenset({"token", "access_token", "api_key", "apikey", "key"
 
 def read_query(query: str, known: Sequence[Param]) -> dict[str, Any]:
     """Raises: BadRequest with every fault."""
+    if not query and not any(map(_is_needed, known)):
+        return {}
     params = {param.name: param for param in known}
     found: dict[str, Any] = {}
     causes: list[Cause] = []
@@ -265,6 +276,9 @@ def read_query(query: str, known: Sequence[Param]) -> dict[str, Any]:
     if causes:
         raise BadRequest("query", causes)
     return found
+
+
+_is_needed = attrgetter("is_needed")
 
 
 def _fault(name: str, text: str, params: dict[str, Param], found: dict[str, Any]) -> str:

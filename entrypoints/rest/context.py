@@ -13,6 +13,7 @@ from kudurru.domain.ports import Entropy
 from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.rest.people import People
+from kudurru.entrypoints.standing import Standing
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import Tokens
 from kudurru.entrypoints.wiring import Node
@@ -36,6 +37,7 @@ class Context(msgspec.Struct, kw_only=True):
     tokens: Tokens
     access: AccessLog
     entropy: Entropy
+    standing: Standing
     query_log: Path | None = None
     data: Path | None = None
     """The data directory, where other processes can read its log."""
@@ -48,6 +50,8 @@ class Context(msgspec.Struct, kw_only=True):
     verifying: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     explaining: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     """Of the past: one process that is as large as the server."""
+    followers: int = 0
+    """Nodes that are sent the log."""
     watches: Counter[str] = msgspec.field(default_factory=Counter)
     """Open ones, by the name of the token."""
     people: People | None = None

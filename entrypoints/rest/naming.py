@@ -4,7 +4,12 @@ from typing import Any
 
 from kudurru.adapters.http_api import Reply
 from kudurru.domain.errors import Cause
-from kudurru.domain.kinds.meta import ObjectMeta, metadata_faults
+from kudurru.domain.kinds.meta import (
+    ObjectMeta,
+    is_dns_label,
+    is_dns_subdomain,
+    metadata_faults,
+)
 from kudurru.domain.kinds.registry import Kind
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, key_of
@@ -21,17 +26,14 @@ def key_in(kind: Kind, call: Call) -> Key:
 
 def check_names(kind: Kind, given: dict[str, str]) -> Key:
     namespace = given.get("namespace", "") if kind.namespaced else ""
-    causes = list(
-        metadata_faults(
-            ObjectMeta(name=given["name"], namespace=namespace), namespaced=kind.namespaced
-        )
-    )
+    if is_dns_subdomain(given["name"]) and (not kind.namespaced or is_dns_label(namespace)):
+        return key_of(kind.name, namespace, given["name"])
+    meta = ObjectMeta(name=given["name"], namespace=namespace)
+    causes = list(metadata_faults(meta, namespaced=kind.namespaced))
     if kind.namespaced and not namespace:
         causes.append(Cause("metadata.namespace", "missing"))
-    if causes:
-        stripped = [Cause(c.field.removeprefix("metadata."), c.message) for c in causes]
-        raise BadRequest(kind.name, stripped)
-    return key_of(kind.name, namespace, given["name"])
+    stripped = [Cause(c.field.removeprefix("metadata."), c.message) for c in causes]
+    raise BadRequest(kind.name, stripped)
 
 
 def may_see(call: Call, stored: StoredObject) -> bool:

@@ -80,6 +80,7 @@ def _kind_routes(kind: Kind) -> Iterator[Route]:
     )  # fmt: skip
     yield Route(
         method="PUT", path=one, right="objects.write", handler=partial(writing.put, kind),
+        prepare=partial(writing.prepared_put, kind),
         about=f"Apply a {kind.name}: make it, or replace spec, labels and annotations.",
         tag=kind.plural, params=_WRITE, body=single, reply=single, more_codes=(201,),
         is_conditional=True,

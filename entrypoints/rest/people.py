@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kudurru.adapters.http_api import Request
 from kudurru.domain.access import Rights
-from kudurru.domain.objects import Key
+from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Clock, ClusterReviews
-from kudurru.entrypoints.rest.status import Forbidden, Unauthorized
+from kudurru.entrypoints.rest.status import Forbidden, Unauthorized, reply_to
 from kudurru.entrypoints.tokens import NotLetIn, Principal
 
 if TYPE_CHECKING:
@@ -25,6 +25,11 @@ KNOWN_MAX = 4096
 STRANGER_BODY_MAX = 64 * 1024
 """Octets of a body that is held while the cluster is asked whose it is: one object."""
 
+TOO_MUCH = (
+    f"a token that was not seen for some seconds comes with {STRANGER_BODY_MAX} octets at "
+    "most: ask for /api/v1/info first, then send this again"
+)
+
 
 def is_of_cluster(token: str) -> bool:
     """Whether a token could be one of a cluster's: a JWT (RFC 7519) has three parts."""
@@ -32,14 +37,12 @@ def is_of_cluster(token: str) -> bool:
 
 
 def check_stranger(request: Request) -> None:
-    """Whoever is not known yet fills no memory. Raises: Unauthorized."""
+    """Whoever is not known yet fills no memory, however long he says that his body is, or if he
+    does not. Raises: Unauthorized."""
     length = request.headers.get("content-length", "0")
-    if not request.has_body or (length.isdecimal() and int(length) <= STRANGER_BODY_MAX):
-        return
-    raise Unauthorized(
-        f"a token that was not seen for some seconds comes with {STRANGER_BODY_MAX} octets at "
-        "most: ask for /api/v1/info first, then send this again"
-    )
+    if not length.isdecimal() or int(length) > STRANGER_BODY_MAX:
+        raise Unauthorized(TOO_MUCH)
+    request.body_max, request.too_large = STRANGER_BODY_MAX, reply_to(Unauthorized(TOO_MUCH))
 
 
 class People:
@@ -80,30 +83,41 @@ async def review(
     applied: Iterable[Key] = (),
     changed: Iterable[Key] = (),
     deleted: Iterable[Key] = (),
-) -> None:
+) -> "MayNotMake":
     """Ask the cluster, before anything is told of the objects, whether one of its users may do
     that; of others nothing is asked. An apply that makes an object needs both verbs, as there.
     Raises: Forbidden with the first refusal; StorageFailed when the cluster cannot be asked."""
+    may_not_make: MayNotMake = {}
     user, people = call.principal.user, call.context.people
     if user is None:
-        return
+        return may_not_make
     assert people is not None
-    for verb, key in _asked(call, applied, changed, deleted):
+    applied = list(applied)
+    for verb, key in _asked(applied, changed, deleted):
         if why := await people.reviews.refusal(user, verb, key):
             raise Forbidden(why)
+    for key in applied:
+        ref = ref_of(key)
+        is_there = call.context.node.objects.entry(key) is not None
+        # Of all objects where it is there, so that a thousand are one question.
+        asked = key_of(ref.kind, ref.namespace, "") if is_there else key
+        if why := await people.reviews.refusal(user, "create", asked):
+            if not is_there:
+                raise Forbidden(why)
+            may_not_make[key] = why
+    return may_not_make
+
+
+MayNotMake = dict[Key, str]
+"""Objects that are there and that somebody may change and not make, and why. What is here may be
+older than what is there: so whatever he applies has to be of the version that is here."""
 
 
 def _asked(
-    call: "Call", applied: Iterable[Key], changed: Iterable[Key], deleted: Iterable[Key]
+    applied: Iterable[Key], changed: Iterable[Key], deleted: Iterable[Key]
 ) -> Iterator[tuple[str, Key]]:
-    for key in applied:
-        yield "patch", key
-        if call.context.node.objects.entry(key) is None:
-            yield "create", key
-    for key in changed:
-        yield "patch", key
-    for key in deleted:
-        yield "delete", key
+    yield from (("patch", key) for key in (*applied, *changed))
+    yield from (("delete", key) for key in deleted)
 
 
 def _digest(token: str) -> bytes:

@@ -8,7 +8,7 @@ from kudurru.domain import targets
 from kudurru.domain.errors import NotFound, Redacted
 from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind
-from kudurru.domain.object_store import StoredObject, resource_version, to_document
+from kudurru.domain.object_store import StoredObject, resource_version, to_encodable
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory
@@ -29,7 +29,7 @@ async def get(kind: Kind, call: Call) -> Answer:
     if stored is None or not may_see(call, stored):
         # The same for what is not there and for what may not be seen.
         raise NotFound(f"{ref_of(key)} does not exist")
-    return document_reply(to_document(stored))
+    return document_reply(to_encodable(stored))
 
 
 def _find_as_of(call: Call, key: Key) -> StoredObject | None:
@@ -74,7 +74,7 @@ def _list_as_of(kind: Kind, call: Call, namespace: str | None, limit: int) -> di
         if key >= start and may_see(call, stored)
     ]
     more = found[limit].key if len(found) > limit else ""
-    items = [to_document(stored) for stored in found[:limit]]
+    items = [to_encodable(stored) for stored in found[:limit]]
     return _list_document(kind, items, resource_version(log.epoch, upto), more)
 
 

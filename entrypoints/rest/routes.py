@@ -2,16 +2,20 @@
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from kudurru.domain.access import Right
 from kudurru.domain.errors import NotFound
-from kudurru.entrypoints.rest.calls import JSON, Handler, Param, unquoted
+from kudurru.entrypoints.rest.calls import JSON, Handler, Param, Prepare, unquoted
 from kudurru.entrypoints.rest.status import WrongMethod
 
 PREFIX = "/api/v1"
+
+PARENTS_MAX = 256
+PARENT_OCTETS_MAX = 256
+"""Of paths that are remembered: there is one for each kind, namespace and method."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +25,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     right: Right
     handler: Handler
+    prepare: Prepare | None = None
+    """In place of the handler, where that is enough: most of what a task costs is spared."""
     about: str
     tag: str
     params: tuple[Param, ...] = ()
@@ -41,6 +47,7 @@ class Router:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
         self._tree: dict[str, Any] = {}
+        self._parents: dict[tuple[str, str], _Parent] = {}
         for route in self.routes:
             node = self._tree
             for segment in segments(route.path):
@@ -51,6 +58,32 @@ class Router:
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route, and the names of its path. Raises: NotFound, WrongMethod, BadRequest."""
+        parent, _, last = path.rpartition("/")
+        known = self._parents.get((method, parent))
+        if known is not None and _is_plain(last) and last not in known.others:
+            return known.route, {**known.names, known.last: last}
+        route, names = self._find(method, path)
+        if route.path.endswith("}") and _is_plain(last) and len(parent) <= PARENT_OCTETS_MAX:
+            self._note(method, parent, last, route, names)
+        return route, names
+
+    def _note(
+        self, method: str, parent: str, last: str, route: Route, names: dict[str, str]
+    ) -> None:
+        """Most paths end in a name, and those before the last slash are few. Whatever name it is,
+        the way to it is the same, but for words that stand for themselves at that depth."""
+        depth = len(segments(route.path))
+        places = [segments(one.path) for one in self.routes]
+        others = frozenset([place[-1] for place in places if len(place) == depth])
+        if last in others:
+            return
+        if len(self._parents) >= PARENTS_MAX:
+            self._parents.clear()
+        name = route.path.rpartition("{")[2][:-1]
+        before = {key: value for key, value in names.items() if key != name}
+        self._parents[method, parent] = _Parent(route, before, name, others)
+
+    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         given = [unquoted(part, "path") for part in segments(path.removeprefix(PREFIX))]
         methods = self._walk(self._tree, given) if path.startswith(f"{PREFIX}/") else None
         if methods is None:
@@ -72,6 +105,20 @@ class Router:
                 if found is not None:
                     return found
         return None
+
+
+class _Parent(NamedTuple):
+    """What is known of paths that go on with a name."""
+
+    route: Route
+    names: dict[str, str]  # before it
+    last: str  # what its name is called
+    others: frozenset[str]  # that would be no name there
+
+
+def _is_plain(segment: str) -> bool:
+    """Whether it is what it stands for, and not two segments."""
+    return bool(segment) and segment.isascii() and "%" not in segment and ":" not in segment
 
 
 _Places = tuple[tuple[str, int], ...]

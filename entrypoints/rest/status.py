@@ -15,6 +15,7 @@ from kudurru.domain.errors import (
     Cause,
     Closed,
     Conflict,
+    Follows,
     Invalid,
     KudurruError,
     ManagedBy,
@@ -111,6 +112,7 @@ _CODES: tuple[tuple[type[KudurruError], int, str], ...] = (
     (Busy, 503, "Busy"),
     (Unreachable, 503, "Unreachable"),
     (Closed, 503, "Closed"),
+    (Follows, 409, "Follows"),
     (Stop, 503, "Stopped"),
 )
 """The first that fits counts."""
@@ -175,6 +177,8 @@ def _details(error: KudurruError) -> StatusDetails:
             return StatusDetails(zone=error.zone, changed=error.changed, total=error.total)
         case Pruned():
             return StatusDetails(name=error.what, oldest=error.oldest)
+        case Follows():
+            return StatusDetails(name=error.leader)
         case _:
             return StatusDetails()
 
@@ -190,6 +194,8 @@ def error_from(status: Status) -> KudurruError:
             return ManagedBy(details.name, details.owner)
         case "MassChange" if details.changed is not None and details.total is not None:
             return MassChange(details.zone, details.changed, details.total)
+        case "Follows" if details.name:
+            return Follows(details.name)
         case "Pruned" if details.oldest is not None:
             return Pruned(details.name, details.oldest)
         case _:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from kudurru.adapters.http_ops import Response
 from kudurru.domain.commands import ABSENT, Apply, Command, Delete
 from kudurru.domain.errors import Cause, Conflict, Invalid, NotFound
 from kudurru.domain.kinds.meta import (
@@ -20,7 +21,12 @@ from kudurru.domain.kinds.meta import (
     PEOPLES_ANNOTATIONS,
 )
 from kudurru.domain.kinds.registry import DNS_ZONE, Kind, kind_by_word
-from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
+from kudurru.domain.kinds.validation import (
+    CAUSES_MAX,
+    Manifest,
+    parse_manifest,
+    plain_manifest,
+)
 from kudurru.domain.object_store import (
     DEFAULT_MANAGER,
     Outcome,
@@ -29,11 +35,20 @@ from kudurru.domain.object_store import (
     manager_faults,
     scope_of,
     to_document,
+    to_encodable,
 )
 from kudurru.domain.objects import Key, key_of, ref_of
-from kudurru.entrypoints.rest.calls import MERGE_PATCH, OBJECTS_VALUES_MAX, Answer, Call, converted
+from kudurru.entrypoints.rest.calls import (
+    ASIDE_MIN,
+    MERGE_PATCH,
+    OBJECTS_VALUES_MAX,
+    Answer,
+    Call,
+    Told,
+    converted,
+)
 from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see
-from kudurru.entrypoints.rest.people import review
+from kudurru.entrypoints.rest.people import MayNotMake, review
 from kudurru.entrypoints.rest.reach import check_reach
 from kudurru.entrypoints.rest.status import (
     BadRequest,
@@ -86,23 +101,66 @@ class BatchReply(msgspec.Struct, frozen=True, kw_only=True):
     position: int
 
 
+def prepared_put(kind: Kind, call: Call) -> tuple[Change, Told] | None:
+    """As `put`, of an object that is small and not a cluster's to write."""
+    if len(call.request.body) >= ASIDE_MIN or call.context.writer.elsewhere is not None:
+        return None
+    key = key_in(kind, call)
+    manifest = _read(kind, key, call)
+    manager, expected = _manager(call), _precondition(call, key)
+    stored = call.context.node.objects.find(key)
+    command = _apply_command(call, manifest, stored, manager, expected, force=call.has("force"))
+
+    def told(result: Result | BaseException) -> Response:
+        if isinstance(result, BaseException):
+            raise _as_asked(call, result)
+        return _written(call, result, manifest, stored, manager)
+
+    return _change(call, [command]), told
+
+
 async def put(kind: Kind, call: Call) -> Answer:
     key = key_in(kind, call)
 
-    def read() -> Manifest:
+    manifest = await call.reading(partial(_read, kind, key, call))
+    may_not_make = await review(call, applied=[key])
+    expected = _precondition(call, key)
+    return await _apply(call, manifest, _manager(call), expected, may_not_make)
+
+
+def _read(kind: Kind, key: Key, call: Call) -> Manifest:
+    ref = ref_of(key)
+    manifest = plain_manifest(call.request.body, kind, ref.namespace, ref.name)
+    if manifest is None:
         document = call.document(values_max=OBJECTS_VALUES_MAX)
-        return _manifest(_named(document, kind, key), str(ref_of(key)))
-
-    manifest = await call.reading(read)
-    await review(call, applied=[key])
-    return await _apply(call, manifest, _manager(call), _precondition(call, key))
+        manifest = _manifest(_named(document, kind, key), str(ref))
+    return manifest
 
 
-async def _apply(call: Call, manifest: Manifest, manager: str, expected: str | None) -> Answer:
+async def _apply(
+    call: Call,
+    manifest: Manifest,
+    manager: str,
+    expected: str | None,
+    may_not_make: MayNotMake | None = None,
+) -> Answer:
     stored = call.context.node.objects.find(manifest.key)
+    expected = _at_least_there(manifest.key, stored, expected, may_not_make or {})
     command = _apply_command(call, manifest, stored, manager, expected, force=call.has("force"))
     result = await _submit(call, [command])
     return _written(call, result, manifest, stored, manager)
+
+
+def _at_least_there(
+    key: Key, stored: StoredObject | None, expected: str | None, may_not_make: MayNotMake
+) -> str | None:
+    """What the command has to expect, so that it makes nothing that may not be made. Raises:
+    Forbidden."""
+    if key not in may_not_make:
+        return expected
+    if stored is None or expected == ABSENT:
+        raise Forbidden(may_not_make[key])
+    return stored.resource_version if expected is None else expected
 
 
 def _apply_command(
@@ -115,8 +173,9 @@ def _apply_command(
     force: bool,
 ) -> Apply:
     """Raises: Forbidden."""
-    _check_may_write(call, manifest.key, stored, scope_of(manifest))
-    check_reach(call, manifest.key, manifest.spec, stored)
+    key = manifest.key
+    _check_may_write(call, key, stored, scope_of(manifest))
+    check_reach(call, key, manifest.spec, stored)
     if expected is None and call.principal.rights.zones:
         expected = stored.resource_version if stored is not None else ABSENT
     return Apply(manifest=manifest, manager=manager, force=force, expected=expected)
@@ -195,20 +254,17 @@ async def batch(call: Call) -> BatchReply:
     wanted, manifests = await call.reading(partial(_read_batch, call))
     _check_serials(call, wanted, manifests)
     deleted = [_deleted_key(one, f"delete[{i}]") for i, one in enumerate(wanted.delete)]
-    await review(call, applied=[one.key for one in manifests], deleted=deleted)
+    may_not_make = await review(call, applied=[one.key for one in manifests], deleted=deleted)
     # Zones first: record sets are held against them, wherever they stand in the batch.
     order = sorted(range(len(manifests)), key=lambda i: manifests[i].kind is not DNS_ZONE)
-    commands: list[Command] = [
-        _apply_command(
-            call,
-            manifests[i],
-            call.context.node.objects.find(manifests[i].key),
-            wanted.manager,
-            manifests[i].meta.resource_version if wanted.is_versioned else None,
-            force=wanted.force,
+    commands: list[Command] = []
+    for manifest in (manifests[i] for i in order):
+        stored = call.context.node.objects.find(manifest.key)
+        expected = manifest.meta.resource_version if wanted.is_versioned else None
+        expected = _at_least_there(manifest.key, stored, expected, may_not_make)
+        commands.append(
+            _apply_command(call, manifest, stored, wanted.manager, expected, force=wanted.force)
         )
-        for i in order
-    ]
     commands += [
         _delete_command(call, key, wanted.manager, None, force=wanted.force) for key in deleted
     ]
@@ -307,32 +363,42 @@ def _outcome(outcome: Outcome) -> OutcomeReply:
 
 
 async def _submit(call: Call, commands: Sequence[Command]) -> Result:
-    change = Change(
+    try:
+        return await call.context.writer.submit(_change(call, commands))
+    except Conflict as error:
+        raise _as_asked(call, error) from None
+
+
+def _change(call: Call, commands: Sequence[Command]) -> Change:
+    return Change(
         commands=tuple(commands),
         who=because(call.who, call.text("reason")),
         dry_run=call.has("dryRun"),
         allow_mass_change=call.has("allowMassChange"),
     )
-    try:
-        return await call.context.writer.submit(change)
-    except Conflict as error:
-        if {"if-match", "if-none-match"} & call.request.headers.keys():
-            raise PreconditionFailed(str(error)) from None
-        raise
+
+
+def _as_asked(call: Call, error: BaseException) -> BaseException:
+    """An error as its caller is told it."""
+    is_conditional = not {"if-match", "if-none-match"}.isdisjoint(call.request.headers)
+    if isinstance(error, Conflict) and is_conditional:
+        return PreconditionFailed(str(error))
+    return error
 
 
 def _written(
     call: Call, result: Result, manifest: Manifest, before: StoredObject | None, manager: str
-) -> Answer:
+) -> Response:
     """The object as it is now; of a dry run as it would be."""
     outcome = result.outcomes[0]
-    stored = call.context.node.objects.find(manifest.key)
-    if call.has("dryRun") or stored is None:
+    is_dry = call.has("dryRun")
+    stored = call.context.node.objects.find(outcome.key)
+    if is_dry or stored is None:
         document = _as_it_would_be(manifest, before, manager)
     else:
-        document = to_document(stored)
+        document = to_encodable(stored)
     headers = (("X-Kudurru-Verb", outcome.verb), ("X-Kudurru-Position", str(result.seq)))
-    code = 201 if outcome.verb == "created" and not call.has("dryRun") else 200
+    code = 201 if outcome.verb == "created" and not is_dry else 200
     return document_reply(document, code, headers)
 
 
@@ -407,8 +473,7 @@ def _manager(call: Call) -> str:
 
 
 def _check_manager(manager: str) -> str:
-    causes = list(manager_faults(manager))
-    if causes:
+    if manager != DEFAULT_MANAGER and (causes := list(manager_faults(manager))):
         raise Invalid("fieldManager", causes)
     return manager
 
@@ -422,7 +487,8 @@ def _check_may_write(call: Call, key: Key, stored: StoredObject | None, after: s
 def _precondition(call: Call, key: Key) -> str | None:
     """What If-Match and If-None-Match demand of the object. Raises: BadRequest,
     PreconditionFailed."""
-    match_, none_match = (call.request.headers.get(n) for n in ("if-match", "if-none-match"))
+    headers = call.request.headers
+    match_, none_match = headers.get("if-match"), headers.get("if-none-match")
     if none_match is not None:
         if none_match.strip() != "*" or match_ is not None:
             raise BadRequest("If-None-Match", [Cause("", "only *, and not beside If-Match")])

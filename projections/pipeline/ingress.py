@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from kudurru.domain.dns import names
+from kudurru.domain.dns.health import HEALTH_NAME
 from kudurru.domain.dns.lookup import (
     BADVERS,
     NOERROR,
@@ -20,8 +21,6 @@ from kudurru.domain.dns.lookup import (
 from kudurru.domain.dns.messages import EDNS_VERSION, Query
 from kudurru.domain.dns.record_types import AAAA, ANY, TXT, A
 from kudurru.domain.dns.zone_tree import CLASS_IN, pack_record
-
-HEALTH_NAME = names.from_text("health.kudurru.internal.")
 
 CLASS_CHAOS, CLASS_ANY = 3, 255
 

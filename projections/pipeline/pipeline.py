@@ -28,6 +28,7 @@ from kudurru.domain.dns.lookup import (
 )
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
+    OPTION_HEAD_SIZE,
     RD,
     TC,
     TCP_MAX,
@@ -278,7 +279,9 @@ class Pipeline:
             self._tell(course, NO_RCODE, elapsed_us=self._clock.monotonic_us() - course.started_us)
             return None
         is_repeatable = course.is_repeatable and course.signer is None
-        is_repeatable = is_repeatable and not course.asked.is_personal
+        has_cookie = course.asked.has_cookie  # for who can make them
+        if has_cookie and not (self.keeps_for_a_while and course.proto == UDP):
+            is_repeatable = False
         is_for_all = False
         if isinstance(answer, Resolved):  # only by who counts down TTLs
             wire, rcode, upstream = self._resolved_wire(course, answer)
@@ -289,10 +292,13 @@ class Pipeline:
             is_repeatable = is_repeatable and answer.is_lasting
             keep = self._tallied(course) if is_repeatable else None
             is_for_all = is_repeatable and not course.is_restricted
+        if has_cookie and is_repeatable:
+            is_for_all, keep = False, _with_cookie(keep or Keep(), wire, course.asked.options)
         elapsed_us = self._clock.monotonic_us() - course.started_us
         self._counts.answer(course.listener, rcode, course.source)
         self._counts.took(course.source, elapsed_us)
-        self._tell(course, rcode, upstream, elapsed_us, is_repeatable=is_repeatable)
+        if not self._tell(course, rcode, upstream, elapsed_us, is_repeatable=is_repeatable):
+            is_for_all, keep = False, None
         if course.signer is not None:
             wire = course.signer.sign(wire, self._clock.now_us() // 1_000_000)
         return Reply(wire, is_for_all, None, keep)
@@ -354,16 +360,20 @@ class Pipeline:
         elapsed_us: int = 0,
         *,
         is_repeatable: bool = False,
-    ) -> None:
-        """Note the query for who keeps a log of them."""
-        is_noted = course.is_noted and course.source and not course.is_silent
-        if self._notes is not None and is_noted:
-            self._notes.note(course.fact(rcode, upstream, elapsed_us, is_repeatable=is_repeatable))
+    ) -> bool:
+        """Note the query for who keeps a log of them. False: they do not know of it, and could
+        make nothing of a repeat."""
+        if self._notes is None:
+            return True
+        if not course.is_noted or not course.source or course.is_silent:
+            return False
+        fact = course.fact(rcode, upstream, elapsed_us, is_repeatable=is_repeatable)
+        return self._notes.note(fact)
 
-    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
         """Implements `domain.ports.RepeatListener`."""
         if self._notes is not None:
-            self._notes.repeated(repeats)
+            self._notes.repeated(proto, repeats)
 
     def answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
         """Implements `domain.ports.RepeatListener`."""
@@ -594,6 +604,13 @@ class Pipeline:
             return None
         self._counts.answer(where, SERVFAIL)
         return Reply(wire, False)
+
+
+def _with_cookie(keep: Keep, wire: bytes, options: bytes) -> Keep | None:
+    """The OPT record is the last one, and what stands behind the options that were asked for is
+    ours; so the last that looks like them is them."""
+    at = wire.rfind(options)
+    return keep._replace(cookie_at=at + OPTION_HEAD_SIZE) if at > 0 else None
 
 
 def _is_alias(answer: Answer, qtype: int) -> bool:

@@ -19,19 +19,17 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.dns.health import HEALTH_NAME, is_health_query
 from kudurru.domain.dns.messages import (
     COOKIE,
     EDNS_VERSION,
-    HEADER_SIZE,
     Query,
     find_option,
     pack_option,
     truncated_reply,
 )
-from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.ports import Clock
 from kudurru.domain.settings import RatelimitSettings
-from kudurru.projections.pipeline.ingress import HEALTH_NAME
 
 DROP: Final = b""
 """The verdict that sends nothing."""
@@ -41,12 +39,6 @@ _LIMIT_MAX = 1 << 40  # a minute: more than any host receives, and it fits every
 _BUCKETS_MAX = 1 << 31
 _MAPPED = bytes(10) + b"\xff\xff"  # IPv4 addresses among those of IPv6 (RFC 4291 section 2.5.5.2)
 _BITS = {4: 32, 16: 128}
-
-# Offsets in a query without its ID.
-_COUNTS_AT = 2
-_NAME_AT = HEADER_SIZE - 2
-_CLASS_AT = _NAME_AT + len(HEALTH_NAME) + 2
-_NOT_A_QUERY = 0xF8  # QR and opcode
 
 
 class RatelimitStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,7 +222,7 @@ class RateLimiter:
             return None
         free: frozenset[int] = frozenset()
         if _may_ask_for_health(queries if unknown is None else unknown):
-            free = frozenset(i for i, query in enumerate(queries) if _is_health_query(query))
+            free = frozenset(i for i, query in enumerate(queries) if is_health_query(query))
         charged = [c for i, c in enumerate(clients) if i not in free] if free else clients
         if charged.count(clients[0]) == len(clients):  # most batches of a busy server
             counts: dict[bytes, int] = {clients[0]: len(clients)}
@@ -295,12 +287,3 @@ def _levels(limits: Mapping[int, int], size: int) -> Iterator[Level]:
 def _may_ask_for_health(queries: Sequence[bytes]) -> bool:
     """One look at all of them finds that none does, as nearly always."""
     return bool(queries) and b"".join(queries).lower().find(HEALTH_NAME) >= 0
-
-
-def _is_health_query(query: bytes) -> bool:
-    return (
-        query[_NAME_AT : _NAME_AT + len(HEALTH_NAME)].lower() == HEALTH_NAME
-        and not query[0] & _NOT_A_QUERY
-        and query[_COUNTS_AT : _COUNTS_AT + 2] == b"\0\1"
-        and query[_CLASS_AT : _CLASS_AT + 2] == CLASS_IN.to_bytes(2, "big")
-    )

@@ -16,13 +16,13 @@ class Listening:
     hears_repeats = True
 
     def __init__(self) -> None:
-        self.heard: list[tuple[bytes, bytes]] = []
+        self.heard: list[tuple[str, bytes, bytes]] = []
 
     def handle(self, packet: bytes, client: str, proto: str) -> Reply:
         return Reply(packet, memo=True)
 
-    def repeated(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
-        self.heard += repeats
+    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        self.heard += [(proto, *one) for one in repeats]
 
 
 @pytest.mark.parametrize("client", ["192.0.2.1", "2001:db8::1", "fe80::1%eth0", "::ffff:10.0.0.1"])
@@ -34,4 +34,4 @@ def test_a_repeat_is_told_with_the_octets_of_its_client(client: str) -> None:
     answering.ask(packet, client)
     assert handler.heard == []
     assert answering.recall(packet, client) == packet
-    assert handler.heard == [(packed_address(client), packet[2:])]
+    assert handler.heard == [("tcp", packed_address(client), packet[2:])]

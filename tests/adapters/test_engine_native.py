@@ -4,6 +4,7 @@ its C in tests/native."""
 import asyncio
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,11 +14,11 @@ from hypothesis import strategies as st
 
 from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native
-from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine, TableScope
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine, TableScope, by_tally
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import Keep, Reply
-from tests.packets import edns, query
+from tests.packets import edns, needs_ipv6, query
 
 pytestmark = pytest.mark.skipif(
     not engine_native.is_available(), reason="the native engine was not built"
@@ -44,7 +45,7 @@ def answer_to(packet: bytes, tail: bytes = b"tail") -> bytes:
 
 
 def put(scope: TableScope, packet: bytes, tail: bytes = b"tail") -> None:
-    scope.store(scope.young, packet, answer_to(packet, tail))
+    scope.store(scope.era, packet, answer_to(packet, tail))
 
 
 def name_end(packet: bytes) -> int:
@@ -90,7 +91,7 @@ def test_any_letter_case_of_the_name_finds_the_answer(packet: bytes, data: st.Da
 def test_what_cannot_be_a_repeat_is_not_kept() -> None:
     scope = table()
     packet = query("www.example")
-    young = scope.young
+    era = scope.era
     long = query("www.example", rest=bytes(600))
     compressed = packet[:12] + b"\xc0\x0c" + packet[-4:]
     cases = [
@@ -102,7 +103,7 @@ def test_what_cannot_be_a_repeat_is_not_kept() -> None:
         (packet[:20], answer_to(packet[:20])),
     ]
     for asked, wire in cases:
-        scope.store(young, asked, wire)
+        scope.store(era, asked, wire)
         assert scope.find(asked) is None
     assert len(scope.table) == 0
 
@@ -167,14 +168,14 @@ def test_large_answers_are_bounded_by_their_octets() -> None:
 def test_an_answer_from_before_an_invalidation_never_comes_back() -> None:
     scope = table()
     packet = query("www.example")
-    young = scope.young
+    era = scope.era
     put(scope, packet, b"old")
     scope.invalidate()
     assert scope.find(packet) is None
-    scope.store(young, packet, answer_to(packet, b"old"))
+    scope.store(era, packet, answer_to(packet, b"old"))
     assert scope.find(packet) is None
     put(scope, packet, b"new")
-    scope.store(young, packet, answer_to(packet, b"old"))
+    scope.store(era, packet, answer_to(packet, b"old"))
     assert scope.find(packet) == answer_to(packet, b"new")
 
 
@@ -208,8 +209,8 @@ def test_invalidating_from_another_thread_leaves_no_older_answer() -> None:
             found = scope.find(packet)
             if found is not None:
                 assert int.from_bytes(found[-8:], "big") >= before
-            young = scope.young
-            scope.store(young, packet, answer_to(packet, newest[0].to_bytes(8, "big")))
+            era = scope.era
+            scope.store(era, packet, answer_to(packet, newest[0].to_bytes(8, "big")))
     finally:
         is_over.set()
         changer.join()
@@ -226,7 +227,7 @@ def test_invalidating_from_another_thread_leaves_no_older_answer() -> None:
         (lambda core: core.Buckets(bytes(16)).slips(b""), "4 or 16 octets"),
         (
             lambda core: core.Workers(
-                core.Table(1, 999, bytes(16)), None, None, [], 0, False, 8193, 8192
+                core.Table(1, 999, bytes(16)), None, None, [], 0, False, 8192, 8193, 8192
             ),
             "power of two",
         ),
@@ -237,14 +238,39 @@ def test_values_that_the_core_cannot_have_are_refused(wrong: object, message: st
         wrong(engine_native._engine)  # type: ignore[operator]  # a lambda of the table
 
 
+@pytest.mark.parametrize(
+    ("is_ipv6", "has_packet_info", "sizes"),
+    [
+        (False, False, {16}),
+        pytest.param(True, False, {28}, marks=needs_ipv6),
+        (False, True, set(range(16, 57))),
+        pytest.param(True, True, set(range(28, 69)), marks=needs_ipv6),
+    ],
+)
+def test_an_origin_has_the_size_of_an_address_and_its_packet_info(
+    is_ipv6: bool, has_packet_info: bool, sizes: set[int]
+) -> None:
+    with socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        workers = engine_native._engine.Workers(
+            AnswerTable().core, None, None, [(sock.fileno(), is_ipv6, has_packet_info)],
+            0, False, 8192, 8192, 8192,
+        )  # fmt: skip
+        for size in range(120):
+            if size in sizes:
+                workers.send(0, ((bytes(size), b"answer"),))  # to nobody, which the system refuses
+            else:
+                with pytest.raises(ValueError, match="no origin"):
+                    workers.send(0, ((bytes(size), b"answer"),))
+
+
 def test_workers_take_zones_of_their_own_table_only() -> None:
     core = engine_native._engine
     one, other = (core.Table(1, 999, bytes(16)) for _ in range(2))
     zones = core.Zones(one, 999, bytes(16))
-    core.Workers(one, None, zones, [], 0, False, 8192, 8192)
+    core.Workers(one, None, zones, [], 0, False, 8192, 8192, 8192)
     for wrong in (zones, core.Buckets(bytes(16))):
         with pytest.raises(TypeError, match="Zones of it"):
-            core.Workers(other, None, wrong, [], 0, False, 8192, 8192)
+            core.Workers(other, None, wrong, [], 0, False, 8192, 8192, 8192)
     with pytest.raises(TypeError, match="a Table"):
         core.Zones(zones, 999, bytes(16))
 
@@ -410,11 +436,38 @@ def test_what_cannot_be_counted_any_more_is_not_kept() -> None:
     places = engine_native._engine.PLACES
     for number in range(places + 10):
         packet = query(f"host{number}.example")
-        scope.keep(scope.young, packet, answer_to(packet), Keep(tally=("blocked", str(number), "")))
+        scope.keep(scope.era, packet, answer_to(packet), Keep(tally=("blocked", str(number), "")))
     assert len(scope.table) == places
     packet = query("host0.example")
-    scope.keep(scope.young, packet, answer_to(packet), Keep(tally=("blocked", "0", "")))
+    scope.keep(scope.era, packet, answer_to(packet), Keep(tally=("blocked", "0", "")))
     assert scope.find(packet) is not None
+
+
+def test_places_of_answers_that_are_gone_count_others_and_no_count_is_lost() -> None:
+    """More policies than there are places, some at a time, asked of threads and in Python."""
+
+    async def scenario(served: Served, handler: Keeping) -> None:
+        scope = served.table.new_scope()
+        places = engine_native._engine.PLACES
+        expected: Counter[tuple[str, ...]] = Counter()
+        for round_ in range(5):
+            for number in range(places * 2 // 3):
+                tally = ("blocked", f"{round_}-{number}", "")
+                packet = query(f"host{number}.example")
+                scope.keep(scope.era, packet, answer_to(packet), Keep(tally=tally))
+                if number % 100 == 0:
+                    assert scope.find(packet) is not None
+                    expected[tally] += 1
+            handler.how = Keep(tally=("blocked", f"{round_}-0", ""))
+            for asked in range(4):
+                await served.ask()
+                expected[handler.how.tally] += asked > 0
+            seen = Counter(by_tally(scope.hits([])))
+            seen.update(served.engine.statistics().memo_tallies)
+            assert seen == expected
+            served.engine.invalidate()
+
+    serve(scenario)
 
 
 def test_ttls_outside_of_the_message_are_refused() -> None:
@@ -422,5 +475,5 @@ def test_ttls_outside_of_the_message_are_refused() -> None:
     packet = query("www.example")
     for at in (3, len(answer_to(packet)) - 3, 1 << 20):
         with pytest.raises(ValueError, match="not in the message"):
-            scope.keep(scope.young, packet, answer_to(packet), Keep(until_us=1, ttls_at=(at,)))
+            scope.keep(scope.era, packet, answer_to(packet), Keep(until_us=1, ttls_at=(at,)))
     assert len(scope.table) == 0

@@ -21,6 +21,7 @@ from kudurru.adapters.http_api import (
     PIPELINED_MAX,
     ApiLimits,
     ApiServer,
+    Application,
     Reply,
     Request,
     Stream,
@@ -61,7 +62,7 @@ def server_context() -> ssl.SSLContext:
     return context
 
 
-class Echo:
+class Echo(Application):
     """An application that says what it was asked."""
 
     def __init__(self) -> None:
@@ -557,6 +558,114 @@ def test_a_client_that_goes_away_takes_nothing_back() -> None:
             return answering.cancelled()
 
     assert not asyncio.run(asked())
+
+
+class Soon(Echo):
+    """Begins what is asked for, and is told the answer by the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[Callable[[Callable[[], Response]], None]] = []
+
+    def begin(self, request: Request, answered: Callable[[Callable[[], Response]], None]) -> bool:
+        self.seen.append(request.path)
+        match request.path:
+            case "/boom":
+                raise RuntimeError("secret detail")
+            case "/now":
+                answered(lambda: Response(200, b"{}"))
+            case "/later":
+                self.begun.append(answered)
+            case _:
+                return False
+        return True
+
+
+def test_what_needs_no_task_is_answered_at_once_or_later_and_in_order() -> None:
+    async def asked() -> bytes:
+        app = Soon()
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            ask = (request("/now"), request("/later"), request("/"), request("/now"))
+            writer.write(b"".join(ask) + request("/now", Connection="close"))
+            await until(lambda: bool(app.begun))
+            assert app.seen == ["/now", "/later"]
+            app.begun.pop()(lambda: Response(201, b"{}"))
+            answers = await reader.read()
+            assert app.seen[2:] == ["/", "/", "/now", "/now"]  # one that needed a task
+            writer.close()
+            return answers
+
+    assert codes(asyncio.run(asked())) == [200, 201, 200, 200, 200]
+
+
+def test_a_fault_in_what_needs_no_task_is_told_as_one_too() -> None:
+    def fail() -> Response:
+        raise RuntimeError("secret detail")
+
+    async def asked() -> tuple[bytes, int]:
+        app = Soon()
+        async with serving(app) as server:
+            told: list[Any] = []
+            asyncio.get_running_loop().set_exception_handler(
+                lambda _, context: told.append(context)
+            )
+            reader, writer = await opened(server)
+            writer.write(request("/later") + request("/boom", Connection="close"))
+            await until(lambda: bool(app.begun))
+            app.begun.pop()(fail)
+            answers = await reader.read()
+            writer.close()
+            assert len(told) == 2
+            return answers, server.exceptions
+
+    answers, exceptions = asyncio.run(asked())
+    assert (codes(answers), exceptions) == ([500, 500], 2)
+    assert b"secret" not in answers
+
+
+def test_who_went_away_or_was_told_that_it_takes_too_long_hears_no_more() -> None:
+    async def asked(*, is_late: bool) -> tuple[list[int], int]:
+        app = Soon()
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            writer.write(request("/later", "POST", b"x" * 5000))
+            await until(lambda: bool(app.begun))
+            assert server.buffered == 5000
+            answer = b""
+            if is_late:
+                server.connections.expire(asyncio.get_running_loop().time() + ANSWER_S)
+                answer = await reader.read()
+                writer.close()
+            else:
+                with_a_reset(writer)
+            await until(lambda: not len(server.connections))
+            app.begun.pop()(lambda: Response(200, b"{}"))
+            return codes(answer), server.buffered
+
+    assert asyncio.run(asked(is_late=True)) == ([503], 0)
+    assert asyncio.run(asked(is_late=False)) == ([], 0)
+
+
+def test_the_next_one_is_begun_when_the_answer_before_it_is_taken() -> None:
+    async def asked() -> list[str]:
+        app = Soon()
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            writer.write(request("/later") + request("/now", Connection="close"))
+            await until(lambda: bool(app.begun))
+            (connection,) = server.connections
+            app.begun.pop()(lambda: Response(200, bytes(32 << 20)))
+            assert not connection._can_write.is_set()
+            await asyncio.sleep(0)
+            seen = list(app.seen)
+            octets = await reader.read()
+            assert len(octets) > 32 << 20
+            assert app.seen == ["/later", "/now"]
+            writer.close()
+            return seen
+
+    assert asyncio.run(asked()) == ["/later"]
 
 
 def with_a_reset(writer: asyncio.StreamWriter) -> None:

@@ -12,7 +12,7 @@ def answer_to(packet: bytes, tail: bytes = b"tail") -> bytes:
 
 
 def put(memo: Memo, packet: bytes, tail: bytes = b"tail") -> None:
-    memo.store(memo.young, packet, answer_to(packet, tail))
+    memo.store(memo.era, packet, answer_to(packet, tail))
 
 
 headers = st.binary(min_size=12, max_size=12)
@@ -60,8 +60,8 @@ def test_any_letter_case_of_the_name_finds_the_answer(packet: bytes, data: st.Da
 def test_an_answer_that_does_not_echo_its_question_is_not_kept() -> None:
     memo = Memo()
     packet = query("www.example")
-    memo.store(memo.young, packet, packet[:12])
-    memo.store(memo.young, packet, answer_to(query("WWW.example")))
+    memo.store(memo.era, packet, packet[:12])
+    memo.store(memo.era, packet, answer_to(query("WWW.example")))
     assert len(memo) == 0
 
 
@@ -89,11 +89,11 @@ def test_large_answers_are_bounded_by_their_octets() -> None:
 def test_an_answer_from_before_an_invalidation_never_comes_back() -> None:
     memo = Memo()
     packet = query("www.example")
-    young = memo.young
+    era = memo.era
     put(memo, packet)
     memo.invalidate()
-    assert (memo.find(packet), young) == (None, {})
-    memo.store(young, packet, answer_to(packet))
+    assert (memo.find(packet), era) == (None, {})
+    memo.store(era, packet, answer_to(packet))
     assert memo.find(packet) is None
 
 
@@ -116,8 +116,8 @@ def test_invalidating_from_another_thread_leaves_no_older_answer() -> None:
             found = memo.find(packet)
             if found is not None:
                 assert int.from_bytes(found[-8:], "big") >= before
-            young = memo.young
-            memo.store(young, packet, answer_to(packet, newest[0].to_bytes(8, "big")))
+            era = memo.era
+            memo.store(era, packet, answer_to(packet, newest[0].to_bytes(8, "big")))
     finally:
         is_over.set()
         changer.join()

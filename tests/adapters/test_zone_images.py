@@ -459,7 +459,7 @@ class Told:
         self.asked += 1
         return self.pipeline.handle(packet, client, proto)
 
-    def repeated(self, repeats: Any) -> None: ...
+    def repeated(self, proto: str, repeats: Any) -> None: ...
 
     def answered(self, answers: Any) -> None:
         self.answers += answers

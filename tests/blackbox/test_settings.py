@@ -5,6 +5,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.blackbox.program import (
     AT_ONCE,
     Serving,
@@ -13,6 +15,7 @@ from tests.blackbox.program import (
     serving,
     wait_until,
 )
+from tests.blackbox.test_api import Asking, first_token
 
 
 def metric(server: Serving, name: str) -> float | None:
@@ -157,6 +160,51 @@ def test_a_mounted_config_map_is_swapped_by_its_link(tmp_path: Path) -> None:
     (mount / "..data").symlink_to("..1")
     (mount / "settings.yaml").symlink_to("..data/settings.yaml")
     with serving(data, env={"KUDURRU__SETTINGSFILE": str(mount / "settings.yaml")}):
+        assert shown(data, "cache.maxEntries")["value"] == 1
+        (mount / "..data_tmp").symlink_to("..2")
+        (mount / "..data_tmp").replace(mount / "..data")
+        wait_until(lambda: shown(data, "cache.maxEntries")["value"] == 2)
+
+
+def test_settings_of_a_mounted_config_map_are_changed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, mount = tmp_path / "data", tmp_path / "mount"
+    (mount / "..1").mkdir(parents=True)
+    file = mount / "..1" / "settings.yaml"
+    file.write_text("cache.maxEntries: 1\n")
+    (mount / "..data").symlink_to("..1")
+    (mount / "settings.yaml").symlink_to("..data/settings.yaml")
+    monkeypatch.setenv("KUDURRU_SETTINGS_FILE", str(mount / "settings.yaml"))
+    why = f"the settings are managed by the ConfigMap mounted at {mount}: change them there"
+
+    def refused() -> None:
+        for order in (("set", "cache.maxEntries", "2"), ("unset", "cache.maxEntries")):
+            done = command("config", *order, "--data", data)
+            assert (done.code, done.out) == (1, "")
+            assert why in done.err
+
+    with serving(data, env={"KUDURRU_SETTINGS_FILE": str(mount / "settings.yaml")}) as server:
+        refused()
+        made = Asking(server, first_token(data))("POST", "/tokens", {"name": "a", "role": "admin"})
+        ask = Asking(server, made[1]["token"])
+        code, status = ask("PATCH", "/settings", {"cache.maxEntries": 2})
+        assert (code, status["reason"], status["message"]) == (409, "ManagedBy", why)
+        assert status["details"]["owner"] == f"the ConfigMap mounted at {mount}"
+        assert shown(data, "cache.maxEntries")["value"] == 1
+    refused()
+    assert file.read_text() == "cache.maxEntries: 1\n"
+
+
+def test_a_folder_of_settings_that_is_a_mounted_config_map_is_swapped_too(tmp_path: Path) -> None:
+    """As the chart has it: `--config` names the mount."""
+    data, mount = tmp_path / "data", tmp_path / "mount"
+    for name, entries in (("..1", 1), ("..2", 2)):
+        (mount / name).mkdir(parents=True)
+        (mount / name / "kudurru.yaml").write_text(f"cache.maxEntries: {entries}\n")
+    (mount / "..data").symlink_to("..1")
+    (mount / "kudurru.yaml").symlink_to("..data/kudurru.yaml")
+    with serving(data, "--config", str(mount)):
         assert shown(data, "cache.maxEntries")["value"] == 1
         (mount / "..data_tmp").symlink_to("..2")
         (mount / "..data_tmp").replace(mount / "..data")

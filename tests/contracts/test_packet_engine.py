@@ -6,7 +6,7 @@ import socket
 import struct
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from kudurru.adapters.certificates import Certificates
 from kudurru.adapters.clock import SystemClock
-from kudurru.adapters.dns import engine_native, mmsg
+from kudurru.adapters.dns import engine_native, engine_python, mmsg
 from kudurru.adapters.dns.engine_native import NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.https import ALPN, HttpsServer
@@ -311,7 +311,7 @@ def test_a_repeat_is_answered_from_the_memo_in_the_letters_of_its_asker(kind: st
         (query("a.example", 65), query("a.example", 97)),  # octets "A" and "a"
         (query("a.example", 1, 65), query("a.example", 1, 97)),
         (query("a.example", flags=0x4100), query("a.example", flags=0x6100)),
-        (query("a.example", rest=edns(0x4141)), query("a.example", rest=edns(0x6161))),
+        (query("a.example", rest=edns(0x241)), query("a.example", rest=edns(0x261))),
         (query("a.example"), query("a.example", rest=edns())),
         (query("a.example"), query("b.example")),
     ],
@@ -337,6 +337,7 @@ def test_a_zero_octet_in_a_label_does_not_end_the_name(kind: str) -> None:
             assert answer[12 : len(packet)] == packet[12:]
         await rig.exchange(query("a"))
         assert handler.asked >= 2
+        assert set(rig.engine.statistics().memo_hits) == {(1, 3)}
 
     serve(kind, scenario)
 
@@ -437,6 +438,61 @@ def test_a_fault_of_the_handler_costs_one_query_and_is_shown(udp_kind: str) -> N
     serve(udp_kind, scenario)
 
 
+class Listening(Handler):
+    """Wants to hear of repeats, and fails when it does."""
+
+    hears_repeats = True
+
+    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+        raise RuntimeError("a fault of the listener")
+
+    def missed(self, count: int) -> None:
+        raise RuntimeError("a fault of the listener")
+
+
+def test_a_listener_of_repeats_that_fails_costs_nobody_an_answer(kind: str) -> None:
+    async def main() -> None:
+        async with Rig(kind, Listening(), "127.0.0.1:0").running() as rig:
+            for _ in range(3):
+                packets = [query("www.example", ident=i) for i in range(80)]
+                assert sorted(map(ident, await rig.exchange(*packets))) == list(range(80))
+            await until(lambda: bool(rig.faults))
+            seen = rig.engine.statistics()
+            assert (seen.answered, seen.unhandled_exceptions) == (240, 0)
+            assert seen.faults == len(rig.faults)
+            assert {str(fault["exception"]) for fault in rig.faults} == {"a fault of the listener"}
+
+    asyncio.run(main())
+
+
+def test_a_reply_that_is_none_costs_one_query_and_is_shown(udp_kind: str) -> None:
+    class Odd(Handler):
+        def handle(self, packet: bytes, client: str, proto: str) -> Any:
+            if packet[13:16] == b"odd":
+                return "no reply"
+            reply = super().handle(packet, client, proto)
+            if packet[13:17] == b"late":
+                reply = Later()
+                self.laters.append((reply, "no reply"))  # type: ignore[arg-type]  # what the test is about
+            return reply
+
+    async def main() -> None:
+        handler = Odd()
+        async with Rig(udp_kind, handler, "127.0.0.1:0").running() as rig:
+            names = [("odd", "late", "www")[i % 3] + f".{i}.example" for i in range(150)]
+            packets = [query(name, ident=i) for i, name in enumerate(names)]
+            got = await rig.exchange(*packets, answers=50)
+            assert sorted(map(ident, got)) == list(range(2, 150, 3))
+            await until(lambda: len(handler.laters) == 100)
+            for later, reply in handler.laters:
+                later.settle(reply)
+            assert rig.engine.statistics().unhandled_exceptions == len(rig.faults) == 100
+            assert rig.engine.statistics().waiting == 0
+            assert len(await rig.exchange(query("www.example"))) == 1
+
+    asyncio.run(main())
+
+
 def test_datagrams_that_are_no_query_are_dropped_and_counted(udp_kind: str) -> None:
     async def scenario(rig: Rig, handler: Handler) -> None:
         oversized = query("www.example") + bytes(5000)
@@ -447,6 +503,100 @@ def test_datagrams_that_are_no_query_are_dropped_and_counted(udp_kind: str) -> N
         assert rig.engine.statistics().dropped_malformed == 3
 
     serve(udp_kind, scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+@pytest.mark.parametrize("kind", [*UDP_KINDS, "doq"])
+def test_datagrams_that_the_system_dropped_are_counted(kind: str) -> None:
+    """Before the engine starts nobody reads."""
+    rig = Rig(kind, Handler(), "127.0.0.1:0")
+    (sock,) = rig.sockets
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        for _ in range(200):
+            client.sendto(query("www.example"), rig.target)
+    waiting = 0
+    with contextlib.suppress(BlockingIOError):
+        while sock.recv(4096):
+            waiting += 1
+    assert waiting < 200
+
+    async def main() -> None:
+        async with rig.running():
+            assert rig.engine.statistics().dropped_unread == 200 - waiting
+        assert rig.engine.statistics().dropped_unread == 200 - waiting
+        assert rig.engine.statistics().received == 0
+
+    asyncio.run(main())
+
+
+class Noting(Handler):
+    """Keeps the names in the order in which it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[bytes] = []
+
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        self.names.append(packet[13 : 13 + packet[12]])
+        return super().handle(packet, client, proto)
+
+
+def burst(rig: Rig, packets: Sequence[bytes]) -> socket.socket:
+    """Send them while the loop stands still; the native engine's threads have taken them then."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.connect(rig.target)
+    sock.setblocking(False)
+    for packet in packets:
+        sock.send(packet)
+    while rig.kind == "native" and rig.engine.statistics().received < len(packets):
+        pass
+    return sock
+
+
+FLOOD = 200  # as many as any system's buffer holds
+
+
+def test_the_health_name_waits_for_no_other_query(udp_kind: str) -> None:
+    async def main() -> None:
+        handler = Noting()
+        async with Rig(udp_kind, handler, "127.0.0.1:0").running() as rig:
+            packets = [query(f"{i}.example", ident=i) for i in range(FLOOD)]
+            packets += [query("Health.kudurru.internal", ident=FLOOD)]
+            with burst(rig, packets) as sock:
+                loop = asyncio.get_running_loop()
+                got = [ident(await loop.sock_recv(sock, 4096)) for _ in packets]
+            assert sorted(got) == list(range(FLOOD + 1))
+            assert handler.names.index(b"Health") <= 64
+
+    asyncio.run(main())
+
+
+def test_what_finds_no_room_to_wait_is_dropped_and_the_health_name_is_answered(
+    udp_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_python, "MISSES_MAX", 50)
+    monkeypatch.setattr(engine_native, "MISSES_BYTES", 1 << 13)
+
+    async def main() -> None:
+        handler = Noting()
+        async with Rig(udp_kind, handler, "127.0.0.1:0").running() as rig:
+            packets = [query(f"{i}.example", ident=i) for i in range(FLOOD)]
+            packets += [query("health.kudurru.internal", ident=FLOOD)]
+            with burst(rig, packets) as sock:
+
+                def is_over() -> bool:
+                    seen = rig.engine.statistics()
+                    return seen.answered + seen.dropped_busy == FLOOD + 1
+
+                await until(is_over)
+                seen = rig.engine.statistics()
+                assert seen.dropped_busy > 50
+                got = [ident(sock.recv(4096)) for _ in range(seen.answered)]
+            assert FLOOD in got
+            assert len(await rig.exchange(query("www.example"))) == 1
+
+    asyncio.run(main())
 
 
 def test_an_answer_leaves_from_the_address_that_was_asked(udp_kind: str) -> None:
@@ -475,6 +625,22 @@ def test_answers_the_system_refuses_are_counted(udp_kind: str) -> None:
         await rig.exchange(query("a.example"), query("b.example"), answers=0)
         await until(lambda: rig.engine.statistics().send_errors == 2)
         assert rig.engine.statistics().answered == 0
+
+    serve(udp_kind, scenario)
+
+
+@pytest.mark.parametrize("udp_kind", [kind for kind in UDP_KINDS if kind != "plain"])
+def test_a_repeat_that_is_not_sent_is_no_hit_and_counted_apart(udp_kind: str) -> None:
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        packets = [query("www.example", ident=i) for i in range(20)]
+        assert len(await rig.exchange(packets[0])) == 1
+        assert len(await rig.exchange(*packets)) == 20
+        with contextlib.suppress(OSError):  # as above
+            rig.sockets[0].shutdown(socket.SHUT_WR)
+        await rig.exchange(*packets, answers=0)
+        await until(lambda: rig.engine.statistics().send_errors == 20)
+        seen = rig.engine.statistics()
+        assert (seen.answered, seen.memo_hits, seen.memo_unsent) == (21, {(1, 3): 20}, 20)
 
     serve(udp_kind, scenario)
 
@@ -730,7 +896,7 @@ def test_what_is_over_the_limit_is_counted_and_slips_on_every_engine(
             assert len(got[i]) == 12 or got[i][12:].startswith(packets[i][12:23])
             again = RateLimiter(settings, SystemClock(), cookies).truncated(client, packets[i][2:])
             assert again is not None
-            assert got[i][2:-8] == again[:-8]  # but for the time in a cookie
+            assert got[i][2:-12] == again[:-12]  # but for the time in a cookie, and its hash
         assert (len(got[8]), len(got[10])) == (12, 12)
         seen = limiter.statistics()
         assert (seen.slipped, seen.dropped, seen.buckets) == (5, 6, 1)
@@ -739,6 +905,37 @@ def test_what_is_over_the_limit_is_counted_and_slips_on_every_engine(
         assert rig.engine.statistics().answered == 27
 
     run_limited(udp_kind, address, limiter, scenario)
+
+
+def test_a_limiter_that_fails_is_shown_and_the_others_are_answered(udp_kind: str) -> None:
+    class Failing(RateLimiter):
+        def admit(self, *given: Any, **named: Any) -> Any:
+            raise RuntimeError("a fault of the limiter")
+
+        def truncated(self, client: bytes, query: bytes) -> bytes | None:
+            raise RuntimeError("a fault of the limiter")
+
+    is_native = udp_kind == "native"  # its threads count by themselves, and ask how to say no
+    levels = {32: 1} if is_native else {32: 600}
+    buckets = engine_native.new_buckets() if is_native else None
+    settings = RatelimitSettings(ipv4=levels, slip=100, exempt=())
+    limiter = Failing(settings, SystemClock(), Cookies(bytes(32)), buckets)
+
+    async def scenario(rig: Rig, handler: Handler) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: rig.faults.append(fault))
+        await rig.engine.start()
+        odd = edns_with(COOKIE, b"clientck")
+        packets = [query(f"{i}.example", ident=i, rest=odd) for i in range(1, 150)]
+        packets += [query("health.kudurru.internal", ident=200)]
+        got = await rig.exchange(*packets, answers=2 if is_native else 150)
+        assert 200 in map(ident, got)
+        lost = 148 if is_native else 0
+        await until(lambda: rig.engine.statistics().unhandled_exceptions == lost)
+        seen = rig.engine.statistics()
+        assert {str(fault["exception"]) for fault in rig.faults} == {"a fault of the limiter"}
+        assert len(rig.faults) == seen.unhandled_exceptions + seen.faults
+
+    run_limited(udp_kind, "127.0.0.1:0", limiter, scenario)
 
 
 def run_limited(

@@ -227,7 +227,8 @@ def test_the_name_of_a_manager_is_kept_as_given(book: Rulebook, manager: str) ->
 
 @pytest.mark.parametrize(
     "manager",
-    ["external-dns", "kudurru-controller", "update:key", "update:", "mirror:eu-1", "", "m" * 1025,
+    ["external-dns", "kudurru-controller", "update:key", "update:", "mirror:eu-1",
+     "dnsendpoint:team/web", "", "m" * 1025,
      "half a pair \ud800"],
 )  # fmt: skip
 def test_a_reserved_or_impossible_manager_is_refused_from_outside(manager: str) -> None:

@@ -72,3 +72,17 @@ def test_the_key_of_a_question_is_that_of_its_fact() -> None:
     query = bytes(10) + wire + b"\0\1\0\1" + b"OPT"
     assert question_key(query) == wire.lower() + b"\0\1\0\1"
     assert question_key(b"\1" * 12) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["www.example", "a\\000b.Example", "\\000.x", "\\003www\\000.x", "."]
+)
+def test_a_repeat_has_the_key_of_the_question_that_was_noted(text: str) -> None:
+    name = names.from_text(text)
+    question = name + b"\0\x1c\0\1"
+    assert question_key(bytes(10) + question + b"more") == name.lower() + question[-4:]
+
+
+@pytest.mark.parametrize("query", [b"", bytes(10), bytes(10) + b"\5abc", bytes(10) + b"\xc0\x0c"])
+def test_what_has_no_question_has_no_key(query: bytes) -> None:
+    assert question_key(query) is None

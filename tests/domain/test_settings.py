@@ -55,9 +55,11 @@ KEYS_BY_MARKS = {
         api.address api.names api.tls dns.engine api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.kubeconfig kubernetes.context kubernetes.clusterID kubernetes.startupTimeout
+        kubernetes.dnsEndpoints kubernetes.reach kubernetes.allowMassChange
         kubernetes.lease.duration kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
         externalDNS.listen externalDNS.clients externalDNS.domains externalDNS.namespace
-        externalDNS.policy externalDNS.dryRun externalDNS.allowMassChange
+        externalDNS.policy externalDNS.dryRun follow.url follow.token follow.ca follow.peers
+        externalDNS.allowMassChange
     """,
 }
 
@@ -154,6 +156,7 @@ def test_scope_and_restart_of_every_key_are_as_promised() -> None:
     assert [path for path, key in KEYS.items() if key.marks.host_only] == [
         "settingsFile",
         "store",
+        "follow.url",
         "kubernetes.kubeconfig",
     ]
 

@@ -4,9 +4,12 @@ import logging
 
 import pytest
 
+from kudurru.adapters.kubernetes.election import PREFIX
 from kudurru.adapters.kubernetes.fakes.network import Response
+from kudurru.adapters.kubernetes.rbac import LEASE
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import Notice
+from kudurru.entrypoints.cluster import ROLE
 from tests.clusters import Kube, Member, in_cluster, until
 
 KEY = key_of("DNSZone", "", "lab.example")
@@ -41,7 +44,7 @@ def test_what_is_not_installed_is_a_warning_and_what_is_in_order_none(owner: str
             found = await until(lambda: [w for w in member.cluster.warnings() if "lists" in w])
             told = (
                 "Cluster: NotInstalled: blocklists.kudurru.io is not installed: "
-                "`kubectl apply -f schemas/crds/` of this release brings it"
+                "`kudurru crds install` of this release brings it"
             )
             assert found == [told]
             assert member.cluster.warnings() == found
@@ -71,3 +74,7 @@ def test_what_a_leader_has_to_say_is_sent_before_it_gives_the_lease_back() -> No
         assert told == ["Second"]
 
     in_cluster(case)
+
+
+def test_the_lease_that_the_manifests_name_is_the_one_that_nodes_compete_for() -> None:
+    assert f"{PREFIX}{ROLE}" == LEASE

@@ -169,7 +169,9 @@ def test_the_next_start_writes_nothing_and_revokes_what_is_gone_meanwhile(tmp_pa
     run(case, tmp_path)
 
 
-def test_a_secret_that_cannot_be_used_is_named_and_what_worked_goes_on(tmp_path: Path) -> None:
+def test_a_secret_that_cannot_be_used_is_named_and_used_again_when_it_is_mended(
+    tmp_path: Path,
+) -> None:
     async def case(bench: Bench) -> None:
         await bench.put(a_secret("transfer", "TSIGKey", secret=KEY))
         async with bench.running():
@@ -180,10 +182,11 @@ def test_a_secret_that_cannot_be_used_is_named_and_what_worked_goes_on(tmp_path:
             short, transfer = bench.secrets.warnings()
             assert transfer == "Secret transfer: data.secret is not in base64"
             assert "1 octets" in short
-            assert bench.secret_of("transfer") == OCTETS
+            await until(lambda: bench.secret_of("transfer") is None)
             await bench.put(a_secret("transfer", "TSIGKey", secret=KEY))
             await bench.delete("short")
             await until(lambda: bench.secrets.warnings() == [])
+            await until(lambda: bench.secret_of("transfer") == OCTETS)
 
     run(case, tmp_path)
 
@@ -250,3 +253,138 @@ def test_what_is_wrong_with_a_secret_is_said_without_telling_it(
         kept(document)
     for name in data.keys() & {"secret", "token"}:
         assert data[name] not in str(refused.value)
+
+
+# --- revocations ------------------------------------------------------------------------------
+
+OTHER = token_text("deployer", b"\x08" * 32)
+
+
+def a_token(called: str, token: str = TOKEN) -> dict[str, Any]:
+    return a_secret(
+        called, "APIToken", name="deployer", token=token, role="operator",
+        expiresAt="2999-01-01T00:00:00Z",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_is_gone_is_revoked_whatever_is_wrong_with_others(
+    is_told: bool, tmp_path: Path
+) -> None:
+    async def case(bench: Bench) -> None:
+        await bench.put(a_token("of-deployer"))
+        await bench.put(a_secret("broken", "TSIGKey", secret="not base64!"))
+        async with bench.running():
+            await until(lambda: bench.role(TOKEN) == "operator")
+            if is_told:
+                await bench.delete("of-deployer")
+                await until(lambda: not bench.role(TOKEN))
+        if not is_told:
+            await bench.delete("of-deployer")
+        again = Bench(bench.kube, tmp_path, bench.log)
+        async with again.running():
+            await until(lambda: not again.role(TOKEN))
+            await until(lambda: len(again.secrets.warnings()) == 1)
+
+    run(case, tmp_path)
+
+
+@pytest.mark.parametrize("then", ["revoked while it runs", "deleted when broken", "restarted"])
+def test_a_secret_that_cannot_be_used_any_more_is_used_no_more(then: str, tmp_path: Path) -> None:
+    async def case(bench: Bench) -> None:
+        await bench.put(a_token("of-deployer"))
+        await bench.put(a_secret("transfer", "TSIGKey", secret=KEY))
+        broken = [
+            a_token("of-deployer", "no token"),
+            a_secret("transfer", "TSIGKey", secret="YQ=="),  # too short, as the keyring has it
+        ]
+        async with bench.running():
+            await until(lambda: bench.role(TOKEN) and bench.secret_of("transfer"))
+            if then != "restarted":
+                for secret in broken:
+                    await bench.put(secret)
+                if then == "deleted when broken":
+                    await bench.delete("of-deployer")
+                    await bench.delete("transfer")
+                await until(lambda: not bench.role(TOKEN) and not bench.secret_of("transfer"))
+                return
+        for secret in broken:
+            await bench.put(secret)
+        again = Bench(bench.kube, tmp_path, bench.log)
+        async with again.running():
+            await until(lambda: not again.role(TOKEN) and not again.secret_of("transfer"))
+            await until(lambda: len(again.secrets.warnings()) == 2)
+            await again.put(a_token("of-deployer", OTHER))
+            await until(lambda: again.role(OTHER))
+            assert not again.role(TOKEN)
+
+    run(case, tmp_path)
+
+
+def test_of_two_secrets_of_one_token_the_first_counts_and_the_other_when_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    async def case(bench: Bench) -> None:
+        await bench.put(a_token("b", OTHER))
+        async with bench.running():
+            await until(lambda: bench.role(OTHER))
+            await bench.put(a_token("a"))
+            await until(lambda: bench.role(TOKEN))
+            assert not bench.role(OTHER)
+            told = "Secret b: APIToken deployer is of the Secret a"
+            await until(lambda: bench.secrets.warnings() == [told])
+            await bench.delete("a")
+            await until(lambda: bench.role(OTHER))
+            assert not bench.role(TOKEN)
+            await until(lambda: bench.secrets.warnings() == [])
+            kept_now = bench.secrets._informer.copy.values()
+            await until(lambda: {one.secret for one in kept_now} == {b""})
+
+    run(case, tmp_path)
+
+
+def test_the_second_of_a_token_that_cannot_be_read_leaves_it_revoked(tmp_path: Path) -> None:
+    async def case(bench: Bench) -> None:
+        await bench.put(a_token("a"))
+        await bench.put(a_token("b", OTHER))
+        async with bench.running():
+            await until(lambda: bench.role(TOKEN))
+            await until(lambda: not bench.secrets._waiting)
+            bench.kube.api.forbidden = {("list", "secrets")}
+            await bench.delete("a")
+            await until(lambda: not bench.role(TOKEN))
+            assert not bench.role(OTHER)
+
+    run(case, tmp_path)
+
+
+def test_more_secrets_than_there_is_room_for_keep_none_from_being_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def case(bench: Bench) -> None:
+        for name in "abcd":
+            await bench.put(a_secret(name, "TSIGKey", secret=KEY))
+        monkeypatch.setattr("kudurru.entrypoints.cluster_secrets.SECRETS_MAX", 2)
+        async with bench.running():
+            await until(lambda: len(bench.secrets.warnings()) == 2)
+            used = [name for name in "abcd" if bench.secret_of(name)]
+            assert len(used) == 2
+            for name in "abcd":
+                await bench.delete(name)
+            await until(lambda: not any(map(bench.secret_of, "abcd")))
+
+    run(case, tmp_path)
+
+
+def test_an_api_server_without_secrets_revokes_nothing(tmp_path: Path) -> None:
+    async def case(bench: Bench) -> None:
+        await bench.put(a_token("of-deployer"))
+        async with bench.running():
+            await until(lambda: bench.role(TOKEN))
+        bench.kube.api.absent = {"secrets"}
+        again = Bench(bench.kube, tmp_path, bench.log)
+        async with again.running():
+            await until(lambda: again.secrets._informer.is_absent)
+            assert again.role(TOKEN)
+
+    run(case, tmp_path)

@@ -169,6 +169,35 @@ def test_on_kubernetes_the_config_map_owns_the_settings() -> None:
         patch(live, node, {"cache.maxEntries": 1})
 
 
+def test_where_a_config_map_has_the_settings_those_of_the_node_stay_changeable(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "..1").mkdir()
+    (tmp_path / "..1" / "settings.yaml").write_text("cache.maxEntries: 1\n")
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "settings.yaml").symlink_to("..data/settings.yaml")
+    node = memory_node()
+    live = live_on(node, tmp_path / "settings.yaml")
+    with pytest.raises(ManagedBy, match=f"ConfigMap mounted at {tmp_path}: change them there"):
+        patch(live, node, {"cache.maxEntries": 2})
+    assert patch(live, node, {"tls.cert": "/a.pem", "tls.key": "/a.key"}).kept == "memory"
+    clock = ManualClock()
+    shared = Node(SharedMemoryLog(entropy=SeededEntropy(1), clock=clock), clock, SeededEntropy(2))
+    with pytest.raises(ManagedBy, match="ConfigMap"):
+        patch(live_on(shared, tmp_path / "settings.yaml"), shared, {"cache.maxEntries": 2})
+
+
+@pytest.mark.parametrize("path", ["plain/settings.yaml", "circle/settings.yaml", "gone/s.yaml"])
+def test_a_file_that_is_of_no_config_map_is_none(tmp_path: Path, path: str) -> None:
+    for name in ("plain", "circle"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "..1").mkdir()
+        (tmp_path / name / "..data").symlink_to("..1")
+    (tmp_path / "plain" / "settings.yaml").write_text("")
+    (tmp_path / "circle" / "settings.yaml").symlink_to("settings.yaml")
+    assert settings_file.config_map_of(tmp_path / path) is None
+
+
 def test_a_value_in_the_file_counts_again_once_it_is_set_there(tmp_path: Path) -> None:
     """What the log said before there was a settings file would cover what is written into it."""
     node = memory_node()

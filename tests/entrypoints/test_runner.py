@@ -163,6 +163,26 @@ def test_an_always_on_failure_ends_everything_in_order_and_is_raised(fault: Exce
     run(test)
 
 
+def test_what_ended_a_group_of_tasks_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        rig = Rig()
+
+        async def fails() -> None:
+            raise RecursionError("too deep")
+
+        async def group() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(fails())
+
+        rig.runner.add("breaks", group)
+        with pytest.raises(ExceptionGroup):
+            await rig.start()
+        assert "RecursionError: too deep" in rig.named("breaks").fault
+        assert "RecursionError: too deep" in caplog.text
+
+    run(test)
+
+
 def test_an_always_on_runnable_that_returns_is_a_fault_too() -> None:
     async def test() -> None:
         rig = Rig()

@@ -57,14 +57,14 @@ class Rig:
             assert reply[6:10] == bytes(4), "records"
 
     def answered(self, packet: bytes, proto: str) -> None:
-        young = self.memo.young
+        era = self.memo.era
         reply = self.pipeline.handle(packet, CLIENT, proto)
         if reply is None:
             assert packet[2] & 0x80, "only a response gets no answer"
             return
         check(packet, reply.wire, UDP_EDNS_MAX if proto == "udp" else TCP_MAX)
         if reply.memo and proto == "udp":
-            self.memo.store(young, packet, reply.wire)
+            self.memo.store(era, packet, reply.wire)
             kept = self.memo.find(packet)
             assert kept in (None, reply.wire), "the memo changes an answer"
 

@@ -4,10 +4,18 @@ import time
 from typing import Any
 
 from kudurru.adapters.kubernetes.crds import crds
-from kudurru.adapters.kubernetes.rbac import FEATURES, bound
+from kudurru.adapters.kubernetes.rbac import FEATURES, Feature, bound
 from tests.kube.server import ApiServer
 
 Object = dict[str, Any]
+
+_LEASES = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+_MORE = Feature(
+    "tests",
+    "Leases that only tests compete for.",
+    [_LEASES | {"verbs": ["get", "update"], "resourceNames": ["kudurru-other", "kudurru-timed"]}],
+    is_of_namespace=True,
+)
 
 
 def install(server: ApiServer, user: str = "account") -> None:
@@ -16,7 +24,7 @@ def install(server: ApiServer, user: str = "account") -> None:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         assert server.call("POST", path, definition)[0] == 201
     subject = {"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
-    for feature in FEATURES:
+    for feature in (*FEATURES, _MORE):
         for manifest in bound(feature, subject, "default"):
             assert server.call("POST", collection(manifest), manifest)[0] == 201
     for definition in crds():

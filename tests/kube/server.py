@@ -39,8 +39,8 @@ class ApiServer(NamedTuple):
         accept: str = "application/json",
     ) -> tuple[int, Any]:
         """Status and decoded body of one request, whatever the status. `form` is what the body
-        is sent as."""
-        data = None if body is None else json.dumps(body).encode()
+        is sent as. The body is JSON, or octets; an answer that Python cannot read is a text."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         request.add_header("Authorization", f"Bearer {self.tokens[user]}")
         request.add_header("Content-Type", form)
@@ -59,7 +59,7 @@ class ApiServer(NamedTuple):
 def _decoded(octets: bytes) -> Any:
     try:
         return json.loads(octets)
-    except ValueError:
+    except (ValueError, RecursionError):
         return octets.decode(errors="replace")
 
 

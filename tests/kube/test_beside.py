@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 CORE = "/api/v1/namespaces/default"
 TOKEN = token_text("deployer", b"\x07" * 32)
+ROOT = token_text("root", b"\x08" * 32)
 SECRET = base64.b64encode(bytes(range(32))).decode()
 
 
@@ -156,3 +157,23 @@ def test_lists_keys_and_tokens_come_from_the_cluster(installed: ApiServer, tmp_p
     finally:
         for path in (*objects, *places[:2]):
             assert installed.call("DELETE", path)[0] == 200
+
+
+def test_a_secret_is_the_first_token_of_a_cluster(installed: ApiServer, tmp_path: Path) -> None:
+    free_lease(installed)
+    place, first = f"{CORE}/secrets/root", tmp_path / "data" / "admin.token"
+    token = {"token": ROOT, "role": "admin", "expiresAt": "2999-01-01T00:00:00Z"}
+    try:
+        with serving_cluster(installed, tmp_path) as node:
+            assert first.exists()
+            write(installed, place, secret("root", "APIToken", **token))
+            wait_until(lambda: status_of_asking(node, ROOT) == 200)
+            code, text = asked(node, "POST", "/tokens", ROOT, {"name": "ci", "role": "viewer"})
+            assert code == 201
+            assert status_of_asking(node, json.loads(text)["token"]) == 200
+            wait_until(lambda: not first.exists())  # an admin can make the others
+            code, text = asked(node, "PATCH", "/settings", ROOT, {"cache.maxEntries": 1})
+            assert (code, "the ConfigMap behind this node" in text) == (409, True)
+            assert ROOT not in node.stderr()
+    finally:
+        assert installed.call("DELETE", place)[0] == 200

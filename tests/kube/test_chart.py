@@ -1,17 +1,23 @@
 """The chart: Helm renders it, a real API server accepts what it renders, kudurru the settings."""
 
+import asyncio
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from kudurru.adapters.kubernetes.diagnosis import Diagnosis
+from kudurru.adapters.kubernetes.rbac import FEATURES, Feature, in_namespaces
+from kudurru.adapters.kubernetes.rights import missing_rights, needed
 from kudurru.entrypoints.cluster import HEADLESS_SERVICE
 from tests.absent import absent
 from tests.blackbox.program import command
 from tests.kube import helm, manifests
 from tests.kube.assets import VERSION, NoAssets
+from tests.kube.connections import connected
 from tests.kube.server import ApiServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -22,7 +28,7 @@ MINIMAL: dict[str, Any] = {
     "persistence": {"enabled": False},
     "networkPolicy": {"enabled": False},
     "podDisruptionBudget": {"enabled": False},
-    "serviceAccount": {"create": False},
+    "serviceAccount": {"create": False, "name": "default"},
     "rbac": {"create": False},
     "service": {"dns": {"enabled": False}, "http": {"enabled": False}},
     "resources": {},
@@ -31,6 +37,8 @@ EVERYTHING: dict[str, Any] = {
     "replicas": 3,
     "commonLabels": {"team": "network"},
     "config": {
+        "externalDNS": {"namespace": "apps", "policy": "upsert-only"},
+        "kubernetes": {"dnsEndpoints": True},
         "upstreams": {"groups": {"default": ["192.0.2.1", "tls://dns.example#ip=192.0.2.2"]}},
         "log": {"format": "json"},
     },
@@ -48,6 +56,11 @@ EVERYTHING: dict[str, Any] = {
             "annotations": {"example.com/pool": "dns"},
         },
         "http": {"type": "NodePort", "annotations": {"example.com/a": "b"}},
+    },
+    "externalDNS": {
+        "enabled": True,
+        "from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "external-dns"}}}],
+        "clients": ["192.0.2.0/24", "2001:db8::/64"],
     },
     "persistence": {"storageClassName": "fast", "annotations": {"example.com/a": "b"}},
     "serviceAccount": {"name": "dns", "annotations": {"example.com/a": "b"}},
@@ -120,9 +133,10 @@ def test_helm_finds_no_fault_in_the_chart(program: Path, tmp_path: Path, name: s
 
 @pytest.fixture(scope="module")
 def prepared(installed: ApiServer) -> ApiServer:
-    """With the namespace of the release, and definitions of the kinds of Prometheus' operator."""
+    """With the namespaces of the release, and definitions of the kinds of Prometheus' operator."""
     server = installed
-    assert server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "dns"}})[0] == 201
+    for name in ("dns", "apps", "elsewhere"):
+        assert server.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})[0] == 201
     for kind in ("ServiceMonitor", "PrometheusRule"):
         plural, group = f"{kind.lower()}s", "monitoring.coreos.com"
         whole = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -168,8 +182,9 @@ def test_an_api_server_accepts_what_is_rendered(
 DRY = "dryRun=All&fieldValidation=Strict"
 
 
-def collection(manifest: dict[str, Any], namespace: str = "dns") -> str:
+def collection(manifest: dict[str, Any]) -> str:
     kind, version = manifest["kind"], manifest["apiVersion"]
+    namespace = manifest["metadata"].get("namespace")
     plural = kind.lower()[:-1] + "ies" if kind.endswith("y") else kind.lower() + "s"
     within = "" if kind in OF_THE_CLUSTER else f"/namespaces/{namespace}"
     return f"/{'apis' if '/' in version else 'api'}/{version}{within}/{plural}"
@@ -197,7 +212,7 @@ def test_an_api_server_accepts_the_manifest_for_kubectl(prepared: ApiServer) -> 
         if manifest["kind"] == "CustomResourceDefinition":  # installed by the fixture
             continue
         assert manifest["metadata"].get("namespace", name) == name
-        code, said = prepared.call("POST", f"{collection(manifest, name)}?{DRY}", manifest)
+        code, said = prepared.call("POST", f"{collection(manifest)}?{DRY}", manifest)
         assert code == 201, (manifest["kind"], said)
 
 
@@ -235,7 +250,97 @@ def test_pods_are_as_narrow_as_promised(program: Path, tmp_path: Path) -> None:
     assert command(*container["args"], "--help").code == 0  # options that there are
 
 
-REFUSED = {
+WATCHING = {
+    "kubernetes": {"namespaces": ["apps"]},
+    "rbac": {"features": [feature.name for feature in FEATURES]},
+}
+
+
+@pytest.fixture(scope="module")
+def watcher(
+    program: Path, prepared: ApiServer, tmp_path_factory: pytest.TempPathFactory
+) -> ApiServer:
+    """The server, with a token of the account of a release that watches one namespace."""
+    for manifest in rendered(program, WATCHING, tmp_path_factory.mktemp("watcher")):
+        if manifest["apiVersion"].startswith("rbac.") or manifest["kind"] == "ServiceAccount":
+            code, said = prepared.call("POST", collection(manifest), manifest)
+            assert code == 201, said
+        if manifest["kind"] == "ServiceAccount":
+            path = f"{collection(manifest)}/{manifest['metadata']['name']}/token"
+            code, made = prepared.call("POST", path, {"spec": {}})
+            assert code == 201, made
+    return prepared._replace(tokens=prepared.tokens | {"account": made["status"]["token"]})
+
+
+def test_who_watches_some_namespaces_has_rights_over_objects_in_no_other(
+    watcher: ApiServer,
+) -> None:
+    async def missing(namespace: str, features: Iterable[Feature]) -> set[str]:
+        async with connected(watcher) as client:
+            found = await missing_rights(client, namespace, features)
+            assert found is not None
+            return {str(right) for right, _ in found}
+
+    async def main() -> None:
+        everywhere = [one for one in FEATURES if not one.is_of_namespace]
+        async with asyncio.timeout(60):  # roles take effect some moments after they are written
+            while await missing("apps", everywhere) or await missing("dns", INSIDE):
+                await asyncio.sleep(0.1)
+        for feature in everywhere:
+            inside = feature._replace(rules=in_namespaces(feature))
+            assert await missing("elsewhere", [feature]) == set(map(str, needed(inside)))
+        async with connected(watcher) as client:
+            diagnosis = Diagnosis(client, "dns", FEATURES, watched=["apps"])
+            await diagnosis.look()
+            assert diagnosis.warnings() == []
+            diagnosis = Diagnosis(client, "dns", FEATURES, watched=["apps", "elsewhere"])
+            await diagnosis.look()
+            said = "\n".join(diagnosis.warnings())
+            assert "lacks the verb watch on dnsrecordsets.kudurru.io" in said
+
+    asyncio.run(main())
+
+
+INSIDE = [feature for feature in FEATURES if feature.is_of_namespace]
+
+
+def test_external_dns_and_nobody_else_reaches_its_listener(program: Path, tmp_path: Path) -> None:
+    manifests = rendered(program, EVERYTHING, tmp_path)
+    (service,) = (
+        one["metadata"]["name"]
+        for one in manifests
+        if one["kind"] == "Service"
+        and any(port["targetPort"] == "webhook" for port in one["spec"]["ports"])
+    )
+    (settings,) = (one for one in manifests if one["kind"] == "ConfigMap")
+    config = yaml.safe_load(settings["data"]["kudurru.yaml"])
+    assert config["externalDNS"] == {
+        "listen": "0.0.0.0:8888",
+        "clients": EVERYTHING["externalDNS"]["clients"],
+        "namespace": "apps",
+        "policy": "upsert-only",
+    }
+    assert {service, f"{service}.dns", f"{service}.dns.svc"} <= set(config["api"]["names"])
+    (policy,) = (one for one in manifests if one["kind"] == "NetworkPolicy")
+    (sources,) = (
+        rule["from"]
+        for rule in policy["spec"]["ingress"]
+        if {"port": "webhook", "protocol": "TCP"} in rule["ports"]
+    )
+    assert sources == EVERYTHING["externalDNS"]["from"]
+    (stateful,) = (one for one in manifests if one["kind"] == "StatefulSet")
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports["webhook"] == 8888
+
+
+WEBHOOK: dict[str, Any] = {
+    "enabled": True,
+    "from": [{"podSelector": {}}],
+    "clients": ["192.0.2.0/24"],
+}
+LOG: dict[str, Any] = {"kubernetes": {"owner": "log"}}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "replicas": ({"replicas": 0}, "'/replicas': minimum: got 0, want 1"),
     "no such value": ({"replicaCount": 2}, "additional properties 'replicaCount' not allowed"),
     "port": ({"service": {"dns": {"port": 70_000}}}, "'/service/dns/port': maximum"),
@@ -250,6 +355,130 @@ REFUSED = {
         "'/kubernetes/owner': value must be 'log'",
     ),
     "size": ({"persistence": {"size": "big"}}, "'/persistence/size': 'big' does not match"),
+    "nodes with a log each that own it": (LOG, "kubernetes.owner: with log, 2 nodes need one log"),
+    "log that is kept nowhere": (
+        LOG | {"replicas": 1, "persistence": {"enabled": False}},
+        "persistence.enabled: kubernetes.owner is log, and the log is nowhere else",
+    ),
+    "keys that are kept nowhere": (
+        LOG | {"store": {"existingSecret": "a"}, "persistence": {"enabled": False}},
+        "and the keys that sign it and seal its secrets are nowhere else",
+    ),
+    "owner in settings": (
+        {"config": {"kubernetes": {"owner": "log"}}},
+        "config.kubernetes.owner: it would override a value of the chart",
+    ),
+    "owner in settings, flat": (
+        {"config": {"kubernetes.owner": "log"}},
+        "config.kubernetes.owner: it would override a value of the chart",
+    ),
+    "namespaces in settings": (
+        {"config": {"kubernetes": {"namespaces": []}}},
+        "config.kubernetes.namespaces: it would override a value of the chart",
+    ),
+    "store in settings": (
+        {"config": {"store": "memory"}},
+        "config.store: it would override a value of the chart: set store.existingSecret instead",
+    ),
+    "store in the environment": (
+        {"env": [{"name": "KUDURRU__STORE", "value": "memory"}]},
+        "env: KUDURRU__STORE would override a value of the chart",
+    ),
+    "variable twice": (
+        {"env": [{"name": "POD_NAME", "value": "a"}]},
+        "env: the chart sets POD_NAME: leave it out",
+    ),
+    "owner as an argument": (
+        {"extraArgs": ["--kubernetes=log"]},
+        "extraArgs: --kubernetes=log would override a value of the chart",
+    ),
+    "lists that nobody watches": (
+        {"kubernetes": {"namespaces": ["apps"]}, "blocklists": {"ads": {}}},
+        "blocklists: they would be in namespace dns, which is not watched",
+    ),
+    "namespace without a name": (
+        {"kubernetes": {"namespaces": [""]}},
+        "'/kubernetes/namespaces/0': '' does not match pattern",
+    ),
+    "account without a name": (
+        {"serviceAccount": {"create": False}},
+        "serviceAccount.name: serviceAccount.create is false: name the account that is there",
+    ),
+    "too little time": (
+        {"lameduck": "1m30s", "config": {"health": {"lameduck": "2500ms"}}},
+        "(1m30s), config.health.lameduck (2500ms) and ten seconds to end: make it 103 or more",
+    ),
+    "listen: octet": ({"listen": ["192.0.2.256:53"]}, "192.0.2.256 is no address"),
+    "listen: octets": ({"listen": ["192.0.2:53"]}, "192.0.2 is no address"),
+    "listen: groups": ({"listen": ["[1:2:3]:53"]}, "[1:2:3] is no address"),
+    "listen: two gaps": ({"listen": ["[1::2::3]:53"]}, "[1::2::3] is no address"),
+    "listen: long group": ({"listen": ["[::12345]:53"]}, "[::12345] is no address"),
+    "listen: port": ({"listen": ["[::]:65536"]}, "listen: [::]:65536: a port is from 1 to 65535"),
+    "listen: loopback": ({"listen": ["[::1]:53"]}, "nobody outside of the pod would reach it"),
+    "listen: taken": ({"listen": ["0.0.0.0:8080"]}, "port 8080 is for the API: take another"),
+    "listen: encrypted": (
+        {"listen": ["0.0.0.0:853"], "tls": {"secretName": "a"}},
+        "port 853 is for DNS over TLS: take another",
+    ),
+    "listen: twice encrypted": (
+        {"listen": ["0.0.0.0:53", "0.0.0.0:54"], "tls": {"secretName": "a"}},
+        "listen: 0.0.0.0:54: 0.0.0.0 is there twice",
+    ),
+    "API for everybody": (
+        {"service": {"http": {"type": "LoadBalancer"}}},
+        "service.http.type: with LoadBalancer, tokens would be sent unencrypted, from anywhere",
+    ),
+    "API for those that nobody keeps out": (
+        {
+            "service": {"http": {"type": "LoadBalancer"}},
+            "networkPolicy": {"enabled": False, "httpFrom": [{"podSelector": {}}]},
+        },
+        "service.http.type: with LoadBalancer, tokens would be sent unencrypted",
+    ),
+    "webhook for everybody": (
+        {"externalDNS": WEBHOOK | {"from": []}},
+        "externalDNS.from: whoever reaches the listener may change records",
+    ),
+    "webhook without a policy": (
+        {"externalDNS": WEBHOOK, "networkPolicy": {"enabled": False}},
+        "externalDNS.from: whoever reaches the listener may change records",
+    ),
+    "webhook for nobody": (
+        {"externalDNS": WEBHOOK | {"clients": []}},
+        "externalDNS.clients: name the networks of external-dns' pods",
+    ),
+    "webhook in settings": (
+        {"externalDNS": WEBHOOK, "config": {"externalDNS.listen": "127.0.0.1:1"}},
+        "config.externalDNS.listen: it would override a value of the chart",
+    ),
+    "webhook where nobody watches": (
+        {"externalDNS": WEBHOOK, "kubernetes": {"namespaces": ["apps"]}},
+        "config.externalDNS.namespace: record sets would be in namespace default",
+    ),
+    "webhook at a taken port": (
+        {"externalDNS": WEBHOOK | {"port": 8081}},
+        "externalDNS.port: 8081 is for health checks: take another",
+    ),
+    "webhook at the port of DNS": (
+        {"externalDNS": WEBHOOK | {"port": 53}},
+        "listen: 0.0.0.0:53: port 53 is for external-dns: take another",
+    ),
+    "webhook for no network": (
+        {"externalDNS": WEBHOOK | {"clients": ["pods"]}},
+        "'/externalDNS/clients/0': 'pods' does not match pattern",
+    ),
+    "password in a URL": (
+        {"config": {"upstreams": {"groups": {"a": ["https://me:word@dns.example/"]}}}},
+        "config.upstreams.groups.a: a secret would be readable in a ConfigMap",
+    ),
+    "password by its name": (
+        {"config": {"api": {"token": "kudurru_a"}}},
+        "config.api.token: a secret would be readable in a ConfigMap",
+    ),
+    "private key": (
+        {"config": {"tls": {"key": "-----BEGIN PRIVATE KEY-----"}}},
+        "config.tls.key: a secret would be readable in a ConfigMap",
+    ),
 }
 
 
@@ -259,3 +488,46 @@ def test_a_wrong_value_is_refused_with_its_place(program: Path, tmp_path: Path, 
     done = run(program, "template", "k", str(CHART), values=values, folder=tmp_path)
     assert done.returncode != 0
     assert message in done.stderr
+    assert "me:word" not in done.stderr
+
+
+def test_all_that_is_wrong_together_is_said_at_once(program: Path, tmp_path: Path) -> None:
+    values = LOG | {"config": {"store": "memory"}, "listen": ["0.0.0.0:8081"], "lameduck": "10m"}
+    done = run(program, "template", "k", str(CHART), values=values, folder=tmp_path)
+    said = [line.partition(":")[0] for line in done.stderr.splitlines() if ": " in line]
+    assert said[1:] == [
+        "kubernetes.owner",
+        "config.store",
+        "terminationGracePeriodSeconds",
+        "listen",
+    ]
+
+
+TAKEN: dict[str, dict[str, Any]] = {
+    "one node with its log": LOG | {"replicas": 1},
+    "nodes on one database": LOG | {"store": {"existingSecret": "123"}},
+    "API over HTTPS": {
+        "service": {"http": {"type": "LoadBalancer"}},
+        "tls": {"secretName": "456"},
+        "config": {"api.tls": True},
+    },
+    "API for some": {
+        "service": {"http": {"type": "LoadBalancer"}},
+        "networkPolicy": {"httpFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
+    },
+    "just enough time": {"lameduck": "45s"},
+    "addresses": {
+        "listen": ["[::]:53", "[2001:db8::1]:53", "[1:2:3:4:5:6:7:8]:53", "192.0.2.1:1053"]
+    },
+    "files of secrets": {"config": {"node": {"secretsKey": "file:/run/secrets/node-key"}}},
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_values_that_look_like_wrong_ones_are_taken(
+    program: Path, prepared: ApiServer, tmp_path: Path, name: str
+) -> None:
+    for manifest in rendered(program, TAKEN[name], tmp_path):
+        if manifest["kind"] in ("StatefulSet", "ConfigMap"):
+            code, said = prepared.call("POST", f"{collection(manifest)}?{DRY}", manifest)
+            assert code == 201, said

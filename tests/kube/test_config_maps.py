@@ -1,6 +1,7 @@
 """Lists in ConfigMaps, as the account that the manifests make."""
 
 import asyncio
+import json
 import random
 
 import pytest
@@ -62,4 +63,34 @@ def test_a_text_is_read_and_its_change_is_told_where_the_role_is_bound(
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
+    asyncio.run(main())
+
+
+def test_of_maps_that_are_followed_the_server_sends_no_texts(installed: ApiServer) -> None:
+    def write(text: str) -> None:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"}}
+        path = f"{MAPS}/large?fieldManager=people"
+        form = "application/apply-patch+yaml"
+        whole = body | {"data": {"names": text}}
+        assert installed.call("PATCH", path, whole, form=form)[0] in (200, 201)
+
+    async def main() -> None:
+        async with connected(installed) as plain:
+            client = plain.with_metadata_only()
+            page = await client.request("GET", f"{MAPS}?limit=250", type_=dict)
+            (item,) = (one for one in page["items"] if one["metadata"]["name"] == "large")
+            assert item["kind"] == "PartialObjectMetadata"
+            assert "data" not in item
+            since = page["metadata"]["resourceVersion"]
+            target = f"{MAPS}?watch=1&allowWatchBookmarks=true&resourceVersion={since}"
+            async with client.lines(target) as lines:
+                write("b.example")
+                async for line in lines:
+                    found = json.loads(line)["object"]
+                    if found["metadata"].get("name") == "large":
+                        break
+            assert found["kind"] == "PartialObjectMetadata"
+            assert "data" not in found
+
+    write("a.example")
     asyncio.run(main())

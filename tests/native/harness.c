@@ -8,8 +8,7 @@
  *
  * Ends with 0 and a line of figures, or says what does not hold and ends with 1. */
 #define _GNU_SOURCE
-#include "core.h"
-#include "zone.h"
+#include "worker.c" /* a batch is answered here without a socket */
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -59,7 +58,8 @@ static void store(
     struct table *table, uint64_t generation, const uint8_t *packet, size_t size, size_t padding,
     int64_t now_us) {
     uint8_t key[KEY_MAX], wire[MESSAGE_MAX];
-    size_t key_size = message_key(0, packet, size, key), end = name_end(packet, size);
+    size_t cookie_at, end = name_end(packet, size);
+    size_t key_size = message_key(0, packet, size, key, &cookie_at);
     if (!key_size || end + padding + MARK > sizeof wire)
         return;
     memcpy(wire, packet + 2, end - 2);
@@ -78,6 +78,8 @@ static void store(
         answer.aged_s = 2;
         answer.ttls_at = ttls_at, answer.ttl_count = padding % 4;
     }
+    if (cookie_at && padding >= 8 + COOKIE_SIZE)
+        answer.cookie_at = (uint16_t)(end + 6);
     table_store(table, generation, key, key_size, &answer);
 }
 
@@ -263,12 +265,27 @@ static size_t make_message(uint8_t *packet, uint64_t *state) {
             packet[11] = 1;
             size += 11;
         }
+        if (chance(state) % 4 == 0 && packet[11]) { /* and a cookie */
+            uint8_t length = chance(state) % 2 ? 8 : 16 + (uint8_t)(chance(state) % 26);
+            packet[size - 1] = length + 4;
+            memcpy(packet + size, (uint8_t[]){0, 10, 0, length}, 4);
+            for (size_t at = 0; at < length; at++)
+                packet[size + 4 + at] = at == 8 ? 1 : (uint8_t)(chance(state) % 3);
+            size += 4u + length;
+        }
     }
     for (uint64_t changes = chance(state) % 4 ? 0 : chance(state) % 8; changes && size; changes--)
         packet[chance(state) % size] = (uint8_t)chance(state);
     if (size && chance(state) % 32 == 0)
         size = chance(state) % size;
     return size;
+}
+
+static void set_keys(struct table *table, uint64_t *state) {
+    struct cookie_keys keys = {.day = (int64_t)time(NULL) / 86400};
+    for (int i = 0; i < COOKIE_DAYS; i++)
+        keys.keys[i] = (struct seed){{chance(state), chance(state)}};
+    table_set_cookie_keys(table, &keys);
 }
 
 struct sums {
@@ -280,13 +297,15 @@ static void take_misses(
     struct worker *worker, struct table *table, struct sums *sums, uint64_t *state,
     int64_t now_us) {
     uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
-    struct queue *queue = worker_misses(worker);
-    for (size_t size; (size = queue_next(queue));) {
+    struct queue *urgent = worker_urgent(worker), *misses = worker_misses(worker);
+    for (size_t size; (size = queue_next(urgent)) || (size = queue_next(misses));) {
+        bool is_urgent = queue_next(urgent);
         check(size <= sizeof record, "a miss is no longer than a message");
-        queue_take(queue, record, size);
+        queue_take(is_urgent ? urgent : misses, record, size);
         struct miss head;
         memcpy(&head, record, sizeof head);
         const uint8_t *packet = record + sizeof head;
+        check(is_urgent == is_health_query(packet, size - sizeof head), "each in its queue");
         if (head.is_slip)
             continue; /* counted by the limiter */
         sums->missed++;
@@ -297,6 +316,27 @@ static void take_misses(
     struct queue *repeats = worker_repeats(worker);
     for (size_t size; (size = queue_next(repeats));)
         queue_take(repeats, record, size);
+}
+
+/* Answer messages as the thread does, but for the socket. The answer to message i, of sizes[i]
+ * octets, is written over it; sizes[i] is 0 when there is none. */
+static void answer_messages(
+    struct worker *worker, unsigned number, uint8_t (*messages)[MESSAGE_MAX], size_t *sizes,
+    uint8_t (*clients)[16], int64_t now_us) {
+    uint64_t state = (uint64_t)now_us; /* some are not sent */
+    for (unsigned i = 0; i < number; i++) {
+        memcpy(slot(worker, i), messages[i], sizes[i]);
+        memcpy(&worker->addresses[i].sin6_addr, clients[i], 16);
+        worker->sizes[i] = sizes[i];
+    }
+    struct batch batch = {.worker = worker, .number = number, .now_us = now_us};
+    answer(&batch);
+    for (unsigned i = 0; i < number; i++) {
+        sizes[i] = worker->sizes[i];
+        memcpy(messages[i], slot(worker, i), sizes[i]);
+        check(sizes[i] || worker->places[i] == NOWHERE, "what is not answered is no hit");
+        count_hit(worker, worker->places[i], chance(&state) % 8);
+    }
 }
 
 static void check_answer(
@@ -324,9 +364,10 @@ static int run_packets(uint64_t state, uint64_t count) {
     uint64_t zone_mark = 1;
     struct worker_options options = {
         .fd = -1, .zones = zones, .is_ipv6 = true, .hears_repeats = true,
-        .misses_size = QUEUE, .repeats_size = QUEUE};
+        .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
     struct worker *worker = worker_new(&options, table, limiter, eventfd(0, EFD_NONBLOCK));
     check(worker != NULL, "a worker is made");
+    set_keys(table, &state);
     static uint8_t messages[BATCH][MESSAGE_MAX], before[BATCH][MESSAGE_MAX];
     static uint8_t clients[BATCH][16];
     size_t sizes[BATCH], sizes_before[BATCH];
@@ -347,7 +388,7 @@ static int run_packets(uint64_t state, uint64_t count) {
         }
         uint64_t generation = table_generation(table);
         now_us += (int64_t)(chance(&state) % 40000);
-        worker_answer(worker, number, messages, sizes, (const uint8_t(*)[16])clients, now_us);
+        answer_messages(worker, number, messages, sizes, clients, now_us);
         for (unsigned i = 0; i < number; i++) {
             if (!sizes[i])
                 continue;
@@ -376,12 +417,12 @@ static int run_packets(uint64_t state, uint64_t count) {
     }
     struct limiter_statistics limited = limiter_statistics(limiter);
     uint64_t hits = worker_hits(worker, 7), received = worker_counter(worker, RECEIVED);
-    uint64_t zone_hits = 0;
+    uint64_t unsent = worker_counter(worker, UNSENT), zone_hits = 0;
     for (unsigned rcode = 0; rcode < ZONE_RCODES; rcode++)
         for (unsigned rtype = 0; rtype < ZONE_TYPES; rtype++)
             zone_hits += worker_zone_hits(worker, rcode, rtype);
     check(hits && zone_hits, "answers come of the table and of the zone");
-    check(hits + zone_hits == sums.answered, "what was answered is counted");
+    check(hits + zone_hits + unsent == sums.answered, "what was answered is counted");
     while (zones_sweep(zones, 1000))
         continue;
     check(zones_statistics(zones).bytes < 10000, "what was taken out is freed");
@@ -477,7 +518,7 @@ static void *ask(void *context) {
 /* Do what Python does: answer what the workers do not know. */
 static void serve_misses(struct stress *stress, struct worker *worker) {
     uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
-    for (size_t size; (size = queue_next(worker_misses(worker)));) {
+    for (size_t size; (size = queue_next(worker_misses(worker)));) { /* nobody asks for health */
         queue_take(worker_misses(worker), record, size);
         struct miss head;
         memcpy(&head, record, sizeof head);
@@ -533,6 +574,7 @@ static void *change(void *context) {
             worker_settle(stress->workers[i]);
         table_statistics(stress->table);
         table_admit(stress->table, NULL, 0, round % 4 != 0);
+        set_keys(stress->table, &state);
         limiter_statistics(stress->limiter);
         usleep(chance(&state) % 4000);
     }
@@ -557,9 +599,9 @@ static int run_threads(uint64_t state, uint64_t count) {
         check(!bind(stress.fds[i], (struct sockaddr *)address, size) &&
                   !getsockname(stress.fds[i], (struct sockaddr *)address, &size),
               "a port is free");
-        struct worker_options options = {.fd = stress.fds[i], .zones = stress.zones,
-                                         .hears_repeats = true,
-                                         .misses_size = QUEUE, .repeats_size = QUEUE};
+        struct worker_options options = {
+            .fd = stress.fds[i], .zones = stress.zones, .hears_repeats = true,
+            .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
         stress.workers[i] = worker_new(&options, stress.table, stress.limiter, stress.wake_fd);
         check(stress.workers[i] && !worker_start(stress.workers[i]), "a worker starts");
     }

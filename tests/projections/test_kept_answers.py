@@ -184,6 +184,17 @@ def test_what_a_rule_for_some_clients_changes_on_the_way_is_kept_for_nobody(
     assert len({wire for _, wire in wires}) == 2, "the rule makes a difference"
 
 
+def test_of_several_aliases_for_one_name_the_first_is_given() -> None:
+    rules = [f"||www.example^$dnsrewrite=NOERROR;CNAME;{one}.example" for one in "ab"]
+    filters = Filters([policy("all", blockListRefs=["own"])], groups(), matcher=lists(own=rules))
+    rig = rig_of("a.example. 300 IN A 192.0.2.66", filters=filters)
+    assert rig.ask("www.example").texts == [
+        "a.example. 300 A 192.0.2.66",
+        "www.example. 30 CNAME a.example.",
+    ]
+    assert rig.ask("www.example", "CNAME").texts == ["www.example. 30 CNAME a.example."]
+
+
 def test_a_stale_answer_is_not_kept() -> None:
     rig = rig_of("www.example. 100 IN A 192.0.2.1")
     cached(rig)

@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
-from kudurru.adapters.memory.clock import ManualClock
+from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.domain import codec
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name, from_text
 from kudurru.domain.dns.record_types import A, type_to_text
 from kudurru.domain.dns.zone_tree import Delta, Soa, Zone, find_rrset, unpack
-from kudurru.domain.errors import LogDamaged
+from kudurru.domain.errors import KudurruError, LogDamaged
 from kudurru.domain.events import OBJECT_APPLIED, ChangeSet, Event, Position, Who
 from kudurru.domain.object_store import AppliedBody
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import zone_history
 from kudurru.projections.zone_history import ZoneHistory
-from tests.nodes import a_change, memory_node, rebuilt
+from tests.nodes import a_change, brittle_log, memory_node, rebuilt
 from tests.objects import WWW_KEY, ZONE_KEY, drop, endpoint, manifest, put, record_set, www, zone
 
 SECOND = 1_000_000
@@ -38,6 +38,40 @@ def served(node: Node, apex: Name = APEX) -> Zone:
     found = node.zones.served.get(names.key(apex))
     assert found is not None
     return found
+
+
+def test_a_group_of_changes_is_told_once_when_all_of_it_is_served() -> None:
+    told: list[int] = []
+    nodes: list[Node] = []
+    clock = ManualClock()
+    node = Node(
+        brittle_log(clock),
+        clock,
+        SeededEntropy(4),
+        lambda: told.extend(served_names(node) for node in nodes),
+    )
+    nodes.append(node)
+    do(node, put(zone()))
+    names_before = served_names(node)
+    changes = [
+        a_change(put(record_set(f"r{i}", endpoint(f"r{i}.example.org", "A", "192.0.2.1"))))
+        for i in range(3)
+    ]
+    decided = node.decide(changes, clock.now_us())
+    sets = []
+    for one in decided:
+        assert not isinstance(one, KudurruError)
+        sets.append(ChangeSet(tuple(one.events), Who(actor="x")))
+    recorded = node.append(sets, clock.now_us())
+    told.clear()
+    node.take_in(recorded)
+    assert told == [names_before + 3]
+    node.take_in([])
+    assert len(told) == 1
+
+
+def served_names(node: Node) -> int:
+    return sum(zone.name_count for zone in node.zones.served)
 
 
 def types(node: Node, owner: Name = OWNER) -> list[str]:

@@ -4,6 +4,7 @@
  * message.c  what a datagram says, as far as the engine cares
  * table.c    answers that may be repeated, read without locks
  * zone.c     names of zones, and what is answered of them
+ * cookies.c  what is answered to a DNS cookie
  * networks.c who may be given what is not for everybody
  * limiter.c  token buckets per network
  * queue.c    octets from one thread to another
@@ -25,7 +26,10 @@ struct seed {
     uint64_t words[2];
 };
 
+/* For tables: fast. */
 uint64_t keyed_hash(const struct seed *seed, const uint8_t *octets, size_t size);
+/* For cookies: as RFC 9018 has it. */
+uint64_t siphash_2_4(const struct seed *seed, const uint8_t *octets, size_t size);
 
 /* --- messages ------------------------------------------------------------------------------- */
 
@@ -34,14 +38,21 @@ uint64_t keyed_hash(const struct seed *seed, const uint8_t *octets, size_t size)
 #define NAME_MAX_SIZE 255
 #define LABEL_MAX 63
 #define KEY_MAX 512 /* octets: a question, EDNS and some options; who sends more is not remembered */
-#define UDP_EDNS_MAX 1232
+#define UDP_PLAIN_MAX 512
+#define UDP_EDNS_MAX 1232 /* of what we send, whatever more a client could take */
 
 /* Offset after the question's name; 0 where there is none that is whole and uncompressed. */
 size_t name_end(const uint8_t *packet, size_t size);
 
-/* The key of a message in the table: the scope, the message without its ID, the letters of its
- * name lowered. Writes at most KEY_MAX octets; 0 where there is no key. */
-size_t message_key(uint8_t scope, const uint8_t *packet, size_t size, uint8_t *key);
+/* The key of a message in the table: the scope and a kind in the place of the ID, and the message,
+ * the letters of its name lowered. Writes at most KEY_MAX octets; 0 where there is no key.
+ *
+ * Sizes of EDNS (RFC 6891 section 6.2.3) that lead to the same answers are one there.
+ *
+ * A cookie (RFC 7873) that is the only option is no part of it: then `cookie_at` is where it is, up
+ * to the end of the message. Else it is 0. */
+size_t message_key(
+    uint8_t scope, const uint8_t *packet, size_t size, uint8_t *key, size_t *cookie_at);
 
 /* What a query over the limit gets. */
 enum slip { SLIP_NOTHING, SLIP_HERE, SLIP_ELSEWHERE };
@@ -67,6 +78,24 @@ const uint8_t *unmapped(const uint8_t *client, size_t *size);
 /* `client` as `unmapped` has it. */
 bool is_within(const uint8_t *client, size_t size, const struct network *network);
 
+/* --- cookies -------------------------------------------------------------------------------- */
+
+#define COOKIE_SIZE 24 /* of those that we make, with the client's part */
+#define COOKIE_MAX 40
+#define COOKIE_DAYS 3
+
+/* Of the day before `day`, of that day and of the next; days since 1970. */
+struct cookie_keys {
+    int64_t day;
+    struct seed keys[COOKIE_DAYS];
+};
+
+/* What to answer to the cookie of a client, of COOKIE_SIZE octets: the same one while it is right and
+ * not old, else a fresh one. `option` has 8 octets or 16 to COOKIE_MAX. False: a key is missing. */
+bool cookie_answer(
+    const struct cookie_keys *keys, const uint8_t *option, size_t size, const uint8_t *client,
+    size_t client_size, int64_t now_s, uint8_t *cookie);
+
 /* --- table ---------------------------------------------------------------------------------- */
 
 #define READERS_MAX 1024
@@ -85,6 +114,7 @@ struct answer {
     uint32_t aged_s;
     const uint16_t *ttls_at;
     size_t ttl_count;
+    uint16_t cookie_at; /* place in `wire` of a cookie, which is each client's own; 0: none */
 };
 
 /* An answer in the table. `octets` are the key, the answer and the places of its TTLs. */
@@ -99,6 +129,7 @@ struct entry {
     uint16_t wire_size;
     uint16_t place;
     uint16_t ttl_count;
+    uint16_t cookie_at;
     uint32_t aged_s;
     int64_t stored_us, until_us;
     bool is_restricted;
@@ -154,6 +185,9 @@ bool table_store(
 /* Whom restricted answers are for, nobody at first. Takes over `networks`, from malloc. */
 void table_admit(struct table *table, struct network *networks, size_t count, bool is_everybody);
 bool table_admits(struct table *table, const uint8_t *client, size_t size);
+/* Keys for the cookies in answers; there are none at first. */
+void table_set_cookie_keys(struct table *table, const struct cookie_keys *keys);
+bool table_cookie_keys(struct table *table, struct cookie_keys *keys);
 /* When it returns, no reader that looks up finds what was there before. Any thread. */
 void table_invalidate(struct table *table);
 struct table_statistics table_statistics(struct table *table);
@@ -244,7 +278,7 @@ struct worker_options {
     bool is_ipv6;
     bool has_packet_info;
     bool hears_repeats; /* queries answered here are told of */
-    size_t misses_size, repeats_size; /* octets of the queues, powers of two */
+    size_t misses_size, urgent_size, repeats_size; /* octets of the queues, powers of two */
 };
 
 enum counter {
@@ -254,6 +288,7 @@ enum counter {
     FULL,        /* the system had no room for an answer */
     BUSY,        /* no room in the queue for Python */
     SEND_ERRORS,
+    UNSENT,      /* repeats among those two, which are no hits */
     UNTOLD,      /* repeats that found no room in the queue */
     COUNTERS,
 };
@@ -289,13 +324,16 @@ void worker_stop(struct worker *worker);
 void worker_free(struct worker *worker);
 
 struct queue *worker_misses(struct worker *worker);
+/* Misses that ask for the name that is never charged, and wait for no others. */
+struct queue *worker_urgent(struct worker *worker);
 struct queue *worker_repeats(struct worker *worker);
 uint64_t worker_counter(const struct worker *worker, enum counter which);
 uint64_t worker_hits(const struct worker *worker, unsigned place);
 /* Answers from the zones. */
 uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype);
-/* Wait for the batch under way, if any: what it sent is counted then. */
-void worker_settle(const struct worker *worker);
+/* Wait for the batch under way, if any: what it sent is counted then, and what it read in the table
+ * it reads no more. Not for ever: whether it is over. */
+bool worker_settle(const struct worker *worker);
 
 /* The address in an origin, 4 or 16 octets. */
 const uint8_t *origin_client(const struct worker *worker, const uint8_t *origin, size_t *size);
@@ -305,20 +343,13 @@ struct datagram {
     size_t origin_size, size;
 };
 
-/* Send answers from another thread, at most BATCH; never waits. What became of them. */
+/* Whether an origin of so many octets is one of this worker's. */
+bool worker_is_origin(const struct worker *worker, size_t size);
+
+/* Send answers to origins, from another thread, at most BATCH; never waits. What became of them. */
 struct sent {
     unsigned sent, refused, full;
 };
 struct sent worker_send(struct worker *worker, const struct datagram *datagrams, unsigned count);
-
-/* Answer one batch of datagrams that lie in memory, as the thread does: for fuzzers and tests. The
- * answer to message i, of sizes[i] octets, is written over it; sizes[i] is 0 when there is none. */
-void worker_answer(
-    struct worker *worker,
-    unsigned count,
-    uint8_t (*messages)[MESSAGE_MAX],
-    size_t *sizes,
-    const uint8_t (*clients)[16],
-    int64_t now_us);
 
 #endif

@@ -25,6 +25,21 @@ static bool read_seed(Py_buffer *given, struct seed *seed) {
     return is_right;
 }
 
+/* 16 octets, the least significant first in each word. */
+static bool read_key(Py_buffer *given, struct seed *key) {
+    uint8_t octets[16] = {0};
+    bool is_right = given->len == sizeof octets;
+    if (is_right)
+        memcpy(octets, given->buf, sizeof octets);
+    else
+        PyErr_SetString(PyExc_ValueError, "a key has 16 octets");
+    PyBuffer_Release(given);
+    *key = (struct seed){0};
+    for (int i = 0; i < 16; i++)
+        key->words[i / 8] |= (uint64_t)octets[i] << 8 * (i % 8);
+    return is_right;
+}
+
 static void dealloc_of(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -96,16 +111,16 @@ static PyObject *table_py_find(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "by*", &scope, &packet))
         return NULL;
     uint8_t key[KEY_MAX];
-    size_t size = 0;
+    size_t size = 0, cookie_at;
     if (packet.len >= HEADER_SIZE)
-        size = message_key(scope, packet.buf, (size_t)packet.len, key);
+        size = message_key(scope, packet.buf, (size_t)packet.len, key, &cookie_at);
     PyObject *found = NULL;
     unsigned place = 0;
     if (size) {
         table_enter(self->table, self->reader);
         const struct entry *entry =
             table_find(self->table, key, size, table_hash(self->table, key, size));
-        if (entry && !entry->is_restricted && !entry->until_us) {
+        if (entry && !entry->is_restricted && !entry->until_us && !entry->cookie_at) {
             found = answer_to(entry, packet.buf, (size_t)packet.len);
             place = entry->place;
         }
@@ -168,8 +183,8 @@ static bool keep(
     if (packet->len < HEADER_SIZE || wire->len < HEADER_SIZE || wire->len > MESSAGE_MAX ||
         answer->place >= PLACES)
         return false;
-    size_t size = message_key(scope, packet->buf, (size_t)packet->len, key);
-    if (!size ||
+    size_t cookie_at, size = message_key(scope, packet->buf, (size_t)packet->len, key, &cookie_at);
+    if (!size || (answer->cookie_at && !cookie_at) ||
         !stored_form(packet, wire, name_end(packet->buf, (size_t)packet->len), octets))
         return false;
     answer->wire = octets;
@@ -185,17 +200,24 @@ static PyObject *table_py_store(PyObject *object, PyObject *args, PyObject *name
     int is_restricted = 0;
     long long until_us = 0, stored_us = 0;
     unsigned int aged_s = 0;
+    unsigned short cookie_at = 0;
     PyObject *ttls = NULL;
-    static char *names[] = {"",          "",          "",       "",         "", "is_restricted",
-                            "until_us", "stored_us", "aged_s", "ttls_at", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*H|pLLIO", names, &scope, &generation,
+    static char *names[] = {"",          "",       "",        "",          "",  "is_restricted",
+                            "until_us", "stored_us", "aged_s", "ttls_at", "cookie_at", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*H|pLLIOH", names, &scope, &generation,
                                      &packet, &wire, &place, &is_restricted, &until_us, &stored_us,
-                                     &aged_s, &ttls))
+                                     &aged_s, &ttls, &cookie_at))
         return NULL;
     uint16_t ttls_at[TTLS_MAX];
     struct answer answer = {.place = place, .is_restricted = is_restricted, .until_us = until_us,
                             .stored_us = stored_us, .aged_s = aged_s, .ttls_at = ttls_at};
     bool is_read = !ttls || read_ttls(ttls, (size_t)wire.len, ttls_at, &answer.ttl_count);
+    if (is_read && cookie_at) {
+        is_read = cookie_at >= HEADER_SIZE && cookie_at + COOKIE_SIZE <= wire.len;
+        if (!is_read)
+            PyErr_SetString(PyExc_ValueError, "a cookie that is not in the message");
+        answer.cookie_at = (uint16_t)(cookie_at - 2);
+    }
     bool is_kept = is_read &&
                    keep((TableObject *)object, scope, generation, &packet, &wire, &answer);
     PyBuffer_Release(&packet);
@@ -241,6 +263,42 @@ static PyObject *table_py_admit(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *table_py_set_cookie_keys(PyObject *self, PyObject *args) {
+    long long day;
+    Py_buffer given[COOKIE_DAYS];
+    struct cookie_keys keys;
+    if (!PyArg_ParseTuple(args, "Ly*y*y*", &day, &given[0], &given[1], &given[2]))
+        return NULL;
+    keys.day = day;
+    bool is_read = true;
+    for (int i = 0; i < COOKIE_DAYS; i++) /* each is released */
+        is_read = read_key(&given[i], &keys.keys[i]) && is_read;
+    if (!is_read)
+        return NULL;
+    table_set_cookie_keys(((TableObject *)self)->table, &keys);
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_py_cookie(PyObject *self, PyObject *args) {
+    char *option, *client;
+    Py_ssize_t size, client_size;
+    long long now_s;
+    struct cookie_keys keys;
+    uint8_t cookie[COOKIE_SIZE];
+    if (!PyArg_ParseTuple(args, "y#y#L", &option, &size, &client, &client_size, &now_s))
+        return NULL;
+    if ((size != 8 && (size < 16 || size > COOKIE_MAX)) ||
+        (client_size != 4 && client_size != 16)) {
+        PyErr_SetString(PyExc_ValueError, "no cookie, or no address, has that size");
+        return NULL;
+    }
+    if (table_cookie_keys(((TableObject *)self)->table, &keys) &&
+        cookie_answer(&keys, (uint8_t *)option, (size_t)size, (uint8_t *)client,
+                      (size_t)client_size, now_s, cookie))
+        return PyBytes_FromStringAndSize((char *)cookie, sizeof cookie);
+    Py_RETURN_NONE;
+}
+
 static PyObject *table_py_generation(PyObject *self, PyObject *Py_UNUSED(args)) {
     return PyLong_FromUnsignedLongLong(table_generation(((TableObject *)self)->table));
 }
@@ -260,6 +318,8 @@ static PyMethodDef table_methods[] = {
     {"find", table_py_find, METH_VARARGS, NULL},
     {"store", (PyCFunction)(void (*)(void))table_py_store, METH_VARARGS | METH_KEYWORDS, NULL},
     {"admit", table_py_admit, METH_VARARGS, NULL},
+    {"set_cookie_keys", table_py_set_cookie_keys, METH_VARARGS, NULL},
+    {"cookie", table_py_cookie, METH_VARARGS, NULL},
     {"generation", table_py_generation, METH_NOARGS, NULL},
     {"invalidate", table_py_invalidate, METH_NOARGS, NULL},
     {"statistics", table_py_statistics, METH_NOARGS, NULL},
@@ -592,9 +652,10 @@ static PyObject *found_in(ZonesObject *self, const uint8_t *packet, size_t size)
     struct found found;
     size_t end = size < HEADER_SIZE ? 0 : name_end(packet, size);
     uint64_t version = zones_version(self->zones);
-    if (!version || !end || !message_key(0, packet, size, key) ||
+    size_t cookie_at;
+    if (!version || !end || !message_key(0, packet, size, key, &cookie_at) ||
         !read_question(packet, size, end, &question) || is_health_query(packet, size) ||
-        !zones_locate(self->zones, key + HEADER_SIZE - 1, &path) ||
+        !zones_locate(self->zones, key + HEADER_SIZE, &path) ||
         !zones_find(self->zones, version, &path, question.rtype, &found) ||
         !fits(&found, &question))
         return NULL;
@@ -699,16 +760,21 @@ static bool add_workers(
     return true;
 }
 
+static bool is_queue_size(Py_ssize_t size) {
+    return size >= 2 * MESSAGE_MAX && !(size & (size - 1));
+}
+
 static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *table, *buckets, *zones, *sockets;
     int hears_repeats;
     unsigned char scope;
-    Py_ssize_t misses_size, repeats_size;
-    static char *names[] = {"table",         "buckets",     "zones",        "sockets", "scope",
-                            "hears_repeats", "misses_size", "repeats_size", NULL};
+    Py_ssize_t misses_size, urgent_size, repeats_size;
+    static char *names[] = {"table",         "buckets",     "zones",       "sockets", "scope",
+                            "hears_repeats", "misses_size", "urgent_size", "repeats_size",
+                            NULL};
     if (!PyArg_ParseTupleAndKeywords(
-            args, named, "OOOObpnn", names, &table, &buckets, &zones, &sockets, &scope,
-            &hears_repeats, &misses_size, &repeats_size))
+            args, named, "OOOObpnnn", names, &table, &buckets, &zones, &sockets, &scope,
+            &hears_repeats, &misses_size, &urgent_size, &repeats_size))
         return NULL;
     State *state = PyType_GetModuleState(type);
     if (!state)
@@ -720,8 +786,8 @@ static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *name
         PyErr_SetString(PyExc_TypeError, "a Table, Buckets or None, and Zones of it or None");
         return NULL;
     }
-    if (misses_size < 2 * MESSAGE_MAX || repeats_size < 2 * MESSAGE_MAX ||
-        misses_size & (misses_size - 1) || repeats_size & (repeats_size - 1)) {
+    if (!is_queue_size(misses_size) || !is_queue_size(urgent_size) ||
+        !is_queue_size(repeats_size)) {
         PyErr_SetString(PyExc_ValueError, "queues have a power of two of octets, 8192 at least");
         return NULL;
     }
@@ -741,6 +807,7 @@ static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *name
         .scope = scope,
         .hears_repeats = hears_repeats,
         .misses_size = (size_t)misses_size,
+        .urgent_size = (size_t)urgent_size,
         .repeats_size = (size_t)repeats_size,
     };
     if (self->wake_fd < 0)
@@ -810,35 +877,33 @@ static PyObject *miss_object(
     return NULL;
 }
 
-/* Take one query; 0: there was none, -1: an exception. */
-static int take_miss(WorkersObject *self, Py_ssize_t i, PyObject *list) {
+/* Append at most `limit` queries of each worker: then the others have their turn. `list` is NULL
+ * when there was no memory for it, and gone with an exception. */
+static PyObject *take_misses(
+    WorkersObject *self, Py_ssize_t limit, struct queue *(*queue_of)(struct worker *),
+    PyObject *list) {
     uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
-    struct queue *queue = worker_misses(self->workers[i]);
-    size_t size = queue_next(queue);
-    if (!size)
-        return 0;
-    queue_take(queue, record, size);
-    PyObject *made = miss_object(self, i, record, size);
-    int fault = made ? PyList_Append(list, made) : -1;
-    Py_XDECREF(made);
-    return fault ? -1 : 1;
+    for (Py_ssize_t i = 0; list && i < self->count; i++) {
+        struct queue *queue = queue_of(self->workers[i]);
+        size_t size;
+        for (Py_ssize_t left = limit; list && left && (size = queue_next(queue)); left--) {
+            queue_take(queue, record, size);
+            PyObject *made = miss_object(self, i, record, size);
+            if (!made || PyList_Append(list, made))
+                Py_CLEAR(list);
+            Py_XDECREF(made);
+        }
+    }
+    return list;
 }
 
-/* At most `limit` of each worker: then the others have their turn. */
 static PyObject *workers_misses(PyObject *object, PyObject *args) {
     WorkersObject *self = (WorkersObject *)object;
     Py_ssize_t limit;
     if (!PyArg_ParseTuple(args, "n", &limit))
         return NULL;
-    PyObject *list = PyList_New(0);
-    for (Py_ssize_t i = 0; list && i < self->count; i++) {
-        int taken = 1;
-        for (Py_ssize_t left = limit; left && taken > 0; left--)
-            taken = take_miss(self, i, list);
-        if (taken < 0)
-            Py_CLEAR(list);
-    }
-    return list;
+    PyObject *list = take_misses(self, limit, worker_urgent, PyList_New(0));
+    return take_misses(self, limit, worker_misses, list);
 }
 
 static PyObject *repeat_object(const struct repeat *head, const uint8_t *octets, size_t size) {
@@ -887,7 +952,8 @@ static PyObject *workers_repeats(PyObject *object, PyObject *args) {
     return NULL;
 }
 
-static bool read_datagram(PyObject *answers, Py_ssize_t i, struct datagram *datagram) {
+static bool read_datagram(
+    const struct worker *worker, PyObject *answers, Py_ssize_t i, struct datagram *datagram) {
     PyObject *pair = PySequence_GetItem(answers, i); /* the sequence keeps it and its parts */
     char *origin, *octets;
     Py_ssize_t origin_size, size;
@@ -896,7 +962,7 @@ static bool read_datagram(PyObject *answers, Py_ssize_t i, struct datagram *data
     Py_XDECREF(pair);
     if (!is_read)
         return false;
-    if (origin_size < 16 || origin_size > ORIGIN_MAX) {
+    if (!worker_is_origin(worker, (size_t)origin_size)) {
         PyErr_SetString(PyExc_ValueError, "that is no origin");
         return false;
     }
@@ -918,43 +984,24 @@ static PyObject *workers_send(PyObject *object, PyObject *args) {
     }
     struct datagram datagrams[BATCH];
     for (Py_ssize_t j = 0; j < number; j++)
-        if (!read_datagram(answers, j, &datagrams[j]))
+        if (!read_datagram(self->workers[i], answers, j, &datagrams[j]))
             return NULL;
     struct sent sent = worker_send(self->workers[i], datagrams, (unsigned)number);
     return Py_BuildValue("III", sent.sent, sent.refused, sent.full);
 }
 
-static PyObject *workers_counters(PyObject *object, PyObject *Py_UNUSED(args)) {
+static PyObject *workers_settle(PyObject *object, PyObject *Py_UNUSED(args)) {
     WorkersObject *self = (WorkersObject *)object;
+    bool is_settled = true;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < self->count; i++)
-        worker_settle(self->workers[i]);
+        is_settled &= worker_settle(self->workers[i]);
     Py_END_ALLOW_THREADS
-    unsigned long long sums[COUNTERS] = {0};
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        for (int which = 0; which < COUNTERS; which++)
-            sums[which] += worker_counter(self->workers[i], (enum counter)which);
-    return Py_BuildValue("KKKKKK", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
-                         sums[BUSY], sums[SEND_ERRORS]);
+    return PyBool_FromLong(is_settled);
 }
 
-static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
-    WorkersObject *self = (WorkersObject *)object;
-    unsigned long long sum = 0;
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        sum += worker_counter(self->workers[i], UNTOLD);
-    return PyLong_FromUnsignedLongLong(sum);
-}
-
-static PyObject *workers_hits(PyObject *object, PyObject *args) {
-    WorkersObject *self = (WorkersObject *)object;
-    Py_ssize_t number;
-    if (!PyArg_ParseTuple(args, "n", &number))
-        return NULL;
-    if (number < 0 || number > PLACES) {
-        PyErr_SetString(PyExc_ValueError, "there are not so many places");
-        return NULL;
-    }
+/* Sums of the first `number` places. */
+static PyObject *hits_list(const WorkersObject *self, Py_ssize_t number) {
     PyObject *list = PyList_New(0);
     for (Py_ssize_t place = 0; list && place < number; place++) {
         unsigned long long sum = 0;
@@ -976,8 +1023,7 @@ static bool add_hits(PyObject *list, unsigned rtype, unsigned rcode, unsigned lo
     return is_added;
 }
 
-static PyObject *workers_zone_hits(PyObject *object, PyObject *Py_UNUSED(args)) {
-    WorkersObject *self = (WorkersObject *)object;
+static PyObject *zone_hits_list(const WorkersObject *self) {
     PyObject *list = PyList_New(0);
     for (unsigned rcode = 0; list && rcode < ZONE_RCODES; rcode++)
         for (unsigned rtype = 0; list && rtype < ZONE_TYPES; rtype++) {
@@ -990,6 +1036,41 @@ static PyObject *workers_zone_hits(PyObject *object, PyObject *Py_UNUSED(args)) 
     return list;
 }
 
+static PyObject *workers_counters(PyObject *object, PyObject *args) {
+    WorkersObject *self = (WorkersObject *)object;
+    Py_ssize_t number;
+    if (!PyArg_ParseTuple(args, "n", &number))
+        return NULL;
+    if (number < 0 || number > PLACES) {
+        PyErr_SetString(PyExc_ValueError, "there are not so many places");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        worker_settle(self->workers[i]);
+    Py_END_ALLOW_THREADS
+    PyObject *hits = hits_list(self, number); /* first: a hit is counted after its answer */
+    PyObject *zone_hits = hits ? zone_hits_list(self) : NULL;
+    if (!zone_hits) {
+        Py_XDECREF(hits);
+        return NULL;
+    }
+    unsigned long long sums[COUNTERS] = {0};
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        for (int which = 0; which < COUNTERS; which++)
+            sums[which] += worker_counter(self->workers[i], (enum counter)which);
+    return Py_BuildValue("KKKKKKKNN", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
+                         sums[BUSY], sums[SEND_ERRORS], sums[UNSENT], hits, zone_hits);
+}
+
+static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
+    WorkersObject *self = (WorkersObject *)object;
+    unsigned long long sum = 0;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        sum += worker_counter(self->workers[i], UNTOLD);
+    return PyLong_FromUnsignedLongLong(sum);
+}
+
 static PyMethodDef workers_methods[] = {
     {"start", workers_start, METH_NOARGS, NULL},
     {"stop", workers_stop, METH_NOARGS, NULL},
@@ -997,9 +1078,8 @@ static PyMethodDef workers_methods[] = {
     {"misses", workers_misses, METH_VARARGS, NULL},
     {"repeats", workers_repeats, METH_VARARGS, NULL},
     {"send", workers_send, METH_VARARGS, NULL},
-    {"counters", workers_counters, METH_NOARGS, NULL},
-    {"hits", workers_hits, METH_VARARGS, NULL},
-    {"zone_hits", workers_zone_hits, METH_NOARGS, NULL},
+    {"settle", workers_settle, METH_NOARGS, NULL},
+    {"counters", workers_counters, METH_VARARGS, NULL},
     {"untold", workers_untold, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

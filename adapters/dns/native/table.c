@@ -40,6 +40,10 @@ struct table {
     size_t admitted_count;
     bool is_everybody_admitted;
 
+    pthread_mutex_t cookies_lock; /* held for a copy of some octets */
+    struct cookie_keys cookie_keys;
+    bool has_cookie_keys;
+
     pthread_mutex_t lock; /* of all below */
     unsigned readers_count; /* numbers ever given, from 0 */
     struct entry **circle;
@@ -72,7 +76,9 @@ struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed 
     table->circle = calloc(entries_max, sizeof *table->circle);
     table->vacant = calloc(entries_max, sizeof *table->vacant);
     if (!table->buckets || !table->readers || !table->circle || !table->vacant ||
-        pthread_mutex_init(&table->lock, NULL) || pthread_mutex_init(&table->admitted_lock, NULL)) {
+        pthread_mutex_init(&table->lock, NULL) ||
+        pthread_mutex_init(&table->admitted_lock, NULL) ||
+        pthread_mutex_init(&table->cookies_lock, NULL)) {
         free(table->buckets), free(table->readers), free(table->circle), free(table->vacant);
         free(table);
         return NULL;
@@ -96,6 +102,7 @@ void table_free(struct table *table) {
         free(entry);
     }
     pthread_mutex_destroy(&table->lock), pthread_mutex_destroy(&table->admitted_lock);
+    pthread_mutex_destroy(&table->cookies_lock);
     free(table->admitted);
     free(table->buckets), free(table->readers), free(table->circle), free(table->vacant);
     free(table);
@@ -172,6 +179,21 @@ bool table_admits(struct table *table, const uint8_t *client, size_t size) {
         is_admitted = is_within(client, size, &table->admitted[i]);
     pthread_mutex_unlock(&table->admitted_lock);
     return is_admitted;
+}
+
+void table_set_cookie_keys(struct table *table, const struct cookie_keys *keys) {
+    pthread_mutex_lock(&table->cookies_lock);
+    table->cookie_keys = *keys;
+    table->has_cookie_keys = true;
+    pthread_mutex_unlock(&table->cookies_lock);
+}
+
+bool table_cookie_keys(struct table *table, struct cookie_keys *keys) {
+    pthread_mutex_lock(&table->cookies_lock);
+    bool has_keys = table->has_cookie_keys;
+    *keys = table->cookie_keys;
+    pthread_mutex_unlock(&table->cookies_lock);
+    return has_keys;
 }
 
 size_t entry_ttl_at(const struct entry *entry, size_t i) {
@@ -310,6 +332,7 @@ static struct entry *entry_new(
     entry->stored_us = answer->stored_us;
     entry->aged_s = answer->aged_s;
     entry->ttl_count = (uint16_t)answer->ttl_count;
+    entry->cookie_at = answer->cookie_at;
     atomic_init(&entry->is_used, false);
     uint8_t *at = entry->octets;
     memcpy(at, key, key_size), at += key_size;

@@ -26,7 +26,10 @@
 #define PAUSE_NS 1000000   /* after a fault of the system that we know nothing of */
 #define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
 #define SPIN_NS 20000
-#define NAME_IN_KEY (HEADER_SIZE - 1) /* behind the scope and the header without its ID */
+
+/* Where an answer is counted once it was sent, beside the places of the table. */
+#define NOWHERE PLACES
+#define ZONE_PLACES (PLACES + 1)
 
 /* What becomes of a datagram. */
 enum verdict { ANSWER, SLIP, DROP };
@@ -44,18 +47,19 @@ struct worker {
     _Alignas(64) _Atomic uint64_t sequence; /* odd during a batch */
     _Atomic uint64_t counters[COUNTERS];
     _Atomic uint64_t hits[PLACES];
-    _Atomic uint64_t zone_hits[ZONE_RCODES][ZONE_TYPES];
-    struct queue misses, repeats;
+    _Atomic uint64_t zone_hits[ZONE_RCODES * ZONE_TYPES];
+    struct queue misses, urgent, repeats;
 
     uint8_t *octets;
     size_t sizes[BATCH];
     uint8_t keys[BATCH][KEY_MAX];
-    size_t key_sizes[BATCH];
+    size_t key_sizes[BATCH], cookies_at[BATCH];
     uint64_t hashes[BATCH];
     const struct entry *entries[BATCH];
     struct path paths[BATCH];
     bool is_located[BATCH];
     enum verdict verdicts[BATCH];
+    uint16_t places[BATCH]; /* where a repeat is counted, once it was sent; else NOWHERE */
     struct sockaddr_in6 addresses[BATCH]; /* room for either family */
     _Alignas(struct cmsghdr) uint8_t controls[BATCH][CONTROL_MAX];
     struct iovec taken[BATCH], given[BATCH];
@@ -96,6 +100,7 @@ struct worker *worker_new(
     worker->octets = malloc((size_t)BATCH * STRIDE);
     worker->reader = table_register(table);
     if (!worker->octets || !worker->reader || !queue_init(&worker->misses, options->misses_size) ||
+        !queue_init(&worker->urgent, options->urgent_size) ||
         (options->hears_repeats && !queue_init(&worker->repeats, options->repeats_size))) {
         worker_free(worker);
         errno = ENOMEM;
@@ -110,12 +115,13 @@ void worker_free(struct worker *worker) {
     worker_stop(worker);
     if (worker->reader)
         table_unregister(worker->table, worker->reader);
-    queue_free(&worker->misses), queue_free(&worker->repeats);
+    queue_free(&worker->misses), queue_free(&worker->urgent), queue_free(&worker->repeats);
     free(worker->octets);
     free(worker);
 }
 
 struct queue *worker_misses(struct worker *worker) { return &worker->misses; }
+struct queue *worker_urgent(struct worker *worker) { return &worker->urgent; }
 struct queue *worker_repeats(struct worker *worker) { return &worker->repeats; }
 
 uint64_t worker_counter(const struct worker *worker, enum counter which) {
@@ -127,17 +133,18 @@ uint64_t worker_hits(const struct worker *worker, unsigned place) {
 }
 
 uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype) {
-    return atomic_load_explicit(&worker->zone_hits[rcode][rtype], memory_order_relaxed);
+    return atomic_load_explicit(&worker->zone_hits[rcode * ZONE_TYPES + rtype], memory_order_relaxed);
 }
 
-void worker_settle(const struct worker *worker) {
+bool worker_settle(const struct worker *worker) {
     uint64_t before = atomic_load(&worker->sequence);
     if (before % 2 == 0)
-        return;
+        return true;
     struct timespec pause = {.tv_nsec = SPIN_NS};
     for (int waited = 0; waited < SETTLE_NS && atomic_load(&worker->sequence) == before;
          waited += SPIN_NS)
         nanosleep(&pause, NULL);
+    return atomic_load(&worker->sequence) != before;
 }
 
 /* --- addresses ------------------------------------------------------------------------------- */
@@ -148,12 +155,25 @@ static const uint8_t *octets_of(bool is_ipv6, const void *address, size_t *size)
                                                : offsetof(struct sockaddr_in, sin_addr));
 }
 
+/* That of message i of the batch. */
+static const uint8_t *client_of(const struct worker *worker, unsigned i, size_t *size) {
+    return octets_of(worker->options.is_ipv6, &worker->addresses[i], size);
+}
+
 const uint8_t *origin_client(const struct worker *worker, const uint8_t *origin, size_t *size) {
     return octets_of(worker->options.is_ipv6, origin, size);
 }
 
 static socklen_t address_size(const struct worker *worker) {
     return worker->options.is_ipv6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+_Static_assert(sizeof(struct sockaddr_in6) + CONTROL_MAX <= ORIGIN_MAX, "an origin has room");
+
+bool worker_is_origin(const struct worker *worker, size_t size) {
+    size_t address = address_size(worker);
+    return size == address ||
+           (worker->options.has_packet_info && size > address && size <= address + CONTROL_MAX);
 }
 
 /* The way back is the routing table's: of what was received the address is kept, the interface is
@@ -171,9 +191,7 @@ static void forget_interface(struct msghdr *message) {
 
 /* Charge the queries of a batch: all those of a client together, clients in the order in which they
  * come. The health name is free. */
-static void judge(
-    struct worker *worker, unsigned number, const uint8_t *(*client_of)(void *, unsigned, size_t *),
-    void *context, int64_t now_us) {
+static void judge(struct worker *worker, unsigned number, int64_t now_us) {
     bool is_done[BATCH] = {false};
     for (unsigned i = 0; i < number; i++) {
         worker->verdicts[i] = ANSWER;
@@ -183,11 +201,11 @@ static void judge(
         if (is_done[i])
             continue;
         size_t size, other_size;
-        const uint8_t *client = client_of(context, i, &size);
+        const uint8_t *client = client_of(worker, i, &size);
         unsigned same[BATCH], together = 0;
         for (unsigned j = i; j < number; j++)
             if (!is_done[j]) {
-                const uint8_t *other = client_of(context, j, &other_size);
+                const uint8_t *other = client_of(worker, j, &other_size);
                 if (size == other_size && !memcmp(client, other, size)) {
                     same[together++] = j;
                     is_done[j] = true;
@@ -205,12 +223,14 @@ struct batch {
     struct worker *worker;
     unsigned number;
     int64_t now_us;
-    const uint8_t *(*client_of)(void *, unsigned, size_t *);
-    void *context;
     bool has_news; /* for Python */
     uint64_t zones_version; /* 0: they are closed */
     bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
     unsigned admitted_at;
+    bool are_keys_known, has_keys;
+    int64_t now_s; /* wall time */
+    struct cookie_keys keys;
+    uint8_t cookie[COOKIE_SIZE]; /* of the answer in hand */
 };
 
 static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
@@ -221,7 +241,9 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
     head.origin_size = (uint8_t)(address_size(worker) + control);
     memcpy(head.origin, &worker->addresses[i], address_size(worker));
     memcpy(head.origin + address_size(worker), worker->controls[i], control);
-    switch (queue_put(&worker->misses, &head, sizeof head, slot(worker, i), worker->sizes[i])) {
+    bool is_urgent = is_health_query(slot(worker, i), worker->sizes[i]);
+    struct queue *queue = is_urgent ? &worker->urgent : &worker->misses;
+    switch (queue_put(queue, &head, sizeof head, slot(worker, i), worker->sizes[i])) {
     case NO_ROOM:
         count(worker, BUSY, 1);
         break;
@@ -237,7 +259,7 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
 static void tell_of(struct batch *batch, unsigned i, size_t size, int rcode) {
     struct worker *worker = batch->worker;
     size_t client_size;
-    const uint8_t *client = batch->client_of(batch->context, i, &client_size);
+    const uint8_t *client = client_of(worker, i, &client_size);
     struct repeat head = {.client_size = (uint8_t)client_size, .rcode = (int8_t)rcode};
     memcpy(head.client, client, client_size);
     switch (queue_put(&worker->repeats, &head, sizeof head, slot(worker, i) + 2, size - 2)) {
@@ -256,9 +278,9 @@ static void tell_of(struct batch *batch, unsigned i, size_t size, int rcode) {
  * from one client, so the last verdict is remembered. */
 static bool is_admitted(struct batch *batch, unsigned i) {
     size_t size, size_before;
-    const uint8_t *client = batch->client_of(batch->context, i, &size);
+    const uint8_t *client = client_of(batch->worker, i, &size);
     if (batch->is_admitted_known) {
-        const uint8_t *before = batch->client_of(batch->context, batch->admitted_at, &size_before);
+        const uint8_t *before = client_of(batch->worker, batch->admitted_at, &size_before);
         if (size == size_before && !memcmp(client, before, size))
             return batch->is_admitted;
     }
@@ -267,10 +289,32 @@ static bool is_admitted(struct batch *batch, unsigned i) {
     return batch->is_admitted = table_admits(batch->worker->table, client, size);
 }
 
+static int64_t wall_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec;
+}
+
+/* The cookie that belongs into the answer to message i; false: Python has to make it. */
+static bool make_cookie(struct batch *batch, unsigned i) {
+    struct worker *worker = batch->worker;
+    if (!batch->are_keys_known) {
+        batch->has_keys = table_cookie_keys(worker->table, &batch->keys);
+        batch->now_s = wall_s();
+        batch->are_keys_known = true;
+    }
+    size_t at = worker->cookies_at[i], size;
+    const uint8_t *client = client_of(worker, i, &size);
+    return at && batch->has_keys &&
+           cookie_answer(&batch->keys, slot(worker, i) + at, worker->sizes[i] - at, client, size,
+                         batch->now_s, batch->cookie);
+}
+
 static bool may_repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     return entry->wire_size + 2u <= MESSAGE_MAX &&
            (!entry->until_us || batch->now_us < entry->until_us) &&
-           (!entry->is_restricted || is_admitted(batch, i));
+           (!entry->is_restricted || is_admitted(batch, i)) &&
+           (!entry->cookie_at || make_cookie(batch, i));
 }
 
 static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
@@ -284,8 +328,10 @@ static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     memcpy(packet + 2 + end, wire + end, entry->wire_size - end);
     if (entry->ttl_count)
         entry_age(entry, packet + 2, batch->now_us);
+    if (entry->cookie_at)
+        memcpy(packet + 2 + entry->cookie_at, batch->cookie, COOKIE_SIZE);
     worker->sizes[i] = entry->wire_size + 2u;
-    add(&worker->hits[entry->place], 1);
+    worker->places[i] = entry->place;
 }
 
 /* Answer from the zones; false where they leave it to Python. */
@@ -304,7 +350,7 @@ static bool answer_from_zones(struct batch *batch, unsigned i) {
     if (worker->options.hears_repeats)
         tell_of(batch, i, asked_size, found.rcode);
     worker->sizes[i] = write_answer(&found, &question, packet);
-    add(&worker->zone_hits[found.rcode][question.rtype], 1);
+    worker->places[i] = (uint16_t)(ZONE_PLACES + found.rcode * ZONE_TYPES + question.rtype);
     return true;
 }
 
@@ -326,28 +372,24 @@ static void look_up(struct batch *batch) {
     struct worker *worker = batch->worker;
     const struct zones *zones = batch->zones_version ? worker->options.zones : NULL;
     for (unsigned i = 0; i < batch->number; i++) {
-        worker->entries[i] = NULL;
-        worker->is_located[i] = false;
-        worker->key_sizes[i] = 0;
-        if (worker->verdicts[i] != ANSWER)
-            continue;
         worker->key_sizes[i] = message_key(
-            worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i]);
+            worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i],
+            &worker->cookies_at[i]);
         if (!worker->key_sizes[i])
             continue;
         worker->hashes[i] = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
         table_prefetch(worker->table, worker->hashes[i]);
     }
     for (unsigned i = 0; i < batch->number; i++) {
+        worker->entries[i] = NULL;
+        worker->is_located[i] = false;
         if (!worker->key_sizes[i])
             continue;
-        const struct entry *entry = table_find(
+        worker->entries[i] = table_find(
             worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
-        if (entry && may_repeat(batch, i, entry))
-            worker->entries[i] = entry;
-        else if (zones)
-            worker->is_located[i] = zones_locate(
-                zones, worker->keys[i] + NAME_IN_KEY, &worker->paths[i]);
+        if (!worker->entries[i] && zones) /* the name stands in the key where it does in a message */
+            worker->is_located[i] =
+                zones_locate(zones, worker->keys[i] + HEADER_SIZE, &worker->paths[i]);
     }
     for (unsigned i = 0; i < batch->number; i++)
         if (worker->is_located[i])
@@ -358,23 +400,25 @@ static void look_up(struct batch *batch) {
  * do, and where there is none yet the size is 0. */
 static void answer(struct batch *batch) {
     struct worker *worker = batch->worker;
-    count(worker, RECEIVED, batch->number);
-    if (worker->limiter && limiter_is_enabled(worker->limiter))
-        judge(worker, batch->number, batch->client_of, batch->context, batch->now_us);
-    else
-        memset(worker->verdicts, 0, sizeof worker->verdicts); /* ANSWER */
+    unsigned number = batch->number;
+    count(worker, RECEIVED, number);
+    bool is_limited = worker->limiter && limiter_is_enabled(worker->limiter);
+    if (is_limited)
+        judge(worker, number, batch->now_us);
     table_enter(worker->table, worker->reader);
     if (worker->options.zones)
         batch->zones_version = zones_version(worker->options.zones);
     look_up(batch);
-    for (unsigned i = 0; i < batch->number; i++) {
-        if (worker->verdicts[i] != ANSWER) {
+    for (unsigned i = 0; i < number; i++) {
+        const struct entry *entry = worker->entries[i];
+        worker->places[i] = NOWHERE;
+        if (is_limited && worker->verdicts[i] != ANSWER) {
             over_limit(batch, i);
         } else if (worker->sizes[i] < HEADER_SIZE || worker->sizes[i] > MESSAGE_MAX) {
             count(worker, MALFORMED, 1);
             worker->sizes[i] = 0;
-        } else if (worker->entries[i]) {
-            repeat(batch, i, worker->entries[i]);
+        } else if (entry && may_repeat(batch, i, entry)) {
+            repeat(batch, i, entry);
         } else if (!worker->is_located[i] || !answer_from_zones(batch, i)) {
             hand_over(batch, i, false);
         }
@@ -390,11 +434,14 @@ static int64_t monotonic_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number) {
+/* What became of message i is in `went[i]`. */
+static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number, bool *went) {
     struct sent sent = {0};
+    memset(went, 0, number * sizeof *went);
     for (unsigned done; (done = sent.sent + sent.refused) < number;) {
         int now = sendmmsg(fd, messages + done, number - done, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (now > 0) {
+            memset(went + done, true, (unsigned)now * sizeof *went);
             sent.sent += (unsigned)now;
         } else if (errno == EAGAIN || errno == ENOBUFS) {
             sent.full = number - done;
@@ -406,8 +453,20 @@ static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number) {
     return sent;
 }
 
+static void count_hit(struct worker *worker, unsigned place, bool has_gone) {
+    if (place == NOWHERE)
+        return;
+    if (!has_gone)
+        count(worker, UNSENT, 1);
+    else if (place < PLACES)
+        add(&worker->hits[place], 1);
+    else
+        add(&worker->zone_hits[place - ZONE_PLACES], 1);
+}
+
 static void send_batch(struct worker *worker, unsigned number) {
-    unsigned answers = 0;
+    unsigned answers = 0, from[BATCH]; /* the message that each answers */
+    bool went[BATCH];
     for (unsigned i = 0; i < number; i++) {
         if (!worker->sizes[i])
             continue;
@@ -415,12 +474,15 @@ static void send_batch(struct worker *worker, unsigned number) {
             (struct iovec){.iov_base = slot(worker, i), .iov_len = worker->sizes[i]};
         struct msghdr *message = &worker->to_give[answers].msg_hdr;
         *message = worker->to_take[i].msg_hdr;
-        message->msg_iov = &worker->given[answers++];
+        message->msg_iov = &worker->given[answers];
+        from[answers++] = i;
     }
-    struct sent sent = send_all(worker->options.fd, worker->to_give, answers);
+    struct sent sent = send_all(worker->options.fd, worker->to_give, answers, went);
     count(worker, ANSWERED, sent.sent);
     count(worker, SEND_ERRORS, sent.refused);
     count(worker, FULL, sent.full);
+    for (unsigned j = 0; j < answers; j++)
+        count_hit(worker, worker->places[from[j]], went[j]);
 }
 
 static void wake(struct worker *worker) {
@@ -445,11 +507,6 @@ static void prepare(struct worker *worker, unsigned number) {
     }
 }
 
-static const uint8_t *sender_of(void *context, unsigned i, size_t *size) {
-    struct worker *worker = context;
-    return octets_of(worker->options.is_ipv6, &worker->addresses[i], size);
-}
-
 static void serve_batch(struct worker *worker, unsigned number) {
     atomic_fetch_add(&worker->sequence, 1);
     for (unsigned i = 0; i < number; i++) {
@@ -461,8 +518,6 @@ static void serve_batch(struct worker *worker, unsigned number) {
         .worker = worker,
         .number = number,
         .now_us = monotonic_us(),
-        .client_of = sender_of,
-        .context = worker,
     };
     answer(&batch);
     send_batch(worker, number);
@@ -518,6 +573,7 @@ void worker_stop(struct worker *worker) {
 struct sent worker_send(
     struct worker *worker, const struct datagram *datagrams, unsigned number) {
     struct mmsghdr messages[BATCH];
+    bool went[BATCH];
     struct iovec parts[BATCH];
     struct {
         _Alignas(struct cmsghdr) uint8_t octets[CONTROL_MAX];
@@ -537,37 +593,5 @@ struct sent worker_send(
             .msg_controllen = control,
         };
     }
-    return send_all(worker->options.fd, messages, number);
-}
-
-/* --- without a socket ------------------------------------------------------------------------ */
-
-static const uint8_t *given_client(void *context, unsigned i, size_t *size) {
-    *size = 16;
-    return ((const uint8_t(*)[16])context)[i];
-}
-
-void worker_answer(
-    struct worker *worker,
-    unsigned number,
-    uint8_t (*messages)[MESSAGE_MAX],
-    size_t *sizes,
-    const uint8_t (*clients)[16],
-    int64_t now_us) {
-    for (unsigned i = 0; i < number; i++) {
-        memcpy(slot(worker, i), messages[i], sizes[i]);
-        worker->sizes[i] = sizes[i];
-    }
-    struct batch batch = {
-        .worker = worker,
-        .number = number,
-        .now_us = now_us,
-        .client_of = given_client,
-        .context = (void *)clients,
-    };
-    answer(&batch);
-    for (unsigned i = 0; i < number; i++) {
-        sizes[i] = worker->sizes[i];
-        memcpy(messages[i], slot(worker, i), sizes[i]);
-    }
+    return send_all(worker->options.fd, messages, number, went);
 }

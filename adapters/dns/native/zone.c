@@ -21,7 +21,6 @@
 #define RD 0x01
 #define OPT_SIZE 11
 #define DNSSEC_OK 0x80
-#define UDP_PLAIN_MAX 512
 #define NXDOMAIN 3
 
 enum {

@@ -7,6 +7,7 @@ versions, and to let a write land late.
 
 import asyncio
 import copy
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import count
@@ -26,6 +27,7 @@ from kudurru.domain.selectors import parse_selector
 PAGES_MAX = 64
 BOOKMARK_S = 60.0
 EVENTS_LAST_US = 3600 * 1_000_000
+_META_V1 = "meta.k8s.io/v1"
 
 Object = dict[str, Any]
 
@@ -64,8 +66,15 @@ BUILT_IN = (
     Resource("/api/v1", "ConfigMap", "configmaps"),
     Resource("/api/v1", "Secret", "secrets"),
     Resource("/api/v1", "Event", "events"),
+    Resource(
+        "/apis/apiextensions.k8s.io/v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        namespaced=False,
+    ),
     Resource("/apis/coordination.k8s.io/v1", "Lease", "leases"),
     Resource("/apis/discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+    Resource("/apis/externaldns.k8s.io/v1alpha1", "DNSEndpoint", "dnsendpoints", has_status=True),
 )
 _REVIEWS = tuple(
     Resource(prefix, kind, f"{kind.lower()}s", namespaced=False)
@@ -104,6 +113,13 @@ class _Call(msgspec.Struct, frozen=True):
     query: dict[str, str]
     body: Any
     form: str
+    accept: str = ""
+
+    @property
+    def as_kind(self) -> str:
+        """What each object of the answer is to be given as: "" as it is."""
+        found = re.search(r";as=(\w+)", self.accept)
+        return found[1] if found else ""
 
     @property
     def verb(self) -> str:
@@ -267,9 +283,11 @@ class FakeApi:
             self._pages[metadata["continue"]] = (rest, version)
             while len(self._pages) > PAGES_MAX:
                 del self._pages[next(iter(self._pages))]
+        if call.as_kind:
+            page = [_metadata_of(one) for one in page]
         return {
-            "kind": f"{call.resource.kind}List",
-            "apiVersion": call.resource.api_version,
+            "kind": call.as_kind or f"{call.resource.kind}List",
+            "apiVersion": _META_V1 if call.as_kind else call.resource.api_version,
             "metadata": metadata,
             "items": page,
         }
@@ -502,7 +520,8 @@ class FakeApi:
                 and call.namespace in ("", one.object["metadata"].get("namespace", ""))
                 and chosen(one.object)
             ]
-            lines = [_line(one.type, one.object) for one in found]
+            told = _metadata_of if call.as_kind else _whole
+            lines = [_line(one.type, told(one.object)) for one in found]
             if self.events_of_watches:
                 lines = self.events_of_watches(lines)
             seen = max(seen, self._version)
@@ -560,8 +579,8 @@ class FakeApi:
         except msgspec.DecodeError as error:
             raise _Refusal(400, "BadRequest", str(error)) from None
         query = dict(parse_qsl(split.query))
-        form = request.headers.get("content-type", "")
-        return _Call(request.method, resource, namespace, name, part, query, body, form)
+        form, accept = (request.headers.get(name, "") for name in ("content-type", "accept"))
+        return _Call(request.method, resource, namespace, name, part, query, body, form, accept)
 
     def _sent(self, call: _Call) -> Object:
         if not isinstance(call.body, dict):
@@ -643,6 +662,15 @@ def _check_event(call: _Call, new: Object) -> None:
 
 def _line(type_: str, found: Object) -> bytes:
     return msgspec.json.encode({"type": type_, "object": found}) + b"\n"
+
+
+def _whole(found: Object) -> Object:
+    return found
+
+
+def _metadata_of(found: Object) -> Object:
+    metadata = found["metadata"]
+    return {"kind": "PartialObjectMetadata", "apiVersion": _META_V1, "metadata": metadata}
 
 
 def _expired() -> _Refusal:

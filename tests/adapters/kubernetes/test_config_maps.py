@@ -3,12 +3,14 @@
 import asyncio
 import base64
 import random
+from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from kudurru.adapters.kubernetes.config_maps import NAMESPACES_MAX, KubernetesConfigMaps
-from kudurru.adapters.kubernetes.fakes.network import Response
+from kudurru.adapters.kubernetes.fakes.network import Request, Response
 from kudurru.domain.errors import NotFound, StorageFailed
 from tests.adapters.kubernetes.worlds import World, in_world, running
 
@@ -88,5 +90,46 @@ def test_changes_are_told_in_the_namespaces_that_are_followed_and_no_others() ->
             await asyncio.sleep(1)
             lists = [call for call in world.api.calls[begun:] if call[0] == "list"]
             assert len(lists) == NAMESPACES_MAX
+
+    in_world(case)
+
+
+def test_a_namespace_full_of_large_maps_is_followed_without_their_texts() -> None:
+    text = "x.example\n" * 1000
+
+    async def case(world: World) -> None:
+        maps = maps_of(world)
+        told: set[str] = set()
+        brought = 0
+        handle = world.server._handler
+
+        async def counted(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+            nonlocal brought
+            async for line in lines:
+                brought += len(line)
+                yield line
+
+        async def answer(request: Request) -> Response:
+            nonlocal brought
+            found = await handle(request)
+            brought += len(found.body)
+            if found.stream is None:
+                return found
+            return msgspec.structs.replace(found, stream=counted(found.stream))
+
+        for number in range(300):
+            await write(world, "a", f"m{number}", data={"x": text})
+        world.server._handler = answer
+        async with running(maps.run()):
+            maps.follow({"a"}, lambda _, name: told.add(name))
+            await asyncio.sleep(1)
+            assert len(told) == 300
+            assert 0 < brought < 300 * 1000
+            told.clear()
+            await write(world, "a", "m7", data={"x": text + "y.example"})
+            await asyncio.sleep(1)
+            assert told == {"m7"}
+            assert brought < 301 * 1000
+            assert (await maps.read("a", "m7")).texts == {"x": f"{text}y.example".encode()}
 
     in_world(case)

@@ -65,11 +65,7 @@ def test_a_rule_allows_what_it_names(rule: Rule, allows: bool) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "resource", "feature"),
-    [
-        (right.verb, right.resource, name)
-        for name, right in NEEDED
-        if right.group != "externaldns.k8s.io"
-    ],
+    [(right.verb, right.resource, name) for name, right in NEEDED],
 )
 def test_each_verb_that_is_missing_is_named_with_its_feature_before_it_is_used(
     verb: str, resource: str, feature: str, caplog: pytest.LogCaptureFixture
@@ -195,7 +191,7 @@ def test_a_definition_that_is_missing_or_of_another_version_is_named() -> None:
             )
             assert status.startswith("NoStatus: blocklists.kudurru.io has no status subresource")
             assert absent.startswith("NotInstalled: policies.kudurru.io is not installed")
-            assert "kubectl apply -f schemas/crds/" in absent
+            assert "kudurru crds install" in absent
             world.api.resources[(zones.prefix, zones.plural)] = zones
             world.api.resources[path] = msgspec.structs.replace(zones, plural="blocklists")
             world.api.absent.clear()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kudurru.adapters.kubernetes.answers import NotLeading
 from kudurru.adapters.kubernetes.events import QUEUE_MAX, SERIES_MAX, About, EventRecorder
 from kudurru.adapters.kubernetes.fakes.network import Response
 from tests.adapters.kubernetes.worlds import World, in_world, running
@@ -44,7 +45,7 @@ def test_an_event_names_its_object_and_who_reports_it() -> None:
         assert (zone["reportingComponent"], zone["reportingInstance"]) == ("kudurru", "node-1")
         assert records["metadata"]["namespace"] == "kube-system"
         assert records["involvedObject"]["namespace"] == "kube-system"
-        assert (found.written, found.dropped) == (2, 0)
+        assert (found.written, found.dropped.total()) == (2, 0)
 
     in_world(case)
 
@@ -129,7 +130,7 @@ def test_a_write_that_fails_is_tried_three_times_ten_seconds_apart(
         found.post(ZONE, "Normal", "A", "a")
         async with running(found.run()):
             await found._idle.wait()
-        assert (found.written, found.dropped) == (written, 1 - written)
+        assert (found.written, found.dropped.total()) == (written, 1 - written)
         assert world.now_s == pytest.approx(20, abs=0.1)
 
     in_world(case)
@@ -140,7 +141,7 @@ def test_a_full_queue_drops_what_comes_and_counts_it() -> None:
         found = recorder(world)
         for number in range(QUEUE_MAX + 10):
             found.post(ZONE, "Normal", "A", str(number))
-        assert found.dropped == 10
+        assert found.dropped == {"full": 10}
         async with running(found.run()):
             assert await found.close()
         assert found.written == QUEUE_MAX
@@ -178,7 +179,7 @@ def test_the_end_sends_what_is_queued_once_and_takes_no_more() -> None:
             assert await found.close()
             assert world.now_s - begun < 1
             found.post(ZONE, "Normal", "A", "c")
-        assert (found.written, found.dropped) == (0, 3)
+        assert (found.written, found.dropped.total()) == (0, 3)
         assert len(world.api.calls) == 2
 
     in_world(case)
@@ -194,7 +195,7 @@ def test_the_end_waits_five_seconds_at_most() -> None:
             await asyncio.sleep(1)
             assert not await found.close()
             assert world.now_s == pytest.approx(6, abs=0.1)
-        assert found.dropped == 2
+        assert found.dropped == {"late": 2}
 
     in_world(case)
 
@@ -208,7 +209,7 @@ def test_the_end_of_a_term_sends_what_is_queued_and_the_next_goes_on() -> None:
             found.post(ZONE, "Normal", "A", "b")
             assert await found.drain()
         assert sorted(event["message"] for event in events(world)) == ["a", "b"]
-        assert (found.written, found.dropped) == (2, 0)
+        assert (found.written, found.dropped.total()) == (2, 0)
 
     in_world(case)
 
@@ -222,6 +223,42 @@ def test_where_nobody_writes_any_more_the_end_waits_for_nothing() -> None:
         begun = world.now_s
         assert await found.close()
         assert world.now_s == begun
-        assert found.dropped == 1
+        assert found.dropped == {"late": 1}
 
     in_world(case)
+
+
+def test_who_does_not_lead_keeps_no_events() -> None:
+    async def case(world: World) -> None:
+        leads = False
+        found = EventRecorder(world.client(), world.clock, "node-1", lambda: leads)
+        async with running(found.run()):
+            for number in range(2 * QUEUE_MAX):
+                found.post(ZONE, "Normal", "A", str(number))
+            assert found.dropped == {"not_leading": 2 * QUEUE_MAX}
+            leads = True
+            found.post(ZONE, "Normal", "A", "of this term")
+            assert await found.drain()
+        assert [event["message"] for event in events(world)] == ["of this term"]
+
+    in_world(case)
+
+
+def test_what_waits_when_the_lead_is_lost_is_dropped_at_once_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def case(world: World) -> None:
+        def guard() -> None:
+            raise NotLeading("another leads")
+
+        client = world.client().with_guard(guard)
+        found = EventRecorder(client, world.clock, "node-1")
+        for number in range(10):
+            found.post(ZONE, "Normal", "A", str(number))
+        async with running(found.run()):
+            await found._idle.wait()
+        assert found.dropped == {"not_leading": 10}
+        assert (world.now_s, world.api.calls) == (0, [])
+
+    in_world(case)
+    assert len(caplog.records) == 1

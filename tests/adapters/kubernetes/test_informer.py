@@ -9,7 +9,15 @@ import pytest
 
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.fakes.network import Link, Response
-from kudurru.adapters.kubernetes.informer import RETRY_MAX_S, Handler, Informer, Source, slim
+from kudurru.adapters.kubernetes.informer import (
+    AT_ONCE,
+    RETRY_MAX_S,
+    Handler,
+    Informer,
+    Source,
+    slim,
+)
+from tests.adapters.kubernetes.nested import DEEP, nest
 from tests.adapters.kubernetes.worlds import MAPS, SEEDS, World, in_world, running
 
 Object = dict[str, Any]
@@ -99,6 +107,50 @@ def test_a_copy_begins_with_a_list_and_follows_changes() -> None:
             "default/b: None -> 1",
             "default/a: 2 gone",
         ]
+
+    in_world(case)
+
+
+class Turns(Handler[str]):
+    """How many objects are told before others have their turn on the loop."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.most = 0
+        self._in_turn = 0
+
+    def put(self, key: str, new: str, old: str | None) -> None:
+        self._count(key)
+
+    def gone(self, key: str, last: str | None, version: str) -> None:
+        self._count(key)
+
+    def _count(self, key: str) -> None:
+        if self._in_turn == 0:
+            asyncio.get_running_loop().call_soon(self._next)
+        self.told.append(key)
+        self._in_turn += 1
+        self.most = max(self.most, self._in_turn)
+
+    def _next(self) -> None:
+        self._in_turn = 0
+
+
+def test_others_have_their_turn_while_a_large_list_is_told_in_order() -> None:
+    async def case(world: World) -> None:
+        names = [f"default/m{number:04d}" for number in range(200)]
+        for name in names:
+            await world.write(name.partition("/")[2], "1")
+        turns = Turns()
+        found = informer(world, turns)
+        async with running(found.run()):
+            await found.synced()
+            assert (turns.told, turns.most) == (names, AT_ONCE)
+            turns.told.clear()
+            world.api.absent = {"configmaps"}
+            world.api.compact()
+            await found.changed(lambda: not found.versions)
+            assert (turns.told, turns.most) == (names, AT_ONCE)
 
     in_world(case)
 
@@ -551,5 +603,72 @@ def test_whatever_happens_the_copy_ends_as_what_the_server_has(seed: int) -> Non
                 == found.copy
                 == {key: value["data"]["of"] for key, value in objects(world).items()}
             )
+
+    in_world(case)
+
+
+def test_an_object_of_any_depth_keeps_no_other_from_being_told() -> None:
+    """Nobody reads its managedFields; an API server takes ten thousand levels of them."""
+
+    async def case(world: World) -> None:
+        nest(world.server)
+        seen = Seen()
+        found = informer(world, seen)
+        for number in range(300):
+            await world.write(f"m{number:03}", "1")
+        await world.write("m100", "1", managedFields=[DEEP])
+        await world.write("m200", "1", labels=DEEP)
+        async with running(found.run()):
+            await found.synced()
+            assert len(found.copy) == 300
+            await world.write("m000", "2", managedFields=[DEEP])
+            await world.write("m001", "2")
+            await world.delete("m100")
+            await found.changed(is_current(world, found))
+        assert seen.told[300:] == [
+            "default/m000: 1 -> 2",
+            "default/m001: 1 -> 2",
+            "default/m100: 1 gone",
+        ]
+
+    in_world(case)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), TypeError("x"), RecursionError("x")])
+def test_whatever_is_wrong_with_an_object_it_is_told_as_broken(error: Exception) -> None:
+    async def case(world: World) -> None:
+        def convert(found: Object) -> str:
+            if found["data"]["of"] == "bad":
+                raise error
+            return data(found)
+
+        seen = Seen()
+        found = Informer(world.client(), Source(MAPS), convert, seen, chance=random.Random(1))
+        for name, text in (("a", "1"), ("b", "bad"), ("c", "1")):
+            await world.write(name, text)
+        async with running(found.run()):
+            await found.synced()
+            await world.write("c", "bad")
+            await world.write("a", "2")
+            await found.changed(is_current(world, found))
+        assert [one for one in seen.told if "broken" in one] == [
+            f"default/{name}: broken: {type(error).__name__}: {error}" for name in ("b", "c")
+        ]
+        assert found.copy == {"default/a": "2", "default/c": "1"}
+
+    in_world(case)
+
+
+def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def case(world: World) -> None:
+        monkeypatch.setattr("kudurru.adapters.kubernetes.client.ANSWER_MAX", 8_000)
+        found = informer(world)
+        for number in range(60):
+            await world.write(f"m{number}", "x" * 1_000)
+        async with running(found.run()):
+            await found.synced()
+        assert len(found.copy) == 60
 
     in_world(case)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kudurru.adapters.kubernetes import reviews as reviews_module
-from kudurru.adapters.kubernetes.fakes.network import Response
+from kudurru.adapters.kubernetes.fakes.network import Request, Response
 from kudurru.adapters.kubernetes.fakes.reviews import Person
 from kudurru.adapters.kubernetes.reviews import KEPT_S, TOKEN_MAX, KubernetesReviews
 from kudurru.domain.errors import StorageFailed
@@ -113,6 +113,28 @@ def test_an_answer_holds_for_seconds_and_no_longer() -> None:
         for question in ((again, "patch", SET), (ALICE, "get", SET), (ALICE, "patch", ZONE)):
             await reviews.refusal(*question)
         assert asked(world, "subjectaccessreviews") == begun + 3
+
+    in_world(case)
+
+
+def test_an_answer_that_came_late_is_as_old_as_its_question() -> None:
+    """It may have been given before a right was taken away, and been on its way since."""
+
+    async def case(world: World) -> None:
+        reviews = KubernetesReviews(world.client())
+        handle = world.server._handler
+
+        async def slowly(request: Request) -> Response:
+            answer = await handle(request)
+            await asyncio.sleep(KEPT_S - 2)
+            return answer
+
+        world.server._handler = slowly
+        world.api.reviews.may = lambda who, groups, wanted: True
+        assert await reviews.refusal(ALICE, "patch", SET) == ""
+        world.api.reviews.may = lambda who, groups, wanted: False
+        await asyncio.sleep(2.1)
+        assert await reviews.refusal(ALICE, "patch", SET)
 
     in_world(case)
 

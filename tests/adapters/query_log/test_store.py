@@ -5,6 +5,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kudurru.adapters.query_log.reader import Logged, Wanted, open_reader
@@ -55,7 +56,7 @@ def fact(
 
 
 def seen(*facts: Fact, repeats: tuple[Repeat, ...] = (), now_us: int = NOON_US) -> Seen:
-    return Seen(now_us, facts, repeats)
+    return Seen(now_us, facts, {"udp": repeats})
 
 
 def logged(path: Path, limit: int = 100, **wanted: object) -> list[Logged]:
@@ -130,6 +131,18 @@ def test_queries_are_found_by_what_people_ask_for(
     assert [one.name for one in logged(path, **wanted)] == names_
 
 
+def test_a_repeat_is_logged_with_its_own_protocol(path: Path, store: QueryLogStore) -> None:
+    key = names.from_text("www.example") + b"\0\1\0\1"
+    over_udp = fact(key=key)
+    over_tls = msgspec.structs.replace(over_udp, proto="tls")
+    repeat = packed_address(OTHER), bytes(10) + key
+    store.write(seen(over_udp, over_tls))
+    store.write(Seen(NOON_US, [], {"udp": [repeat] * 2, "tls": [repeat] * 3, "tcp": [repeat] * 4}))
+    found = {(one.proto, one.count) for one in logged(path, client=OTHER)}
+    assert found == {("udp", 2), ("tls", 3)}
+    assert store.statistics().unknown == 4  # nobody told of it
+
+
 def test_a_repeat_is_logged_as_what_it_repeats(path: Path, store: QueryLogStore) -> None:
     wire = names.from_text("ads.example")
     key = wire + b"\0\1\0\1"
@@ -154,7 +167,7 @@ def test_a_repeat_is_logged_as_what_it_repeats(path: Path, store: QueryLogStore)
 def test_what_an_engine_answered_from_the_zones_is_logged(path: Path, store: QueryLogStore) -> None:
     query = bytes(10) + names.from_text(r"NAS\000x.example") + b"\0\x1c\0\1"
     answers = [(packed_address(OTHER), query, 3)] * 2
-    store.write(Seen(NOON_US, (), (), answers))
+    store.write(Seen(NOON_US, (), {}, answers))
     (found,) = logged(path)
     assert (found.client, found.name, found.type, found.rcode) == (
         OTHER, r"nas\000x.example", 28, 3,

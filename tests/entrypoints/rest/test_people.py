@@ -1,18 +1,24 @@
 """Users of a Kubernetes cluster in the API: they write what the cluster lets them, and no more."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from kudurru.adapters.http_api import ApiServer
+from kudurru.adapters.sockets import Listener, bind_all, split_address
+from kudurru.domain.commands import Apply, Delete
 from kudurru.domain.errors import StorageFailed
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import ClusterUser
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.rest.people import STRANGER_BODY_MAX, People
+from kudurru.entrypoints.wiring import Change, Result
 from tests.api import Api, refused, serving
 from tests.entrypoints.rest.shapes import record_set, zone
+from tests.nodes import TESTER
 
 ALICE = "eyJh.alice.sig"
 BOB = "eyJh.bob.sig"
@@ -162,6 +168,99 @@ def test_whoever_is_not_known_yet_sends_little_and_then_as_much_as_others() -> N
         assert (await api.ask("GET", "/info", token="alice")).code == 200
         answer = await api.ask("POST", "/batch", large, token="alice", headers=headers)
         assert answer.code == 200
+
+    play(case)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("size", [STRANGER_BODY_MAX - 500, STRANGER_BODY_MAX + 500])
+def test_a_body_without_a_length_is_counted_as_it_comes(size: int, is_known: bool) -> None:
+    """RFC 9112 section 7.1: chunks tell their length one by one."""
+
+    async def case(api: Api, cluster: Cluster) -> None:
+        if is_known:
+            assert (await api.ask("GET", "/info", token="alice")).code == 200
+        asked = cluster.asked
+        body = json.dumps({"apply": [a_set()], "reason": "x" * 100}).encode().ljust(size)
+        head = (
+            "POST /api/v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {ALICE}\r\nTransfer-Encoding: chunked\r\n"
+            "Connection: close\r\n\r\n"
+        ).encode()
+        chunks = [body[i : i + 8192] for i in range(0, len(body), 8192)]
+        framed = b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in chunks)
+        (bound,) = bind_all([Listener("tcp", "127.0.0.1:0")])
+        server = ApiServer(api.app, bound.sockets)
+        await server.start()
+        try:
+            host, port = split_address(server.addresses[0])
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(head + framed + b"0\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+        finally:
+            await server.stop()
+        if is_known or size <= STRANGER_BODY_MAX:
+            assert answer.startswith(b"HTTP/1.1 200")
+        else:
+            assert answer.startswith(b"HTTP/1.1 401")
+            assert b"ask for /api/v1/info first" in answer
+            assert cluster.asked == asked
+            assert api.node.objects.find(key_of("DNSRecordSet", "default", "www")) is None
+
+    play(case)
+
+
+@pytest.mark.parametrize("how", ["put", "batch", "if none match"])
+def test_who_may_change_and_not_make_makes_nothing_that_went_meanwhile(how: str) -> None:
+    async def case(api: Api, cluster: Cluster) -> None:
+        await api.ask("PUT", ONE, a_set(), token="alice")
+        cluster.allowed.discard(("alice", "create", "DNSRecordSet", "default"))
+        changed = await api.ask("PUT", ONE, a_set(address="192.0.2.8"), token="alice")
+        assert changed.code == 200
+        again = cluster.refusal
+
+        async def refusal(user: ClusterUser, verb: str, key: Key) -> str:
+            why = await again(user, verb, key)
+            if verb == "create":  # it is there as we look, and goes before it is written
+                await api.ask("DELETE", ONE)
+            return why
+
+        cluster.refusal = refusal  # type: ignore[method-assign]  # somebody deletes as we ask
+        document = a_set(address="192.0.2.9")
+        match how:
+            case "put":
+                answer = await api.ask("PUT", ONE, document, token="alice")
+            case "batch":
+                answer = await api.ask("POST", "/batch", {"apply": [document]}, token="alice")
+            case _:
+                only_new = {"if-none-match": "*"}
+                answer = await api.ask("PUT", ONE, document, token="alice", headers=only_new)
+        assert "may not create" in refused(answer, 403, "Forbidden")["message"]
+        assert (await api.ask("GET", ONE)).code == 404
+
+    play(case)
+
+
+def test_who_may_change_and_not_make_writes_the_version_that_he_was_let_to_change() -> None:
+    """It goes after the last look at it, and before the write: there are no two answers."""
+
+    async def case(api: Api, cluster: Cluster) -> None:
+        await api.ask("PUT", ONE, a_set(), token="alice")
+        cluster.allowed.discard(("alice", "create", "DNSRecordSet", "default"))
+        submit = api.writer.submit
+        key = key_of("DNSRecordSet", "default", "www")
+
+        async def late(change: Change) -> Result:
+            if isinstance(change.commands[0], Apply):
+                api.writer.submit = submit  # type: ignore[method-assign]
+                await submit(Change(commands=(Delete(key=key),), who=TESTER))
+            return await submit(change)
+
+        api.writer.submit = late  # type: ignore[method-assign]  # another writer is faster
+        answer = await api.ask("PUT", ONE, a_set(address="192.0.2.9"), token="alice")
+        refused(answer, 409, "Conflict")
+        assert api.node.objects.find(key) is None
 
     play(case)
 

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from kudurru.adapters.http_api import Request
 from kudurru.adapters.http_ops import Response
 from kudurru.adapters.memory.clock import ManualClock
+from kudurru.domain.errors import KudurruError
 from kudurru.domain.events import AUTH_DENIED, AUTH_LOGIN
 from kudurru.domain.kinds.validation import CAUSES_MAX
 from kudurru.domain.objects import key_of
 from kudurru.entrypoints import access_log
 from kudurru.entrypoints.rest import calls
-from kudurru.entrypoints.rest.app import IN_FLIGHT_MAX
+from kudurru.entrypoints.rest.app import IN_FLIGHT_MAX, all_routes
 from kudurru.entrypoints.rest.calls import ASIDE_MIN, DEPTH_MAX, read_json
+from kudurru.entrypoints.rest.routes import PREFIX, Router, segments
 from kudurru.entrypoints.rest.status import BadRequest
 from tests.api import LOCAL, Answer, Api, refused, serving
 from tests.nodes import TESTER
@@ -163,6 +165,58 @@ def test_a_token_of_another_address_is_forbidden_and_an_expired_one_unknown() ->
     far, late = on_api(ask, clock=clock)
     refused(far, 403, "Forbidden")
     assert "expired" in refused(late, 401, "Unauthorized")["message"]
+
+
+def test_who_was_let_in_on_a_connection_is_asked_again_in_every_second_and_after_a_change() -> None:
+    clock = ManualClock()
+
+    async def ask(api: Api) -> list[int]:
+        await api.make_token("viewer", "short", lifetime_s=5)
+        found = [(await api.ask("GET", "/info", token="short")).code for _ in range(2)]
+        found.append((await api.ask("GET", "/info", token="viewer")).code)
+        forged = api.token["short"][:-1] + ("0" if api.token["short"][-1] != "0" else "1")
+        headers = {"authorization": f"Bearer {forged}"}
+        found.append((await api.ask("GET", "/info", token="", headers=headers)).code)
+        found.append((await api.ask("GET", "/info", token="short")).code)
+        clock.advance(5_000_000)
+        found.append((await api.ask("GET", "/info", token="short")).code)
+        await api.ask("GET", "/info", token="viewer")
+        await api.writer.submit(api.tokens.revocation("viewer", TESTER))
+        found.append((await api.ask("GET", "/info", token="viewer")).code)
+        return found
+
+    assert on_api(ask, clock=clock) == [200, 200, 200, 401, 200, 401, 401]
+
+
+def test_what_is_kept_of_a_connection_shows_no_token() -> None:
+    async def ask(api: Api) -> str:
+        await api.ask("GET", "/info", token="viewer")
+        assert api.token["viewer"] not in repr(api.kept)
+        return repr(api.kept)
+
+    assert "'viewer'" in on_api(ask)
+
+
+def test_paths_lead_to_the_same_routes_whether_they_are_remembered_or_not() -> None:
+    router = Router(all_routes())
+    words = sorted({part for route in router.routes for part in segments(route.path)})
+    names = ["www", "a.b", "w%77w", "", "x:y", *[word for word in words if "{" not in word]]
+    for route in router.routes:
+        above = ["n1" if "{" in part else part for part in segments(route.path)]
+        for last in names:
+            path = "/".join([PREFIX, *above[:-1], last])
+            for method in ("GET", "PUT", "DELETE", "POST", "HEAD"):
+                wanted = found_by(router._find, method, path)
+                assert [found_by(router.find, method, path) for _ in range(2)] == [wanted] * 2
+    assert router._parents
+
+
+def found_by(find: Callable[[str, str], Any], method: str, path: str) -> Any:
+    try:
+        route, names = find(method, path)
+    except KudurruError as error:
+        return type(error), str(error)
+    return route.method, route.path, names
 
 
 @pytest.mark.parametrize("token", ["admin", "bootstrap"])

@@ -38,7 +38,7 @@ BODIES: dict[str, Any] = {
 READS = {"info", "objects.read", "history", "explain", "query", "zones.export", "stats"}
 ADMINS = {
     "settings.write", "tokens", "tokens.create", "keys",
-    "audit.export", "audit.redact", "audit.prune", "querylog.purge",
+    "audit.export", "audit.redact", "audit.prune", "querylog.purge", "log.follow",
 }  # fmt: skip
 
 
@@ -75,6 +75,19 @@ def test_a_route_is_for_the_roles_of_its_right(route: Route, tmp_path: Path) -> 
     codes = asyncio.run(asked())
     assert {role for role, code in codes.items() if code != 403} == allowed, codes
     assert all(code < 500 or code == 503 for code in codes.values()), codes
+
+
+def test_a_follower_copies_the_log_and_does_nothing_else() -> None:
+    async def asked() -> dict[str, int]:
+        async with serving("follower") as api:
+            return {
+                route.right: await code_of(api, route, "follower")
+                for route in all_routes()
+                if route.path != "/queries"
+            }
+
+    codes = asyncio.run(asked())
+    assert {right for right, code in codes.items() if code != 403} == {"info", "log.follow"}
 
 
 def test_the_first_token_can_only_make_tokens() -> None:
@@ -489,7 +502,7 @@ def test_a_viewer_never_reads_who_asked_before_the_level_was_raised(tmp_path: Pa
         log.configure(Privacy(level=level), Retention())
         wire = from_text(f"at{level}.example")
         fact = Fact(now_us, bytes((192, 0, 2, 7)), wire, 1, "udp", 0, "forward")
-        log.write(Seen(now_us, (fact,), ()))
+        log.write(Seen(now_us, (fact,), {}))
     log.close()
 
     async def asked(token: str, path: str) -> list[dict[str, Any]]:

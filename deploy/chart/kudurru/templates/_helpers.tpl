@@ -31,7 +31,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "kudurru.fullname" .) .Values.serviceAccount.name -}}
 {{- else -}}
-{{- default "default" .Values.serviceAccount.name -}}
+{{- .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
@@ -45,13 +45,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* The names that a Service has in the cluster. Takes the root and its name. */}}
+{{- define "kudurru.hosts" -}}
+{{- $name := index . 1 -}}
+{{- $inside := printf "%s.%s" $name (index . 0).Release.Namespace -}}
+{{- list $name $inside (printf "%s.svc" $inside) (printf "%s.svc.cluster.local" $inside) | toJson -}}
+{{- end -}}
+
+{{/* The Service that external-dns asks. */}}
+{{- define "kudurru.webhook" -}}
+{{- include "kudurru.fullname" . }}-webhook
+{{- end -}}
+
 {{/* Settings of the release under those of `config`, which win. */}}
 {{- define "kudurru.config" -}}
-{{- $name := include "kudurru.fullname" . -}}
-{{- $hosts := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) -}}
+{{- $hosts := include "kudurru.hosts" (list . (include "kudurru.fullname" .)) | fromJsonArray -}}
 {{- $kubernetes := dict "owner" .Values.kubernetes.owner "enabled" true -}}
 {{- with .Values.kubernetes.namespaces }}{{ $_ := set $kubernetes "namespaces" . }}{{ end -}}
-{{- $ours := dict "kubernetes" $kubernetes "api" (dict "names" $hosts) -}}
+{{- $ours := dict "kubernetes" $kubernetes -}}
+{{- if .Values.externalDNS.enabled -}}
+{{- $hosts = concat $hosts (include "kudurru.hosts" (list . (include "kudurru.webhook" .)) | fromJsonArray) -}}
+{{- $_ := set $ours "externalDNS" (dict "listen" (printf "0.0.0.0:%d" (int .Values.externalDNS.port)) "clients" .Values.externalDNS.clients) -}}
+{{- end -}}
+{{- $_ := set $ours "api" (dict "names" $hosts) -}}
 {{- if .Values.tls.secretName -}}
 {{- $listeners := list -}}
 {{- range .Values.listen -}}

@@ -1,0 +1,122 @@
+"""Objects of the log that the cluster has not: whether they may go.
+
+An object that somebody deletes while we watch is gone. One that is missing from a list was deleted
+while nobody saw it, or this is not the cluster that it was in, or one that was set back. So what
+lists lack is looked at together, and where that is much, nothing of it goes: a node that serves
+names which are gone is better than one that serves none. Nothing goes either while it is not known
+whether the cluster is the one of the log.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.objects import Key, ref_of
+from kudurru.entrypoints.wiring import Node
+
+OBJECTS_MIN = 10
+"""So few may always go."""
+
+log = logging.getLogger("kudurru.kubernetes")
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """An object is not in the cluster any more."""
+
+    key: Key
+    version: str  # of its deletion, or of the list that lacks it
+    by_list: bool = False
+
+    @property
+    def as_of(self) -> int:
+        return int(self.version) if self.version.isdecimal() else 0
+
+
+class Missing:
+    """Holds what is gone back until it is known that it may go."""
+
+    def __init__(self, node: Node, there: Callable[[], int], *, allows_much: bool) -> None:
+        """`there`: how many objects the cluster has, as far as is known."""
+        self._node = node
+        self._there = there
+        self._allows_much = allows_much
+        self.is_unknown = False
+        """Whether it is not known if the cluster is the one of the log."""
+        self._before: int | None = 0
+        """Objects that the log had before the first of those that wait was missed."""
+        self._waiting: dict[Key, Gone] = {}
+        self._held: dict[Key, Gone] = {}
+
+    def begin(self, count: int) -> None:
+        """Of one kind the log has so many, and its first list is read."""
+        self._before = (self._before or 0) + count
+
+    def identified(self) -> None:
+        """It is. What was held for that is looked at now."""
+        self.is_unknown = False
+        self._waiting |= self._held
+        self._held.clear()
+
+    def takes(self, gone: Gone) -> bool:
+        """Whether it is held back."""
+        if not (gone.by_list or self.is_unknown):
+            return False
+        if self._before is None:
+            self._before = self._there() + 1
+        self._waiting[gone.key] = gone
+        return True
+
+    def is_back(self, key: Key) -> None:
+        self._waiting.pop(key, None)
+        self._held.pop(key, None)
+
+    def may_go(self) -> Iterable[Gone]:
+        """Once all lists are read: what may be recorded. What may not is held."""
+        found, self._waiting = self._waiting, {}
+        if found and (self.is_unknown or self._held or self._is_much(found)):
+            if not self._held:
+                self._held |= found
+                log.error("%s", self.warning())
+            self._held |= found
+            return ()
+        if not self._held:
+            self._before = None
+        return found.values()
+
+    @property
+    def held(self) -> int:
+        return sum(1 for key in self._held if self._node.objects.find(key) is not None)
+
+    def warning(self) -> str:
+        """What is held, and what to do; "" while nothing is."""
+        count = self.held
+        if not count:
+            return ""
+        if self.is_unknown:
+            return (
+                f"{count} objects are gone from it and are served all the same: whether it is "
+                "the cluster of this log cannot be told; bind schemas/rbac/cluster-id.yaml"
+            )
+        return (
+            f"{count} of {self._before} objects of this log are not there and are served all the "
+            "same: is it the right cluster, and was it not set back? To let them go set "
+            "kubernetes.allowMassChange and start this node again, then take the setting away"
+        )
+
+    def _is_much(self, found: Iterable[Key]) -> bool:
+        if self._allows_much:
+            return False
+        size = len(self._with_records(found))
+        return size > OBJECTS_MIN and 2 * size > (self._before or 0)
+
+    def _with_records(self, found: Iterable[Key]) -> set[Key]:
+        """With its zone a record set serves nothing, whatever becomes of it."""
+        reached = {key for key in found if self._node.objects.find(key) is not None}
+        for key in list(reached):
+            ref = ref_of(key)
+            state = self._node.zones.state(ref.name) if ref.kind == DNS_ZONE.name else None
+            if state is not None:
+                reached |= state.record_sets()
+        return reached

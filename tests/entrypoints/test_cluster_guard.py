@@ -1,0 +1,516 @@
+"""What somebody may do in a cluster, and what it does not do to the nodes that follow it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kudurru.adapters.kubernetes.fakes.network import Response
+from kudurru.domain.commands import Apply, UpdateStatus
+from kudurru.domain.errors import Invalid, KudurruError, StorageFailed
+from kudurru.domain.events import MIRROR_WRITTEN
+from kudurru.domain.kinds.meta import MANAGED_BY
+from kudurru.domain.kinds.validation import parse_manifest
+from kudurru.domain.objects import key_of
+from kudurru.entrypoints.wiring import Change
+from tests.adapters.kubernetes.nested import DEEP, nest
+from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
+from tests.blackbox.program import records, zone
+from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
+from tests.entrypoints.test_cluster import Lost, an_apply, changes
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def a_zone(name: str = "lab.example", **metadata: Any) -> dict[str, Any]:
+    document = zone(name)
+    document["metadata"] |= metadata
+    return document
+
+
+def a_set(name: str, target: str, zone_name: str = "lab.example") -> dict[str, Any]:
+    document = records(name, zone_name, (f"{name}.{zone_name}", "A", target))
+    document["metadata"]["namespace"] = "default"
+    return document
+
+
+# --- objects that cannot be read ------------------------------------------------------------
+
+
+def test_answers_of_any_depth_keep_no_node_from_its_work() -> None:
+    """Objects, Leases, slices, reviews: whatever an API server says."""
+
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        nest(kube.server, everywhere=True)
+        slices = endpoint_slice("kudurru-x", {"node-1": "192.0.2.1"})
+        await kube.people.request("POST", SLICES, slices)
+        await kube.apply(a_zone())
+        member = Member(kube, service="kudurru")
+        async with member.running():
+            await until(lambda: member.serial("lab.example"))
+            await kube.apply(a_set("www", "192.0.2.1"))
+            await until(lambda: member.names("lab.example"))
+            await until(lambda: member.cluster._addresses._informer.copy)  # type: ignore[union-attr]
+            await until(lambda: "status" in kube.api.objects("dnszones")["lab.example"])
+            assert member.cluster.warnings() == []
+        again = Member(kube, member.log)
+        async with again.running():
+            assert again.names("lab.example")
+
+    in_cluster(case)
+
+
+def test_an_object_whose_content_is_too_deep_is_named_and_the_others_are_taken() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        nest(kube.server)
+        await kube.apply(a_zone())
+        bad = a_set("bad", "192.0.2.1")
+        bad["spec"]["deep"] = DEEP
+        await kube.apply(bad)
+        await kube.apply(a_set("www", "192.0.2.1"))
+        member = Member(kube)
+        async with member.running():
+            assert len(member.names("lab.example")) == 1
+            assert "DNSRecordSet default/bad cannot be read" in " ".join(member.cluster.warnings())
+            unreadable = [s for s in member.cluster.samples() if "unreadable" in s.name]
+            assert [sample.value for sample in unreadable] == [1]
+            await kube.apply(a_set("mail", "192.0.2.1"))
+            await until(lambda: len(member.names("lab.example")) == 2)
+            await kube.delete(bad)
+            await until(lambda: not member.cluster.feed.broken)
+
+    in_cluster(case)
+
+
+def test_a_status_that_is_too_deep_is_left_out() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease("somebody-elses")
+        nest(kube.server)
+        made = await kube.apply(a_zone())
+        made["status"] = {"serial": 7, "deep": DEEP}
+        path = f"{path_of(a_zone())}/status"
+        await kube.people.request("PUT", path, made)
+        member = Member(kube)
+        async with member.running():
+            assert member.node.zones.find("lab.example")
+
+    in_cluster(case)
+
+
+# --- which cluster it is ---------------------------------------------------------------------
+
+
+def warned(member: Member) -> str:
+    return " ".join(member.cluster.warnings())
+
+
+def names_of(member: Member) -> int:
+    return len(member.names("lab.example"))
+
+
+def text_of(member: Member, name: str) -> str:
+    stored = member.node.objects.find(key_of("DNSRecordSet", "default", name))
+    return bytes(stored.body.spec).decode() if stored is not None else ""
+
+
+async def filled(kube: Kube, count: int = 3) -> Member:
+    """A node that has followed a cluster with so many record sets."""
+    kube.free_lease()
+    await kube.apply(a_zone())
+    for number in range(count):
+        await kube.apply(a_set(f"n{number}", "192.0.2.1"))
+    member = Member(kube)
+    async with member.running():
+        await until(lambda: names_of(member) == count)
+    return member
+
+
+def test_credentials_that_are_refused_are_no_answer_to_which_cluster_it_is() -> None:
+    async def case(kube: Kube) -> None:
+        before = await filled(kube)
+        refused = []
+
+        def interfere(verb: str, plural: str, name: str) -> Response | None:
+            if name == "kube-system" and len(refused) < 3:
+                refused.append(verb)
+                return Response(401, b'{"kind":"Status","code":401,"message":"Unauthorized"}')
+            return None
+
+        kube.api.interfere = interfere
+        member = Member(kube, before.log)
+        async with member.running():
+            assert len(refused) == 3
+            assert "uid is not known" not in warned(member)
+
+    in_cluster(case)
+
+
+@pytest.mark.parametrize("code", [403, 404])
+def test_while_it_is_unknown_which_cluster_it_is_nothing_is_taken_away(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def case(kube: Kube) -> None:
+        before = await filled(kube)
+        await kube.delete(a_set("n0", ""))
+        is_hidden = True
+
+        def interfere(verb: str, plural: str, name: str) -> Response | None:
+            if name == "kube-system" and is_hidden:
+                body = {"kind": "Status", "code": code, "message": "not for you"}
+                return Response(code, msgspec.json.encode(body))
+            return None
+
+        kube.api.interfere = interfere
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        member = Member(kube, before.log)
+        async with member.running():
+            await kube.apply(a_set("new", "192.0.2.1"))
+            await kube.delete(a_set("n1", ""))
+            await until(lambda: "2 objects are gone from it" in warned(member))
+            await until(lambda: names_of(member) == 4)
+            held = [s.value for s in member.cluster.samples() if s.name.endswith("held")]
+            assert held == [2]
+            await kube.apply(a_set("n1", "192.0.2.9"))
+            await until(lambda: "1 objects are gone from it" in warned(member))
+            mine = an_apply(a_set("mine", "192.0.2.1"))
+            with pytest.raises(StorageFailed, match="cannot be told: nothing was changed"):
+                await changes(member, mine)
+            is_hidden = False
+            await until(lambda: names_of(member) == 3)
+            await until(lambda: not member.cluster.warnings())
+            await changes(member, mine)
+            assert "default/mine" in kube.api.objects("dnsrecordsets")
+
+    in_cluster(case)
+
+
+def test_what_was_left_open_is_not_settled_by_what_another_cluster_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def case(kube: Kube) -> None:
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        before = await filled(kube)
+        async with Member(kube, before.log).running() as member:
+            lost = Lost(kube, True)
+            with pytest.raises(KudurruError):
+                await changes(member, an_apply(a_set("extra", "192.0.2.7")))
+            assert lost.was_hit
+        lost.mend()
+        other = Kube()
+        other.api.seed("namespaces", "", "kube-system")  # another uid
+        other.api.forbidden = {("get", "namespaces")}
+        try:
+            async with Member(other, before.log).running() as wrong:
+                await until(lambda: "4 objects are gone" in warned(wrong))
+                assert names_of(wrong) == 3
+                written = wrong.events(MIRROR_WRITTEN)
+        finally:
+            await other.close()
+        async with Member(kube, before.log).running() as right:
+            await until(lambda: len(right.events(MIRROR_WRITTEN)) > len(written))
+            assert "192.0.2.7" in text_of(right, "extra")
+
+    in_cluster(case)
+
+
+def test_a_cluster_that_turns_out_to_be_another_ends_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def case(kube: Kube) -> None:
+        before = await filled(kube)
+        other = Kube()
+        other.api.seed("namespaces", "", "kube-system")  # another uid
+        other.api.forbidden = {("get", "namespaces")}
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+        member = Member(other, before.log)
+
+        async def until_it_ends() -> None:
+            async with member.running():
+                assert names_of(member) == 3
+                other.api.forbidden.clear()
+                await until(lambda: any(p.fault for p in member.runner.status().runnables))
+
+        try:
+            with pytest.raises(Invalid, match="this log is of the cluster"):
+                await until_it_ends()
+            assert Member(kube, before.log).node.zones.find("lab.example")
+        finally:
+            await other.close()
+
+    in_cluster(case)
+
+
+def test_who_says_which_cluster_it_is_takes_what_it_deletes() -> None:
+    async def case(kube: Kube) -> None:
+        before = await filled(kube)
+        await kube.delete(a_set("n0", ""))
+        kube.api.forbidden = {("get", "namespaces")}
+        member = Member(kube, before.log, cluster_id=kube.uid)
+        async with member.running():
+            await until(lambda: names_of(member) == 2)
+
+    in_cluster(case)
+
+
+# --- much at once ----------------------------------------------------------------------------
+
+MANY = 24
+
+
+@pytest.mark.parametrize("what", ["record sets", "zone"])
+def test_a_cluster_that_lacks_most_of_the_log_takes_it_away_when_that_is_allowed(
+    what: str,
+) -> None:
+    async def case(kube: Kube) -> None:
+        before = await filled(kube, MANY)
+        if what == "zone":
+            await kube.delete(a_zone())
+        else:
+            for number in range(MANY - 1):
+                await kube.delete(a_set(f"n{number}", ""))
+        member = Member(kube, before.log)
+        async with member.running():
+            assert names_of(member) == MANY
+            gone = 1 if what == "zone" else MANY - 1
+            assert f"{gone} of {MANY + 1} objects of this log are not there" in warned(member)
+            assert "kubernetes.allowMassChange" in warned(member)
+            # What somebody does now is done.
+            await kube.delete(a_set(f"n{MANY - 1}", ""))
+            await kube.apply(a_set("new", "192.0.2.1"))
+            await until(lambda: "DNSRecordSet/default/new" in member.node.objects.all_keys())
+            await until(lambda: names_of(member) == MANY)
+        again = Member(kube, before.log, allow_mass_change=True)
+        async with again.running():
+            await until(lambda: names_of(again) == (0 if what == "zone" else 1))
+            assert not [one for one in again.cluster.warnings() if "not there" in one]
+
+    in_cluster(case)
+
+
+def test_a_list_of_another_cluster_takes_nothing_from_a_node_that_runs() -> None:
+    """The address of the API server leads to another one now."""
+
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_zone())
+        for number in range(MANY):
+            await kube.apply(a_set(f"n{number}", "192.0.2.1"))
+        other = Kube()
+        try:
+            for number in range(2 * MANY):
+                await other.apply(a_set(f"m{number}", "192.0.2.1", "other.example"))
+            member = Member(kube)
+            async with member.running():
+                await until(lambda: names_of(member) == MANY)
+                kube.server.down()
+                other.api.compact()
+                kube.server._handler = other.server._handler
+                kube.server.up()
+                await until(lambda: "objects of this log are not there" in warned(member))
+                assert names_of(member) == MANY
+        finally:
+            await other.close()
+
+    in_cluster(case)
+
+
+def test_half_of_the_objects_may_go_while_nobody_looks() -> None:
+    async def case(kube: Kube) -> None:
+        before = await filled(kube, MANY)
+        for number in range(MANY // 2):
+            await kube.delete(a_set(f"n{number}", ""))
+        member = Member(kube, before.log)
+        async with member.running():
+            await until(lambda: names_of(member) == MANY - MANY // 2)
+
+    in_cluster(case)
+
+
+# --- whose objects are whose ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manager", ["secondary:lab.example", "catalog:lab", "x" * 5_000])
+def test_an_object_that_says_to_be_a_nodes_own_is_kept_out(manager: str) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            forged = a_set("forged", "192.0.2.1")
+            forged["metadata"]["annotations"] = {MANAGED_BY: manager}
+            await kube.apply(forged)
+            await until(lambda: "managed-by" in warned(member))
+            # Without one it is of who wrote it, and of nobody where that is such a name.
+            await kube.apply(a_set("www", "192.0.2.1"), manager[:128])
+            await until(lambda: names_of(member) == 1)
+            stored = member.node.objects.find("DNSRecordSet/default/www")
+            assert stored is not None
+            assert stored.manager in ("kubernetes", "x" * 128)
+            await kube.delete(a_set("www", ""))
+            await until(lambda: names_of(member) == 0)
+
+    in_cluster(case)
+
+
+def test_what_a_node_fetched_is_not_changed_from_the_cluster() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_zone())
+        member = Member(kube)
+        async with member.running():
+            document = a_set("www", "192.0.2.1")
+            manifest = parse_manifest(document, what="test", default_namespace="default")
+            own = Apply(manifest=manifest, manager="secondary:lab.example")
+            await member.writer.submit(Change(commands=(own,), who=ALICE))
+            assert kube.api.objects("dnsrecordsets") == {}
+            await kube.apply(a_set("www", "203.0.113.66"))
+            await until(lambda: "is not taken" in warned(member))
+            await kube.delete(a_set("www", ""))
+            await until(lambda: "is not taken" not in warned(member))
+            stored = member.node.objects.find("DNSRecordSet/default/www")
+            assert stored is not None
+            assert b"192.0.2.1" in bytes(stored.body.spec)
+
+    in_cluster(case)
+
+
+# --- what objects have a node do --------------------------------------------------------------
+
+
+def a_forward(*upstreams: str) -> dict[str, Any]:
+    document = zone("corp.example")
+    document["spec"] = {
+        "zoneName": "corp.example.",
+        "type": "Forward",
+        "forward": {"upstreams": [*upstreams]},
+    }
+    return document
+
+
+def a_list(url: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "kudurru.io/v1alpha1",
+        "kind": "BlockList",
+        "metadata": {"name": "ads", "namespace": "default"},
+        "spec": {"sources": [{"url": url}]},
+    }
+
+
+def conditions(kube: Kube, plural: str, name: str) -> dict[str, str]:
+    status = kube.api.objects(plural)[name].get("status", {})
+    return {one["type"]: one["status"] for one in status.get("conditions", [])}
+
+
+def upstreams_of(member: Member) -> list[str]:
+    stored = member.node.objects.find("DNSZone//corp.example")
+    assert stored is not None
+    found: list[str] = msgspec.json.decode(stored.body.spec)["forward"]["upstreams"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("reach", "upstream", "is_taken"),
+    [
+        ("public", "9.9.9.9", True),
+        ("public", "10.0.0.10", False),
+        ("public", "127.0.0.1", False),
+        ("public", "169.254.169.254", False),
+        ("public", "tls://dns.example", False),
+        ("private", "10.0.0.10", True),
+        ("private", "127.0.0.1:8053", False),
+        ("any", "127.0.0.1:8053", True),
+        ("any", "tls://dns.example", True),
+    ],
+)
+def test_a_zone_of_the_cluster_forwards_where_the_node_lets_it(
+    reach: str, upstream: str, is_taken: bool
+) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube, reach=reach)
+        async with member.running():
+            await kube.apply(a_forward(upstream))
+            if is_taken:
+                await until(lambda: "DNSZone//corp.example" in member.node.objects.all_keys())
+                assert member.cluster.feed.refused == {}
+                return
+            said = {"Accepted": "False", "Ready": "False"}
+            await until(lambda: conditions(kube, "dnszones", "corp.example") == said)
+            assert "DNSZone corp.example is not taken: spec.forward" in warned(member)
+            assert member.node.objects.all_keys() == []
+            refused = [s.value for s in member.cluster.samples() if "refused" in s.name]
+            assert refused == [1]
+            await kube.apply(a_forward("9.9.9.9"))
+            await until(lambda: "DNSZone//corp.example" in member.node.objects.all_keys())
+            await until(lambda: member.cluster.warnings() == [])
+
+    in_cluster(case)
+
+
+@pytest.mark.parametrize("reach", ["public", "any"])
+def test_a_list_of_the_cluster_is_no_file_of_a_node(reach: str) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_list("file:/etc/shadow"))
+        member = Member(kube, reach=reach)
+        async with member.running():
+            await until(lambda: "no object of a cluster may name them" in warned(member))
+            assert member.node.objects.all_keys() == []
+            await until(lambda: conditions(kube, "blocklists", "default/ads"))
+
+    in_cluster(case)
+
+
+def test_what_an_object_asked_for_when_it_was_recorded_stays_allowed_and_serves_on() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_forward("10.0.0.10"))
+        before = Member(kube, reach="private")
+        async with before.running():
+            assert upstreams_of(before) == ["10.0.0.10"]
+        member = Member(kube, before.log)
+        async with member.running():
+            await kube.apply(a_forward("10.0.0.10", "9.9.9.9"))
+            await until(lambda: len(upstreams_of(member)) == 2)
+            stored = member.node.objects.find("DNSZone//corp.example")
+            assert stored is not None
+            said = UpdateStatus(  # as a controller does
+                key=stored.key, status={"observedGeneration": 2}, expected=stored.resource_version
+            )
+            await member.writer.submit(Change(commands=(said,), who=ALICE))
+            await kube.apply(a_forward("10.0.0.11"))
+            await until(lambda: "10.0.0.11 is private" in warned(member))
+            await until(lambda: conditions(kube, "dnszones", "corp.example").get("Accepted"))
+            assert upstreams_of(member) == ["10.0.0.10", "9.9.9.9"]
+            await kube.apply(a_forward("10.0.0.10", "9.9.9.9"))
+            await until(lambda: not conditions(kube, "dnszones", "corp.example").get("Accepted"))
+            await kube.delete(a_forward())
+            await until(lambda: member.node.objects.all_keys() == [])
+
+    in_cluster(case)
+
+
+def test_a_group_of_upstreams_is_the_admins_to_fill() -> None:
+    policy = {
+        "apiVersion": "kudurru.io/v1alpha1",
+        "kind": "Policy",
+        "metadata": {"name": "office", "namespace": "default"},
+        "spec": {"upstreams": ["office"]},
+    }
+
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(policy)
+        groups: dict[str, list[str]] = {}
+        member = Member(kube, groups=lambda: groups)
+        async with member.running():
+            assert "is not taken" in warned(member)
+            groups["office"] = ["10.0.0.10"]
+            await kube.apply(policy | {"metadata": policy["metadata"] | {"labels": {"a": "b"}}})  # type: ignore[operator]
+            await until(lambda: "Policy/default/office" in member.node.objects.all_keys())
+
+    in_cluster(case)

@@ -1,0 +1,116 @@
+"""What engines repeat is in the query log like what the pipeline answers, and nothing else is."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kudurru.adapters.dns import engine_native
+from kudurru.adapters.dns.engine_native import NativeEngine
+from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
+from kudurru.adapters.memory.log import MemoryEventLog
+from kudurru.adapters.query_log.reader import Wanted, open_reader
+from kudurru.adapters.query_log.store import QueryLogStore
+from kudurru.adapters.sockets import Listener, bind_all, split_address
+from kudurru.domain.ports import PacketEngine
+from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.wiring import Node
+from kudurru.projections.pipeline.ingress import Identity
+from kudurru.projections.query_log import QueryNotes
+from tests.nodes import a_change, commit_as_server
+from tests.objects import endpoint, put, record_set, zone
+from tests.packets import edns, query
+
+DEADLINE_S = 30
+KINDS: dict[str, Callable[..., PacketEngine]] = {"python": PythonEngine}
+if engine_native.is_available():
+    KINDS["native"] = NativeEngine
+
+CHAOS, HESIOD = 3, 4
+ABOUT_THE_SERVER = [
+    query("version.bind", 16, CHAOS),
+    query("version.bind", 1, CHAOS),
+    query("other.bind", 16, CHAOS),
+    query("www.example.org", 1, HESIOD),
+    query("health.kudurru.internal"),
+]
+LOGGED = [
+    query("www.example.org"),
+    query("WWW.example.org"),
+    query("www.example.org", rest=edns()),
+    query("gone.example.org", 28),
+    query("a\0Bc.example.org", 16),
+    query("elsewhere.test"),
+]
+TIMES = 5
+
+
+def ask_all(kind: str, notes: QueryNotes) -> int:
+    """Ask each question some times, one after the other. How many times the engine repeated."""
+
+    async def main() -> int:
+        async with asyncio.timeout(DEADLINE_S):
+            clock = ManualClock()
+            log = MemoryEventLog(entropy=SeededEntropy(1), clock=clock)
+            node = Node(log, clock, SeededEntropy(2))
+            www = record_set("www.example.org", endpoint("www.example.org", "A", "192.0.2.1"))
+            commit_as_server(node, a_change(put(zone("example.org")), put(www)))
+            pipeline = pipeline_of(node, notes=notes, identity=Identity(version="v"))
+            (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+            engine = KINDS[kind](pipeline, bound.sockets)
+            await engine.start()
+            loop = asyncio.get_running_loop()
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, split_address(bound.address))
+                for _ in range(TIMES):
+                    for packet in ABOUT_THE_SERVER + LOGGED:
+                        await loop.sock_sendall(sock, packet)
+                        await loop.sock_recv(sock, 4096)
+            await engine.stop()
+            return sum(engine.statistics().memo_hits.values())
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_query_is_in_the_log_once_and_those_about_the_server_are_not(
+    kind: str, tmp_path: Path
+) -> None:
+    notes = QueryNotes()
+    assert ask_all(kind, notes) >= (TIMES - 1) * 3
+    store = QueryLogStore(tmp_path / "q.db", bytes)
+    while (seen := notes.take(9)) is not None:
+        store.write(seen)
+    assert (store.statistics().unknown, notes.statistics().dropped) == (0, 0)
+    store.close()
+    counted: Counter[tuple[str, int]] = Counter()
+    with open_reader(tmp_path / "q.db") as reader:
+        for row in reader.queries(Wanted(), 1000):
+            counted[row.name, row.type] += row.count
+    assert counted == {
+        ("www.example.org", 1): 3 * TIMES,
+        ("gone.example.org", 28): TIMES,
+        ("a\\000bc.example.org", 16): TIMES,
+        ("elsewhere.test", 1): TIMES,
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("room", [0, 3, 11])
+def test_what_the_log_was_not_told_of_is_not_repeated(kind: str, room: int, tmp_path: Path) -> None:
+    """Nobody takes the notes: what is dropped and what was noted are all there were."""
+    notes = QueryNotes(room)
+    ask_all(kind, notes)
+    store = QueryLogStore(tmp_path / "q.db", bytes)
+    seen = notes.take(9)
+    if seen is not None:
+        store.write(seen)
+    store.close()
+    assert store.statistics().unknown == 0
+    assert store.statistics().written == room
+    assert notes.statistics().dropped == len(LOGGED) * TIMES - room
