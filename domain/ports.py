@@ -329,7 +329,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Sequence[tuple[Key, bytes | None]] = ()
     head: LogHead  # of the log that ends with them
     edge: Edge
-    is_whole: bool  # it may end here: no change set is cut, no gap is unexplained
+    is_whole: bool  # no change set is cut, no gap is unexplained: it is to be made durable
 
 
 Document = Mapping[str, Any]

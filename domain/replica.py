@@ -59,6 +59,10 @@ FRAME_MAX = 64 << 20
 """Octets of what is sent at once: the largest row has a body of 8 MiB, and the rows that a pruning
 kept take a bit each, so that half a billion fit."""
 
+COMMIT_ROWS = 20_000
+"""Rows after which a follower makes durable what it has, where more are on their way: an index page
+that many rows touch is then written once."""
+
 STREAMS_MAX = 65_536
 """Rows after which a follower forgets which version each object was at. That those go on without a
 gap is what was signed; to remember them all would take memory as long as the log is."""
@@ -193,6 +197,7 @@ class Receiver:
         self._began = int(head.seq)  # of what the verifier remembers
         self._checkpoint: Checkpoint | None = None
         self._anchor: Anchor | None = None
+        self._open_rows = 0  # that are not durable yet
         self._has_gap = False  # that no event of a page explained yet
         self._erased: set[tuple[int, str]] = set()  # that no event explained yet
         self._due: set[tuple[int, str]] = set()  # of them, before the target was sent
@@ -217,9 +222,12 @@ class Receiver:
             checkpoint = parse_checkpoint(target.note)
         except Invalid as error:
             raise _refused("signature", self.head.seq, f"the checkpoint is none: {error}") from None
+        if _base(checkpoint.origin) != _base(self._origin):
+            raise self._another(checkpoint)
+        # A fork may have other keys: that it is one says more than that they are not known.
+        self._check_continues(checkpoint, target.proof)
         self._adopt(target.keys)
         self._check_signature(checkpoint)
-        self._check_continues(checkpoint, target.proof)
         self._checkpoint, self._anchor = checkpoint, target.anchor
         if target.anchor is not None and self.head.seq < target.anchor.upto:
             here = self.head if self.head.seq else None
@@ -248,12 +256,7 @@ class Receiver:
 
     def _check_signature(self, checkpoint: Checkpoint) -> None:
         if checkpoint.origin != self._keys.origin:
-            raise Diverged(
-                0,
-                f"the leader's log is {checkpoint.origin} and the one here {self._keys.origin}: "
-                "follow a node of the same log, or take the leader's in place of this one with "
-                "--adopt",
-            )
+            raise self._another(checkpoint)
         if not self._keys.is_signed(checkpoint):
             key = self._keys.key_at(checkpoint.size)
             fault = f"the checkpoint of {checkpoint.size} events is not signed by {key or 'a key'}"
@@ -266,6 +269,13 @@ class Receiver:
                 "leader shows the same and you know why it changed, start once with --adopt, or "
                 "name it in audit.trustedKeys",
             )
+
+    def _another(self, checkpoint: Checkpoint) -> Diverged:
+        return Diverged(
+            0,
+            f"the leader's log is {checkpoint.origin} and the one here {self._keys.origin}: follow "
+            "a node of the same log, or take the leader's in place of this one with --adopt",
+        )
 
     def _check_continues(self, checkpoint: Checkpoint, proof: list[bytes]) -> None:
         here, size = self._edge.size, checkpoint.size
@@ -303,10 +313,19 @@ class Receiver:
         copied = Copied(
             rows=page.rows, tiles=tiles, checkpoints=signed, upkeep=upkeep, secrets=page.secrets,
             head=self.head, edge=edge,
-            is_whole=self._verifier.is_between_sets and not self._has_gap,
+            is_whole=self._is_whole(page, checkpoint),
         )  # fmt: skip
         self._forget_streams()
         return copied
+
+    def _is_whole(self, page: Page, checkpoint: Checkpoint) -> bool:
+        """Whether the log may end here, and is to be made durable."""
+        self._open_rows += len(page.rows)
+        if self._has_gap or not self._verifier.is_between_sets:
+            return False
+        is_due = self._open_rows >= COMMIT_ROWS or page.last == checkpoint.size
+        self._open_rows = 0 if is_due else self._open_rows
+        return is_due
 
     # --- rows ---------------------------------------------------------------------------
 
@@ -428,6 +447,11 @@ class Receiver:
             seq, part = due[0]
             raise _refused("payload", seq, f"the {part} was erased and no event says who did")
         self._due = set(self._erased)
+
+
+def _base(origin: str) -> str:
+    """An origin without its epoch."""
+    return origin.rpartition("/")[0]
 
 
 def _erasures(seq: int, body: bytes) -> Iterator[Erasure]:

@@ -47,6 +47,11 @@ LATE_S = 15.0
 """Without a word from the leader: then answers may be old, and the node says so."""
 
 
+PULSES_MAX = 5
+"""Signs of life after which the first copy counts as whole, though the leader has more: what it
+does not get signed."""
+
+
 class Retries(msgspec.Struct, frozen=True):
     first_s: float = RETRY_S
     most_s: float = RETRY_MAX_S
@@ -87,6 +92,7 @@ class Following:
         self._above: list[str] = []
         self._began_us = self._heard_us = clock.monotonic_us()
         self._leader_head = 0
+        self._pulses = 0
         self._is_connected = False
         self._copied = self._sessions = self._refused = 0
         self._ending = asyncio.Event()
@@ -306,7 +312,7 @@ class Following:
                     self._store(receiver, frame, frames)
                 case Pulse():
                     self._pulse(frame)
-                    if is_first:
+                    if is_first and self.in_step.is_set():
                         return
 
     def _heard(self, frames: Iterable[Frame]) -> Iterator[Frame]:
@@ -354,4 +360,6 @@ class Following:
 
     def _pulse(self, pulse: Pulse) -> None:
         self._leader_head = pulse.head
-        self.in_step.set()
+        self._pulses += 1
+        if pulse.head <= self._log.head().seq or self._pulses >= PULSES_MAX:
+            self.in_step.set()

@@ -77,6 +77,10 @@ class Peers:
             text = "the other nodes are asked whether one was promoted: try again in some seconds"
             node.blocked = Busy(text)
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return self._settings.peers
+
     def warnings(self) -> list[str]:
         return self._warnings
 

@@ -874,6 +874,35 @@ def test_the_objects_of_a_log_are_copied_and_set_back_and_those_of_others_are_le
     in_cluster(case)
 
 
+def test_a_large_change_that_the_log_took_is_copied_too() -> None:
+    names = [f"host-{number}" for number in range(30)]
+
+    async def case(kube: Kube) -> None:
+        member = Member(kube, owner="log")
+        async with member.running():
+            sets = [an_apply(a_set(name, "192.0.2.1")) for name in names]
+            await changes(member, an_apply(a_zone()), *sets)
+            await until(lambda: len(kube.api.objects("dnsrecordsets")) == len(names))
+            await until(lambda: kube.api.objects("dnszones"))
+            del kube.api.calls[:]
+            await changes(member, an_apply(a_set("host-0", "192.0.2.2")))
+            await until(lambda: said_there(kube, "host-0") == "192.0.2.2")
+            seen = [call for call in kube.api.calls if call[1] == "dnsrecordsets"]
+            assert [verb for verb, _, _ in seen] == ["get", "patch"]  # and no look afterwards
+            await changes(member, Delete(key=key_of("DNSZone", "", "lab.example")))
+            await until(lambda: not kube.api.objects("dnszones"))
+            keys = [key_of("DNSRecordSet", "default", name) for name in names]
+            await changes(member, *(Delete(key=key) for key in keys))
+            await until(lambda: not kube.api.objects("dnsrecordsets"))
+
+    in_cluster(case)
+
+
+def said_there(kube: Kube, name: str) -> str:
+    found = kube.api.objects("dnsrecordsets")[f"default/{name}"]
+    return str(found["spec"]["endpoints"][0]["targets"][0])
+
+
 def test_a_node_whose_log_is_damaged_answers_on_and_follows_nothing() -> None:
     async def case(kube: Kube) -> None:
         kube.free_lease()
