@@ -84,6 +84,7 @@ class World:
         log = MemoryEventLog(entropy=SeededEntropy(1), clock=self.clock)
         self.node = Node(log, self.clock, SeededEntropy(2), on_change=lambda: self.forget())
         self.pipeline = pipeline_of(self.node)
+        self.pipeline.keeps_for_a_while = kind == "native"
         self.engine = KINDS[kind](self, bound.sockets)
         self.target = split_address(bound.address)
         self.meanwhile: Callable[[], None] | None = None
