@@ -22,7 +22,7 @@ import msgspec
 from kudurru.domain.chain import Redaction
 from kudurru.domain.checkpoint import Checkpoint, KeyChain, parse_checkpoint
 from kudurru.domain.epochs import decode_epoch, epoch_in
-from kudurru.domain.errors import Diverged, Invalid, LogDamaged
+from kudurru.domain.errors import Conflict, Diverged, Invalid, LogDamaged
 from kudurru.domain.events import (
     CHECKPOINT_STATE,
     EPOCH_KEY,
@@ -46,7 +46,7 @@ from kudurru.domain.ports import (
     Upkeep,
     VerifiableLog,
 )
-from kudurru.domain.pruning import PrunedBody
+from kudurru.domain.pruning import PrunedBody, newest_pruning
 from kudurru.domain.signed_note import VerifierKey
 from kudurru.domain.tree import Edge, Tile, Tree, verify_consistency
 from kudurru.domain.verify import Verifier
@@ -121,11 +121,21 @@ def target_of(log: VerifiableLog, after: int, newest: StoredCheckpoint) -> Targe
     events = [*log.read(after, size, key=SIGNING_KEY), *log.read(after, size, key=EPOCH_KEY)]
     keys = [KeyEvent(e.seq, e.type, e.body) for e in sorted(events, key=lambda e: e.seq)]
     proof = Tree(size, log.hashes).consistency_proof(after) if 0 < after <= size else []
-    return Target(note=newest.note, proof=proof, keys=keys, anchor=log.anchor())
+    return Target(note=newest.note, proof=proof, keys=keys, anchor=_anchor_for(log, after))
+
+
+def _anchor_for(log: VerifiableLog, after: int) -> Anchor | None:
+    """Where the log begins, for a follower that has not heard of it: it may be long."""
+    pruning = newest_pruning(log)
+    if pruning is None or (pruning[0] <= after and pruning[1].upto <= after):
+        return None
+    return log.anchor()
 
 
 def pages(log: VerifiableLog, after: int, size: int) -> Iterator[Page]:
-    """The rows after a position, up to a checkpoint. Raises: LogDamaged, StorageFailed."""
+    """The rows after a position, up to a checkpoint. Raises: Conflict when the log was pruned
+    meanwhile; LogDamaged, StorageFailed."""
+    oldest = log.oldest()
     tree = Tree(size, log.hashes)
     checkpoints = log.checkpoints(after)
     pending = next(checkpoints, None)
@@ -136,6 +146,8 @@ def pages(log: VerifiableLog, after: int, size: int) -> Iterator[Page]:
             signed.append(pending)
             pending = next(checkpoints, None)
         is_whole = len(page) == last - after
+        if not is_whole and log.oldest() != oldest:
+            raise Conflict("the log was pruned while it was sent: begin again")
         yield Page(
             last=last,
             rows=page,

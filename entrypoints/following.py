@@ -21,6 +21,7 @@ from kudurru.domain.errors import (
     Invalid,
     KudurruError,
     LogDamaged,
+    LogNewer,
     Stop,
     Unreachable,
 )
@@ -50,6 +51,10 @@ LATE_S = 15.0
 PULSES_MAX = 5
 """Signs of life after which the first copy counts as whole, though the leader has more: what it
 does not get signed."""
+
+
+REFUSALS = (Diverged, LogDamaged, LogNewer)
+"""What is wrong with the leader's log, or with what follows of it here."""
 
 
 class Retries(msgspec.Struct, frozen=True):
@@ -159,9 +164,11 @@ class Following:
         if self.over.is_set():
             return []
         position, error = self._log.head().seq, self.problem
-        if isinstance(error, Stop):
+        if isinstance(error, REFUSALS):
             what = f"the log of {self.url} is refused, answers stay as of {position}"
             return [f"Follower: {what}: {error}"]
+        if isinstance(error, Stop):
+            return [f"Follower: nothing can be copied, answers stay as of {position}: {error}"]
         if self._silent_s() < LATE_S:
             return []
         why = error or f"{self.url} is silent"
@@ -195,7 +202,7 @@ class Following:
                 self._note(error)
                 if self._copied != copied:
                     delay_s = self._retries.first_s
-                is_refused = isinstance(error, Stop | Invalid)
+                is_refused = isinstance(error, (*REFUSALS, Invalid))
                 await self._pause(self._retries.refused_s if is_refused else delay_s)
                 delay_s = min(2 * delay_s, self._retries.most_s)
         except asyncio.CancelledError:
@@ -257,7 +264,7 @@ class Following:
     def _note(self, error: KudurruError | None) -> None:
         """The end of a session. A reason is logged when it is another one than before."""
         before, self.problem = self.problem, error
-        if isinstance(error, Stop):
+        if isinstance(error, REFUSALS):
             self._refused += 1
         if error is None or str(error) == str(before):
             return

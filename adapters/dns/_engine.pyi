@@ -29,14 +29,18 @@ class Table:
         aged_s: int = 0,
         ttls_at: Sequence[int] = (),
         cookie_at: int = 0,
+        client_class: int = 0,
     ) -> bool:
         """Keep an answer, unless the table was invalidated since it had that generation. The rest
         is as `domain.ports.Keep` has it; `find` leaves what is restricted, or ends, or has a cookie
-        to the workers.
+        or is for a class to the workers.
         """
 
     def admit(self, networks: Sequence[tuple[bytes, int]], is_everybody: bool, /) -> None:
         """From now on restricted answers are for clients in these networks (octets, bits)."""
+
+    def learn_class(self, scope: int, generation: int, client: bytes, client_class: int, /) -> None:
+        """Of which class a client is in a generation. Answers with a class are for its clients."""
 
     def set_cookie_keys(self, day: int, before: bytes, of_day: bytes, after: bytes, /) -> None:
         """Keys of a day since 1970, of the one before and the one after: `Cookies.key_of`."""
@@ -128,7 +132,7 @@ class Workers:
 
     def repeats(
         self, limit: int, /
-    ) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes, int]]]:
+    ) -> tuple[list[tuple[bytes, bytes, int]], list[tuple[bytes, bytes, int]]]:
         """Queries that were answered, at most so many of each worker, as `RepeatListener` wants
         them: repeats, and answers from the zones."""
 

@@ -219,7 +219,10 @@ class TableScope:
                 aged_s=how.aged_s,
                 ttls_at=how.ttls_at,
                 cookie_at=how.cookie_at,
+                client_class=how.client_class,
             )
+            if how.client_class:
+                self._core.learn_class(self.number, era, how.client, how.client_class)
 
     def counts(self) -> dict[tuple[int, int], int]:
         return by_type(self.hits([]))

@@ -31,6 +31,7 @@ from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import PacketEngine, QueryLimiter, Reply
+from kudurru.domain.query_log import Repeat
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 from tests.certificates import write_pair
@@ -443,7 +444,7 @@ class Listening(Handler):
 
     hears_repeats = True
 
-    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         raise RuntimeError("a fault of the listener")
 
     def missed(self, count: int) -> None:

@@ -86,6 +86,7 @@ class World:
         log = MemoryEventLog(entropy=SeededEntropy(1), clock=self.clock)
         self.node = Node(log, self.clock, SeededEntropy(2), on_change=lambda: self.forget())
         self.pipeline = pipeline_of(self.node)
+        self.pipeline.keeps_for_a_while = kind != "python"
         self.images: ZoneImages | None = None
         how: dict[str, Any] = {}
         if kind == WITH_ZONES:

@@ -26,6 +26,7 @@
 #define NAMES 300 /* questions that come again */
 #define MARK 8    /* octets behind an answer: the generation that it was given in */
 #define HOSTS 40  /* of the zone */
+#define FIRST_MARK ((uint64_t)1 << 40) /* of the zone: no generation is as high */
 
 static void check(bool holds, const char *what) {
     if (holds)
@@ -53,32 +54,35 @@ static size_t make_query(uint8_t *packet, uint16_t id, unsigned name, uint64_t *
     return 13u + (size_t)length + 13;
 }
 
-/* Keep an answer to a query, marked with the generation, if it has the form that answers have. */
+/* Keep an answer to a query, marked with the class of clients and the generation, if it has the form
+ * that answers have. */
 static void store(
     struct table *table, uint64_t generation, const uint8_t *packet, size_t size, size_t padding,
-    int64_t now_us) {
+    uint8_t client_class, int64_t now_us) {
     uint8_t key[KEY_MAX], wire[MESSAGE_MAX];
     size_t cookie_at, end = name_end(packet, size);
     size_t key_size = message_key(0, packet, size, key, &cookie_at);
-    if (!key_size || end + padding + MARK > sizeof wire)
+    if (!key_size || end + padding + 1 + MARK > sizeof wire)
         return;
     memcpy(wire, packet + 2, end - 2);
     wire[0] = (wire[0] & 0xfd) | 0x80; /* QR and no TC, which tells it from a slip */
     for (size_t at = HEADER_SIZE - 2; at < end - 2; at++)
         wire[at] = wire[at] >= 'A' && wire[at] <= 'Z' ? wire[at] | 0x20 : wire[at];
     memset(wire + end - 2, 0x55, padding);
+    wire[end - 2 + padding++] = client_class;
     for (int i = 0; i < MARK; i++)
         wire[end - 2 + padding + (size_t)i] = (uint8_t)(generation >> 8 * i);
+    key_for_class(key, client_class);
     const uint16_t ttls_at[] = {(uint16_t)(end - 2), (uint16_t)(end + 2), (uint16_t)(end - 1)};
     struct answer answer = {.wire = wire, .wire_size = end - 2 + padding + MARK, .place = 7};
-    if (padding >= 8) { /* a TTL that counts down, for some who may have it and for some time */
+    if (padding > 8) { /* a TTL that counts down, for some who may have it and for some time */
         answer.is_restricted = padding & 1;
         answer.until_us = padding & 2 ? now_us + 100000 : 0;
         answer.stored_us = now_us - 5000000;
         answer.aged_s = 2;
         answer.ttls_at = ttls_at, answer.ttl_count = padding % 4;
     }
-    if (cookie_at && padding >= 8 + COOKIE_SIZE)
+    if (cookie_at && padding > 8 + COOKIE_SIZE)
         answer.cookie_at = (uint16_t)(end + 6);
     table_store(table, generation, key, key_size, &answer);
 }
@@ -89,6 +93,9 @@ static uint64_t mark_of(const uint8_t *answer, size_t size) {
         generation |= (uint64_t)answer[size - MARK + (size_t)i] << 8 * i;
     return generation;
 }
+
+/* What the tests make of clients: by their last octet, three classes. */
+static uint8_t class_of(const uint8_t *client, size_t size) { return 1 + client[size - 1] % 3; }
 
 static bool is_slip(const uint8_t *answer, size_t size) {
     return size < 12 || (answer[2] & 0x82) == 0x82;
@@ -172,7 +179,7 @@ static void change_zone(struct zones *zones, uint64_t mark) {
 static struct zones *new_zones(const struct seed *seed, struct table *table) {
     struct zones *zones = zones_new(1 << 20, seed, table);
     check(zones && zones_add(zones, APEX, sizeof APEX) == ZONE_WELL, "there is memory");
-    change_zone(zones, 1);
+    change_zone(zones, FIRST_MARK);
     return zones;
 }
 
@@ -309,9 +316,16 @@ static void take_misses(
         if (head.is_slip)
             continue; /* counted by the limiter */
         sums->missed++;
+        size_t client_size;
+        const uint8_t *client = origin_client(worker, head.origin, &client_size);
+        uint8_t client_class = chance(state) % 2 ? class_of(client, client_size) : 0;
+        if (client_class)
+            table_learn_class(
+                table, table_generation(table), 0, client, client_size, client_class);
         if (chance(state) % 2)
             store(table, table_generation(table), packet, size - sizeof head,
-                  chance(state) % 8 ? chance(state) % 40 : chance(state) % 4200, now_us);
+                  chance(state) % 8 ? chance(state) % 40 : chance(state) % 4200, client_class,
+                  now_us);
     }
     struct queue *repeats = worker_repeats(worker);
     for (size_t size; (size = queue_next(repeats));)
@@ -341,7 +355,7 @@ static void answer_messages(
 
 static void check_answer(
     const uint8_t *asked, size_t asked_size, const uint8_t *answer, size_t size,
-    uint64_t generation, uint64_t zone_mark) {
+    const uint8_t *client, uint64_t generation, uint64_t zone_mark) {
     check(size >= 12 && size <= MESSAGE_MAX, "an answer has a header, and no more than a slot");
     check(!memcmp(asked, answer, 2), "an answer has the ID of its query");
     check(answer[2] & 0x80, "an answer is a response");
@@ -350,10 +364,16 @@ static void check_answer(
     unsigned host;
     if (is_slip(answer, size))
         return;
-    if (is_of_zone(asked, asked_size, &host))
+    if (is_of_zone(asked, asked_size, &host)) {
         check(check_zone_answer(answer, size, host, end + 4) == zone_mark, "the zone is of now");
-    else if (mark_of(answer, size) != generation)
+        return;
+    }
+    if (mark_of(answer, size) != generation) {
         check(answer[2] & 4, "an answer is of now, or of what is not there in the zone");
+        return;
+    }
+    uint8_t client_class = answer[size - MARK - 1];
+    check(!client_class || client_class == class_of(client, 16), "an answer is for its class");
 }
 
 static int run_packets(uint64_t state, uint64_t count) {
@@ -361,7 +381,7 @@ static int run_packets(uint64_t state, uint64_t count) {
     struct table *table = table_new(200, 60000, &seed);
     struct limiter *limiter = new_limiter(&seed, 400);
     struct zones *zones = new_zones(&seed, table);
-    uint64_t zone_mark = 1;
+    uint64_t zone_mark = FIRST_MARK;
     struct worker_options options = {
         .fd = -1, .zones = zones, .is_ipv6 = true, .hears_repeats = true,
         .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
@@ -393,7 +413,8 @@ static int run_packets(uint64_t state, uint64_t count) {
             if (!sizes[i])
                 continue;
             check_answer(
-                before[i], sizes_before[i], messages[i], sizes[i], generation, zone_mark);
+                before[i], sizes_before[i], messages[i], sizes[i], clients[i], generation,
+                zone_mark);
             if (is_slip(messages[i], sizes[i]))
                 sums.slipped++;
             else
@@ -525,13 +546,19 @@ static void serve_misses(struct stress *stress, struct worker *worker) {
         uint8_t *packet = record + sizeof head;
         size -= sizeof head;
         uint64_t generation = table_generation(stress->table);
+        size_t client_size;
+        const uint8_t *client = origin_client(worker, head.origin, &client_size);
+        uint8_t client_class = chance(&stress->state) % 2 ? class_of(client, client_size) : 0;
+        if (client_class)
+            table_learn_class(
+                stress->table, generation, 0, client, client_size, client_class);
         unsigned host;
         bool is_zone = is_of_zone(packet, size, &host);
         if (is_zone)
             packet[3] |= NOT_HERE;
         else if (!head.is_slip)
             store(stress->table, generation, packet, size, chance(&stress->state) % 100,
-                  (int64_t)1 << 60);
+                  client_class, (int64_t)1 << 60);
         packet[2] |= 0x80;
         for (int i = 0; i < MARK && size < MESSAGE_MAX; i++)
             packet[size++] = (uint8_t)(generation >> 8 * i);
@@ -564,8 +591,8 @@ static void *change(void *context) {
     for (uint64_t round = 0; !atomic_load(&stress->is_over); round++) {
         table_invalidate(stress->table);
         atomic_store(&stress->changes, table_generation(stress->table));
-        change_zone(stress->zones, round + 2);
-        atomic_store(&stress->zone_changes, round + 2);
+        change_zone(stress->zones, FIRST_MARK + round + 1);
+        atomic_store(&stress->zone_changes, FIRST_MARK + round + 1);
         zones_sweep(stress->zones, 50);
         uint8_t client[4] = {192, 0, 2, (uint8_t)chance(&state)};
         limiter_take(stress->limiter, client, 4, 1 + chance(&state) % 9, (int64_t)round);

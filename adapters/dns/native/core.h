@@ -44,8 +44,8 @@ uint64_t siphash_2_4(const struct seed *seed, const uint8_t *octets, size_t size
 /* Offset after the question's name; 0 where there is none that is whole and uncompressed. */
 size_t name_end(const uint8_t *packet, size_t size);
 
-/* The key of a message in the table: the scope and a kind in the place of the ID, and the message,
- * the letters of its name lowered. Writes at most KEY_MAX octets; 0 where there is no key.
+/* The key of a message in the table: the scope and a kind in the place of the ID (and a class, see
+ * `key_for_class`), and the message, the letters of its name lowered. Writes at most KEY_MAX octets; 0 where there is no key.
  *
  * Sizes of EDNS (RFC 6891 section 6.2.3) that lead to the same answers are one there.
  *
@@ -53,6 +53,10 @@ size_t name_end(const uint8_t *packet, size_t size);
  * to the end of the message. Else it is 0. */
 size_t message_key(
     uint8_t scope, const uint8_t *packet, size_t size, uint8_t *key, size_t *cookie_at);
+
+/* Make it the key of an answer for one class of clients. */
+void key_for_class(uint8_t *key, uint8_t client_class);
+uint8_t class_in_key(const uint8_t *key);
 
 /* What a query over the limit gets. */
 enum slip { SLIP_NOTHING, SLIP_HERE, SLIP_ELSEWHERE };
@@ -185,6 +189,17 @@ bool table_store(
 /* Whom restricted answers are for, nobody at first. Takes over `networks`, from malloc. */
 void table_admit(struct table *table, struct network *networks, size_t count, bool is_everybody);
 bool table_admits(struct table *table, const uint8_t *client, size_t size);
+#define CLASSES_MAX 127
+
+/* Remember of which class a client of a scope is (1 to CLASSES_MAX), in a generation. Answers whose
+ * keys name a class are for its clients only. Of many clients some are forgotten. */
+void table_learn_class(
+    struct table *table, uint64_t generation, uint8_t scope, const uint8_t *client, size_t size,
+    uint8_t client_class);
+/* The class of a client, and the generation in which it is: only answers of that one are for it. 0:
+ * it is not known. */
+uint8_t table_class_of(
+    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *generation);
 /* Keys for the cookies in answers; there are none at first. */
 void table_set_cookie_keys(struct table *table, const struct cookie_keys *keys);
 bool table_cookie_keys(struct table *table, struct cookie_keys *keys);
@@ -303,6 +318,7 @@ struct miss {
 #define REPEATED (-1)
 
 struct repeat {
+    uint8_t client_class; /* that it was answered for */
     uint8_t client_size;
     int8_t rcode; /* of an answer from the zones; REPEATED: it was given before */
     uint8_t client[16];

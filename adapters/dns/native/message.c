@@ -12,6 +12,7 @@
 #define OPT_TYPE 41
 #define OPTION_HEAD 4
 #define COOKIE_OPTION 10
+#define KIND_COOKIE 1
 #define DNSSEC_OK 0x80
 
 /* health.kudurru.internal. in wire form; class IN follows its type. */
@@ -67,7 +68,7 @@ size_t message_key(
     if (*cookie_at)
         size = *cookie_at - OPTION_HEAD - 2; /* without the options and their size */
     key[0] = scope;
-    key[1] = *cookie_at != 0;
+    key[1] = *cookie_at ? KIND_COOKIE : 0;
     memcpy(key + 2, packet + 2, HEADER_SIZE - 2);
     /* Lengths of labels are at most 63, which no letter is. */
     for (size_t at = HEADER_SIZE; at < end; at++)
@@ -81,6 +82,12 @@ size_t message_key(
     }
     return size;
 }
+
+void key_for_class(uint8_t *key, uint8_t client_class) {
+    key[1] = (uint8_t)((key[1] & KIND_COOKIE) | client_class << 1);
+}
+
+uint8_t class_in_key(const uint8_t *key) { return key[1] >> 1; }
 
 enum slip slip_in_place(uint8_t *packet, size_t *size) {
     if (*size < HEADER_SIZE || packet[2] & QR)

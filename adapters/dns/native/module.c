@@ -178,7 +178,7 @@ static bool read_ttls(PyObject *given, size_t wire_size, uint16_t *ttls_at, size
 
 static bool keep(
     TableObject *self, unsigned char scope, unsigned long long generation, const Py_buffer *packet,
-    const Py_buffer *wire, struct answer *answer) {
+    const Py_buffer *wire, unsigned char client_class, struct answer *answer) {
     uint8_t key[KEY_MAX], octets[MESSAGE_MAX];
     if (packet->len < HEADER_SIZE || wire->len < HEADER_SIZE || wire->len > MESSAGE_MAX ||
         answer->place >= PLACES)
@@ -187,6 +187,7 @@ static bool keep(
     if (!size || (answer->cookie_at && !cookie_at) ||
         !stored_form(packet, wire, name_end(packet->buf, (size_t)packet->len), octets))
         return false;
+    key_for_class(key, client_class);
     answer->wire = octets;
     answer->wire_size = (size_t)wire->len - 2;
     return table_store(self->table, generation, key, size, answer);
@@ -201,12 +202,14 @@ static PyObject *table_py_store(PyObject *object, PyObject *args, PyObject *name
     long long until_us = 0, stored_us = 0;
     unsigned int aged_s = 0;
     unsigned short cookie_at = 0;
+    unsigned char client_class = 0;
     PyObject *ttls = NULL;
     static char *names[] = {"",          "",       "",        "",          "",  "is_restricted",
-                            "until_us", "stored_us", "aged_s", "ttls_at", "cookie_at", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*H|pLLIOH", names, &scope, &generation,
+                            "until_us", "stored_us", "aged_s", "ttls_at", "cookie_at",
+                            "client_class", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*H|pLLIOHb", names, &scope, &generation,
                                      &packet, &wire, &place, &is_restricted, &until_us, &stored_us,
-                                     &aged_s, &ttls, &cookie_at))
+                                     &aged_s, &ttls, &cookie_at, &client_class))
         return NULL;
     uint16_t ttls_at[TTLS_MAX];
     struct answer answer = {.place = place, .is_restricted = is_restricted, .until_us = until_us,
@@ -218,8 +221,12 @@ static PyObject *table_py_store(PyObject *object, PyObject *args, PyObject *name
             PyErr_SetString(PyExc_ValueError, "a cookie that is not in the message");
         answer.cookie_at = (uint16_t)(cookie_at - 2);
     }
-    bool is_kept = is_read &&
-                   keep((TableObject *)object, scope, generation, &packet, &wire, &answer);
+    if (is_read && client_class > CLASSES_MAX) {
+        PyErr_SetString(PyExc_ValueError, "there are not so many classes");
+        is_read = false;
+    }
+    bool is_kept = is_read && keep((TableObject *)object, scope, generation, &packet, &wire,
+                                   client_class, &answer);
     PyBuffer_Release(&packet);
     PyBuffer_Release(&wire);
     return is_read ? PyBool_FromLong(is_kept) : NULL;
@@ -260,6 +267,22 @@ static PyObject *table_py_admit(PyObject *self, PyObject *args) {
             return NULL;
         }
     table_admit(((TableObject *)self)->table, networks, (size_t)number, is_everybody);
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_py_learn_class(PyObject *self, PyObject *args) {
+    unsigned char scope, client_class;
+    unsigned long long generation;
+    char *client;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "bKy#b", &scope, &generation, &client, &size, &client_class))
+        return NULL;
+    if ((size != 4 && size != 16) || !client_class || client_class > CLASSES_MAX) {
+        PyErr_SetString(PyExc_ValueError, "no address has that size, or no class that number");
+        return NULL;
+    }
+    table_learn_class(((TableObject *)self)->table, generation, scope, (uint8_t *)client,
+                      (size_t)size, client_class);
     Py_RETURN_NONE;
 }
 
@@ -318,6 +341,7 @@ static PyMethodDef table_methods[] = {
     {"find", table_py_find, METH_VARARGS, NULL},
     {"store", (PyCFunction)(void (*)(void))table_py_store, METH_VARARGS | METH_KEYWORDS, NULL},
     {"admit", table_py_admit, METH_VARARGS, NULL},
+    {"learn_class", table_py_learn_class, METH_VARARGS, NULL},
     {"set_cookie_keys", table_py_set_cookie_keys, METH_VARARGS, NULL},
     {"cookie", table_py_cookie, METH_VARARGS, NULL},
     {"generation", table_py_generation, METH_NOARGS, NULL},
@@ -909,10 +933,9 @@ static PyObject *workers_misses(PyObject *object, PyObject *args) {
 static PyObject *repeat_object(const struct repeat *head, const uint8_t *octets, size_t size) {
     PyObject *client = octets_object(head->client, head->client_size);
     PyObject *message = octets_object(octets, size);
-    if (client && message && head->rcode == REPEATED)
-        return Py_BuildValue("NN", client, message);
+    int third = head->rcode == REPEATED ? head->client_class : head->rcode;
     if (client && message)
-        return Py_BuildValue("NNi", client, message, head->rcode);
+        return Py_BuildValue("NNi", client, message, third);
     Py_XDECREF(client), Py_XDECREF(message);
     return NULL;
 }

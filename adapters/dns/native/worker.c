@@ -227,6 +227,10 @@ struct batch {
     uint64_t zones_version; /* 0: they are closed */
     bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
     unsigned admitted_at;
+    bool is_class_known;
+    uint8_t client_class; /* of the client of message `classed_at` */
+    uint64_t generation;  /* in which it is */
+    unsigned classed_at;
     bool are_keys_known, has_keys;
     int64_t now_s; /* wall time */
     struct cookie_keys keys;
@@ -256,11 +260,12 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
     worker->sizes[i] = 0;
 }
 
-static void tell_of(struct batch *batch, unsigned i, size_t size, int rcode) {
+/* Tell Python of an answer, as `head` has it but for the client. */
+static void tell_of(struct batch *batch, unsigned i, size_t size, struct repeat head) {
     struct worker *worker = batch->worker;
     size_t client_size;
     const uint8_t *client = client_of(worker, i, &client_size);
-    struct repeat head = {.client_size = (uint8_t)client_size, .rcode = (int8_t)rcode};
+    head.client_size = (uint8_t)client_size;
     memcpy(head.client, client, client_size);
     switch (queue_put(&worker->repeats, &head, sizeof head, slot(worker, i) + 2, size - 2)) {
     case NO_ROOM:
@@ -274,16 +279,41 @@ static void tell_of(struct batch *batch, unsigned i, size_t size, int rcode) {
     }
 }
 
-/* Whether the client of a message may have restricted answers. Most batches of a busy server are
- * from one client, so the last verdict is remembered. */
-static bool is_admitted(struct batch *batch, unsigned i) {
-    size_t size, size_before;
-    const uint8_t *client = client_of(batch->worker, i, &size);
-    if (batch->is_admitted_known) {
-        const uint8_t *before = client_of(batch->worker, batch->admitted_at, &size_before);
-        if (size == size_before && !memcmp(client, before, size))
-            return batch->is_admitted;
+/* Whether two messages are from one client. Most batches of a busy server are, so what was found of
+ * the last one is remembered. */
+static bool are_of_one(const struct worker *worker, unsigned i, unsigned other) {
+    size_t size, size_other;
+    const uint8_t *client = client_of(worker, i, &size);
+    return !memcmp(client, client_of(worker, other, &size_other), size);
+}
+
+/* The answer for the class of the client, where there are classes. */
+static const struct entry *find_for_class(struct batch *batch, unsigned i) {
+    struct worker *worker = batch->worker;
+    if (!batch->is_class_known || !are_of_one(worker, i, batch->classed_at)) {
+        size_t size;
+        const uint8_t *client = client_of(worker, i, &size);
+        batch->client_class = table_class_of(
+            worker->table, worker->options.scope, client, size, &batch->generation);
+        batch->is_class_known = true;
+        batch->classed_at = i;
     }
+    if (!batch->client_class)
+        return NULL;
+    key_for_class(worker->keys[i], batch->client_class);
+    uint64_t hash = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
+    const struct entry *entry =
+        table_find(worker->table, worker->keys[i], worker->key_sizes[i], hash);
+    /* In another generation classes are others. */
+    return entry && entry->generation == batch->generation ? entry : NULL;
+}
+
+/* Whether the client of a message may have restricted answers. */
+static bool is_admitted(struct batch *batch, unsigned i) {
+    if (batch->is_admitted_known && are_of_one(batch->worker, i, batch->admitted_at))
+        return batch->is_admitted;
+    size_t size;
+    const uint8_t *client = client_of(batch->worker, i, &size);
     batch->is_admitted_known = true;
     batch->admitted_at = i;
     return batch->is_admitted = table_admits(batch->worker->table, client, size);
@@ -320,7 +350,8 @@ static bool may_repeat(struct batch *batch, unsigned i, const struct entry *entr
 static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     struct worker *worker = batch->worker;
     if (worker->options.hears_repeats)
-        tell_of(batch, i, worker->sizes[i], REPEATED);
+        tell_of(batch, i, worker->sizes[i], (struct repeat){
+            .client_class = class_in_key(entry->octets), .rcode = REPEATED});
     uint8_t *packet = slot(worker, i);
     const uint8_t *wire = entry_wire(entry);
     size_t end = name_end(packet, worker->sizes[i]) - 2; /* in the answer, which has no ID */
@@ -348,7 +379,7 @@ static bool answer_from_zones(struct batch *batch, unsigned i) {
         !fits(&found, &question))
         return false;
     if (worker->options.hears_repeats)
-        tell_of(batch, i, asked_size, found.rcode);
+        tell_of(batch, i, asked_size, (struct repeat){.rcode = (int8_t)found.rcode});
     worker->sizes[i] = write_answer(&found, &question, packet);
     worker->places[i] = (uint16_t)(ZONE_PLACES + found.rcode * ZONE_TYPES + question.rtype);
     return true;
@@ -387,6 +418,8 @@ static void look_up(struct batch *batch) {
             continue;
         worker->entries[i] = table_find(
             worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
+        if (!worker->entries[i])
+            worker->entries[i] = find_for_class(batch, i);
         if (!worker->entries[i] && zones) /* the name stands in the key where it does in a message */
             worker->is_located[i] =
                 zones_locate(zones, worker->keys[i] + HEADER_SIZE, &worker->paths[i]);
