@@ -680,7 +680,8 @@ bool zones_sweep(struct zones *zones, size_t limit) {
     }
     limit -= freed;
     zones->limbo_count -= freed;
-    memmove(zones->limbo, zones->limbo + freed, zones->limbo_count * sizeof *zones->limbo);
+    if (freed)
+        memmove(zones->limbo, zones->limbo + freed, zones->limbo_count * sizeof *zones->limbo);
     for (struct zone **at = &zones->dropped, *zone; limit && (zone = *at);) {
         struct zone *next = zone->limbo_next;
         if (zone->left_at >= oldest)
