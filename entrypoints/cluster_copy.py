@@ -12,11 +12,11 @@ import logging
 from collections.abc import Sequence
 from typing import NoReturn
 
-from kudurru.adapters.kubernetes.store import KubernetesStore
+from kudurru.adapters.kubernetes.store import KubernetesStore, Write
 from kudurru.domain import mirror
 from kudurru.domain.errors import Invalid, KudurruError, ManagedBy, NotFound
 from kudurru.domain.events import CONTENT_TYPES, Recorded
-from kudurru.domain.object_store import StoredObject, to_document
+from kudurru.domain.object_store import StoredObject, manifest_of
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Timers
 from kudurru.entrypoints.cluster_facts import Facts
@@ -114,17 +114,19 @@ class Copies:
         self.foreign.pop(stored.key, None)
         if found is not None and found.made == stored_digest(stored):
             return
-        document = to_document(stored)
+        body = stored.body
+        manifest = manifest_of(stored.key, body.spec, body.labels, body.annotations)
         # Ours by its annotation: a field that somebody set in it is set back.
-        outcome = await self._store.apply(document, self.manager, force=found is not None)
-        if outcome.verb != "unchanged":
+        carried = await self._store.write(Write(manifest, self.manager, found is not None))
+        if carried.outcome.verb != "unchanged" and carried.after is not None:
             self.writes += 1
-            now = await self._store.get(stored.key)
-            self._note(stored.key, now["metadata"]["uid"], now["metadata"]["resourceVersion"])
+            now = carried.after["metadata"]
+            self._note(stored.key, now["uid"], now["resourceVersion"])
 
     async def _remove(self, key: Key) -> None:
         try:
-            await self._store.delete(key, manager=self.manager)
+            # Whether it is too much was asked when the log took it.
+            await self._store.delete(key, manager=self.manager, allow_mass_change=True)
         except NotFound:
             return
         self.writes += 1

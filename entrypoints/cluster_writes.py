@@ -108,6 +108,11 @@ class ClusterWrites:
             raise StorageFailed(
                 "the cluster that owns the objects was not read yet: nothing was changed; try again"
             )
+        if self._feed.missing.is_unknown:
+            raise StorageFailed(
+                "whether the cluster is the one of this log cannot be told: nothing was changed; "
+                "bind schemas/rbac/cluster-id.yaml, or set kubernetes.clusterID"
+            )
         steps = [self._step(command) for command in theirs]
         outcomes = await self._store.carry_out(steps, dry_run=True)
         if change.dry_run:

@@ -16,7 +16,7 @@ from kudurru.adapters.kubernetes.store import PREFIX, Place
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.events import Recorded, Who
-from kudurru.domain.ports import EventLog
+from kudurru.domain.ports import Clock, EventLog
 from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings, LeaseSettings
 from kudurru.entrypoints.cluster import Cluster
 from kudurru.entrypoints.cluster_late import LateCluster
@@ -94,10 +94,11 @@ class Member:
         is_late: bool = False,
         groups: Callable[[], Container[str]] = tuple,
         external_dns: ExternalDnsSettings | None = None,
+        clock: Clock | None = None,
         **settings: Any,
     ) -> None:
         """One that `is_late` has its client when somebody calls `late.take`."""
-        clock, entropy = SystemClock(), SystemEntropy()
+        clock, entropy = clock or SystemClock(), SystemEntropy()
         self.log = log or MemoryEventLog(entropy=entropy, clock=clock)
         self.node = Node(self.log, clock, entropy)
         self.node.catch_up()

@@ -249,7 +249,7 @@ class PythonEngine:
         if answering.listener is not None and len(others) < count:
             repeats = set(range(count)).difference(others)
             clients = batch.clients(count)
-            answering.tell([(clients[i], queries[i]) for i in sorted(repeats)])
+            answering.tell([(clients[i], queries[i], 0) for i in sorted(repeats)])
 
     def _verdicts(
         self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[Kept | None]

@@ -132,7 +132,7 @@ class KubernetesStore:
         _check_manager(manager)
         if not allow_mass_change:
             await self._guard([one])
-        return (await self._write(one, dry_run=dry_run)).outcome
+        return (await self.write(one, dry_run=dry_run)).outcome
 
     async def update_status(self, object: Document, manager: str) -> Outcome:  # noqa: A002
         self._check_open()
@@ -268,14 +268,16 @@ class KubernetesStore:
 
     async def _try(self, one: "Write | Deletion") -> Outcome:
         if isinstance(one, Write):
-            return (await self._write(one, dry_run=True)).outcome
+            return (await self.write(one, dry_run=True)).outcome
         await self._deletable(one.key, one.expected, one.manager, force=one.force)
         return Outcome("deleted", one.key)
 
     async def _step(self, one: "Write | Deletion") -> "Carried":
-        return await (self._write(one) if isinstance(one, Write) else self._delete(one))
+        return await (self.write(one) if isinstance(one, Write) else self._delete(one))
 
-    async def _write(self, one: "Write", *, dry_run: bool = False) -> "Carried":
+    async def write(self, one: "Write", *, dry_run: bool = False) -> "Carried":
+        """As `carried_out` of one step, but that its errors are those of the write."""
+        self._check_open()
         # Writers of one object in this process would only make each other begin again.
         async with self._turns.of(one.key):
             return await self._written(one, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""kudurru audit: verify the log, prove it to others, follow it."""
+"""kudurru audit: verify the log, prove it to others, compare and follow it."""
 
 import sys
 import time
@@ -17,6 +17,7 @@ from kudurru.domain.verify import verify as verify_log
 from kudurru.domain.verify_tree import Trust
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import (
+    audit_compare,
     audit_export,
     audit_prove,
     audit_prune,
@@ -63,6 +64,7 @@ app.command()(audit_prove.checkpoint)
 app.command()(audit_prove.prove)
 app.command()(audit_prove.key)
 app.command()(audit_export.export)
+app.command()(audit_compare.compare)
 app.command()(audit_prune.prune)
 app.command()(audit_redact.redact)
 

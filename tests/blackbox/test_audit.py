@@ -181,6 +181,7 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("export", "--output", "/nowhere/x"), "/nowhere/x: No such file or directory"),
     (("export", "--format", "sqlite", "--output", str(VERIFIER)), "is there already"),
     (("checkpoint", "--publish", "/nowhere/x"), "/nowhere/x: No such file or directory"),
+    (("compare",), "this log is of no cluster, so there is nothing to compare"),
     (("key", "--rotate", "--reason", "x" * 1025), "reason: 1025 characters; at most 1024"),
     (("key", "--rotate", "--reason", "\udcff"), "reason: half of a surrogate pair"),
 ]

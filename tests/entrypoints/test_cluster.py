@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.kubernetes.fakes.network import Request, Response
 from kudurru.domain import mirror
 from kudurru.domain.commands import ABSENT, Apply, Delete
@@ -722,6 +723,54 @@ def test_one_of_two_nodes_gives_serials_and_both_have_them() -> None:
     in_cluster(case)
 
 
+class Ahead(SystemClock):
+    """A clock that is wrong by so much."""
+
+    def __init__(self, off_us: int) -> None:
+        self._off_us = off_us
+
+    def now_us(self) -> int:
+        return super().now_us() + self._off_us
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_two_nodes_whose_clocks_are_an_hour_apart_are_in_step_and_serials_only_rise(
+    hours: int,
+) -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        one = Member(kube, name="node-1", clock=Ahead(hours * 3_600_000_000))
+        two = Member(kube, name="node-2")
+        serials: list[int] = []
+
+        async def both_have(target: str) -> None:
+            await until(lambda: target.encode() in spec_of(one) and target.encode() in spec_of(two))
+            await until(lambda: two.serial("lab.example") not in (None, *serials))
+            await until(lambda: status_of(kube).get("serial") == two.serial("lab.example"))
+            serials.append(two.serial("lab.example") or 0)
+
+        async with two.running():
+            async with one.running():
+                await until(lambda: one.runner.status().is_leader or two.runner.status().is_leader)
+                await kube.apply(a_zone())
+                for member, target in ((one, "192.0.2.1"), (two, "192.0.2.2"), (one, "192.0.2.3")):
+                    await changes(member, an_apply(a_set("www", target)))
+                    await both_have(target)
+                assert one.serial("lab.example") == two.serial("lab.example")
+                assert [row[1] for row in told(one)] == [row[1] for row in told(two)]
+            # The other goes on alone, by a clock that is an hour away from this one's.
+            await until(lambda: two.runner.status().is_leader)
+            await changes(two, an_apply(a_set("www", "192.0.2.4")))
+            await until(lambda: two.serial("lab.example") not in serials)
+            serials.append(two.serial("lab.example") or 0)
+        assert serials == sorted(set(serials))
+        for member in (one, two):
+            times = [event.ts for event in member.events()]
+            assert times == sorted(times)
+
+    in_cluster(case)
+
+
 def test_a_follower_takes_a_serial_with_the_records_that_it_is_of() -> None:
     async def case(kube: Kube) -> None:
         kube.free_lease()
@@ -872,6 +921,35 @@ def test_the_objects_of_a_log_are_copied_and_set_back_and_those_of_others_are_le
         assert {who_of(e).actor for e in member.events(OBJECT_APPLIED)} == {ALICE.actor}
 
     in_cluster(case)
+
+
+def test_a_large_change_that_the_log_took_is_copied_too() -> None:
+    names = [f"host-{number}" for number in range(30)]
+
+    async def case(kube: Kube) -> None:
+        member = Member(kube, owner="log")
+        async with member.running():
+            sets = [an_apply(a_set(name, "192.0.2.1")) for name in names]
+            await changes(member, an_apply(a_zone()), *sets)
+            await until(lambda: len(kube.api.objects("dnsrecordsets")) == len(names))
+            await until(lambda: kube.api.objects("dnszones"))
+            del kube.api.calls[:]
+            await changes(member, an_apply(a_set("host-0", "192.0.2.2")))
+            await until(lambda: said_there(kube, "host-0") == "192.0.2.2")
+            seen = [call for call in kube.api.calls if call[1] == "dnsrecordsets"]
+            assert [verb for verb, _, _ in seen] == ["get", "patch"]  # and no look afterwards
+            await changes(member, Delete(key=key_of("DNSZone", "", "lab.example")))
+            await until(lambda: not kube.api.objects("dnszones"))
+            keys = [key_of("DNSRecordSet", "default", name) for name in names]
+            await changes(member, *(Delete(key=key) for key in keys))
+            await until(lambda: not kube.api.objects("dnsrecordsets"))
+
+    in_cluster(case)
+
+
+def said_there(kube: Kube, name: str) -> str:
+    found = kube.api.objects("dnsrecordsets")[f"default/{name}"]
+    return str(found["spec"]["endpoints"][0]["targets"][0])
 
 
 def test_a_node_whose_log_is_damaged_answers_on_and_follows_nothing() -> None:

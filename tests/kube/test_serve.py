@@ -15,6 +15,7 @@ from tests.kube.serving import (
     clear,
     delete,
     free_lease,
+    kubeconfig,
     path_of,
     serving_cluster,
     status_writes,
@@ -112,6 +113,45 @@ def test_a_change_of_the_command_line_is_in_the_cluster_and_its_status_comes_bac
         assert empty.call("GET", path_of(body))[0] == 200
         assert node.texts("www.lab.example") == ["192.0.2.1"]
         assert kudurru("audit", "verify", *data).code == 0
+
+
+def test_what_a_node_did_not_see_is_told_by_a_comparison_until_it_followed(
+    empty: ApiServer, tmp_path: Path
+) -> None:
+    env = {"KUBECONFIG": str(kubeconfig(empty, tmp_path))}
+    arguments = ("--kubernetes", "cluster", "--data", tmp_path / "data", "-o", "json")
+
+    def compared() -> tuple[int, dict[str, Any]]:
+        done = kudurru("audit", "compare", *arguments, env=env)
+        return done.code, done.json()
+
+    apply(empty, ZONE)
+    apply(empty, a_set("www", "192.0.2.1"))
+    apply(empty, a_set("old", "192.0.2.1"))
+    with serving_cluster(empty, tmp_path) as node:
+        wait_until(lambda: node.texts("www.lab.example") == ["192.0.2.1"])
+        wait_until(lambda: node.texts("old.lab.example") == ["192.0.2.1"])
+        code, found = compared()  # beside the server, statuses and all
+        assert (code, found["ok"], found["objects"], found["differences"]) == (0, True, 3, [])
+    there = apply(empty, a_set("www", "192.0.2.2"), "kubectl-edit")["metadata"]
+    delete(empty, a_set("old", ""))
+    apply(empty, a_set("new", "192.0.2.3"))
+    code, found = compared()
+    assert (code, found["ok"], found["objects"]) == (1, False, 1)
+    assert [(one["object"], one["difference"]) for one in found["differences"]] == [
+        ("DNSRecordSet default/new", "surplus"),
+        ("DNSRecordSet default/old", "missing"),
+        ("DNSRecordSet default/www", "differing"),
+    ]
+    version = {"uid": there["uid"], "resourceVersion": there["resourceVersion"]}
+    assert found["differences"][2]["cluster"] == version
+    table = kudurru("audit", "compare", *arguments[:4], env=env)
+    assert table.code == 1
+    assert [line.split()[0] for line in table.out.splitlines()] == ["OBJECT", *["DNSRecordSet"] * 3]
+    free_lease(empty)
+    with serving_cluster(empty, tmp_path) as node:
+        wait_until(lambda: node.texts("www.lab.example") == ["192.0.2.2"])
+        wait_until(lambda: compared()[0] == 0)
 
 
 def test_a_burst_of_changes_moves_the_serial_a_few_times_and_no_status_is_written_twice(
