@@ -108,11 +108,6 @@ class ClusterWrites:
             raise StorageFailed(
                 "the cluster that owns the objects was not read yet: nothing was changed; try again"
             )
-        if self._feed.missing.is_unknown:
-            raise StorageFailed(
-                "whether the cluster is the one of this log cannot be told: nothing was changed; "
-                "bind schemas/rbac/cluster-id.yaml, or set kubernetes.clusterID"
-            )
         steps = [self._step(command) for command in theirs]
         outcomes = await self._store.carry_out(steps, dry_run=True)
         if change.dry_run:
@@ -220,6 +215,12 @@ class ClusterWrites:
         intent = mirror.open_intent(self._facts.newest_first())
         versions: list[mirror.Version] = []
         if intent is not None and intent.body is not None:
+            if self._feed.missing.is_unknown:
+                raise StorageFailed(
+                    "what became of an earlier change cannot be told while it is unknown whether "
+                    "this is the cluster of the log: nothing was changed; bind "
+                    "schemas/rbac/cluster-id.yaml, or set kubernetes.clusterID"
+                )
             aims = msgspec.json.decode(intent.body, type=mirror.Intended).aims
             versions, observed = await self._look(aims)
             body = mirror.Written(

@@ -573,6 +573,19 @@ def test_the_health_name_waits_for_no_other_query(udp_kind: str) -> None:
     asyncio.run(main())
 
 
+def test_a_flood_of_the_health_name_takes_turns_with_other_queries(udp_kind: str) -> None:
+    async def main() -> None:
+        handler = Noting()
+        async with Rig(udp_kind, handler, "127.0.0.1:0").running() as rig:
+            packets = [query("health.kudurru.internal", ident=i) for i in range(FLOOD)]
+            packets[70] = query("www.example", ident=70)
+            with burst(rig, packets):
+                await until(lambda: b"www" in handler.names)
+            assert handler.names.index(b"www") <= 128  # of 199 others
+
+    asyncio.run(main())
+
+
 def test_what_finds_no_room_to_wait_is_dropped_and_the_health_name_is_answered(
     udp_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
