@@ -21,6 +21,7 @@ from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.later import Later
 from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key
+from kudurru.domain.query_log import Repeat
 from kudurru.domain.tree import Edge, Tile
 
 
@@ -328,7 +329,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Sequence[tuple[Key, bytes | None]] = ()
     head: LogHead  # of the log that ends with them
     edge: Edge
-    is_whole: bool  # it may end here: no change set is cut, no gap is unexplained
+    is_whole: bool  # no change set is cut, no gap is unexplained: it is to be made durable
 
 
 Document = Mapping[str, Any]
@@ -538,6 +539,10 @@ STREAM_IDLE_S = 10
 Answers tell it to clients that ask (RFC 7828)."""
 
 
+CLIENT_CLASSES_MAX = 127
+"""Numbers of classes of clients that an engine knows."""
+
+
 class Keep(NamedTuple):
     """How a reply may be repeated by an engine that knows the time and its clients: until
     `invalidate()`, and no longer than `until_us` of monotonic time, 0: no end.
@@ -554,6 +559,13 @@ class Keep(NamedTuple):
     tally: tuple[str, ...] = ()
     """What each repeat is counted as, beside its type and RCODE: ("blocked", policy, list),
     ("rewritten",) or ("cache", "positive" or "negative")."""
+    cookie_at: int = 0
+    """Offset in the message of a DNS cookie (RFC 7873), which is made anew for each client by the
+    rules of `domain.dns.cookies`; 0: there is none."""
+    client_class: int = 0
+    """Only for clients of one class, 1 to CLIENT_CLASSES_MAX, of which `client` is one: those to
+    whom the same policies apply, until `invalidate()`. 0: for all."""
+    client: bytes = b""
 
 
 class Reply(NamedTuple):
@@ -653,9 +665,9 @@ class RepeatListener(Protocol):
 
     hears_repeats: bool
 
-    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
-        """(address of 4 or 16 octets, message without its ID) of queries that got a reply which
-        the handler had given before. Costs what an append costs."""
+    def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
+        """Queries that got a reply which the handler had given before. Costs what an append
+        costs."""
         ...
 
     def missed(self, count: int) -> None:

@@ -50,11 +50,14 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     duration_us: int = 0
     key: bytes = b""
     """Name (lower case), type and class of a question whose answer the engine repeats by itself."""
+    client_class: int = 0
+    """For which clients it does so, 0: for all (`ports.Keep`)."""
 
 
-Repeat = tuple[bytes, bytes]
-"""A query that an engine answered as it had before: the client's address, and the message without
-its ID. A bare tuple, because the busiest loop makes one per query."""
+Repeat = tuple[bytes, bytes, int]
+"""A query that an engine answered as it had before: the client's address, the message without its
+ID, and the class of clients that the answer was for (`ports.Keep`). A bare tuple, because the
+busiest loop makes one per query."""
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):

@@ -22,7 +22,7 @@ import msgspec
 from kudurru.domain.chain import Redaction
 from kudurru.domain.checkpoint import Checkpoint, KeyChain, parse_checkpoint
 from kudurru.domain.epochs import decode_epoch, epoch_in
-from kudurru.domain.errors import Diverged, Invalid, LogDamaged
+from kudurru.domain.errors import Conflict, Diverged, Invalid, LogDamaged
 from kudurru.domain.events import (
     CHECKPOINT_STATE,
     EPOCH_KEY,
@@ -46,7 +46,7 @@ from kudurru.domain.ports import (
     Upkeep,
     VerifiableLog,
 )
-from kudurru.domain.pruning import PrunedBody
+from kudurru.domain.pruning import PrunedBody, newest_pruning
 from kudurru.domain.signed_note import VerifierKey
 from kudurru.domain.tree import Edge, Tile, Tree, verify_consistency
 from kudurru.domain.verify import Verifier
@@ -58,6 +58,10 @@ PAGE_BYTES = 1 << 20
 FRAME_MAX = 64 << 20
 """Octets of what is sent at once: the largest row has a body of 8 MiB, and the rows that a pruning
 kept take a bit each, so that half a billion fit."""
+
+COMMIT_ROWS = 20_000
+"""Rows after which a follower makes durable what it has, where more are on their way: an index page
+that many rows touch is then written once."""
 
 STREAMS_MAX = 65_536
 """Rows after which a follower forgets which version each object was at. That those go on without a
@@ -117,11 +121,21 @@ def target_of(log: VerifiableLog, after: int, newest: StoredCheckpoint) -> Targe
     events = [*log.read(after, size, key=SIGNING_KEY), *log.read(after, size, key=EPOCH_KEY)]
     keys = [KeyEvent(e.seq, e.type, e.body) for e in sorted(events, key=lambda e: e.seq)]
     proof = Tree(size, log.hashes).consistency_proof(after) if 0 < after <= size else []
-    return Target(note=newest.note, proof=proof, keys=keys, anchor=log.anchor())
+    return Target(note=newest.note, proof=proof, keys=keys, anchor=_anchor_for(log, after))
+
+
+def _anchor_for(log: VerifiableLog, after: int) -> Anchor | None:
+    """Where the log begins, for a follower that has not heard of it: it may be long."""
+    pruning = newest_pruning(log)
+    if pruning is None or (pruning[0] <= after and pruning[1].upto <= after):
+        return None
+    return log.anchor()
 
 
 def pages(log: VerifiableLog, after: int, size: int) -> Iterator[Page]:
-    """The rows after a position, up to a checkpoint. Raises: LogDamaged, StorageFailed."""
+    """The rows after a position, up to a checkpoint. Raises: Conflict when the log was pruned
+    meanwhile; LogDamaged, StorageFailed."""
+    oldest = log.oldest()
     tree = Tree(size, log.hashes)
     checkpoints = log.checkpoints(after)
     pending = next(checkpoints, None)
@@ -132,6 +146,8 @@ def pages(log: VerifiableLog, after: int, size: int) -> Iterator[Page]:
             signed.append(pending)
             pending = next(checkpoints, None)
         is_whole = len(page) == last - after
+        if not is_whole and log.oldest() != oldest:
+            raise Conflict("the log was pruned while it was sent: begin again")
         yield Page(
             last=last,
             rows=page,
@@ -193,6 +209,7 @@ class Receiver:
         self._began = int(head.seq)  # of what the verifier remembers
         self._checkpoint: Checkpoint | None = None
         self._anchor: Anchor | None = None
+        self._open_rows = 0  # that are not durable yet
         self._has_gap = False  # that no event of a page explained yet
         self._erased: set[tuple[int, str]] = set()  # that no event explained yet
         self._due: set[tuple[int, str]] = set()  # of them, before the target was sent
@@ -217,9 +234,12 @@ class Receiver:
             checkpoint = parse_checkpoint(target.note)
         except Invalid as error:
             raise _refused("signature", self.head.seq, f"the checkpoint is none: {error}") from None
+        if _base(checkpoint.origin) != _base(self._origin):
+            raise self._another(checkpoint)
+        # A fork may have other keys: that it is one says more than that they are not known.
+        self._check_continues(checkpoint, target.proof)
         self._adopt(target.keys)
         self._check_signature(checkpoint)
-        self._check_continues(checkpoint, target.proof)
         self._checkpoint, self._anchor = checkpoint, target.anchor
         if target.anchor is not None and self.head.seq < target.anchor.upto:
             here = self.head if self.head.seq else None
@@ -248,12 +268,7 @@ class Receiver:
 
     def _check_signature(self, checkpoint: Checkpoint) -> None:
         if checkpoint.origin != self._keys.origin:
-            raise Diverged(
-                0,
-                f"the leader's log is {checkpoint.origin} and the one here {self._keys.origin}: "
-                "follow a node of the same log, or take the leader's in place of this one with "
-                "--adopt",
-            )
+            raise self._another(checkpoint)
         if not self._keys.is_signed(checkpoint):
             key = self._keys.key_at(checkpoint.size)
             fault = f"the checkpoint of {checkpoint.size} events is not signed by {key or 'a key'}"
@@ -266,6 +281,13 @@ class Receiver:
                 "leader shows the same and you know why it changed, start once with --adopt, or "
                 "name it in audit.trustedKeys",
             )
+
+    def _another(self, checkpoint: Checkpoint) -> Diverged:
+        return Diverged(
+            0,
+            f"the leader's log is {checkpoint.origin} and the one here {self._keys.origin}: follow "
+            "a node of the same log, or take the leader's in place of this one with --adopt",
+        )
 
     def _check_continues(self, checkpoint: Checkpoint, proof: list[bytes]) -> None:
         here, size = self._edge.size, checkpoint.size
@@ -303,10 +325,19 @@ class Receiver:
         copied = Copied(
             rows=page.rows, tiles=tiles, checkpoints=signed, upkeep=upkeep, secrets=page.secrets,
             head=self.head, edge=edge,
-            is_whole=self._verifier.is_between_sets and not self._has_gap,
+            is_whole=self._is_whole(page, checkpoint),
         )  # fmt: skip
         self._forget_streams()
         return copied
+
+    def _is_whole(self, page: Page, checkpoint: Checkpoint) -> bool:
+        """Whether the log may end here, and is to be made durable."""
+        self._open_rows += len(page.rows)
+        if self._has_gap or not self._verifier.is_between_sets:
+            return False
+        is_due = self._open_rows >= COMMIT_ROWS or page.last == checkpoint.size
+        self._open_rows = 0 if is_due else self._open_rows
+        return is_due
 
     # --- rows ---------------------------------------------------------------------------
 
@@ -428,6 +459,11 @@ class Receiver:
             seq, part = due[0]
             raise _refused("payload", seq, f"the {part} was erased and no event says who did")
         self._due = set(self._erased)
+
+
+def _base(origin: str) -> str:
+    """An origin without its epoch."""
+    return origin.rpartition("/")[0]
 
 
 def _erasures(seq: int, body: bytes) -> Iterator[Erasure]:

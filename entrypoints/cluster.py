@@ -146,6 +146,7 @@ class Cluster:
         self._began_us = clock.monotonic_us() if began_us is None else began_us
         self._newest_us = node.log.head().ts
         self._is_verified = False
+        self._is_known = asyncio.Event()
         self._has_waited = False
         self._problem = ""
         self.has_log = facts.has_followed
@@ -217,8 +218,10 @@ class Cluster:
                 tasks.create_task(self._tell_synced())
                 if self.owns:
                     # First: or what was intended here would come from there, as somebody else's.
-                    await self._settle_open()
-                    tasks.create_task(self._writes.keep_settled())
+                    if not self.feed.missing.is_unknown:
+                        await self._settle_open()
+                        self._is_known.set()
+                    tasks.create_task(self._keep_settled())
                 await self.feed.run()
         except BaseExceptionGroup as faults:
             if (wrong := faults.subgroup(Invalid)) is not None:
@@ -366,6 +369,7 @@ class Cluster:
                 log.info("the cluster is %s", uid)
                 await self._bind(uid)
                 self.feed.missing.identified()
+                self._is_known.set()
                 self.feed.look_at_missing()
 
     @property
@@ -400,6 +404,11 @@ class Cluster:
     async def _tell_synced(self) -> None:
         await self.feed.synced.wait()
         self.on_change()
+
+    async def _keep_settled(self) -> NoReturn:
+        """Not by what another cluster has."""
+        await self._is_known.wait()
+        await self._writes.keep_settled()
 
     async def _settle_open(self) -> None:
         """What an earlier process did not hear the end of."""

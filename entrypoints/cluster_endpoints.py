@@ -90,6 +90,8 @@ class DnsEndpoints(Handler[Declared]):
 
     def _begin(self) -> None:
         self._keys = Keys(self._clock, self._timers)
+        self._told = Keys(self._clock, self._timers)  # whose status is to be written
+        self._carried_out: dict[str, tuple[str, int]] = {}  # uid and generation, by object
         self._look = asyncio.Event()  # whether some are gone
         self._mine: dict[str, set[Key]] = {}  # record sets, by the object that they are of
         self._source: dict[Key, str] = {}  # the other way round
@@ -114,6 +116,8 @@ class DnsEndpoints(Handler[Declared]):
                 for informer in self._informers:
                     tasks.create_task(informer.run(), name="cluster: DNSEndpoints")
                 tasks.create_task(self._keep_removed(), name="cluster: DNSEndpoints, gone")
+                # Apart, or records would wait for the pace of requests.
+                tasks.create_task(self._told.work(self._tell_observed, 1), name="cluster: observed")
                 # One after the other: of two that want a name, one is first.
                 await self._keys.work(self._settle, 1)
         finally:
@@ -151,6 +155,7 @@ class DnsEndpoints(Handler[Declared]):
     def gone(self, key: str, last: Declared | None, version: str) -> None:  # noqa: ARG002
         self._broken.pop(key, None)
         self._refused.pop(key, None)
+        self._carried_out.pop(key, None)
         self._look.set()
 
     def listed(self) -> None:
@@ -160,6 +165,7 @@ class DnsEndpoints(Handler[Declared]):
     def recovered(self) -> None:
         self._problem = ""
         self._keys.again()
+        self._told.again()
         self._look.set()
 
     def list_failed(self, error: Exception) -> None:
@@ -212,18 +218,18 @@ class DnsEndpoints(Handler[Declared]):
     # --- objects that are there -----------------------------------------------------------
 
     def _add(self, name: str) -> None:
-        self._keys.add(Key(f"{KIND}/{name}"))
+        self._keys.add(_key(name))
 
     async def _settle(self, key: Key) -> bool:
         """Whether it is done with, for now."""
-        name = key.removeprefix(f"{KIND}/")
+        name = _name(key)
         await asyncio.sleep(0)  # where there is nothing to do, nothing else has its turn
         found = self._find(name)
         if found is None:
             self._look.set()
             return True
         try:
-            is_done = await self._carry_out(name, found)
+            await self._carry_out(name, found)
         except Invalid as error:
             self._refuse(name, found, "; ".join(str(cause) for cause in error.causes))
             return True  # until it changes, or what is in its way
@@ -234,9 +240,9 @@ class DnsEndpoints(Handler[Declared]):
             self._refuse(name, found, str(error))
             return False
         self._refused.pop(name, None)
-        return is_done
+        return True
 
-    async def _carry_out(self, name: str, found: Declared) -> bool:
+    async def _carry_out(self, name: str, found: Declared) -> None:
         """Raises: KudurruError."""
         views = self._node.zones, self._node.objects
         planned = plan(found, self._mine.get(name, frozenset()), *views, self._terms)
@@ -253,11 +259,19 @@ class DnsEndpoints(Handler[Declared]):
         if self._settings.dry_run:
             log.info("%s, a dry run: %d record sets would change", found.title,
                      len(planned.commands))  # fmt: skip
-        elif planned.is_here and found.observed != found.generation:
-            return await self._tell_observed(found)
-        return True
+        elif planned.is_here:
+            self._carried_out[name] = found.uid, found.generation
+            if found.observed != found.generation:
+                self._told.add(_key(name))
 
-    async def _tell_observed(self, found: Declared) -> bool:
+    async def _tell_observed(self, key: Key) -> bool:
+        """Whether it is done with, for now."""
+        name = _name(key)
+        found = self._find(name)
+        if found is None or found.observed == found.generation:
+            return True
+        if self._carried_out.get(name) != (found.uid, found.generation):
+            return True  # it comes again when that is
         path = f"/apis/{API_VERSION}/namespaces/{found.namespace}/{PLURAL}/{found.name}/status"
         patch = {
             "metadata": {"uid": found.uid},  # and of no other that has the name now
@@ -359,3 +373,11 @@ class DnsEndpoints(Handler[Declared]):
             allow_mass_change=allowed,
         )  # fmt: skip
         return await self._writer.submit(change)
+
+
+def _key(name: str) -> Key:
+    return Key(f"{KIND}/{name}")
+
+
+def _name(key: Key) -> str:
+    return key.removeprefix(f"{KIND}/")

@@ -215,6 +215,12 @@ class ClusterWrites:
         intent = mirror.open_intent(self._facts.newest_first())
         versions: list[mirror.Version] = []
         if intent is not None and intent.body is not None:
+            if self._feed.missing.is_unknown:
+                raise StorageFailed(
+                    "what became of an earlier change cannot be told while it is unknown whether "
+                    "this is the cluster of the log: nothing was changed; bind "
+                    "schemas/rbac/cluster-id.yaml, or set kubernetes.clusterID"
+                )
             aims = msgspec.json.decode(intent.body, type=mirror.Intended).aims
             versions, observed = await self._look(aims)
             body = mirror.Written(

@@ -19,7 +19,7 @@ from kudurru.adapters.signing import KeyFolder, check_signature
 from kudurru.domain.chain import origin_of
 from kudurru.domain.checkpoint import KeyChain
 from kudurru.domain.epochs import epoch_began
-from kudurru.domain.errors import Invalid, KudurruError
+from kudurru.domain.errors import Follows, Invalid, KudurruError
 from kudurru.domain.events import SIGNING_KEY
 from kudurru.domain.kinds.zone import zone_warnings
 from kudurru.domain.notation import size_text
@@ -73,12 +73,14 @@ async def examine(patient: Patient, caller: str) -> Report:
         "ready": lambda: ready_check(patient.readiness),
         "listeners": lambda: Check("listeners", "ok", f"bound: {', '.join(listeners)}"),
         "transfers": lambda: transfers_check(node),
-        "checkpoints": lambda: checkpoints_check(live, checkpointer),
+        "checkpoints": lambda: checkpoints_check(live, checkpointer, node.follows),
         "upstreams": lambda: upstreams_check(front.resolving.unhealthy()),
         "certificate": lambda: certificate_check(front, node.clock.now_us() // 1_000_000),
         "lists": lambda: lists_check(parts),
     }.items():
         made[name] = _made(name, check)
+    if parts.following is not None or parts.peers.urls:
+        made["follow"] = _made("follow", lambda: follow_check(parts))
     # What waits for a disk, or for the server that has the log, is looked at beside the loop.
     keys = live.current.audit.trusted_keys
     made["dataDir"] = await asyncio.to_thread(data_dir_check, parts.directory.path)
@@ -115,7 +117,7 @@ def examine_directory(data: Path, config: Path | None, environ: Mapping[str, str
 
 _ORDER = (
     *("config", "api", "token", "diagnoses", "dataDir", "ready", "listeners", "log", "checkpoints"),
-    *("disk", "clock", "transfers", "upstreams", "certificate", "lists"),
+    *("disk", "clock", "transfers", "upstreams", "certificate", "lists", "follow"),
 )
 
 
@@ -237,7 +239,12 @@ def log_check(log: VerifiableLog, trusted_keys: Iterable[str]) -> Check:
     return Check("log", "ok", f"the newest {min(newest, TAIL_ROWS)} of {newest} events verify")
 
 
-def checkpoints_check(live: LiveSettings, checkpointer: Checkpointer | None) -> Check:
+def checkpoints_check(
+    live: LiveSettings, checkpointer: Checkpointer | None, follows: Follows | None = None
+) -> Check:
+    if follows is not None:
+        text = f"those of {follows.leader} are verified and kept here: it is a copy outside of it"
+        return Check("checkpoints", "ok", text)
     if checkpointer is None or checkpointer.key is None:
         why = checkpointer.why_not if checkpointer else "the log is damaged"
         return Check("checkpoints", "warn", f"nothing is signed here: {why or 'there is no key'}")
@@ -320,6 +327,22 @@ def lists_check(parts: "Parts") -> Check:
     if found:
         return Check("lists", "warn", f"{_named(found)}; see `kudurru list status`")
     return Check("lists", "ok", "every source of every list was fetched")
+
+
+def follow_check(parts: "Parts") -> Check:
+    following, node = parts.following, parts.node
+    trouble = [*parts.peers.warnings()]
+    if node.blocked is not None:
+        return Check("follow", "fail", str(node.blocked))
+    if following is not None and node.follows is not None:
+        trouble += following.obstacles() + following.warnings()
+        if not trouble:
+            lag = following.statistics().lag_events
+            text = f"the log of {following.url} is copied, {lag} events are still to come"
+            return Check("follow", "ok", text)
+    if trouble:
+        return Check("follow", "warn", "; ".join(trouble))
+    return Check("follow", "ok", "this node follows nobody, and nobody else takes its writes")
 
 
 def _named(texts: Iterable[str]) -> str:

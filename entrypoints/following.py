@@ -21,6 +21,7 @@ from kudurru.domain.errors import (
     Invalid,
     KudurruError,
     LogDamaged,
+    LogNewer,
     Stop,
     Unreachable,
 )
@@ -45,6 +46,15 @@ REFUSED_S = 60.0
 
 LATE_S = 15.0
 """Without a word from the leader: then answers may be old, and the node says so."""
+
+
+PULSES_MAX = 5
+"""Signs of life after which the first copy counts as whole, though the leader has more: what it
+does not get signed."""
+
+
+REFUSALS = (Diverged, LogDamaged, LogNewer)
+"""What is wrong with the leader's log, or with what follows of it here."""
 
 
 class Retries(msgspec.Struct, frozen=True):
@@ -87,6 +97,7 @@ class Following:
         self._above: list[str] = []
         self._began_us = self._heard_us = clock.monotonic_us()
         self._leader_head = 0
+        self._pulses = 0
         self._is_connected = False
         self._copied = self._sessions = self._refused = 0
         self._ending = asyncio.Event()
@@ -153,9 +164,11 @@ class Following:
         if self.over.is_set():
             return []
         position, error = self._log.head().seq, self.problem
-        if isinstance(error, Stop):
+        if isinstance(error, REFUSALS):
             what = f"the log of {self.url} is refused, answers stay as of {position}"
             return [f"Follower: {what}: {error}"]
+        if isinstance(error, Stop):
+            return [f"Follower: nothing can be copied, answers stay as of {position}: {error}"]
         if self._silent_s() < LATE_S:
             return []
         why = error or f"{self.url} is silent"
@@ -189,7 +202,7 @@ class Following:
                 self._note(error)
                 if self._copied != copied:
                     delay_s = self._retries.first_s
-                is_refused = isinstance(error, Stop | Invalid)
+                is_refused = isinstance(error, (*REFUSALS, Invalid))
                 await self._pause(self._retries.refused_s if is_refused else delay_s)
                 delay_s = min(2 * delay_s, self._retries.most_s)
         except asyncio.CancelledError:
@@ -251,7 +264,7 @@ class Following:
     def _note(self, error: KudurruError | None) -> None:
         """The end of a session. A reason is logged when it is another one than before."""
         before, self.problem = self.problem, error
-        if isinstance(error, Stop):
+        if isinstance(error, REFUSALS):
             self._refused += 1
         if error is None or str(error) == str(before):
             return
@@ -306,7 +319,7 @@ class Following:
                     self._store(receiver, frame, frames)
                 case Pulse():
                     self._pulse(frame)
-                    if is_first:
+                    if is_first and self.in_step.is_set():
                         return
 
     def _heard(self, frames: Iterable[Frame]) -> Iterator[Frame]:
@@ -354,4 +367,6 @@ class Following:
 
     def _pulse(self, pulse: Pulse) -> None:
         self._leader_head = pulse.head
-        self.in_step.set()
+        self._pulses += 1
+        if pulse.head <= self._log.head().seq or self._pulses >= PULSES_MAX:
+            self.in_step.set()

@@ -65,7 +65,12 @@ class Udp:
     """What engines over UDP are made of. `is_native`: repeats are answered by threads in C, from
     one table and with one limiter for all listeners."""
 
-    def __init__(self, wanted: Literal["auto", "native", "python"], sockets: int) -> None:
+    def __init__(
+        self,
+        wanted: Literal["auto", "native", "python"],
+        sockets: int,
+        cookies: Cookies | None = None,
+    ) -> None:
         """Raises Invalid when the native engine is wanted and was not built. `sockets`: for each
         address; 0: as many as are of use."""
         if wanted == "native" and not engine_native.is_available():
@@ -77,7 +82,7 @@ class Udp:
         self.is_native = wanted != "python" and engine_native.is_available()
         # The engine in Python reads all sockets on one loop.
         self.sockets = sockets or (usable_cpus() if self.is_native else 1)
-        self._table = AnswerTable() if self.is_native else None
+        self._table = AnswerTable(cookies=cookies) if self.is_native else None
 
     def admit(self, acl: AclSettings) -> None:
         """From now on answers for those who may recurse are for these."""

@@ -77,6 +77,10 @@ class Peers:
             text = "the other nodes are asked whether one was promoted: try again in some seconds"
             node.blocked = Busy(text)
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return self._settings.peers
+
     def warnings(self) -> list[str]:
         return self._warnings
 
@@ -89,13 +93,14 @@ class Peers:
     async def round(self) -> None:
         heard = await asyncio.to_thread(ask_all, self._settings.peers, self._settings)
         warnings, why = await asyncio.to_thread(self._judged, heard)
+        if isinstance(self._node.blocked, Diverged):
+            return  # until somebody acts
         for warning in warnings:
             if warning not in self._warnings:
                 log.warning("%s", warning)
         self._warnings = warnings
-        if isinstance(self._node.blocked, Diverged):
-            return  # until somebody acts
         if why is not None:
+            self._warnings = [f"Peers: {why}"]
             log.error("nothing is written any more: %s", why)
             self._node.blocked = why
         elif self._node.blocked is not None:

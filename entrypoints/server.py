@@ -110,7 +110,7 @@ class Server:
                 self._options, parts, self._readiness, self._certificates, stack
             )
             addresses = await front.start()
-            if parts.following is not None:
+            if parts.following is not None and parts.node.why_not_whole is None:
                 await self._unless_stopped(parts.following.first_copy())
             parts.snapshots.load(self._undamaged())
             async with self._early_answers(parts.node, parts.cookies):
@@ -169,6 +169,7 @@ class Server:
         following = parts.following
         if following is not None:
             front.metrics.add(following.samples)
+        if following is not None and node.why_not_whole is None:
             runner.add("follower", following.run, stop=following.stop)
             keep_redacted = partial(following.keep_redacted, parts.snapshots.forget)
             runner.add("follower: redactions", keep_redacted)

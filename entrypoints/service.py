@@ -304,6 +304,8 @@ def pruned(pruning: Pruning | None) -> Pruned:
 
 def because(who: Who, reason: str) -> Who:
     """Raises Invalid for a reason that cannot be written down."""
+    if not reason and not who.reason:
+        return who
     if not is_unicode(reason):
         raise Invalid("request", [Cause("reason", NOT_UNICODE)])
     if len(reason) > REASON_MAX:

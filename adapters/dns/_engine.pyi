@@ -28,13 +28,25 @@ class Table:
         stored_us: int = 0,
         aged_s: int = 0,
         ttls_at: Sequence[int] = (),
+        cookie_at: int = 0,
+        client_class: int = 0,
     ) -> bool:
         """Keep an answer, unless the table was invalidated since it had that generation. The rest
-        is as `domain.ports.Keep` has it; `find` leaves what is restricted or ends to the workers.
+        is as `domain.ports.Keep` has it; `find` leaves what is restricted, or ends, or has a cookie
+        or is for a class to the workers.
         """
 
     def admit(self, networks: Sequence[tuple[bytes, int]], is_everybody: bool, /) -> None:
         """From now on restricted answers are for clients in these networks (octets, bits)."""
+
+    def learn_class(self, scope: int, generation: int, client: bytes, client_class: int, /) -> None:
+        """Of which class a client is in a generation. Answers with a class are for its clients."""
+
+    def set_cookie_keys(self, day: int, before: bytes, of_day: bytes, after: bytes, /) -> None:
+        """Keys of a day since 1970, of the one before and the one after: `Cookies.key_of`."""
+
+    def cookie(self, option: bytes, client: bytes, now_s: int, /) -> bytes | None:
+        """What workers answer to a cookie of 8 or 16 to 40 octets; None: a key is missing."""
 
     def generation(self) -> int: ...
     def invalidate(self) -> None: ...
@@ -85,7 +97,7 @@ class Workers:
         come first: worker, origin, address of the client, message, and whether it is over the limit
         and wants to hear so."""
 
-    def repeats(self, limit: int, /) -> list[tuple[bytes, bytes]]:
+    def repeats(self, limit: int, /) -> list[tuple[bytes, bytes, int]]:
         """Queries that were answered, as `RepeatListener` wants them."""
 
     def untold(self) -> int:

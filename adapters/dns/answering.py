@@ -16,6 +16,7 @@ from kudurru.domain.ports import (
     RepeatListener,
     Reply,
 )
+from kudurru.domain.query_log import Repeat
 
 HEADER = 12  # octets of a DNS header: what is shorter cannot be answered, RFC 1035 section 4.1.1
 
@@ -112,10 +113,10 @@ class Answering:
         """The answer from the memo, or None."""
         wire = self.memo.find(packet)
         if wire is not None and self.listener is not None:
-            self.tell(((packed_address(client), packet[2:]),))
+            self.tell(((packed_address(client), packet[2:], 0),))
         return wire
 
-    def tell(self, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def tell(self, repeats: Iterable[Repeat]) -> None:
         """Tell who listens of repeats. What goes wrong there costs nobody an answer."""
         if self.listener is not None:
             try:

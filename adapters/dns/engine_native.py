@@ -14,6 +14,7 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -25,6 +26,7 @@ from kudurru.adapters.dns.packet_info import ask_for_packet_info
 from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.sockets import address_of
 from kudurru.domain.dns import names
+from kudurru.domain.dns.cookies import DAY_S, Cookies
 from kudurru.domain.dns.rebinding import PRIVATE
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.later import Later
@@ -88,7 +90,15 @@ Hits = Counter[Of]
 class AnswerTable:
     """Answers that the threads of all engines read; each listener has a scope of its own."""
 
-    def __init__(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self,
+        entries_max: int = ENTRIES_MAX,
+        bytes_max: int = BYTES_MAX,
+        cookies: Cookies | None = None,
+    ) -> None:
+        """`cookies` None: answers with one are not kept."""
+        self._cookies = cookies
+        self._day_no = -1  # whose keys the threads have
         seed = secrets.token_bytes(_SEED_SIZE)
         self.core = _engine.Table(entries_max=entries_max, bytes_max=bytes_max, seed=seed)
         self.places: dict[Of, int] = {}
@@ -118,6 +128,17 @@ class AnswerTable:
             clients = PRIVATE
         networks = [(one.network_address.packed, one.prefixlen) for one in clients]
         self.core.admit(networks, is_everybody)
+
+    def can_make_cookies(self) -> bool:
+        """Whether the threads can: they have the keys of today then."""
+        if self._cookies is None:
+            return False
+        day_no = int(time.time()) // DAY_S
+        if day_no != self._day_no:
+            keys = [self._cookies.key_of(day_no + days) for days in (-1, 0, 1)]
+            self.core.set_cookie_keys(day_no, *keys)
+            self._day_no = day_no
+        return True
 
     def place(self, packet: bytes, wire: bytes, tally: tuple[str, ...], era: int) -> int | None:
         """Where an answer of an era is counted. None: there are too many to count."""
@@ -181,6 +202,8 @@ class TableScope:
 
     def keep(self, era: object, packet: bytes, wire: bytes, how: Keep) -> None:
         assert isinstance(era, int)
+        if how.cookie_at and not self.table.can_make_cookies():
+            return
         place = self.table.place(packet, wire, how.tally, era)
         if place is not None:
             self._core.store(
@@ -194,7 +217,11 @@ class TableScope:
                 stored_us=how.stored_us,
                 aged_s=how.aged_s,
                 ttls_at=how.ttls_at,
+                cookie_at=how.cookie_at,
+                client_class=how.client_class,
             )
+            if how.client_class:
+                self._core.learn_class(self.number, era, how.client, how.client_class)
 
     def counts(self) -> dict[tuple[int, int], int]:
         return by_type(self.hits([]))

@@ -69,6 +69,7 @@ class PythonEngine:
         self._outboxes: list[_Outbox] = []
         self._backlog: deque[tuple[bytes, str, Deliver]] = deque()
         self._room = 0  # for misses, this turn
+        self._urgent_room = 0  # for the health name beside them
         self._sockets = tuple(sockets)
         self._drops = SocketDrops(sockets)
         self._memo = Memo() if memo is None else memo
@@ -145,6 +146,7 @@ class PythonEngine:
         """Begin a turn of a socket. While others wait all new misses queue behind them, and more is
         read: what asks for the health name is not to be lost in the system's buffer."""
         self._room = 0 if self._backlog else MISSES_PER_TURN
+        self._urgent_room = MISSES_PER_TURN
         return when_busy if self._backlog else usual
 
     def _is_put_off(self, packet: bytes) -> bool:
@@ -152,7 +154,10 @@ class PythonEngine:
         if self._room > 0:
             self._room -= 1
             return False
-        return not is_health_query(packet[2:])
+        if self._urgent_room > 0 and is_health_query(packet[2:]):
+            self._urgent_room -= 1
+            return False
+        return True
 
     def _put_off(self, packet: bytes, client: str, deliver: Deliver) -> None:
         if len(self._backlog) >= MISSES_MAX:
@@ -249,7 +254,7 @@ class PythonEngine:
         if answering.listener is not None and len(others) < count:
             repeats = set(range(count)).difference(others)
             clients = batch.clients(count)
-            answering.tell([(clients[i], queries[i]) for i in sorted(repeats)])
+            answering.tell([(clients[i], queries[i], 0) for i in sorted(repeats)])
 
     def _verdicts(
         self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[Kept | None]

@@ -1,6 +1,7 @@
 """What an API server answers when it does not do what it was asked, as errors.
 
 Unanswered    no answer came: it may or may not have done it
+└── TooLarge      an answer that is larger than what we take
 Refused       an answer that is not 2xx
 ├── Absent        404
 ├── Collided      409, and 422 for another uid
@@ -57,6 +58,10 @@ class Unanswered(Unreachable):
             f"{self.method} {self.path}: the API server did not answer: {self.why}; "
             "it is asked again, and until then this node answers from its log"
         )
+
+
+class TooLarge(Unanswered):
+    """An answer of more octets than are taken: ask for less at once."""
 
 
 class NotLeading(KudurruError):

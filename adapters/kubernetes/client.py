@@ -20,6 +20,7 @@ from kudurru.adapters.kubernetes.access import Access
 from kudurru.adapters.kubernetes.answers import (
     Refused,
     Throttled,
+    TooLarge,
     Unanswered,
     decoded,
     refusal,
@@ -39,8 +40,8 @@ RATE, BURST = 50.0, 100
 minutes."""
 CONNECTIONS_MAX = 32
 DRAINED_MAX = 4 << 20
-ANSWER_MAX = 256 << 20
-"""A page of 250 objects of 1 MiB each fits."""
+ANSWER_MAX = 64 << 20
+"""An object has less than 2 MiB; a page that is larger is asked for again as smaller ones."""
 LINE_MAX = 16 << 20
 """One event of a watch: an object of etcd's largest size, twice over, and then some."""
 
@@ -354,7 +355,7 @@ class Client:
                 await answer.check()
                 octets = await answer.body(ANSWER_MAX)
                 if len(octets) > ANSWER_MAX:
-                    raise Unanswered(method, path, f"its answer is over {ANSWER_MAX} octets")
+                    raise TooLarge(method, path, f"its answer is over {ANSWER_MAX} octets")
                 return answer.code, octets
         except TimeoutError as error:
             raise Unanswered(method, path, f"nothing whole within {self.limit_s:g} s") from error

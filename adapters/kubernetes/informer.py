@@ -23,6 +23,7 @@ from kudurru.adapters.kubernetes.answers import (
     Forbidden,
     Refused,
     Status,
+    TooLarge,
     Unanswered,
     decoded,
     refusal,
@@ -174,6 +175,8 @@ class Informer(Generic[T]):
         self._handler = handler
         self._chance = chance
         self._strict = strict
+        self._page = source.page
+        """Objects of a page: fewer since one was too large."""
         self._version = ""  # to watch from; "": list first
         self._newest = 0  # seen of any object or list
         self._gone: dict[str, int] = {}
@@ -287,8 +290,12 @@ class Informer(Generic[T]):
         while True:
             # Never resourceVersion=0: the cache that answers it may be older than our own write.
             more = {"continue": token} if token else {}
-            target = self._source.target(limit=str(self._source.page), **more)
-            page = await self._client.request("GET", target, type_=_Page)
+            target = self._source.target(limit=str(self._page), **more)
+            try:
+                page = await self._client.request("GET", target, type_=_Page)
+            except TooLarge:
+                self._page = max(1, self._page // 8)
+                raise
             for item in page.items or ():
                 headed = self._read(item, _Headed)
                 found[headed.metadata.key] = self._kept(headed, item)

@@ -41,8 +41,8 @@ _BLOCKED = "blocked"
 _RULES_MAX = 512  # characters of a rule that are kept
 
 
-Repeated = tuple[str, bytes]
-"""What engines repeat: a protocol, and a question as `Fact.key` has it."""
+Repeated = tuple[str, int, bytes]
+"""What engines repeat: a protocol, a class of clients, and a question as `Fact.key` has it."""
 
 
 class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,9 +152,9 @@ class QueryLogStore:
                 self._remember(fact)
             yield fact
         for proto, repeats in seen.repeats.items():
-            for client, query in repeats:
+            for client, query, client_class in repeats:
                 key = question_key(query)
-                template = self._recall((proto, key)) if key is not None else None
+                template = self._recall((proto, client_class, key)) if key is not None else None
                 if template is None:
                     self._counts["unknown"] += 1
                     continue
@@ -165,7 +165,7 @@ class QueryLogStore:
     def _remember(self, fact: Fact) -> None:
         if len(self._young) >= TEMPLATES_MAX:
             self._old, self._young = self._young, {}
-        self._young[fact.proto, fact.key] = fact
+        self._young[fact.proto, fact.client_class, fact.key] = fact
 
     def _recall(self, key: Repeated) -> Fact | None:
         found = self._young.get(key)

@@ -24,7 +24,7 @@ _AHEAD_MAX_S = 300  # of our clock: other nodes make cookies too
 _RENEW_AFTER_S = 1800
 
 _VERSION = b"\x01\x00\x00\x00"  # and three octets that are reserved
-_DAY_S = 86_400
+DAY_S = 86_400
 
 RECENT_MAX = 4096
 """Cookies found right that are not computed again: of as many clients as ask within minutes."""
@@ -78,11 +78,15 @@ class Cookies:
         is_ours = hmac.compare_digest(server_cookie(key, own, head, address), shown)
         return age_s if is_ours else None
 
+    def key_of(self, day_no: int) -> bytes:
+        """The key of a day since 1970, 16 octets."""
+        number = day_no.to_bytes(8, "big", signed=True)
+        return hashlib.blake2s(number, key=self._secret, digest_size=16).digest()
+
     def _key(self, at_s: int) -> bytes:
-        day_no = at_s // _DAY_S
+        day_no = at_s // DAY_S
         if day_no != self._day_no:
-            number = day_no.to_bytes(8, "big", signed=True)
-            self._day = hashlib.blake2s(number, key=self._secret, digest_size=16).digest()
+            self._day = self.key_of(day_no)
             self._day_no = day_no
         return self._day
 

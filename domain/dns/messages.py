@@ -40,7 +40,7 @@ _OPCODE_MASK = 0x7800
 _OPCODE_NOTIFY = 4 << 11
 _DO = 0x8000
 _POINTER_MAX = 0x3FFF
-_OPTION_HEAD = 4  # code and length
+OPTION_HEAD_SIZE = 4  # code and length
 _RR_HEAD_SIZE = 12  # of a record whose owner is a pointer
 
 _HEADER = Layout("!HHHHHH")
@@ -199,9 +199,9 @@ def compose(
 
 def padded_options(options: bytes, size: int, limit: int, block: int) -> bytes:
     """The options, with padding that makes a message of `size` octets a multiple of a block."""
-    if size + _OPTION_HEAD > limit:
+    if size + OPTION_HEAD_SIZE > limit:
         return options
-    padding = min(-(size + _OPTION_HEAD) % block, limit - size - _OPTION_HEAD)
+    padding = min(-(size + OPTION_HEAD_SIZE) % block, limit - size - OPTION_HEAD_SIZE)
     return options + pack_option(PADDING, bytes(padding))
 
 

@@ -95,6 +95,8 @@ class ClientIndex:
         for (size, shift), prefixes in sorted(networks.items()):
             self._networks[size].append((shift, prefixes))
         self._has_suffixes = any(place[0] == "suffix" for place in self._named)
+        self.names_macs = any(place[0] == "mac" for place in self._named)
+        """Whether groups change when the neighbours do."""
 
     def groups_of(self, caller: Caller) -> Groups:
         found: set[str] = set()

@@ -36,6 +36,7 @@ from kudurru.domain.lists.matcher import Hit, Matcher, Union
 from kudurru.domain.lists.rules import Reply as ListReply
 from kudurru.domain.lists.verdicts import Verdict, Verdicts, verdicts
 from kudurru.domain.objects import Key
+from kudurru.domain.ports import CLIENT_CLASSES_MAX
 
 Action = Literal["pass", "block", "rewrite"]
 Reason = Literal[
@@ -145,6 +146,23 @@ class Filters:
         self.is_uniform = self._is_timeless and all(p.groups is None for p in self.policies)
         """Whether a decision is the same for every client, until something changes, unless it says
         that it is personal."""
+
+        self._classes: dict[tuple[tuple[CompiledPolicy, ...], CompiledPolicy | None], int] = {}
+
+    def class_of(self, caller: Caller) -> int | None:
+        """The class of a client: those of one class get the same decisions until something changes,
+        but for those that are personal. 0: all clients are one. None: it may be of another one
+        later, or there are too many."""
+        if self.is_uniform:
+            return 0
+        if not self._is_timeless or self._clients.names_macs:
+            return None
+        applying = self.applying(caller, 0)  # at every moment
+        of = applying.policies, applying.bypass
+        found = self._classes.get(of)
+        if found is None and len(self._classes) < CLIENT_CLASSES_MAX:
+            found = self._classes[of] = len(self._classes) + 1
+        return found
 
     def lists_of(self, policy: CompiledPolicy) -> frozenset[Key]:
         return self._lists[policy.name]

@@ -404,7 +404,9 @@ def _check_no_body(request: Request) -> None:
 def _check_no_secret(request: Request) -> None:
     """A URL is in logs, histories and Referer headers. Raises: BadRequest, which does not repeat
     it."""
-    for pair in request.query.split("&") if request.query else ():
+    if not request.query:
+        return
+    for pair in request.query.split("&"):
         name = unquoted(pair.partition("=")[0], "query").lower()
         if name in SECRETS_IN_URLS:
             fault = "a token in a URL: it counts as told to everybody, so revoke it; send a header"

@@ -391,13 +391,14 @@ def _written(
 ) -> Response:
     """The object as it is now; of a dry run as it would be."""
     outcome = result.outcomes[0]
-    stored = call.context.node.objects.find(manifest.key)
-    if call.has("dryRun") or stored is None:
+    is_dry = call.has("dryRun")
+    stored = call.context.node.objects.find(outcome.key)
+    if is_dry or stored is None:
         document = _as_it_would_be(manifest, before, manager)
     else:
         document = to_encodable(stored)
     headers = (("X-Kudurru-Verb", outcome.verb), ("X-Kudurru-Position", str(result.seq)))
-    code = 201 if outcome.verb == "created" and not call.has("dryRun") else 200
+    code = 201 if outcome.verb == "created" and not is_dry else 200
     return document_reply(document, code, headers)
 
 
@@ -486,7 +487,8 @@ def _check_may_write(call: Call, key: Key, stored: StoredObject | None, after: s
 def _precondition(call: Call, key: Key) -> str | None:
     """What If-Match and If-None-Match demand of the object. Raises: BadRequest,
     PreconditionFailed."""
-    match_, none_match = (call.request.headers.get(n) for n in ("if-match", "if-none-match"))
+    headers = call.request.headers
+    match_, none_match = headers.get("if-match"), headers.get("if-none-match")
     if none_match is not None:
         if none_match.strip() != "*" or match_ is not None:
             raise BadRequest("If-None-Match", [Cause("", "only *, and not beside If-Match")])

@@ -15,9 +15,9 @@ class Course:
     queries about the server itself."""
 
     __slots__ = (
-        "asked", "client", "client_id", "decision", "is_noted", "is_repeatable", "is_restricted",
-        "limit",
-        "listener", "now_s", "now_us", "proto", "query", "signer", "source", "started_us",
+        "asked", "client", "client_class", "client_id", "decision", "is_noted", "is_repeatable",
+        "is_restricted", "limit", "listener", "now_s", "now_us", "proto", "query", "signer",
+        "source", "started_us",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,8 @@ class Course:
         self.is_noted = True
         self.is_repeatable = True
         """Whether the engine may repeat the answer without asking."""
+        self.client_class: int | None = 0
+        """To whom: to clients of this class, 0: to all, None: to nobody else."""
         self.is_restricted = False
         """Whether it may do so for those only who may recurse."""
 
@@ -73,6 +75,7 @@ class Course:
             upstream,
             elapsed_us,
             query.qname.lower() + query.question[-4:] if is_repeatable else b"",
+            self.client_class or 0,
         )
 
 

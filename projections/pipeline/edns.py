@@ -39,12 +39,12 @@ _BAD_COOKIE = Answer(BADCOOKIE, is_lasting=False)
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
     """`answer`, where the options alone decide it; `options` go into the answer, which is padded
-    to a multiple of `block` octets. `is_personal`: it is for this client only."""
+    to a multiple of `block` octets. `has_cookie`: they begin with one, for this client only."""
 
     answer: Answer | None = None
     options: bytes = b""
     block: int = 0
-    is_personal: bool = False
+    has_cookie: bool = False
 
 
 NOTHING_ASKED = Asked()
@@ -60,7 +60,7 @@ class Edns:
     def read(self, query: Query, client: str, proto: str, now_s: int) -> Asked:
         if not query.options or query.edns_version != EDNS_VERSION:
             return NOTHING_ASKED
-        answer, options, is_personal = self._cookie(query, client, now_s)
+        answer, options, has_cookie = self._cookie(query, client, now_s)
         if find_option(query.options, NSID) is not None:
             options += self._nsid
         if proto in STREAMS:
@@ -70,7 +70,7 @@ class Edns:
             if keepalive:
                 answer = _BAD_OPTION  # RFC 7828 section 3.2.1: a query carries no timeout
         padded = proto in ENCRYPTED and find_option(query.options, PADDING) is not None
-        return Asked(answer, options, PADDING_BLOCK if padded else 0, is_personal)
+        return Asked(answer, options, PADDING_BLOCK if padded else 0, has_cookie)
 
     def _cookie(self, query: Query, client: str, now_s: int) -> tuple[Answer | None, bytes, bool]:
         shown = find_option(query.options, COOKIE)

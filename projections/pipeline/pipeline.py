@@ -28,6 +28,7 @@ from kudurru.domain.dns.lookup import (
 )
 from kudurru.domain.dns.messages import (
     HEADER_SIZE,
+    OPTION_HEAD_SIZE,
     RD,
     TC,
     TCP_MAX,
@@ -43,12 +44,12 @@ from kudurru.domain.dns.responses import Malformed, Resolved, behind_aliases, co
 from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_tree import ZoneSet, alias_of
 from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
-from kudurru.domain.filtering.clients import Caller
+from kudurru.domain.filtering.clients import Caller, packed_address
 from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.histogram import Times
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Keep, Reply
-from kudurru.domain.query_log import NO_RCODE
+from kudurru.domain.query_log import NO_RCODE, Repeat
 from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
 from kudurru.projections.pipeline.counts import Counts
 from kudurru.projections.pipeline.course import Course, where_of
@@ -273,7 +274,11 @@ class Pipeline:
             self._tell(course, NO_RCODE, elapsed_us=self._clock.monotonic_us() - course.started_us)
             return None
         is_repeatable = course.is_repeatable and course.signer is None
-        is_repeatable = is_repeatable and not course.asked.is_personal
+        # What is not simply for all is for an engine that can tell, and make cookies.
+        has_cookie, client_class = course.asked.has_cookie, course.client_class
+        is_plain = not has_cookie and client_class == 0
+        if not is_plain and not (self.keeps_for_a_while and course.proto == UDP):
+            is_repeatable = False
         is_for_all = False
         if isinstance(answer, Resolved):  # only by who counts down TTLs
             wire, rcode, upstream = self._resolved_wire(course, answer)
@@ -284,6 +289,8 @@ class Pipeline:
             is_repeatable = is_repeatable and answer.is_lasting
             keep = self._tallied(course) if is_repeatable else None
             is_for_all = is_repeatable and not course.is_restricted
+        if is_repeatable and not is_plain:
+            is_for_all, keep = False, _for_some(keep or Keep(), wire, course)
         elapsed_us = self._clock.monotonic_us() - course.started_us
         self._counts.answer(course.listener, rcode, course.source)
         self._counts.took(course.source, elapsed_us)
@@ -309,8 +316,7 @@ class Pipeline:
             return None
         if found.until_us <= course.started_us or self._resolver is None:
             return None
-        policy = self._policy
-        if policy is not None and not policy.is_idle and not policy.is_lasting(course.decision):
+        if course.client_class is None or course.decision.is_personal:
             return None
         message = found.message
         body_at = HEADER_SIZE + len(course.query.question)
@@ -360,7 +366,7 @@ class Pipeline:
         fact = course.fact(rcode, upstream, elapsed_us, is_repeatable=is_repeatable)
         return self._notes.note(fact)
 
-    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         """Implements `domain.ports.RepeatListener`."""
         if self._notes is not None:
             self._notes.repeated(proto, repeats)
@@ -434,6 +440,7 @@ class Pipeline:
             return self._resolved(course, query)
         caller = self._policy.caller(course.client, course.listener, course.client_id)
         course.is_repeatable = not self._policy.has_silent
+        course.client_class = self._policy.class_of(caller)
         key = names.key(query.qname)
         decision = self._policy.judge(caller, key, query.qtype, course.now_s)
         course.decision = decision
@@ -448,7 +455,7 @@ class Pipeline:
         course.is_restricted = resolver is not None and not resolver.admits_all
         if _is_alias(answer, query.qtype):
             return self._behind(course, caller, answer)
-        return self._for(decision, answer)
+        return self._for(course, decision, answer)
 
     def _resolved(self, course: Course, query: Query) -> Found:
         """What the resolver has for a question. Refused where there is none, or not for all."""
@@ -457,7 +464,7 @@ class Pipeline:
         named = decision.policy.upstreams if decision.policy is not None else ()
         route = self._route_of(named) if named else None
         if self._resolver is None or (route is None and not self._resolver.is_on):
-            return self._for(decision, NOT_OURS)
+            return self._for(course, decision, NOT_OURS)
         found = self._resolver.resolve(query, course.client, course.started_us, route)
         return found or NOT_FOR_YOU
 
@@ -518,11 +525,13 @@ class Pipeline:
         while True:
             local = self._zones.behind(aliases[-1], query.qtype, course.now_s)
             if local is not None:
-                return self._for(course.decision, _led_to(aliases[:-1], local))
+                return self._for(course, course.decision, _led_to(aliases[:-1], local))
             target = alias_of(aliases[-1].wire)
             key = names.key(target)
             if key in seen or len(aliases) == CHAIN_MAX:
-                return self._for(course.decision, msgspec.structs.replace(answer, answer=aliases))
+                return self._for(
+                    course, course.decision, msgspec.structs.replace(answer, answer=aliases)
+                )
             seen.add(key)
             given = self._given(course, caller, key)
             if given is None:
@@ -531,7 +540,7 @@ class Pipeline:
             if not _is_alias(given, query.qtype):
                 soas = [msgspec.structs.replace(one, owner=target) for one in given.authority]
                 whole = msgspec.structs.replace(given, answer=placed, authority=soas)
-                return self._for(course.decision, _led_to(aliases, whole))
+                return self._for(course, course.decision, _led_to(aliases, whole))
             aliases += placed
         question = target + query.question[len(query.qname) :]
         onward = msgspec.structs.replace(query, qname=names.Name(target), question=question)
@@ -554,7 +563,7 @@ class Pipeline:
         if found is None:
             return None
         decision, answer = found
-        return self._for(decision, answer)
+        return self._for(course, decision, answer)
 
     def _join(self, answer: Answer, question: bytes, found: Answer | Resolved) -> Answer | Resolved:
         if not isinstance(found, Resolved):
@@ -569,9 +578,10 @@ class Pipeline:
             return msgspec.structs.replace(answer, is_lasting=False)
         return msgspec.structs.replace(found, message=message, age_s=0, until_us=0)
 
-    def _for(self, decision: Decision, answer: Answer) -> Answer:
+    def _for(self, course: Course, decision: Decision, answer: Answer) -> Answer:
         """An answer that came of a decision: the next client may get another one."""
-        if self._policy is None or not answer.is_lasting or self._policy.is_lasting(decision):
+        is_for_class = course.client_class is not None and not decision.is_personal
+        if is_for_class or not answer.is_lasting:
             return answer
         return msgspec.structs.replace(answer, is_lasting=False)
 
@@ -589,6 +599,18 @@ class Pipeline:
             return None
         self._counts.answer(where, SERVFAIL)
         return Reply(wire, False)
+
+
+def _for_some(keep: Keep, wire: bytes, course: Course) -> Keep:
+    """How an answer is kept that is for a class of clients, or has a cookie. The OPT record is the
+    last one, and what stands behind the options that were asked for is ours; so the last that looks
+    like them is them."""
+    if course.client_class:
+        client = packed_address(course.client)
+        keep = keep._replace(client_class=course.client_class, client=client)
+    if course.asked.has_cookie:
+        keep = keep._replace(cookie_at=wire.rindex(course.asked.options) + OPTION_HEAD_SIZE)
+    return keep
 
 
 def _is_alias(answer: Answer, qtype: int) -> bool:

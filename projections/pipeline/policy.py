@@ -62,9 +62,10 @@ class Policy:
         policy = first_policy(self._filters(), caller, now_s)
         return PASS if policy is None else Decision(policy=policy)
 
-    def is_lasting(self, decision: Decision) -> bool:
-        """Whether everybody gets the same, until `on_change` of the view."""
-        return self._filters().is_uniform and not decision.is_personal
+    def class_of(self, caller: Caller) -> int | None:
+        """Whoever is of one class gets the same decisions, but for personal ones, until `on_change`
+        of the view. 0: everybody is; None: it cannot be said."""
+        return self._filters().class_of(caller)
 
     def judge(self, caller: Caller, key: Name, rtype: int, now_s: int) -> Decision:
         return decide(self._filters(), caller, key, rtype, now_s)

@@ -7,6 +7,7 @@ import pytest
 from kudurru.adapters.dns.answering import Answering
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.ports import Reply
+from kudurru.domain.query_log import Repeat
 from tests.packets import query
 
 
@@ -16,12 +17,12 @@ class Listening:
     hears_repeats = True
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, bytes, bytes]] = []
+        self.heard: list[tuple[str, bytes, bytes, int]] = []
 
     def handle(self, packet: bytes, client: str, proto: str) -> Reply:
         return Reply(packet, memo=True)
 
-    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         self.heard += [(proto, *one) for one in repeats]
 
 
@@ -34,4 +35,4 @@ def test_a_repeat_is_told_with_the_octets_of_its_client(client: str) -> None:
     answering.ask(packet, client)
     assert handler.heard == []
     assert answering.recall(packet, client) == packet
-    assert handler.heard == [("tcp", packed_address(client), packet[2:])]
+    assert handler.heard == [("tcp", packed_address(client), packet[2:], 0)]

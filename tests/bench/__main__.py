@@ -7,9 +7,9 @@ import sys
 BENCHES = (
     *("spine", "log", "tree", "replay", "postgres", "restore"),
     *("master_file", "answers", "engine", "forward", "cache_dump", "visible"),
-    *("transports", "lists", "transfers", "statuses"),
+    *("transports", "lists", "transfers", "statuses", "follow"),
 )
-SHORT = ("spine", "log", "engine", "visible", "lists")
+SHORT = ("spine", "log", "engine", "visible", "lists", "follow")
 GROUPS = {"record": ("log", "replay", "restore", "postgres")}
 """What belongs together: `just bench record`."""
 
@@ -28,6 +28,8 @@ def main() -> None:
             sys.argv += ["--seconds", "2", "--rounds", "1"]
         if chosen.short and name == "visible":
             sys.argv += ["--changes", "100", "--records", "50000"]
+        if chosen.short and name == "follow":
+            sys.argv += ["--events", "50000"]
         importlib.import_module(f"tests.bench.{name}").main()
 
 

@@ -31,6 +31,7 @@ from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import PacketEngine, QueryLimiter, Reply
+from kudurru.domain.query_log import Repeat
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 from tests.certificates import write_pair
@@ -311,7 +312,7 @@ def test_a_repeat_is_answered_from_the_memo_in_the_letters_of_its_asker(kind: st
         (query("a.example", 65), query("a.example", 97)),  # octets "A" and "a"
         (query("a.example", 1, 65), query("a.example", 1, 97)),
         (query("a.example", flags=0x4100), query("a.example", flags=0x6100)),
-        (query("a.example", rest=edns(0x4141)), query("a.example", rest=edns(0x6161))),
+        (query("a.example", rest=edns(0x241)), query("a.example", rest=edns(0x261))),
         (query("a.example"), query("a.example", rest=edns())),
         (query("a.example"), query("b.example")),
     ],
@@ -443,7 +444,7 @@ class Listening(Handler):
 
     hears_repeats = True
 
-    def repeated(self, proto: str, repeats: Iterable[tuple[bytes, bytes]]) -> None:
+    def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         raise RuntimeError("a fault of the listener")
 
     def missed(self, count: int) -> None:
@@ -568,6 +569,19 @@ def test_the_health_name_waits_for_no_other_query(udp_kind: str) -> None:
                 got = [ident(await loop.sock_recv(sock, 4096)) for _ in packets]
             assert sorted(got) == list(range(FLOOD + 1))
             assert handler.names.index(b"Health") <= 64
+
+    asyncio.run(main())
+
+
+def test_a_flood_of_the_health_name_takes_turns_with_other_queries(udp_kind: str) -> None:
+    async def main() -> None:
+        handler = Noting()
+        async with Rig(udp_kind, handler, "127.0.0.1:0").running() as rig:
+            packets = [query("health.kudurru.internal", ident=i) for i in range(FLOOD)]
+            packets[70] = query("www.example", ident=70)
+            with burst(rig, packets):
+                await until(lambda: b"www" in handler.names)
+            assert handler.names.index(b"www") <= 128  # of 199 others
 
     asyncio.run(main())
 

@@ -50,6 +50,7 @@ from tests.replicas import bring_up, empty_copy, frames, receiver
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short history has many."""
     monkeypatch.setattr(replica, "PAGE_ROWS", 7)
+    monkeypatch.setattr(replica, "COMMIT_ROWS", 1)
 
 
 @pytest.fixture

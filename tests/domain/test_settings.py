@@ -55,8 +55,8 @@ KEYS_BY_MARKS = {
         api.address api.names api.tls dns.engine api.maxBodyBytes ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.kubeconfig kubernetes.context kubernetes.clusterID kubernetes.startupTimeout
-        kubernetes.dnsEndpoints kubernetes.allowMassChange kubernetes.lease.duration
-        kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
+        kubernetes.dnsEndpoints kubernetes.reach kubernetes.allowMassChange
+        kubernetes.lease.duration kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
         externalDNS.listen externalDNS.clients externalDNS.domains externalDNS.namespace
         externalDNS.policy externalDNS.dryRun follow.url follow.token follow.ca follow.peers
         externalDNS.allowMassChange

@@ -541,25 +541,3 @@ def test_rights_that_are_missing_are_named() -> None:
             await until(lambda: "DNSEndpoints are not read" in world.warnings())
 
     in_cluster(case)
-
-
-def test_nothing_is_gone_while_the_cluster_may_be_another() -> None:
-    async def case(kube: Kube) -> None:
-        member = await a_world(kube, "cluster")
-        world = World(kube, member)
-        async with member.running():
-            await world.put(endpoint("web", WWW))
-            await until(world.specs)
-        await world.delete("web")
-        kube.api.forbidden.add(("get", "namespaces"))
-        again = Member(kube, member.log, dns_endpoints=True)
-        async with again.running():
-            endpoints, world = again.cluster.endpoints, World(kube, again)
-            assert endpoints is not None
-            await until(lambda: endpoints._is_gone("default/web"))
-            await until(lambda: not endpoints._look.is_set())  # it was decided what may go
-            await world.put(endpoint("next", one("n.lab.example", "A", "192.0.2.7")))
-            await until(lambda: "default/next" in world.specs())
-            assert "default/web" in world.specs()
-
-    in_cluster(case)

@@ -7,14 +7,17 @@ import pytest
 
 from kudurru.adapters.kubernetes.fakes.network import Response
 from kudurru.domain.commands import Apply, UpdateStatus
-from kudurru.domain.errors import Invalid
+from kudurru.domain.errors import Invalid, KudurruError, StorageFailed
+from kudurru.domain.events import MIRROR_WRITTEN
 from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.validation import parse_manifest
+from kudurru.domain.objects import key_of
 from kudurru.entrypoints.wiring import Change
 from tests.adapters.kubernetes.nested import DEEP, nest
 from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
 from tests.blackbox.program import records, zone
 from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
+from tests.entrypoints.test_cluster import Lost, an_apply, changes
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -107,6 +110,11 @@ def names_of(member: Member) -> int:
     return len(member.names("lab.example"))
 
 
+def text_of(member: Member, name: str) -> str:
+    stored = member.node.objects.find(key_of("DNSRecordSet", "default", name))
+    return bytes(stored.body.spec).decode() if stored is not None else ""
+
+
 async def filled(kube: Kube, count: int = 3) -> Member:
     """A node that has followed a cluster with so many record sets."""
     kube.free_lease()
@@ -170,6 +178,38 @@ def test_while_it_is_unknown_which_cluster_it_is_nothing_is_taken_away(
             is_hidden = False
             await until(lambda: names_of(member) == 3)
             await until(lambda: not member.cluster.warnings())
+
+    in_cluster(case)
+
+
+def test_what_was_left_open_is_not_settled_by_what_another_cluster_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def case(kube: Kube) -> None:
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        before = await filled(kube)
+        async with Member(kube, before.log).running() as member:
+            lost = Lost(kube, True)
+            with pytest.raises(KudurruError):
+                await changes(member, an_apply(a_set("extra", "192.0.2.7")))
+            assert lost.was_hit
+        lost.mend()
+        other = Kube()
+        other.api.seed("namespaces", "", "kube-system")  # another uid
+        other.api.forbidden = {("get", "namespaces")}
+        try:
+            async with Member(other, before.log).running() as wrong:
+                await until(lambda: "4 objects are gone" in warned(wrong))
+                assert names_of(wrong) == 3
+                with pytest.raises(StorageFailed, match="what became of an earlier change"):
+                    await changes(wrong, an_apply(a_zone("new.example")))
+                written = wrong.events(MIRROR_WRITTEN)
+        finally:
+            await other.close()
+        async with Member(kube, before.log).running() as right:
+            await until(lambda: len(right.events(MIRROR_WRITTEN)) > len(written))
+            assert "192.0.2.7" in text_of(right, "extra")
 
     in_cluster(case)
 

@@ -46,6 +46,8 @@ def patient(node: Node, data: Path) -> Patient:
         keyring=SimpleNamespace(problems=list),
         directory=open_data_dir(data, create=True),
         lists=SimpleNamespace(rows=list),
+        following=None,
+        peers=SimpleNamespace(urls=()),
     )
     front: Any = SimpleNamespace(
         bound=[], resolving=SimpleNamespace(unhealthy=list), certificates=None

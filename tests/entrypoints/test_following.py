@@ -6,16 +6,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kudurru.domain.epochs import epoch_in, first_origin
 from kudurru.domain.errors import Diverged, Follows, KudurruError, LogDamaged, Unreachable
+from kudurru.domain.events import OBJECT_APPLIED
+from kudurru.domain.objects import key_of
 from kudurru.domain.verify import verify
 from kudurru.entrypoints.follow_place import read_place
 from kudurru.entrypoints.rest import feed
+from kudurru.entrypoints.rest.status import Status, error_from
+from kudurru.entrypoints.upkeep import RedactRequest
+from tests.api import refused, serving
 from tests.followers import Follower, Leading, follows, leading, opened, settings_of, until
-from tests.nodes import a_change
-from tests.objects import drop, put, www, zone
+from tests.nodes import TESTER, a_change
+from tests.objects import WWW_KEY, drop, put, www, zone
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +91,60 @@ def test_nothing_is_written_by_who_follows(pair: Pair) -> None:
             await until(lambda: follower.has(leader))
             with pytest.raises(Follows, match=leader.url):
                 await follower.writer.submit(a_change(put(zone())))
+
+    asyncio.run(run())
+
+
+def test_what_is_kept_beside_the_log_comes_too_and_what_is_redacted_goes(pair: Pair) -> None:
+    async def run() -> None:
+        async with pair.leading() as leader, pair.following(leader) as follower:
+            await leader.write(put(zone()), put(www("192.0.2.1")))
+            await leader.write(put(www("192.0.2.2")))
+            token = key_of("APIToken", "", "follower-0")
+            await until(lambda: follower.has(leader))
+            assert follower.log.secret(token) == leader.node.log.secret(token) is not None
+            forgotten = asyncio.Event()
+
+            async def forget() -> None:
+                forgotten.set()
+
+            keeping = asyncio.create_task(follower.following.keep_redacted(forget))
+            seq = next(
+                event.seq
+                for event in leader.node.log.read(key=WWW_KEY)
+                if event.type == OBJECT_APPLIED
+            )
+            await leader.write(put(zone(soa={"refresh": 7300})))
+            await leader.api.writer.redact(RedactRequest(seq=seq, reason="private"), TESTER)
+            await until(lambda: follower.has(leader))
+            event = follower.log.get(seq)
+            assert event is not None
+            assert event.body is None
+            await until(forgotten.is_set)
+            keeping.cancel()
+
+    asyncio.run(run())
+    check_whole(pair.two / "log.db")
+
+
+def test_the_api_of_a_follower_says_where_to_write() -> None:
+    async def run() -> None:
+        async with serving() as api:
+            api.node.follows = Follows("https://ns1.example:8080")
+            body = {
+                "apiVersion": "kudurru.io/v1alpha1",
+                "kind": "DNSZone",
+                "metadata": {"name": "example.org"},
+                "spec": {"zoneName": "example.org"},
+            }
+            answer = await api.ask("PUT", "/dnszones/example.org", body)
+            status = refused(answer, 409, "Follows")
+            assert status["details"]["name"] == "https://ns1.example:8080"
+            told = error_from(msgspec.convert(status, Status))
+            assert isinstance(told, Follows)
+            found = await api.ask("GET", "/log")
+            assert found.json["state"] == "follows"
+            assert (await api.ask("GET", "/log?at=1")).json["at"]["position"] == 1
 
     asyncio.run(run())
 

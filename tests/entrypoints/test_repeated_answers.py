@@ -36,6 +36,7 @@ SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
 CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the second one has a policy of its own
 ZONES = ["example.org", "sub.example.org"]
 RTYPES = {"A": 1, "AAAA": 28, "TXT": 16, "CNAME": 5, "HTTPS": 65, "ANY": 255, "NS": 2, "SOA": 6}
+SIZES = [0, 512, 700, 1231, 1232, 4096, 65_535]  # of EDNS
 TARGETS = {
     "A": ["192.0.2.1", "192.0.2.2"],
     "AAAA": ["2001:db8::1"],
@@ -59,7 +60,7 @@ questions = st.tuples(
     st.sampled_from(["example.org", "elsewhere.test"]),
     st.sampled_from(list(RTYPES.values())),
     st.sampled_from([0x0100, 0, 0x0110, 0x2900]),  # RD, nothing, RD and CD, UPDATE
-    st.sampled_from([b"", edns(512), edns(4096), edns()[:5] + b"\0\0\x80\0" + edns()[9:]]),
+    st.sampled_from([b"", *map(edns, SIZES), edns()[:5] + b"\0\0\x80\0" + edns()[9:]]),
     st.integers(0, 2**32),  # letters of its copies
 )
 steps = st.lists(
@@ -83,6 +84,7 @@ class World:
         log = MemoryEventLog(entropy=SeededEntropy(1), clock=self.clock)
         self.node = Node(log, self.clock, SeededEntropy(2), on_change=lambda: self.forget())
         self.pipeline = pipeline_of(self.node)
+        self.pipeline.keeps_for_a_while = kind == "native"
         self.engine = KINDS[kind](self, bound.sockets)
         self.target = split_address(bound.address)
         self.meanwhile: Callable[[], None] | None = None
@@ -211,3 +213,19 @@ async def check(world: World, packets: list[bytes]) -> None:
         got = await world.ask(client, packets)
         for packet in packets:
             assert got[ident(packet)] == world.right_answer(packet, client), packet.hex()
+
+
+@pytest.mark.skipif("native" not in KINDS, reason="the native engine was not built")
+def test_sizes_of_edns_that_lead_to_the_same_answers_share_one() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            world = World("native")
+            await world.engine.start()
+            for group in ([0, 1, 511, 512], [1232, 1233, 4096, 65_535], [513], [1231]):
+                packets = [query("example.org", 6, ident=i, rest=edns(i)) for i in group]
+                for packet in packets:
+                    await world.ask(CLIENTS[0], [packet])
+            assert sum(world.engine.statistics().memo_hits.values()) == 6
+            await world.engine.stop()
+
+    asyncio.run(main())

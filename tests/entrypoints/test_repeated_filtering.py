@@ -57,7 +57,7 @@ aliases = st.sampled_from([{}, A_TO_B, A_TO_B | B_TO_C])
 worlds = st.tuples(
     st.lists(rules, min_size=1, max_size=4),
     aliases,
-    st.integers(0, 4).map(lambda number: number == 0),
+    st.booleans(),
     st.sampled_from(["private", "all"]),
 )
 asked = st.permutations(CLIENTS), st.sampled_from([NAMES, NAMES[::-1]])
@@ -84,7 +84,15 @@ class World:
     ) -> None:
         some = [policy("all", blockListRefs=["own"])]
         if has_group:
-            some.append(policy("one", clientGroupRefs=["one"], deny=["c.example"], priority=10))
+            some.append(
+                policy(
+                    "one",
+                    clientGroupRefs=["one"],
+                    deny=["c.example"],
+                    blockListRefs=["own"],
+                    priority=10,
+                )
+            )
         filters = Filters(some, groups(one=[{"ip": CLIENTS[2]}]), matcher=lists(own=list(rules)))
         self.rig = Rig(UPSTREAM, filters=filters, rules=Rules(clients=recursion))
         self.rig.clock.advance(SystemClock().monotonic_us())  # the threads' time
@@ -180,5 +188,20 @@ def test_answers_behind_aliases_are_repeated_where_they_are_the_same_for_all(kin
                     await world.ask(client, query(name))
             hits = sum(world.engine.statistics().memo_hits.values())
             assert hits == (15 if kind == "native" else 8)
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif("native" not in KINDS, reason="the native engine was not built")
+def test_where_policies_differ_by_client_each_class_has_its_own_repeats() -> None:
+    async def main() -> None:
+        async with served("native") as world:
+            world.change(["||b.example^"], {}, True, "all")
+            for client in CLIENTS * 4:
+                for name in NAMES:
+                    await world.ask(client, query(name))
+            hits = sum(world.engine.statistics().memo_hits.values())
+            # Each client is asked of once, and a.example twice, for it was not in the cache.
+            assert hits >= 3 * 3 * 3 - 3
 
     asyncio.run(main())

@@ -22,7 +22,7 @@ from kudurru.entrypoints.wiring import Node
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.query_log import QueryNotes
 from tests.nodes import a_change, commit_as_server
-from tests.objects import endpoint, put, record_set, zone
+from tests.objects import endpoint, manifest, put, record_set, zone
 from tests.packets import edns, query
 
 DEADLINE_S = 30
@@ -114,3 +114,54 @@ def test_what_the_log_was_not_told_of_is_not_repeated(kind: str, room: int, tmp_
     assert store.statistics().unknown == 0
     assert store.statistics().written == room
     assert notes.statistics().dropped == len(LOGGED) * TIMES - room
+
+
+@pytest.mark.skipif("native" not in KINDS, reason="the native engine was not built")
+def test_repeats_are_logged_as_what_they_were_for_their_clients(tmp_path: Path) -> None:
+    """A name that one client may not have: its queries are blocked, those of others are not."""
+    notes = QueryNotes()
+    hits = ask_by_clients(notes)
+    assert hits >= 2 * (TIMES - 1)
+    store = QueryLogStore(tmp_path / "q.db", bytes)
+    while (seen := notes.take(9)) is not None:
+        store.write(seen)
+    assert (store.statistics().unknown, notes.statistics().dropped) == (0, 0)
+    store.close()
+    counted: Counter[tuple[str, str, str]] = Counter()
+    with open_reader(tmp_path / "q.db") as reader:
+        for row in reader.queries(Wanted(), 1000):
+            counted[row.client, row.source, row.policy] += row.count
+    assert counted == {
+        ("127.0.0.1", "refused", ""): TIMES,
+        ("127.0.0.2", "blocked", "default/kids"): TIMES,
+        ("127.0.0.3", "refused", ""): TIMES,
+    }
+
+
+def ask_by_clients(notes: QueryNotes) -> int:
+    async def main() -> int:
+        async with asyncio.timeout(DEADLINE_S):
+            clock = ManualClock()
+            log = MemoryEventLog(entropy=SeededEntropy(1), clock=clock)
+            node = Node(log, clock, SeededEntropy(2))
+            kids = {"clientGroupRefs": ["kids"], "deny": ["elsewhere.test"]}
+            group = {"clients": [{"ip": "127.0.0.2"}]}
+            objects = manifest("ClientGroup", "kids", group), manifest("Policy", "kids", kids)
+            commit_as_server(node, a_change(*map(put, objects)))
+            pipeline = pipeline_of(node, notes=notes)
+            pipeline.keeps_for_a_while = True
+            (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+            engine = NativeEngine(pipeline, bound.sockets)
+            await engine.start()
+            loop = asyncio.get_running_loop()
+            for client in ["127.0.0.1", "127.0.0.2", "127.0.0.3"] * TIMES:
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                    sock.setblocking(False)
+                    sock.bind((client, 0))
+                    await loop.sock_connect(sock, split_address(bound.address))
+                    await loop.sock_sendall(sock, query("elsewhere.test"))
+                    await loop.sock_recv(sock, 4096)
+            await engine.stop()
+            return sum(engine.statistics().memo_hits.values())
+
+    return asyncio.run(main())

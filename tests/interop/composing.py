@@ -5,16 +5,12 @@ container becomes that of what is mounted there; a named volume becomes a folder
 Compose is said in `Composed.node`. Needs root, for the namespace and its ports.
 """
 
-import contextlib
-import itertools
 import json
 import os
 import pwd
-import re
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -31,6 +27,7 @@ from tests.blackbox.program import (
     wait_until,
 )
 from tests.kube.assets import place
+from tests.loads import Load
 from tests.real_servers import need
 
 FOLDER = Path(__file__).parents[2] / "deploy/compose"
@@ -198,6 +195,13 @@ class Composed:
 
         wait_until(is_said)
 
+    def load(self, names: Sequence[str], per_second: int) -> Load:
+        """Queries of the client to dnsdist, until the end."""
+        options = ("-s", self.address("dnsdist"), "-a", CLIENT)
+        load = Load(*options, names=names, per_second=per_second, prefix=self.inside)
+        self.stack.callback(load.close)
+        return load
+
     def asked(self, server: str, name: str, rtype: str) -> str:
         """What a node or the balancer answers."""
         return self.run("dig", f"@{server}", "-b", CLIENT, "+short", name, rtype).strip()
@@ -264,43 +268,3 @@ def _for_the_test(folder: Path) -> None:
     file.write_text(
         text.replace("checkTimeout = 1000,", "checkTimeout = 5000,") + "setUDPTimeout(10)\n"
     )
-
-
-class Load:
-    """dnsperf, from its start until it is told to end; every query counts that was sent.
-
-    To interrupt it would leave open what became of the queries under way. So it reads from a pipe,
-    and ends by itself when that does. Behind each query is a long comment: the pipe and dnsperf's
-    buffer then hold some dozens, and not the next ten seconds.
-    """
-
-    def __init__(self, composed: Composed, names: Sequence[str], per_second: int) -> None:
-        server = composed.address("dnsdist")
-        options = ["-s", server, "-a", CLIENT, "-Q", str(per_second), "-t", "10"]
-        log = composed.folder / "dnsperf.log"
-        reader, writer = os.pipe()
-        self.process = composed.start(
-            [need("dnsperf"), *options], log, stdin=reader, stdout=subprocess.PIPE
-        )
-        os.close(reader)
-        self._is_enough = threading.Event()
-        self._feeder = threading.Thread(target=self._feed, args=(writer, names))
-        self._feeder.start()
-
-    def _feed(self, writer: int, names: Sequence[str]) -> None:
-        padding = f";{'-' * 1000}\n" * 4
-        with contextlib.suppress(BrokenPipeError), os.fdopen(writer, "w", buffering=1) as pipe:
-            for name in itertools.cycle(names):
-                if self._is_enough.is_set():
-                    return
-                pipe.write(f"{name} A\n{padding}")
-
-    def result(self) -> tuple[int, int]:
-        """Queries that were sent, and those of them that had no answer."""
-        self._is_enough.set()
-        said, _ = self.process.communicate(timeout=PATIENCE_S)
-        self._feeder.join()
-        sent, completed = (
-            int(found) for found in re.findall(r"Queries (?:sent|completed): +(\d+)", said)
-        )
-        return sent, sent - completed

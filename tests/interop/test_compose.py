@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.blackbox.program import PATIENCE_S, records, wait_until, zone
-from tests.interop.composing import CLIENT, FOLDER, Composed, Load, Node, composed, read
+from tests.interop.composing import CLIENT, FOLDER, Composed, Node, composed, read
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -56,7 +56,7 @@ def test_a_node_that_is_drained_loses_no_query_and_one_that_is_gone_few(project:
     begin(project, a, b)
     first = project.serial(project.address("dnsdist"), ZONE)
 
-    load = Load(project, NAMES, PER_SECOND)
+    load = project.load(NAMES, PER_SECOND)
     a.kudurru("lameduck", "0s")
     project.wait_for("down", "node-a")
     a.process.send_signal(signal.SIGTERM)
@@ -102,12 +102,12 @@ def add_host(node: Node, name: str) -> None:
 
 def without(project: Composed, b: Node, what: str, gone: signal.Signals, times: int) -> Node:
     """Node b goes away and comes back. Queries are lost until dnsdist knows, and none after."""
-    load = Load(project, NAMES, PER_SECOND)
+    load = project.load(NAMES, PER_SECOND)
     b.process.send_signal(gone)
     project.wait_for("down", "node-b", times=times)
     sent, lost = load.result()
     print(f"{what}: {lost} of {sent} queries without an answer, until dnsdist took it out")
-    load = Load(project, NAMES, PER_SECOND)
+    load = project.load(NAMES, PER_SECOND)
     b.process.kill()
     b.process.wait(PATIENCE_S)
     b = project.node("node-b")

@@ -3,19 +3,16 @@
 Everything has an address of its own below 127/8, so that a node that comes back finds its port.
 """
 
-import contextlib
-import itertools
-import os
 import random
-import re
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests import loads
 from tests.blackbox.program import PATIENCE_S, Serving, kudurru, serving, wait_until
 from tests.kube.serving import metric
+from tests.loads import Load
 from tests.real_servers import need
 
 PORT = 5300
@@ -125,56 +122,8 @@ class Balancer:
         wait_until(is_said)
 
 
-class Load:
-    """dnsperf, from its start until it is told to end; every query counts that was sent.
-
-    To interrupt it would leave open what became of the queries under way. So it reads from a pipe,
-    and ends by itself when that does. Behind each query is a comment that fills the pipe: else it
-    would hold the queries of the next minute.
-    """
-
-    def __init__(self, balancer: Balancer, names: Sequence[str], per_second: int) -> None:
-        reader, writer = os.pipe()
-        at = ["-s", balancer.host, "-p", str(PORT)]
-        self._process = subprocess.Popen(
-            [need("dnsperf"), *at, "-Q", str(per_second), "-t", "10"],
-            stdin=reader, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        os.close(reader)
-        self._is_enough = threading.Event()
-        self._feeder = threading.Thread(target=self._feed, args=(writer, names))
-        self._feeder.start()
-
-    def _feed(self, writer: int, names: Sequence[str]) -> None:
-        padding = f";{'-' * 1000}\n" * 4
-        with contextlib.suppress(BrokenPipeError), os.fdopen(writer, "w", buffering=1) as pipe:
-            for name in itertools.cycle(names):
-                if self._is_enough.is_set():
-                    return
-                pipe.write(f"{name} A\n{padding}")
-
-    def result(self) -> tuple[int, int]:
-        """Queries that were sent, and those of them that had no answer, or one that is no
-        success."""
-        self._is_enough.set()
-        said, _ = self._process.communicate(timeout=PATIENCE_S)
-        self._feeder.join()
-        sent = int(re.findall(r"Queries sent: +(\d+)", said)[0])
-        answered = sum(int(n) for n in re.findall(r"NOERROR (\d+)", said))
-        return sent, sent - answered
-
-    def close(self) -> None:
-        """Where nobody waits for its result."""
-        self._is_enough.set()
-        self._process.kill()
-        self._process.communicate()
-        self._feeder.join()
-
-
 @contextmanager
 def under_load(balancer: Balancer, names: Sequence[str], per_second: int) -> Iterator[Load]:
-    load = Load(balancer, names, per_second)
-    try:
+    at = ("-s", balancer.host, "-p", str(PORT))
+    with loads.under_load(*at, names=names, per_second=per_second) as load:
         yield load
-    finally:
-        load.close()

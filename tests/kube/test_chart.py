@@ -38,6 +38,7 @@ EVERYTHING: dict[str, Any] = {
     "commonLabels": {"team": "network"},
     "config": {
         "externalDNS": {"namespace": "apps", "policy": "upsert-only"},
+        "kubernetes": {"dnsEndpoints": True},
         "upstreams": {"groups": {"default": ["192.0.2.1", "tls://dns.example#ip=192.0.2.2"]}},
         "log": {"format": "json"},
     },

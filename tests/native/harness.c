@@ -51,30 +51,36 @@ static size_t make_query(uint8_t *packet, uint16_t id, unsigned name, uint64_t *
     return 13u + (size_t)length + 13;
 }
 
-/* Keep an answer to a query, marked with the generation, if it has the form that answers have. */
+/* Keep an answer to a query, marked with the class of clients and the generation, if it has the form
+ * that answers have. */
 static void store(
     struct table *table, uint64_t generation, const uint8_t *packet, size_t size, size_t padding,
-    int64_t now_us) {
+    uint8_t client_class, int64_t now_us) {
     uint8_t key[KEY_MAX], wire[MESSAGE_MAX];
-    size_t key_size = message_key(0, packet, size, key), end = name_end(packet, size);
-    if (!key_size || end + padding + MARK > sizeof wire)
+    size_t cookie_at, end = name_end(packet, size);
+    size_t key_size = message_key(0, packet, size, key, &cookie_at);
+    if (!key_size || end + padding + 1 + MARK > sizeof wire)
         return;
     memcpy(wire, packet + 2, end - 2);
     wire[0] = (wire[0] & 0xfd) | 0x80; /* QR and no TC, which tells it from a slip */
     for (size_t at = HEADER_SIZE - 2; at < end - 2; at++)
         wire[at] = wire[at] >= 'A' && wire[at] <= 'Z' ? wire[at] | 0x20 : wire[at];
     memset(wire + end - 2, 0x55, padding);
+    wire[end - 2 + padding++] = client_class;
     for (int i = 0; i < MARK; i++)
         wire[end - 2 + padding + (size_t)i] = (uint8_t)(generation >> 8 * i);
+    key_for_class(key, client_class);
     const uint16_t ttls_at[] = {(uint16_t)(end - 2), (uint16_t)(end + 2), (uint16_t)(end - 1)};
     struct answer answer = {.wire = wire, .wire_size = end - 2 + padding + MARK, .place = 7};
-    if (padding >= 8) { /* a TTL that counts down, for some who may have it and for some time */
+    if (padding > 8) { /* a TTL that counts down, for some who may have it and for some time */
         answer.is_restricted = padding & 1;
         answer.until_us = padding & 2 ? now_us + 100000 : 0;
         answer.stored_us = now_us - 5000000;
         answer.aged_s = 2;
         answer.ttls_at = ttls_at, answer.ttl_count = padding % 4;
     }
+    if (cookie_at && padding > 8 + COOKIE_SIZE)
+        answer.cookie_at = (uint16_t)(end + 6);
     table_store(table, generation, key, key_size, &answer);
 }
 
@@ -84,6 +90,9 @@ static uint64_t mark_of(const uint8_t *answer, size_t size) {
         generation |= (uint64_t)answer[size - MARK + (size_t)i] << 8 * i;
     return generation;
 }
+
+/* What the tests make of clients: by their last octet, three classes. */
+static uint8_t class_of(const uint8_t *client, size_t size) { return 1 + client[size - 1] % 3; }
 
 static bool is_slip(const uint8_t *answer, size_t size) {
     return size < 12 || (answer[2] & 0x82) == 0x82;
@@ -160,12 +169,27 @@ static size_t make_message(uint8_t *packet, uint64_t *state) {
             packet[11] = 1;
             size += 11;
         }
+        if (chance(state) % 4 == 0 && packet[11]) { /* and a cookie */
+            uint8_t length = chance(state) % 2 ? 8 : 16 + (uint8_t)(chance(state) % 26);
+            packet[size - 1] = length + 4;
+            memcpy(packet + size, (uint8_t[]){0, 10, 0, length}, 4);
+            for (size_t at = 0; at < length; at++)
+                packet[size + 4 + at] = at == 8 ? 1 : (uint8_t)(chance(state) % 3);
+            size += 4u + length;
+        }
     }
     for (uint64_t changes = chance(state) % 4 ? 0 : chance(state) % 8; changes && size; changes--)
         packet[chance(state) % size] = (uint8_t)chance(state);
     if (size && chance(state) % 32 == 0)
         size = chance(state) % size;
     return size;
+}
+
+static void set_keys(struct table *table, uint64_t *state) {
+    struct cookie_keys keys = {.day = (int64_t)time(NULL) / 86400};
+    for (int i = 0; i < COOKIE_DAYS; i++)
+        keys.keys[i] = (struct seed){{chance(state), chance(state)}};
+    table_set_cookie_keys(table, &keys);
 }
 
 struct sums {
@@ -189,9 +213,16 @@ static void take_misses(
         if (head.is_slip)
             continue; /* counted by the limiter */
         sums->missed++;
+        size_t client_size;
+        const uint8_t *client = origin_client(worker, head.origin, &client_size);
+        uint8_t client_class = chance(state) % 2 ? class_of(client, client_size) : 0;
+        if (client_class)
+            table_learn_class(
+                table, table_generation(table), 0, client, client_size, client_class);
         if (chance(state) % 2)
             store(table, table_generation(table), packet, size - sizeof head,
-                  chance(state) % 8 ? chance(state) % 40 : chance(state) % 4200, now_us);
+                  chance(state) % 8 ? chance(state) % 40 : chance(state) % 4200, client_class,
+                  now_us);
     }
     struct queue *repeats = worker_repeats(worker);
     for (size_t size; (size = queue_next(repeats));)
@@ -221,14 +252,17 @@ static void answer_messages(
 
 static void check_answer(
     const uint8_t *asked, size_t asked_size, const uint8_t *answer, size_t size,
-    uint64_t generation) {
+    const uint8_t *client, uint64_t generation) {
     check(size >= 12 && size <= MESSAGE_MAX, "an answer has a header, and no more than a slot");
     check(!memcmp(asked, answer, 2), "an answer has the ID of its query");
     check(answer[2] & 0x80, "an answer is a response");
     size_t end = name_end(asked, asked_size);
     check(end && !memcmp(asked + 12, answer + 12, end - 12), "the name is as it was asked");
-    if (!is_slip(answer, size))
-        check(mark_of(answer, size) == generation, "an answer is of now");
+    if (is_slip(answer, size))
+        return;
+    check(mark_of(answer, size) == generation, "an answer is of now");
+    uint8_t client_class = answer[size - MARK - 1];
+    check(!client_class || client_class == class_of(client, 16), "an answer is for its class");
 }
 
 static int run_packets(uint64_t state, uint64_t count) {
@@ -240,6 +274,7 @@ static int run_packets(uint64_t state, uint64_t count) {
         .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
     struct worker *worker = worker_new(&options, table, limiter, eventfd(0, EFD_NONBLOCK));
     check(worker != NULL, "a worker is made");
+    set_keys(table, &state);
     static uint8_t messages[BATCH][MESSAGE_MAX], before[BATCH][MESSAGE_MAX];
     static uint8_t clients[BATCH][16];
     size_t sizes[BATCH], sizes_before[BATCH];
@@ -264,7 +299,8 @@ static int run_packets(uint64_t state, uint64_t count) {
         for (unsigned i = 0; i < number; i++) {
             if (!sizes[i])
                 continue;
-            check_answer(before[i], sizes_before[i], messages[i], sizes[i], generation);
+            check_answer(
+                before[i], sizes_before[i], messages[i], sizes[i], clients[i], generation);
             if (is_slip(messages[i], sizes[i]))
                 sums.slipped++;
             else
@@ -372,9 +408,15 @@ static void serve_misses(struct stress *stress, struct worker *worker) {
         uint8_t *packet = record + sizeof head;
         size -= sizeof head;
         uint64_t generation = table_generation(stress->table);
+        size_t client_size;
+        const uint8_t *client = origin_client(worker, head.origin, &client_size);
+        uint8_t client_class = chance(&stress->state) % 2 ? class_of(client, client_size) : 0;
+        if (client_class)
+            table_learn_class(
+                stress->table, generation, 0, client, client_size, client_class);
         if (!head.is_slip)
             store(stress->table, generation, packet, size, chance(&stress->state) % 100,
-                  (int64_t)1 << 60);
+                  client_class, (int64_t)1 << 60);
         packet[2] |= 0x80;
         for (int i = 0; i < MARK && size < MESSAGE_MAX; i++)
             packet[size++] = (uint8_t)(generation >> 8 * i);
@@ -414,6 +456,7 @@ static void *change(void *context) {
             worker_settle(stress->workers[i]);
         table_statistics(stress->table);
         table_admit(stress->table, NULL, 0, round % 4 != 0);
+        set_keys(stress->table, &state);
         limiter_statistics(stress->limiter);
         usleep(chance(&state) % 4000);
     }

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.filtering.decision import Filters
-from kudurru.domain.ports import Keep, Reply
+from kudurru.domain.ports import CLIENT_CLASSES_MAX, Keep, Reply
 from kudurru.domain.settings import CacheSettings
 from kudurru.projections.pipeline.resolver import Rules
 from tests.filtering import groups, lists, policy
@@ -114,6 +115,47 @@ def test_it_is_for_those_who_may_recurse(clients: str, is_restricted: bool) -> N
     assert not reply.memo, "an engine that cannot count TTLs down must not repeat it"
 
 
+def test_an_answer_that_depends_on_policies_is_kept_for_those_who_have_the_same() -> None:
+    some = {
+        "kids": [{"cidr": "192.0.2.0/29"}],
+        "guests": [{"ip": "192.0.2.1"}, {"ip": "192.0.2.200"}, {"ip": "2001:db8::9"}],
+    }
+    kids = policy("kids", clientGroupRefs=["kids"], deny=["www.example"])
+    guests = policy("guests", clientGroupRefs=["guests"], deny=["other.example"])
+    filters = Filters([kids, guests], groups(**some))
+    rig = rig_of("www.example. 100 IN A 192.0.2.1", filters=filters, rules=Rules(clients="all"))
+    classes: dict[int, list[str]] = {}
+    clients = ["192.0.2.2", "192.0.2.3", "192.0.2.1", "192.0.2.200", "2001:db8::9", "192.0.2.100"]
+    for client in clients:
+        rig.pipeline.handle(query(), client, "udp")
+        rig.pass_time(0)
+        reply = rig.pipeline.handle(query(), client, "udp")
+        assert isinstance(reply, Reply)
+        assert reply.keep is not None
+        assert not reply.memo
+        assert reply.keep.client == packed_address(client)
+        classes.setdefault(reply.keep.client_class, []).append(client)
+    assert list(classes.values()) == [clients[:2], clients[2:3], clients[3:5], clients[5:]]
+    assert 0 not in classes
+    reply = rig.pipeline.handle(query(), clients[0], "tcp")
+    assert isinstance(reply, Reply)
+    assert (reply.keep, reply.memo) == (None, False)
+
+
+def test_when_there_are_more_classes_than_numbers_the_rest_is_not_kept() -> None:
+    several = {f"g{i}": [{"ip": f"192.0.2.{i}"}] for i in range(CLIENT_CLASSES_MAX + 3)}
+    policies = [policy(name, clientGroupRefs=[name], deny=["x.example"]) for name in several]
+    rig = rig_of(filters=Filters(policies, groups(**several)), rules=Rules(clients="all"))
+    kept = []
+    for name, (place,) in several.items():
+        denied = dns.message.make_query("x.example", "A", id=7).to_wire()
+        reply = rig.pipeline.handle(denied, place["ip"], "udp")
+        assert isinstance(reply, Reply), name
+        assert not reply.memo
+        kept.append(0 if reply.keep is None else reply.keep.client_class)
+    assert kept == [*range(1, CLIENT_CLASSES_MAX + 1), 0, 0, 0]
+
+
 def test_a_truncated_answer_has_no_ttls() -> None:
     rig = rig_of(*(f"www.example. 100 IN A 192.0.2.{i}" for i in range(60)))
     reply = cached(rig, query(use_edns=-1))
@@ -129,8 +171,10 @@ def test_what_may_be_another_thing_for_the_next_one_is_not_kept() -> None:
     rig.pipeline.keeps_for_a_while = False
     assert cached(rig).keep is None
     for_one = policy("kids", clientGroupRefs=["kids"], deny=["ads.example"])
-    rig = rig_of(www, filters=Filters([for_one], groups(kids=[{"ip": "192.0.2.1"}])))
-    assert cached(rig).keep is None
+    rig = rig_of(www, filters=Filters([for_one], groups(kids=[{"mac": "02:00:00:00:00:01"}])))
+    assert cached(rig).keep is None, "the neighbours may change"
+    paused = Filters([for_one], groups(kids=[{"ip": "192.0.2.1"}]), pauses={"default/kids": 1})
+    assert cached(rig_of(www, filters=paused)).keep is None
     for_all = policy("all", deny=["ads.example"])
     rig = rig_of(www, filters=Filters([for_all], groups()))
     assert cached(rig).keep is not None

@@ -3,6 +3,7 @@
  * hash.c     for the tables
  * message.c  what a datagram says, as far as the engine cares
  * table.c    answers that may be repeated, read without locks
+ * cookies.c  what is answered to a DNS cookie
  * networks.c who may be given what is not for everybody
  * limiter.c  token buckets per network
  * queue.c    octets from one thread to another
@@ -24,7 +25,10 @@ struct seed {
     uint64_t words[2];
 };
 
+/* For tables: fast. */
 uint64_t keyed_hash(const struct seed *seed, const uint8_t *octets, size_t size);
+/* For cookies: as RFC 9018 has it. */
+uint64_t siphash_2_4(const struct seed *seed, const uint8_t *octets, size_t size);
 
 /* --- messages ------------------------------------------------------------------------------- */
 
@@ -33,14 +37,25 @@ uint64_t keyed_hash(const struct seed *seed, const uint8_t *octets, size_t size)
 #define NAME_MAX_SIZE 255
 #define LABEL_MAX 63
 #define KEY_MAX 512 /* octets: a question, EDNS and some options; who sends more is not remembered */
-#define UDP_EDNS_MAX 1232
+#define UDP_PLAIN_MAX 512
+#define UDP_EDNS_MAX 1232 /* of what we send, whatever more a client could take */
 
 /* Offset after the question's name; 0 where there is none that is whole and uncompressed. */
 size_t name_end(const uint8_t *packet, size_t size);
 
-/* The key of a message in the table: the scope, the message without its ID, the letters of its
- * name lowered. Writes at most KEY_MAX octets; 0 where there is no key. */
-size_t message_key(uint8_t scope, const uint8_t *packet, size_t size, uint8_t *key);
+/* The key of a message in the table: the scope and a kind in the place of the ID (and a class, see
+ * `key_for_class`), and the message, the letters of its name lowered. Writes at most KEY_MAX octets; 0 where there is no key.
+ *
+ * Sizes of EDNS (RFC 6891 section 6.2.3) that lead to the same answers are one there.
+ *
+ * A cookie (RFC 7873) that is the only option is no part of it: then `cookie_at` is where it is, up
+ * to the end of the message. Else it is 0. */
+size_t message_key(
+    uint8_t scope, const uint8_t *packet, size_t size, uint8_t *key, size_t *cookie_at);
+
+/* Make it the key of an answer for one class of clients. */
+void key_for_class(uint8_t *key, uint8_t client_class);
+uint8_t class_in_key(const uint8_t *key);
 
 /* What a query over the limit gets. */
 enum slip { SLIP_NOTHING, SLIP_HERE, SLIP_ELSEWHERE };
@@ -66,6 +81,24 @@ const uint8_t *unmapped(const uint8_t *client, size_t *size);
 /* `client` as `unmapped` has it. */
 bool is_within(const uint8_t *client, size_t size, const struct network *network);
 
+/* --- cookies -------------------------------------------------------------------------------- */
+
+#define COOKIE_SIZE 24 /* of those that we make, with the client's part */
+#define COOKIE_MAX 40
+#define COOKIE_DAYS 3
+
+/* Of the day before `day`, of that day and of the next; days since 1970. */
+struct cookie_keys {
+    int64_t day;
+    struct seed keys[COOKIE_DAYS];
+};
+
+/* What to answer to the cookie of a client, of COOKIE_SIZE octets: the same one while it is right and
+ * not old, else a fresh one. `option` has 8 octets or 16 to COOKIE_MAX. False: a key is missing. */
+bool cookie_answer(
+    const struct cookie_keys *keys, const uint8_t *option, size_t size, const uint8_t *client,
+    size_t client_size, int64_t now_s, uint8_t *cookie);
+
 /* --- table ---------------------------------------------------------------------------------- */
 
 #define READERS_MAX 1024
@@ -84,6 +117,7 @@ struct answer {
     uint32_t aged_s;
     const uint16_t *ttls_at;
     size_t ttl_count;
+    uint16_t cookie_at; /* place in `wire` of a cookie, which is each client's own; 0: none */
 };
 
 /* An answer in the table. `octets` are the key, the answer and the places of its TTLs. */
@@ -98,6 +132,7 @@ struct entry {
     uint16_t wire_size;
     uint16_t place;
     uint16_t ttl_count;
+    uint16_t cookie_at;
     uint32_t aged_s;
     int64_t stored_us, until_us;
     bool is_restricted;
@@ -149,6 +184,20 @@ bool table_store(
 /* Whom restricted answers are for, nobody at first. Takes over `networks`, from malloc. */
 void table_admit(struct table *table, struct network *networks, size_t count, bool is_everybody);
 bool table_admits(struct table *table, const uint8_t *client, size_t size);
+#define CLASSES_MAX 127
+
+/* Remember of which class a client of a scope is (1 to CLASSES_MAX), in a generation. Answers whose
+ * keys name a class are for its clients only. Of many clients some are forgotten. */
+void table_learn_class(
+    struct table *table, uint64_t generation, uint8_t scope, const uint8_t *client, size_t size,
+    uint8_t client_class);
+/* The class of a client, and the generation in which it is: only answers of that one are for it. 0:
+ * it is not known. */
+uint8_t table_class_of(
+    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *generation);
+/* Keys for the cookies in answers; there are none at first. */
+void table_set_cookie_keys(struct table *table, const struct cookie_keys *keys);
+bool table_cookie_keys(struct table *table, struct cookie_keys *keys);
 /* When it returns, no reader that looks up finds what was there before. Any thread. */
 void table_invalidate(struct table *table);
 struct table_statistics table_statistics(struct table *table);
@@ -259,6 +308,7 @@ struct miss {
 };
 
 struct repeat {
+    uint8_t client_class; /* that it was answered for */
     uint8_t client_size;
     uint8_t client[16];
 };

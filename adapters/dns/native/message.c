@@ -10,6 +10,9 @@
 #define RD 0x01
 #define OPT_SIZE 11
 #define OPT_TYPE 41
+#define OPTION_HEAD 4
+#define COOKIE_OPTION 10
+#define KIND_COOKIE 1
 #define DNSSEC_OK 0x80
 
 /* health.kudurru.internal. in wire form; class IN follows its type. */
@@ -35,18 +38,56 @@ size_t name_end(const uint8_t *packet, size_t size) {
     return at < size ? at + 1 : 0;
 }
 
-size_t message_key(uint8_t scope, const uint8_t *packet, size_t size, uint8_t *key) {
-    size_t end = name_end(packet, size);
-    if (!end || size - 1 > KEY_MAX)
+/* Whether the only record behind one question, which is at `at`, is an OPT record. */
+static bool has_opt(const uint8_t *packet, size_t size, size_t at) {
+    return size >= at + OPT_SIZE && number_at(packet + 4) == 1 && !number_at(packet + 6) &&
+           !number_at(packet + 8) && number_at(packet + 10) == 1 && !packet[at] &&
+           number_at(packet + at + 1) == OPT_TYPE;
+}
+
+/* Where the cookie of a message is, whose question's name ends at `end`; 0: it has none, or more than
+ * that. It goes to the end of the message. */
+static size_t lone_cookie(const uint8_t *packet, size_t size, size_t end) {
+    const size_t opt = end + 4, data = opt + OPT_SIZE + OPTION_HEAD;
+    if (size < data || !has_opt(packet, size, opt) ||
+        number_at(packet + opt + 9) != size - data + OPTION_HEAD ||
+        number_at(packet + opt + OPT_SIZE) != COOKIE_OPTION ||
+        number_at(packet + opt + OPT_SIZE + 2) != size - data)
         return 0;
+    size_t length = size - data;
+    return length == 8 || (length >= 16 && length <= COOKIE_MAX) ? data : 0;
+}
+
+size_t message_key(
+    uint8_t scope, const uint8_t *packet, size_t size, uint8_t *key, size_t *cookie_at) {
+    size_t end = name_end(packet, size);
+    *cookie_at = 0;
+    if (!end || size > KEY_MAX)
+        return 0;
+    *cookie_at = lone_cookie(packet, size, end);
+    if (*cookie_at)
+        size = *cookie_at - OPTION_HEAD - 2; /* without the options and their size */
     key[0] = scope;
-    memcpy(key + 1, packet + 2, HEADER_SIZE - 2);
+    key[1] = *cookie_at ? KIND_COOKIE : 0;
+    memcpy(key + 2, packet + 2, HEADER_SIZE - 2);
     /* Lengths of labels are at most 63, which no letter is. */
     for (size_t at = HEADER_SIZE; at < end; at++)
-        key[at - 1] = lowered(packet[at]);
-    memcpy(key + end - 1, packet + end, size - end);
-    return size - 1;
+        key[at] = lowered(packet[at]);
+    memcpy(key + end, packet + end, size - end);
+    if (has_opt(packet, size, end + 4)) {
+        unsigned taken = number_at(packet + end + 7);
+        taken = taken < UDP_PLAIN_MAX ? UDP_PLAIN_MAX : taken;
+        taken = taken > UDP_EDNS_MAX ? UDP_EDNS_MAX : taken;
+        key[end + 7] = (uint8_t)(taken >> 8), key[end + 8] = (uint8_t)taken;
+    }
+    return size;
 }
+
+void key_for_class(uint8_t *key, uint8_t client_class) {
+    key[1] = (uint8_t)((key[1] & KIND_COOKIE) | client_class << 1);
+}
+
+uint8_t class_in_key(const uint8_t *key) { return key[1] >> 1; }
 
 enum slip slip_in_place(uint8_t *packet, size_t *size) {
     if (*size < HEADER_SIZE || packet[2] & QR)

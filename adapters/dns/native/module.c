@@ -24,6 +24,21 @@ static bool read_seed(Py_buffer *given, struct seed *seed) {
     return is_right;
 }
 
+/* 16 octets, the least significant first in each word. */
+static bool read_key(Py_buffer *given, struct seed *key) {
+    uint8_t octets[16] = {0};
+    bool is_right = given->len == sizeof octets;
+    if (is_right)
+        memcpy(octets, given->buf, sizeof octets);
+    else
+        PyErr_SetString(PyExc_ValueError, "a key has 16 octets");
+    PyBuffer_Release(given);
+    *key = (struct seed){0};
+    for (int i = 0; i < 16; i++)
+        key->words[i / 8] |= (uint64_t)octets[i] << 8 * (i % 8);
+    return is_right;
+}
+
 static void dealloc_of(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -95,16 +110,16 @@ static PyObject *table_py_find(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "by*", &scope, &packet))
         return NULL;
     uint8_t key[KEY_MAX];
-    size_t size = 0;
+    size_t size = 0, cookie_at;
     if (packet.len >= HEADER_SIZE)
-        size = message_key(scope, packet.buf, (size_t)packet.len, key);
+        size = message_key(scope, packet.buf, (size_t)packet.len, key, &cookie_at);
     PyObject *found = NULL;
     unsigned place = 0;
     if (size) {
         table_enter(self->table, self->reader);
         const struct entry *entry =
             table_find(self->table, key, size, table_hash(self->table, key, size));
-        if (entry && !entry->is_restricted && !entry->until_us) {
+        if (entry && !entry->is_restricted && !entry->until_us && !entry->cookie_at) {
             found = answer_to(entry, packet.buf, (size_t)packet.len);
             place = entry->place;
         }
@@ -162,15 +177,16 @@ static bool read_ttls(PyObject *given, size_t wire_size, uint16_t *ttls_at, size
 
 static bool keep(
     TableObject *self, unsigned char scope, unsigned long long generation, const Py_buffer *packet,
-    const Py_buffer *wire, struct answer *answer) {
+    const Py_buffer *wire, unsigned char client_class, struct answer *answer) {
     uint8_t key[KEY_MAX], octets[MESSAGE_MAX];
     if (packet->len < HEADER_SIZE || wire->len < HEADER_SIZE || wire->len > MESSAGE_MAX ||
         answer->place >= PLACES)
         return false;
-    size_t size = message_key(scope, packet->buf, (size_t)packet->len, key);
-    if (!size ||
+    size_t cookie_at, size = message_key(scope, packet->buf, (size_t)packet->len, key, &cookie_at);
+    if (!size || (answer->cookie_at && !cookie_at) ||
         !stored_form(packet, wire, name_end(packet->buf, (size_t)packet->len), octets))
         return false;
+    key_for_class(key, client_class);
     answer->wire = octets;
     answer->wire_size = (size_t)wire->len - 2;
     return table_store(self->table, generation, key, size, answer);
@@ -184,19 +200,32 @@ static PyObject *table_py_store(PyObject *object, PyObject *args, PyObject *name
     int is_restricted = 0;
     long long until_us = 0, stored_us = 0;
     unsigned int aged_s = 0;
+    unsigned short cookie_at = 0;
+    unsigned char client_class = 0;
     PyObject *ttls = NULL;
-    static char *names[] = {"",          "",          "",       "",         "", "is_restricted",
-                            "until_us", "stored_us", "aged_s", "ttls_at", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*H|pLLIO", names, &scope, &generation,
+    static char *names[] = {"",          "",       "",        "",          "",  "is_restricted",
+                            "until_us", "stored_us", "aged_s", "ttls_at", "cookie_at",
+                            "client_class", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*H|pLLIOHb", names, &scope, &generation,
                                      &packet, &wire, &place, &is_restricted, &until_us, &stored_us,
-                                     &aged_s, &ttls))
+                                     &aged_s, &ttls, &cookie_at, &client_class))
         return NULL;
     uint16_t ttls_at[TTLS_MAX];
     struct answer answer = {.place = place, .is_restricted = is_restricted, .until_us = until_us,
                             .stored_us = stored_us, .aged_s = aged_s, .ttls_at = ttls_at};
     bool is_read = !ttls || read_ttls(ttls, (size_t)wire.len, ttls_at, &answer.ttl_count);
-    bool is_kept = is_read &&
-                   keep((TableObject *)object, scope, generation, &packet, &wire, &answer);
+    if (is_read && cookie_at) {
+        is_read = cookie_at >= HEADER_SIZE && cookie_at + COOKIE_SIZE <= wire.len;
+        if (!is_read)
+            PyErr_SetString(PyExc_ValueError, "a cookie that is not in the message");
+        answer.cookie_at = (uint16_t)(cookie_at - 2);
+    }
+    if (is_read && client_class > CLASSES_MAX) {
+        PyErr_SetString(PyExc_ValueError, "there are not so many classes");
+        is_read = false;
+    }
+    bool is_kept = is_read && keep((TableObject *)object, scope, generation, &packet, &wire,
+                                   client_class, &answer);
     PyBuffer_Release(&packet);
     PyBuffer_Release(&wire);
     return is_read ? PyBool_FromLong(is_kept) : NULL;
@@ -240,6 +269,58 @@ static PyObject *table_py_admit(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *table_py_learn_class(PyObject *self, PyObject *args) {
+    unsigned char scope, client_class;
+    unsigned long long generation;
+    char *client;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "bKy#b", &scope, &generation, &client, &size, &client_class))
+        return NULL;
+    if ((size != 4 && size != 16) || !client_class || client_class > CLASSES_MAX) {
+        PyErr_SetString(PyExc_ValueError, "no address has that size, or no class that number");
+        return NULL;
+    }
+    table_learn_class(((TableObject *)self)->table, generation, scope, (uint8_t *)client,
+                      (size_t)size, client_class);
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_py_set_cookie_keys(PyObject *self, PyObject *args) {
+    long long day;
+    Py_buffer given[COOKIE_DAYS];
+    struct cookie_keys keys;
+    if (!PyArg_ParseTuple(args, "Ly*y*y*", &day, &given[0], &given[1], &given[2]))
+        return NULL;
+    keys.day = day;
+    bool is_read = true;
+    for (int i = 0; i < COOKIE_DAYS; i++) /* each is released */
+        is_read = read_key(&given[i], &keys.keys[i]) && is_read;
+    if (!is_read)
+        return NULL;
+    table_set_cookie_keys(((TableObject *)self)->table, &keys);
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_py_cookie(PyObject *self, PyObject *args) {
+    char *option, *client;
+    Py_ssize_t size, client_size;
+    long long now_s;
+    struct cookie_keys keys;
+    uint8_t cookie[COOKIE_SIZE];
+    if (!PyArg_ParseTuple(args, "y#y#L", &option, &size, &client, &client_size, &now_s))
+        return NULL;
+    if ((size != 8 && (size < 16 || size > COOKIE_MAX)) ||
+        (client_size != 4 && client_size != 16)) {
+        PyErr_SetString(PyExc_ValueError, "no cookie, or no address, has that size");
+        return NULL;
+    }
+    if (table_cookie_keys(((TableObject *)self)->table, &keys) &&
+        cookie_answer(&keys, (uint8_t *)option, (size_t)size, (uint8_t *)client,
+                      (size_t)client_size, now_s, cookie))
+        return PyBytes_FromStringAndSize((char *)cookie, sizeof cookie);
+    Py_RETURN_NONE;
+}
+
 static PyObject *table_py_generation(PyObject *self, PyObject *Py_UNUSED(args)) {
     return PyLong_FromUnsignedLongLong(table_generation(((TableObject *)self)->table));
 }
@@ -259,6 +340,9 @@ static PyMethodDef table_methods[] = {
     {"find", table_py_find, METH_VARARGS, NULL},
     {"store", (PyCFunction)(void (*)(void))table_py_store, METH_VARARGS | METH_KEYWORDS, NULL},
     {"admit", table_py_admit, METH_VARARGS, NULL},
+    {"learn_class", table_py_learn_class, METH_VARARGS, NULL},
+    {"set_cookie_keys", table_py_set_cookie_keys, METH_VARARGS, NULL},
+    {"cookie", table_py_cookie, METH_VARARGS, NULL},
     {"generation", table_py_generation, METH_NOARGS, NULL},
     {"invalidate", table_py_invalidate, METH_NOARGS, NULL},
     {"statistics", table_py_statistics, METH_NOARGS, NULL},
@@ -641,7 +725,7 @@ static PyObject *repeat_object(
     PyObject *client = octets_object(head.client, head.client_size);
     PyObject *message = octets_object(record + sizeof head, size - sizeof head);
     if (client && message)
-        return Py_BuildValue("NN", client, message);
+        return Py_BuildValue("NNi", client, message, head.client_class);
     Py_XDECREF(client), Py_XDECREF(message);
     return NULL;
 }

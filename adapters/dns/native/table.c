@@ -20,11 +20,18 @@
 #define LIMBO_BATCH 64  /* answers that left, before it is looked who still reads */
 #define LIMBO_SHARE 4   /* of the table's octets may wait for slow readers, one part in so many */
 #define NOT_READING 0
+#define CLIENTS 8192    /* whose classes are known, at most; a power of two */
 #define SECOND_US 1000000
 
 struct reader {
     _Alignas(64) _Atomic uint64_t epoch; /* when it began to read, or NOT_READING */
     bool is_taken;
+};
+
+struct client {
+    uint64_t generation; /* in which its class is known; 0 is before the first */
+    uint8_t scope, client_class, size;
+    uint8_t octets[16];
 };
 
 struct table {
@@ -39,6 +46,14 @@ struct table {
     struct network *admitted;
     size_t admitted_count;
     bool is_everybody_admitted;
+
+    pthread_mutex_t clients_lock; /* held for a look at one of them */
+    struct client *clients;
+    _Atomic uint64_t classed; /* the generation in which a class was learned last */
+
+    pthread_mutex_t cookies_lock; /* held for a copy of some octets */
+    struct cookie_keys cookie_keys;
+    bool has_cookie_keys;
 
     pthread_mutex_t lock; /* of all below */
     unsigned readers_count; /* numbers ever given, from 0 */
@@ -71,15 +86,21 @@ struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed 
     table->readers = aligned_alloc(64, READERS_MAX * sizeof *table->readers);
     table->circle = calloc(entries_max, sizeof *table->circle);
     table->vacant = calloc(entries_max, sizeof *table->vacant);
+    table->clients = calloc(CLIENTS, sizeof *table->clients);
     if (!table->buckets || !table->readers || !table->circle || !table->vacant ||
-        pthread_mutex_init(&table->lock, NULL) || pthread_mutex_init(&table->admitted_lock, NULL)) {
+        !table->clients || pthread_mutex_init(&table->clients_lock, NULL) ||
+        pthread_mutex_init(&table->lock, NULL) ||
+        pthread_mutex_init(&table->admitted_lock, NULL) ||
+        pthread_mutex_init(&table->cookies_lock, NULL)) {
         free(table->buckets), free(table->readers), free(table->circle), free(table->vacant);
+        free(table->clients);
         free(table);
         return NULL;
     }
     memset(table->readers, 0, READERS_MAX * sizeof *table->readers);
     table->readers_count = 1;
     atomic_store(&table->epoch, 1);
+    atomic_store(&table->generation, 1);
     for (size_t i = 0; i < entries_max; i++)
         table->vacant[i] = (uint32_t)(entries_max - 1 - i);
     table->vacant_count = entries_max;
@@ -96,6 +117,8 @@ void table_free(struct table *table) {
         free(entry);
     }
     pthread_mutex_destroy(&table->lock), pthread_mutex_destroy(&table->admitted_lock);
+    pthread_mutex_destroy(&table->cookies_lock), pthread_mutex_destroy(&table->clients_lock);
+    free(table->clients);
     free(table->admitted);
     free(table->buckets), free(table->readers), free(table->circle), free(table->vacant);
     free(table);
@@ -172,6 +195,59 @@ bool table_admits(struct table *table, const uint8_t *client, size_t size) {
         is_admitted = is_within(client, size, &table->admitted[i]);
     pthread_mutex_unlock(&table->admitted_lock);
     return is_admitted;
+}
+
+/* Each client has one place, which others may take. */
+static struct client *place_of(
+    struct table *table, uint8_t scope, const uint8_t *client, size_t size) {
+    uint64_t hash = table_hash(table, client, size) + scope;
+    return &table->clients[hash & (CLIENTS - 1)];
+}
+
+void table_learn_class(
+    struct table *table, uint64_t generation, uint8_t scope, const uint8_t *client, size_t size,
+    uint8_t client_class) {
+    if (generation != table_generation(table))
+        return;
+    client = unmapped(client, &size);
+    struct client *place = place_of(table, scope, client, size);
+    pthread_mutex_lock(&table->clients_lock);
+    *place = (struct client){.generation = generation, .scope = scope,
+                             .client_class = client_class, .size = (uint8_t)size};
+    memcpy(place->octets, client, size);
+    pthread_mutex_unlock(&table->clients_lock);
+    atomic_store(&table->classed, generation);
+}
+
+uint8_t table_class_of(
+    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *generation) {
+    *generation = atomic_load(&table->generation);
+    if (atomic_load(&table->classed) != *generation)
+        return 0;
+    client = unmapped(client, &size);
+    const struct client *place = place_of(table, scope, client, size);
+    uint8_t found = 0;
+    pthread_mutex_lock(&table->clients_lock);
+    if (place->generation == *generation && place->scope == scope && place->size == size &&
+        !memcmp(place->octets, client, size))
+        found = place->client_class;
+    pthread_mutex_unlock(&table->clients_lock);
+    return found;
+}
+
+void table_set_cookie_keys(struct table *table, const struct cookie_keys *keys) {
+    pthread_mutex_lock(&table->cookies_lock);
+    table->cookie_keys = *keys;
+    table->has_cookie_keys = true;
+    pthread_mutex_unlock(&table->cookies_lock);
+}
+
+bool table_cookie_keys(struct table *table, struct cookie_keys *keys) {
+    pthread_mutex_lock(&table->cookies_lock);
+    bool has_keys = table->has_cookie_keys;
+    *keys = table->cookie_keys;
+    pthread_mutex_unlock(&table->cookies_lock);
+    return has_keys;
 }
 
 size_t entry_ttl_at(const struct entry *entry, size_t i) {
@@ -304,6 +380,7 @@ static struct entry *entry_new(
     entry->stored_us = answer->stored_us;
     entry->aged_s = answer->aged_s;
     entry->ttl_count = (uint16_t)answer->ttl_count;
+    entry->cookie_at = answer->cookie_at;
     atomic_init(&entry->is_used, false);
     uint8_t *at = entry->octets;
     memcpy(at, key, key_size), at += key_size;

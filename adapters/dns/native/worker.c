@@ -49,7 +49,7 @@ struct worker {
     uint8_t *octets;
     size_t sizes[BATCH];
     uint8_t keys[BATCH][KEY_MAX];
-    size_t key_sizes[BATCH];
+    size_t key_sizes[BATCH], cookies_at[BATCH];
     uint64_t hashes[BATCH];
     enum verdict verdicts[BATCH];
     uint16_t places[BATCH]; /* where a repeat is counted, once it was sent; else NOWHERE */
@@ -210,6 +210,14 @@ struct batch {
     bool has_news; /* for Python */
     bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
     unsigned admitted_at;
+    bool is_class_known;
+    uint8_t client_class; /* of the client of message `classed_at` */
+    uint64_t generation;  /* in which it is */
+    unsigned classed_at;
+    bool are_keys_known, has_keys;
+    int64_t now_s; /* wall time */
+    struct cookie_keys keys;
+    uint8_t cookie[COOKIE_SIZE]; /* of the answer in hand */
 };
 
 static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
@@ -235,11 +243,12 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
     worker->sizes[i] = 0;
 }
 
-static void tell_of(struct batch *batch, unsigned i, size_t size) {
+static void tell_of(struct batch *batch, unsigned i, const struct entry *entry, size_t size) {
     struct worker *worker = batch->worker;
     size_t client_size;
     const uint8_t *client = client_of(worker, i, &client_size);
-    struct repeat head = {.client_size = (uint8_t)client_size};
+    struct repeat head = {
+        .client_class = class_in_key(entry->octets), .client_size = (uint8_t)client_size};
     memcpy(head.client, client, client_size);
     switch (queue_put(&worker->repeats, &head, sizeof head, slot(worker, i) + 2, size - 2)) {
     case NO_ROOM:
@@ -253,31 +262,78 @@ static void tell_of(struct batch *batch, unsigned i, size_t size) {
     }
 }
 
-/* Whether the client of a message may have restricted answers. Most batches of a busy server are
- * from one client, so the last verdict is remembered. */
-static bool is_admitted(struct batch *batch, unsigned i) {
-    size_t size, size_before;
-    const uint8_t *client = client_of(batch->worker, i, &size);
-    if (batch->is_admitted_known) {
-        const uint8_t *before = client_of(batch->worker, batch->admitted_at, &size_before);
-        if (size == size_before && !memcmp(client, before, size))
-            return batch->is_admitted;
+/* Whether two messages are from one client. Most batches of a busy server are, so what was found of
+ * the last one is remembered. */
+static bool are_of_one(const struct worker *worker, unsigned i, unsigned other) {
+    size_t size, size_other;
+    const uint8_t *client = client_of(worker, i, &size);
+    return !memcmp(client, client_of(worker, other, &size_other), size);
+}
+
+/* The answer for the class of the client, where there are classes. */
+static const struct entry *find_for_class(struct batch *batch, unsigned i) {
+    struct worker *worker = batch->worker;
+    if (!batch->is_class_known || !are_of_one(worker, i, batch->classed_at)) {
+        size_t size;
+        const uint8_t *client = client_of(worker, i, &size);
+        batch->client_class = table_class_of(
+            worker->table, worker->options.scope, client, size, &batch->generation);
+        batch->is_class_known = true;
+        batch->classed_at = i;
     }
+    if (!batch->client_class)
+        return NULL;
+    key_for_class(worker->keys[i], batch->client_class);
+    uint64_t hash = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
+    const struct entry *entry =
+        table_find(worker->table, worker->keys[i], worker->key_sizes[i], hash);
+    /* In another generation classes are others. */
+    return entry && entry->generation == batch->generation ? entry : NULL;
+}
+
+/* Whether the client of a message may have restricted answers. */
+static bool is_admitted(struct batch *batch, unsigned i) {
+    if (batch->is_admitted_known && are_of_one(batch->worker, i, batch->admitted_at))
+        return batch->is_admitted;
+    size_t size;
+    const uint8_t *client = client_of(batch->worker, i, &size);
     batch->is_admitted_known = true;
     batch->admitted_at = i;
     return batch->is_admitted = table_admits(batch->worker->table, client, size);
 }
 
+static int64_t wall_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec;
+}
+
+/* The cookie that belongs into the answer to message i; false: Python has to make it. */
+static bool make_cookie(struct batch *batch, unsigned i) {
+    struct worker *worker = batch->worker;
+    if (!batch->are_keys_known) {
+        batch->has_keys = table_cookie_keys(worker->table, &batch->keys);
+        batch->now_s = wall_s();
+        batch->are_keys_known = true;
+    }
+    size_t at = worker->cookies_at[i], size;
+    const uint8_t *client = client_of(worker, i, &size);
+    return at && batch->has_keys &&
+           cookie_answer(&batch->keys, slot(worker, i) + at, worker->sizes[i] - at, client, size,
+                         batch->now_s, batch->cookie);
+}
+
 static bool may_repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     return entry->wire_size + 2u <= MESSAGE_MAX &&
            (!entry->until_us || batch->now_us < entry->until_us) &&
-           (!entry->is_restricted || is_admitted(batch, i));
+           (!entry->is_restricted || is_admitted(batch, i)) &&
+           (!entry->cookie_at || make_cookie(batch, i));
 }
 
 static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     struct worker *worker = batch->worker;
     if (worker->options.hears_repeats)
-        tell_of(batch, i, worker->sizes[i]);
+        tell_of(batch, i, entry, worker->sizes[i]);
     uint8_t *packet = slot(worker, i);
     const uint8_t *wire = entry_wire(entry);
     size_t end = name_end(packet, worker->sizes[i]) - 2; /* in the answer, which has no ID */
@@ -285,6 +341,8 @@ static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     memcpy(packet + 2 + end, wire + end, entry->wire_size - end);
     if (entry->ttl_count)
         entry_age(entry, packet + 2, batch->now_us);
+    if (entry->cookie_at)
+        memcpy(packet + 2 + entry->cookie_at, batch->cookie, COOKIE_SIZE);
     worker->sizes[i] = entry->wire_size + 2u;
     worker->places[i] = entry->place;
 }
@@ -315,7 +373,8 @@ static void answer(struct batch *batch) {
     for (unsigned i = 0; i < number; i++) {
         worker->places[i] = NOWHERE;
         worker->key_sizes[i] = message_key(
-            worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i]);
+            worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i],
+            &worker->cookies_at[i]);
         if (!worker->key_sizes[i])
             continue;
         worker->hashes[i] = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
@@ -335,6 +394,8 @@ static void answer(struct batch *batch) {
         if (worker->key_sizes[i])
             entry = table_find(
                 worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
+        if (!entry && worker->key_sizes[i])
+            entry = find_for_class(batch, i);
         if (entry && may_repeat(batch, i, entry))
             repeat(batch, i, entry);
         else

@@ -657,3 +657,18 @@ def test_whatever_is_wrong_with_an_object_it_is_told_as_broken(error: Exception)
         assert found.copy == {"default/a": "2", "default/c": "1"}
 
     in_world(case)
+
+
+def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def case(world: World) -> None:
+        monkeypatch.setattr("kudurru.adapters.kubernetes.client.ANSWER_MAX", 8_000)
+        found = informer(world)
+        for number in range(60):
+            await world.write(f"m{number}", "x" * 1_000)
+        async with running(found.run()):
+            await found.synced()
+        assert len(found.copy) == 60
+
+    in_world(case)

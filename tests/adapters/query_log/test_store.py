@@ -135,7 +135,7 @@ def test_a_repeat_is_logged_with_its_own_protocol(path: Path, store: QueryLogSto
     key = names.from_text("www.example") + b"\0\1\0\1"
     over_udp = fact(key=key)
     over_tls = msgspec.structs.replace(over_udp, proto="tls")
-    repeat = packed_address(OTHER), bytes(10) + key
+    repeat = packed_address(OTHER), bytes(10) + key, 0
     store.write(seen(over_udp, over_tls))
     store.write(Seen(NOON_US, [], {"udp": [repeat] * 2, "tls": [repeat] * 3, "tcp": [repeat] * 4}))
     found = {(one.proto, one.count) for one in logged(path, client=OTHER)}
@@ -148,8 +148,8 @@ def test_a_repeat_is_logged_as_what_it_repeats(path: Path, store: QueryLogStore)
     key = wire + b"\0\1\0\1"
     first = fact("ads.example", source="blocked", policy="home/kids", key=key)
     query = bytes(10) + names.from_text("ADS.example") + b"\0\1\0\1"
-    repeats = tuple((packed_address(OTHER), query) for _ in range(3))
-    strange = (packed_address(OTHER), bytes(10) + b"\1x\0\0\1\0\1")
+    repeats = tuple((packed_address(OTHER), query, 0) for _ in range(3))
+    strange = (packed_address(OTHER), bytes(10) + b"\1x\0\0\1\0\1", 0)
     store.write(seen(first))
     store.write(seen(repeats=(*repeats, strange), now_us=NOON_US + SECOND))
     newest, _ = logged(path)
@@ -194,7 +194,7 @@ def forms(address: str) -> list[bytes]:
 def test_no_form_of_a_client_is_in_the_file(path: Path, store: QueryLogStore, level: int) -> None:
     store.configure(Privacy(level=level), Retention())
     store.write(seen(fact(key=b"\3www\7example\0\0\1\0\1"), fact(client=OTHER)))
-    repeat = (packed_address(CLIENT), bytes(10) + b"\3www\7example\0\0\1\0\1")
+    repeat = (packed_address(CLIENT), bytes(10) + b"\3www\7example\0\0\1\0\1", 0)
     store.write(seen(repeats=(repeat,)))
     store.close()
     data = octets(path)
