@@ -756,7 +756,7 @@ def test_two_nodes_whose_clocks_are_an_hour_apart_are_in_step_and_serials_only_r
                 for member, target in ((one, "192.0.2.1"), (two, "192.0.2.2"), (one, "192.0.2.3")):
                     await changes(member, an_apply(a_set("www", target)))
                     await both_have(target)
-                assert one.serial("lab.example") == two.serial("lab.example")
+                await until(lambda: one.serial("lab.example") == two.serial("lab.example"))
                 assert [row[1] for row in told(one)] == [row[1] for row in told(two)]
             # The other goes on alone, by a clock that is an hour away from this one's.
             await until(lambda: two.runner.status().is_leader)
