@@ -34,6 +34,9 @@ BYTES_MAX = 1 << 30
 room is answered by Python."""
 
 NAMES_PER_TURN = 1_000  # about a millisecond
+NAMES_PER_LOOK = 10
+"""What a look at a zone costs, in names: a turn looks at so many zones less."""
+
 FREED_PER_TURN = 10_000
 PAUSE_S = 0.001
 """Between turns that build or free: queries that Python answers come first."""
@@ -62,6 +65,18 @@ class _Copy:
         self.is_full = False
 
 
+class _Budget:
+    """What a turn may still do, in names."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = NAMES_PER_TURN
+
+    def spend(self, names: int) -> None:
+        self.left -= names
+
+
 class ZoneImages:
     """For all engines of a table, on one event loop. Wants `engine_native.is_available()`."""
 
@@ -73,7 +88,8 @@ class ZoneImages:
         self._is_wanted: Callable[[], bool] = bool  # not before `follow`
         self._forwarded: Mapping[Name, object] = {}
         self._copies: dict[bytes, _Copy] = {}
-        self._building: dict[bytes, _Copy] = {}
+        self._unlooked: dict[bytes, None] = {}  # changed; the core is closed until they are seen
+        self._building: dict[bytes, _Copy] = {}  # the next one first
         self._is_due = False
 
     def follow(
@@ -124,35 +140,45 @@ class ZoneImages:
             return self._advance()
         except BaseException:
             self._is_wanted = bool
-            self._let_go()
+            self.core.close()
             raise
 
     def _advance(self) -> bool:
+        budget, is_more = _Budget(), False
         if not self._is_wanted():  # `changed` comes when that changes
-            self._let_go()
+            self._let_go(budget)
+            is_more = bool(self._copies)
         elif not self._zones.is_held:  # else what changed is not to be seen yet, and it comes again
-            self._catch_up()
-            for apex in list(self._building):
-                self._build_some(apex)
-            self._catch_up()
-        is_more = bool(self._building) and not self._zones.is_held
+            self._catch_up(budget)
+            while self._building and budget.left > 0:
+                self._build_some(budget)
+            if not self._unlooked:
+                self.core.open()
+            is_more = bool(self._unlooked or self._building)
         return self.core.sweep(FREED_PER_TURN) or is_more
 
-    def _let_go(self) -> None:
+    def _let_go(self, budget: _Budget) -> None:
         """Of all copies: nobody is answered from them for now."""
         self.core.close()
-        for apex, copy in list(self._copies.items()):
-            self._forget(apex, copy)
         self._zones.touched = None
+        self._unlooked.clear()
+        for apex, copy in list(islice(self._copies.items(), max(1, budget.left // NAMES_PER_LOOK))):
+            self._forget(apex, copy)
 
-    def _catch_up(self) -> None:
-        """With what changed."""
+    def _catch_up(self, budget: _Budget) -> None:
+        """With what changed. Opens the core when there is nothing left of that, and all that is
+        left to do is of zones that are mute."""
         if self._zones.touched is None:
             self._zones.touch_all()
             self._forwarded = {}
-        for apex in self._touched():
-            self._look(apex)
-        self.core.open()
+            self._unlooked.update(dict.fromkeys(self._copies))  # that were not let go of yet
+        self._unlooked.update(dict.fromkeys(self._touched()))
+        while self._unlooked and budget.left > 0:
+            apex = next(iter(self._unlooked))
+            del self._unlooked[apex]
+            self._look(apex, budget)
+        if not self._unlooked:
+            self.core.open()
 
     def _touched(self) -> Iterable[bytes]:
         zones, before, now = self._zones, self._forwarded, self._forwards()
@@ -163,8 +189,9 @@ class ZoneImages:
             touched |= before.keys() ^ now.keys()
         return touched
 
-    def _look(self, apex: bytes) -> None:
+    def _look(self, apex: bytes, budget: _Budget) -> None:
         """At a zone that is new, gone or changed."""
+        budget.spend(NAMES_PER_LOOK)
         zone, copy = self._zones.get(apex), self._copies.get(apex)
         if copy is not None and copy.zone is not zone:
             self._forget(apex, copy)
@@ -176,38 +203,44 @@ class ZoneImages:
             self.core.add(apex)
             if zone is not None:
                 zone.unseen = set()
-                copy.left = iter(list(zone.nodes))
+                copy.left = _owners(zone)
         elif zone is None and apex not in self._forwarded:
             self._forget(apex, copy)
             return
         if zone is None or copy.is_full:
             return
         assert zone.unseen is not None, "it is followed since it was copied"
-        if copy.left is None and len(zone.unseen) > NAMES_PER_TURN:
-            copy.left, zone.unseen = iter(zone.unseen), set()
+        if copy.left is None and len(zone.unseen) > max(0, budget.left):
+            copy.left, zone.unseen = _popped(zone.unseen), set()
         if copy.left is not None:
             self._say(apex, copy, ())
             self._building[apex] = copy
         else:
-            self._bring_unseen(apex, copy, zone)
+            self._bring_unseen(apex, copy, zone, budget)
 
-    def _build_some(self, apex: bytes) -> None:
-        copy = self._building[apex]
+    def _build_some(self, budget: _Budget) -> None:
+        """Of the zone whose turn it is."""
+        apex = next(iter(self._building))
+        copy = self._building.pop(apex)
         zone = copy.zone
         assert zone is not None, "nothing is copied of what is forwarded"
         assert copy.left is not None, "it is being built"
-        some = list(islice(copy.left, NAMES_PER_TURN))
+        some = list(islice(copy.left, budget.left))
+        is_all = len(some) < budget.left
+        budget.spend(NAMES_PER_LOOK + len(some))
         if not self._bring(zone, some):
             self._fill(apex, copy)
-        elif not some:
-            # What was changed meanwhile is as much as a turn takes, or built in turns again.
+        elif is_all:
+            # What was changed meanwhile is as much as is left of the turn, or built in turns again.
             copy.left = None
-            del self._building[apex]
-            self._look(apex)
+            self._look(apex, budget)
+        else:
+            self._building[apex] = copy
 
-    def _bring_unseen(self, apex: bytes, copy: _Copy, zone: Zone) -> None:
+    def _bring_unseen(self, apex: bytes, copy: _Copy, zone: Zone, budget: _Budget) -> None:
         assert zone.unseen is not None, "it is followed since it was copied"
         some, zone.unseen = zone.unseen, set()
+        budget.spend(len(some))
         if not self._bring(zone, some):
             self._fill(apex, copy)
             return
@@ -270,6 +303,28 @@ class ZoneImages:
         self._building.pop(apex, None)
         del self._copies[apex]
         self.core.drop(apex)
+
+
+def _owners(zone: Zone) -> Iterator[bytes]:
+    """Owners of a zone that changes meanwhile; those that are new or gone then are in `unseen`. A
+    list of a million is 60 ms of work, so there is none of them all, but where the first change
+    comes before the end."""
+    passed = 0
+    for owner in zone.nodes:
+        yield owner
+        passed += 1
+        if zone.unseen:  # the dictionary is another, and so many may have moved up
+            break
+    else:
+        return
+    rest = list(islice(zone.nodes, max(0, passed - len(zone.unseen)), None))
+    yield from _popped(rest)
+
+
+def _popped(owners: set[Name] | list[bytes]) -> Iterator[bytes]:
+    """Their memory goes piece by piece too."""
+    while owners:
+        yield owners.pop()
 
 
 def _is_unusual(zone: Zone, key: bytes, image: bytes) -> bool:

@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import Any
 
 import pytest
@@ -301,6 +303,117 @@ def test_a_large_change_leaves_its_zone_alone_and_others_are_answered() -> None:
     world.settle()
     assert world.find(f"host{count - 1}.z") is not None
     assert world.find("host.z") is not None
+
+
+class Counted:
+    """A core that counts what it is asked for."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls[name] += 1
+        return getattr(self._core, name)
+
+
+def many_zones(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(zone_images, "NAMES_PER_TURN", 20)
+    monkeypatch.setattr(zone_images, "NAMES_PER_LOOK", 4)
+    world = World()
+    for i in range(40):
+        world.zone(f"z{i}.")
+        for j in range(15):
+            world.put(f"z{i}.", f"host{j}", [("A", "192.0.2.1")])
+    return world
+
+
+def test_a_turn_does_no_more_the_more_zones_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = many_zones(monkeypatch)
+    world.images.core = core = Counted(world.images.core)
+
+    def settle() -> None:
+        world.close()
+        is_more = True
+        while is_more:
+            core.calls.clear()
+            is_more = world.images.advance()
+            assert core.calls["put"] + core.calls["remove"] <= 20
+            assert core.calls["add"] + core.calls["drop"] + core.calls["speak"] <= 2 * 20 / 4
+
+    settle()
+    assert world.images.statistics().answered == 40
+    for count in (1, 9, 15):
+        for apex in world.all:
+            for j in range(count):
+                world.put(apex, f"host{j}", [("A", f"192.0.2.{count}")])
+        settle()
+        assert world.images.statistics().answered == 40
+        assert all(world.find(f"host0.{apex}".strip(".")) for apex in world.all)
+    world.is_wanted = False
+    settle()
+    assert world.images.statistics().names == 0
+
+
+def test_zones_that_are_let_go_of_in_the_middle_are_brought_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = many_zones(monkeypatch)
+    world.forwards = {names.from_text("forwarded."): ()}
+    world.settle()
+    world.is_wanted = False
+    world.close()
+    assert world.images.advance()
+    assert world.images.statistics().names > 0
+    assert world.find("host0.z39") is None
+    world.put("z39.", "host0", [("A", "192.0.2.9")])
+    world.change("no zone", "z38.")
+    world.forwards = {}
+    world.is_wanted = True
+    world.settle()
+    assert world.images.statistics().answered == 39
+    assert world.images.statistics().left == 0
+    assert all(world.find(f"host0.{apex}".strip(".")) for apex in world.all)
+
+
+def test_small_zones_do_not_wait_for_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zone_images, "NAMES_PER_TURN", 20)
+    world = World()
+    for apex, count in (("large.", 500), ("small.", 3)):
+        world.zone(apex)
+        for i in range(count):
+            world.put(apex, f"host{i}", [("A", "192.0.2.1")])
+    world.close()
+    for _ in range(6):
+        assert world.images.advance()
+    assert world.find("host0.small") is not None
+    assert world.find("host0.large") is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_zone_that_changes_while_it_is_brought_is_brought_whole(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zone_images, "NAMES_PER_TURN", 7)
+    chance = Random(seed)
+    world = World()
+    world.zone("z.")
+    there = {f"host{i}" for i in range(60)}
+    for owner in sorted(there):
+        world.put("z.", owner, [("A", "192.0.2.1")])
+    world.close()
+    for turn in range(30):
+        world.images.advance()
+        for _ in range(chance.choice([0, 0, 1, 3])):
+            gone = chance.choice(sorted(there))
+            there.remove(gone)
+            world.put("z.", gone, [])
+            there.add(f"new{turn}")
+            world.put("z.", f"new{turn}", [("A", "192.0.2.2")])
+            world.close()
+    world.settle()
+    assert all(world.find(f"{owner}.z") for owner in there)
+    assert world.images.statistics().names == len(there) + 1
 
 
 def test_what_is_held_back_is_not_seen_before_it_is_shown() -> None:
