@@ -137,7 +137,7 @@ def fact_of(answered: Answered, now_us: int) -> Fact:
     client, query, rcode = answered
     name, after = names.from_wire(query, _QUESTION_AT)
     rtype = int.from_bytes(query[after : after + 2], "big")
-    return Fact(now_us, client, name, rtype, "udp", rcode, "authoritative")
+    return Fact(now_us, client, name, rtype, "udp", rcode, "authoritative", "none")
 
 
 _QUESTION_AT = 10  # in a message without its ID
