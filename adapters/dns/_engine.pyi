@@ -55,8 +55,9 @@ class Table:
 
 class Zones:
     """Names of zones that the workers of a table answer from, where that is plain. Closed at first;
-    while they are closed everything is left to Python. What follows is for one thread, and wants
-    them closed or the zone mute. Raises ValueError for names and images that are none.
+    while they are closed everything is left to Python. What follows is for one thread. Raises
+    ValueError for names and images that are none, for a zone that comes or goes while they are
+    open, and for a name that does while its zone is answered from.
 
     Names and apexes are keys, an image is as `domain.dns.zone_tree` has it."""
 
@@ -66,7 +67,7 @@ class Zones:
     def add(self, apex: bytes, /) -> bool:
         """Take in a zone without names, mute: what is asked of it is left to Python."""
 
-    def drop(self, apex: bytes, /) -> None: ...
+    def drop(self, apex: bytes, /) -> bool: ...
     def speak(self, apex: bytes, soa: bytes, pointers_at: Sequence[int], /) -> bool:
         """Answer from a zone from now on, with this SOA in its negative answers, where pointers to
         the apex are put. No octets make it mute. False, and nothing changes: there is no room."""
@@ -75,7 +76,7 @@ class Zones:
         """Let a name hold this image, EMPTY for one that is there because of those below it. What
         is asked of an unusual one is left to Python. False: there is no room."""
 
-    def remove(self, name: bytes, apex_size: int, /) -> None: ...
+    def remove(self, name: bytes, apex_size: int, /) -> bool: ...
     def sweep(self, limit: int, /) -> bool:
         """Free so much of what nobody reads any more. Whether there is more."""
 

@@ -173,6 +173,8 @@ class ZoneImages:
             self._forwarded = {}
             self._unlooked.update(dict.fromkeys(self._copies))  # that were not let go of yet
         self._unlooked.update(dict.fromkeys(self._touched()))
+        if self._unlooked:
+            self.core.close()  # should a turn come between a change and `changed`
         while self._unlooked and budget.left > 0:
             apex = next(iter(self._unlooked))
             del self._unlooked[apex]

@@ -667,6 +667,36 @@ def bad(call: Callable[..., Any], *how: Any) -> None:
         call(*how)
 
 
+def test_what_is_answered_from_is_changed_while_it_is_closed_or_refused() -> None:
+    world = plain_world()
+    world.settle()
+    core, apex = world.images.core, names.from_text("z.")
+    host = names.from_text("host.z.")
+    before = world.find("host.z")
+    bad(core.put, host, len(apex), b"", False)
+    bad(core.remove, host, len(apex))
+    bad(core.drop, apex)
+    bad(core.add, names.from_text("host.z."))
+    assert world.find("host.z") == before
+    core.speak(apex, b"", ())
+    core.remove(host, len(apex))  # of a mute zone
+    bad(core.drop, apex)
+    core.close()
+    core.drop(apex)
+    assert core.statistics()[0] == 0
+
+
+def test_a_turn_between_a_change_and_its_notice_closes_the_zones_itself() -> None:
+    world = plain_world()
+    world.settle()
+    world.put("z.", "host", [("A", "192.0.2.9")])
+    world.zone("here.z.")
+    while world.images.advance():  # one that builds, or frees
+        pass
+    assert world.find("host.z") is not None
+    assert world.find("deep.under.here.z", "TXT") is not None
+
+
 def test_what_is_no_name_no_image_or_of_no_zone_is_refused() -> None:
     core = World().images.core
     apex = names.from_text("z.")

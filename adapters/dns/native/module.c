@@ -587,7 +587,7 @@ static PyObject *zones_py_open(PyObject *self, PyObject *Py_UNUSED(args)) {
 static PyObject *became(enum zone_fault fault) {
     if (fault != ZONE_REFUSED)
         return PyBool_FromLong(fault == ZONE_WELL);
-    PyErr_SetString(PyExc_ValueError, "a name, a zone or an image that makes no sense here");
+    PyErr_SetString(PyExc_ValueError, "a name, a zone or an image that makes no sense here, or at this time");
     return NULL;
 }
 
@@ -608,8 +608,7 @@ static PyObject *zones_py_drop(PyObject *self, PyObject *args) {
     Py_ssize_t size;
     if (!PyArg_ParseTuple(args, "y#", &apex, &size))
         return NULL;
-    zones_drop(((ZonesObject *)self)->zones, (uint8_t *)apex, (size_t)size);
-    Py_RETURN_NONE;
+    return became(zones_drop(((ZonesObject *)self)->zones, (uint8_t *)apex, (size_t)size));
 }
 
 static bool read_places(PyObject *given, uint16_t *places, size_t *count) {
@@ -655,9 +654,8 @@ static PyObject *zones_py_remove(PyObject *self, PyObject *args) {
     Py_ssize_t name_size, apex_size;
     if (!PyArg_ParseTuple(args, "y#n", &name, &name_size, &apex_size))
         return NULL;
-    zones_remove(
-        ((ZonesObject *)self)->zones, (uint8_t *)name, (size_t)name_size, (size_t)apex_size);
-    Py_RETURN_NONE;
+    return became(zones_remove(((ZonesObject *)self)->zones, (uint8_t *)name, (size_t)name_size,
+                               (size_t)apex_size));
 }
 
 static PyObject *zones_py_sweep(PyObject *self, PyObject *args) {

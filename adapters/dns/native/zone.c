@@ -517,6 +517,13 @@ void zones_open(struct zones *zones) {
         atomic_fetch_add(&zones->version, 1);
 }
 
+static bool is_open(const struct zones *zones) { return zones_version(zones) != 0; }
+
+/* Whether readers answer from a zone. */
+static bool is_read(const struct zones *zones, const struct zone *zone) {
+    return is_open(zones) && atomic_load(&zone->voice);
+}
+
 /* The zone of an apex; its hash goes to `hash`. */
 static struct zone *zone_of(
     const struct zones *zones, const uint8_t *apex, size_t size, uint32_t *hash) {
@@ -528,7 +535,7 @@ static struct zone *zone_of(
 
 enum zone_fault zones_add(struct zones *zones, const uint8_t *apex, size_t apex_size) {
     uint32_t hash;
-    if (!is_name(apex, apex_size) || zone_of(zones, apex, apex_size, &hash))
+    if (is_open(zones) || !is_name(apex, apex_size) || zone_of(zones, apex, apex_size, &hash))
         return ZONE_REFUSED;
     struct zone *zone = calloc(1, sizeof *zone + apex_size);
     if (!zone || !index_init(&zone->names)) {
@@ -545,20 +552,25 @@ enum zone_fault zones_add(struct zones *zones, const uint8_t *apex, size_t apex_
 
 static void silence(struct zones *zones, struct zone *zone, struct voice *voice) {
     struct voice *before = atomic_exchange(&zone->voice, voice);
-    if (before)
-        leave(zones, before, size_of_voice(before));
+    if (!before)
+        return;
+    atomic_fetch_add(&zones->version, 2); /* who still has it finds nothing that counts */
+    leave(zones, before, size_of_voice(before));
 }
 
-void zones_drop(struct zones *zones, const uint8_t *apex, size_t apex_size) {
+enum zone_fault zones_drop(struct zones *zones, const uint8_t *apex, size_t apex_size) {
     uint32_t hash;
+    if (is_open(zones))
+        return ZONE_REFUSED;
     struct zone *zone = is_name(apex, apex_size) ? zone_of(zones, apex, apex_size, &hash) : NULL;
     if (!zone)
-        return;
+        return ZONE_WELL;
     silence(zones, zone, NULL);
     index_remove(&zones->by_apex, &zone->item);
     zone->left_at = table_epoch(zones->table);
     zone->limbo_next = zones->dropped;
     zones->dropped = zone;
+    return ZONE_WELL;
 }
 
 enum zone_fault zones_speak(
@@ -600,7 +612,7 @@ static bool is_image(const uint8_t *at, size_t size, bool is_apex, bool *is_othe
 }
 
 /* The zone of a name, the name's node, and its hash; false where the name is none, or its zone is
- * not here. */
+ * not here, or is read. */
 static bool place_of(
     const struct zones *zones, const uint8_t *octets, size_t size, size_t apex_size,
     struct zone **zone, struct node **node, uint32_t *hash) {
@@ -616,7 +628,7 @@ static bool place_of(
     *zone = find_zone(zones, (uint32_t)name.hashes[apex], octets + size - apex_size, apex_size);
     *hash = (uint32_t)name.hashes[0];
     *node = *zone ? find_node(*zone, *hash, octets, size - apex_size) : NULL;
-    return *zone != NULL;
+    return *zone && !is_read(zones, *zone);
 }
 
 static void remove_node(struct zones *zones, struct zone *zone, struct node *node) {
@@ -657,13 +669,16 @@ enum zone_fault zones_put(
     return ZONE_WELL;
 }
 
-void zones_remove(
+enum zone_fault zones_remove(
     struct zones *zones, const uint8_t *name, size_t name_size, size_t apex_size) {
     struct zone *zone;
     struct node *node;
     uint32_t hash;
-    if (place_of(zones, name, name_size, apex_size, &zone, &node, &hash) && node)
+    if (!place_of(zones, name, name_size, apex_size, &zone, &node, &hash))
+        return ZONE_REFUSED;
+    if (node)
         remove_node(zones, zone, node);
+    return ZONE_WELL;
 }
 
 bool zones_sweep(struct zones *zones, size_t limit) {

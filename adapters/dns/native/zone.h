@@ -93,13 +93,14 @@ void zones_open(struct zones *zones);
 
 enum zone_fault { ZONE_WELL, ZONE_REFUSED, ZONE_FULL };
 
-/* What follows wants the zones closed, or the zone mute. */
+/* What follows is refused while readers could take the half of it for the whole: zones come and go
+ * while all are closed, names while they are, or their zone is mute. */
 
 /* Take in a zone that has no names yet. It is mute: what is asked of it is left to Python. ZONE_FULL
  * only without memory: a zone that is not here would be answered by the one above it. */
 enum zone_fault zones_add(struct zones *zones, const uint8_t *apex, size_t apex_size);
-/* Forget a zone and its names. */
-void zones_drop(struct zones *zones, const uint8_t *apex, size_t apex_size);
+/* Forget a zone and its names, should it be here. */
+enum zone_fault zones_drop(struct zones *zones, const uint8_t *apex, size_t apex_size);
 /* Give a zone a voice: the SOA of its negative answers, with room for `pointer_count` pointers. No
  * octets of it make it mute. */
 enum zone_fault zones_speak(
@@ -110,7 +111,7 @@ enum zone_fault zones_speak(
 enum zone_fault zones_put(
     struct zones *zones, const uint8_t *name, size_t name_size, size_t apex_size,
     const uint8_t *image, size_t image_size, bool is_unusual);
-void zones_remove(
+enum zone_fault zones_remove(
     struct zones *zones, const uint8_t *name, size_t name_size, size_t apex_size);
 /* Free up to `limit` items that nobody reads any more. Whether there are others. */
 bool zones_sweep(struct zones *zones, size_t limit);
