@@ -12,7 +12,7 @@ docs/decisions/0049 says why it is a copy.
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,8 +30,12 @@ else:
         _engine = None
 
 BYTES_MAX = 1 << 30
-"""Of all copies: some twelve million names, whose objects take ten times that. A zone that finds no
-room is answered by Python."""
+"""Of all copies: names, images and what ties them together, as the core counts it; the allocator
+and the tables of the names take a third as much again. A zone that finds no room is answered by
+Python, until there is room."""
+
+NAME_BYTES = 48
+"""What a name takes at the least: one that is not tried is one that cannot fit."""
 
 NAMES_PER_TURN = 1_000  # about a millisecond
 NAMES_PER_LOOK = 10
@@ -56,13 +60,17 @@ class ZoneImagesStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class _Copy:
     """One zone in the core. `zone` None: a name that is forwarded, which nothing is answered of."""
 
-    __slots__ = ("is_full", "left", "said", "zone")
+    __slots__ = ("is_full", "left", "name_bytes", "said", "zone")
 
     def __init__(self, zone: Zone | None) -> None:
         self.zone = zone
         self.left: Iterator[bytes] | None = None  # owners to bring before it is answered from
         self.said: tuple[bytes, ...] = ()  # parts of the SOA as the core has them; none: mute
-        self.is_full = False
+        self.is_full = False  # there was no room for it
+        self.name_bytes = float(NAME_BYTES)  # for each of its names there has to be so much
+
+    def bytes_needed(self) -> float:
+        return len(self.zone.nodes) * self.name_bytes if self.zone is not None else 0
 
 
 class _Budget:
@@ -83,6 +91,7 @@ class ZoneImages:
     def __init__(self, table: AnswerTable, bytes_max: int = BYTES_MAX) -> None:
         seed = secrets.token_bytes(_SEED_SIZE)
         self.core = _engine.Zones(table.core, bytes_max, seed)
+        self._bytes_max = bytes_max
         self._zones = ZoneSet()
         self._forwards: Callable[[], Mapping[Name, object]] = dict
         self._is_wanted: Callable[[], bool] = bool  # not before `follow`
@@ -90,6 +99,8 @@ class ZoneImages:
         self._copies: dict[bytes, _Copy] = {}
         self._unlooked: dict[bytes, None] = {}  # changed; the core is closed until they are seen
         self._building: dict[bytes, _Copy] = {}  # the next one first
+        self._full: dict[bytes, _Copy] = {}  # what waits for room
+        self._is_freeing = False  # zones that are gone: there will be room
         self._is_due = False
 
     def follow(
@@ -115,7 +126,7 @@ class ZoneImages:
         return ZoneImagesStatistics(
             answered=answered,
             left=len(copies) - answered,
-            full=sum(copy.is_full for copy in copies),
+            full=len(self._full),
             names=owners,
             bytes=octets,
         )
@@ -144,7 +155,7 @@ class ZoneImages:
             raise
 
     def _advance(self) -> bool:
-        budget, is_more = _Budget(), False
+        budget, is_more, may_try = _Budget(), False, False
         if not self._is_wanted():  # `changed` comes when that changes
             self._let_go(budget)
             is_more = bool(self._copies)
@@ -155,7 +166,11 @@ class ZoneImages:
             if not self._unlooked:
                 self.core.open()
             is_more = bool(self._unlooked or self._building)
-        return self.core.sweep(FREED_PER_TURN) or is_more
+            may_try = not is_more
+        if self.core.sweep(FREED_PER_TURN):
+            return True
+        self._is_freeing = False
+        return is_more or (may_try and self._try_again())
 
     def _let_go(self, budget: _Budget) -> None:
         """Of all copies: nobody is answered from them for now."""
@@ -164,6 +179,22 @@ class ZoneImages:
         self._unlooked.clear()
         for apex, copy in list(islice(self._copies.items(), max(1, budget.left // NAMES_PER_LOOK))):
             self._forget(apex, copy)
+
+    def _try_again(self) -> bool:
+        """With zones that there may be room for now; small ones first."""
+        room: float = self._room()
+        some = islice(self._full.items(), NAMES_PER_TURN)
+        for apex, copy in sorted(some, key=lambda one: one[1].bytes_needed()):
+            if copy.zone is None or (needed := copy.bytes_needed()) > room:
+                break
+            room -= needed
+            copy.is_full = False
+            del self._full[apex]
+            self._begin(apex, copy, copy.zone)
+        return bool(self._building)
+
+    def _room(self) -> int:
+        return self._bytes_max - self.core.statistics()[2]
 
     def _catch_up(self, budget: _Budget) -> None:
         """With what changed. Opens the core when there is nothing left of that, and all that is
@@ -203,9 +234,11 @@ class ZoneImages:
                 return
             copy = self._copies[apex] = _Copy(zone)
             self.core.add(apex)
-            if zone is not None:
-                zone.unseen = set()
-                copy.left = _owners(zone)
+            if zone is not None and copy.bytes_needed() > self._room():
+                copy.is_full = True
+                self._full[apex] = copy
+            elif zone is not None:
+                self._begin(apex, copy, zone)
         elif zone is None and apex not in self._forwarded:
             self._forget(apex, copy)
             return
@@ -220,6 +253,11 @@ class ZoneImages:
         else:
             self._bring_unseen(apex, copy, zone, budget)
 
+    def _begin(self, apex: bytes, copy: _Copy, zone: Zone) -> None:
+        zone.unseen = set()
+        copy.left = _owners(zone)
+        self._building[apex] = copy
+
     def _build_some(self, budget: _Budget) -> None:
         """Of the zone whose turn it is."""
         apex = next(iter(self._building))
@@ -231,7 +269,7 @@ class ZoneImages:
         is_all = len(some) < budget.left
         budget.spend(NAMES_PER_LOOK + len(some))
         if not self._bring(zone, some):
-            self._fill(apex, copy)
+            self._fill(apex, copy, some, budget)
         elif is_all:
             # What was changed meanwhile is as much as is left of the turn, or built in turns again.
             copy.left = None
@@ -244,7 +282,7 @@ class ZoneImages:
         some, zone.unseen = zone.unseen, set()
         budget.spend(len(some))
         if not self._bring(zone, some):
-            self._fill(apex, copy)
+            self._fill(apex, copy, some, budget)
             return
         is_plain = zone.is_available and apex not in zone.dnames and apex not in self._forwarded
         self._say(apex, copy, zone.negative_parts if is_plain else ())
@@ -290,19 +328,30 @@ class ZoneImages:
             parts = ()
         copy.said = parts
 
-    def _fill(self, apex: bytes, copy: _Copy) -> None:
-        """There is no room: Python answers from this zone as long as it is served."""
-        zone = copy.zone
+    def _fill(self, apex: bytes, copy: _Copy, some: Iterable[bytes], budget: _Budget) -> None:
+        """There is no room for these of its names. When others have just made room, which is still
+        to be swept, it waits; else Python answers from it, until there is room for all of it."""
+        if self._is_freeing:
+            self._say(apex, copy, ())
+            copy.left = chain(some, copy.left or ())
+            self._building[apex] = copy
+            budget.left = 0
+            return
         self.core.close()  # or its names would be looked for in the zone above it
+        _, owners, octets = self.core.statistics()
         self._forget(apex, copy)
-        full = self._copies[apex] = _Copy(zone)
+        full = self._copies[apex] = self._full[apex] = _Copy(copy.zone)
         full.is_full = True
+        # As much as names take here, and more than what was not enough: it is not tried for ever.
+        full.name_bytes = max(octets / max(1, owners), 1.25 * copy.name_bytes)
         self.core.add(apex)
 
     def _forget(self, apex: bytes, copy: _Copy) -> None:
         if copy.zone is not None:
             copy.zone.unseen = None
+            self._is_freeing = True
         self._building.pop(apex, None)
+        self._full.pop(apex, None)
         del self._copies[apex]
         self.core.drop(apex)
 

@@ -513,6 +513,75 @@ def test_a_zone_that_finds_no_room_is_left_to_python_and_others_have_room() -> N
     assert world.images.statistics().full == 0
 
 
+def fill(world: World, apex: str, count: int) -> None:
+    world.zone(apex)
+    for i in range(count):
+        world.put(apex, f"host{i}", [("A", "192.0.2.1")])
+
+
+@pytest.mark.usefixtures("per_turn")
+@pytest.mark.parametrize("text", ['"x"', f'"{1:0250}"'], ids=["short", "long"])
+def test_a_zone_that_cannot_fit_keeps_no_other_one_out(text: str) -> None:
+    world = World(bytes_max=30_000)
+    fill(world, "large.", 0)
+    for i in range(500):
+        world.put("large.", f"host{i}", [("TXT", text)])
+    for apex in ("a.", "b.", "c."):
+        fill(world, apex, 80)
+    world.settle()
+    seen = world.images.statistics()
+    assert (seen.answered, seen.full) == (3, 1)
+    for apex in "abc":
+        assert world.find(f"host7.{apex}") is not None
+    world.put("c.", "host7", [("A", "192.0.2.9")])
+    world.settle()
+    assert world.find("host7.c") is not None
+
+
+def test_a_zone_that_waits_for_room_is_taken_in_when_there_is_some() -> None:
+    world = World(bytes_max=30_000)
+    for apex in ("a.", "b.", "c."):
+        fill(world, apex, 200)
+    world.settle()
+    seen = world.images.statistics()
+    assert (seen.answered, seen.full) == (2, 1)
+    (full,) = [apex for apex in world.all if world.find(f"host7.{apex}".strip(".")) is None]
+    (other, another) = [apex for apex in world.all if apex != full]
+    world.change("no zone", other)
+    world.settle()
+    assert world.find(f"host7.{full}".strip(".")) is not None
+    assert (world.images.statistics().answered, world.images.statistics().full) == (2, 0)
+    fill(world, other, 200)
+    world.settle()
+    assert world.images.statistics().full == 1
+    for i in range(150):  # or where names go
+        world.put(another, f"host{i}", [])
+    world.settle()
+    assert world.images.statistics().full == 0
+    assert all(world.find(f"host177.{apex}".strip(".")) for apex in world.all)
+
+
+def test_while_changes_are_held_back_nothing_is_tried_again() -> None:
+    world = World(bytes_max=10_000)
+    for apex in ("a.", "b."):
+        fill(world, apex, 100)
+    world.settle()
+    assert world.images.statistics().full == 1
+    (served,) = [apex for apex in world.all if world.find(f"host7.{apex}".strip("."))]
+    world.change("no zone", served)
+    world.close()
+    world.images.advance()
+    world.zones.hold()
+    for _ in range(100):
+        if not world.images.advance():
+            break
+    else:
+        pytest.fail("there is no end to it")
+    world.zones.show()
+    world.settle()
+    assert world.images.statistics().full == 0
+
+
 def test_what_is_too_large_for_any_datagram_is_left_to_python() -> None:
     world = plain_world()
     addresses = tuple(i.to_bytes(4, "big") for i in range(5_000))
