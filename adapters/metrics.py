@@ -56,6 +56,9 @@ METRICS: Final = {
     "dns_engine_zones": Declared("gauge", "Zones that the native engine knows, or not", ("state",)),
     "dns_engine_names": Declared("gauge", "Names of those that it knows"),
     "dns_engine_bytes": Declared("gauge", "Memory that they take"),
+    "dns_engine_faults_total": Declared(
+        "counter", "Times that the native engine left all zones to Python because of a fault"
+    ),
     "dns_send_errors_total": Declared("counter", "Answers the system refused to send", ("proto",)),
     "dns_connections": Declared("gauge", "Open connections", ("proto",)),
     "dns_connections_refused_total": Declared("counter", "Connections over a limit", ("proto",)),

@@ -199,6 +199,7 @@ def image_samples(images: ZoneImages) -> Iterable[Sample]:
     yield Sample("dns_engine_zones", ("full",), seen.full)
     yield Sample("dns_engine_names", (), seen.names)
     yield Sample("dns_engine_bytes", (), seen.bytes)
+    yield Sample("dns_engine_faults_total", (), seen.faults)
 
 
 def engines_of(

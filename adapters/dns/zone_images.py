@@ -10,6 +10,7 @@ docs/decisions/0049 says why it is a copy.
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -45,6 +46,11 @@ FREED_PER_TURN = 10_000
 PAUSE_S = 0.001
 """Between turns that build or free: queries that Python answers come first."""
 
+RETRY_S = 60.0
+"""After something went wrong here."""
+
+log = logging.getLogger("kudurru")
+
 _SEED_SIZE = 16
 _NO_POINTER = b"\0\0"  # where the core writes one
 
@@ -55,6 +61,7 @@ class ZoneImagesStatistics(msgspec.Struct, frozen=True, kw_only=True):
     full: int  # of those, zones that found no room
     names: int
     bytes: int
+    faults: int  # times that all was left to Python because something went wrong
 
 
 class _Copy:
@@ -102,6 +109,8 @@ class ZoneImages:
         self._full: dict[bytes, _Copy] = {}  # what waits for room
         self._is_freeing = False  # zones that are gone: there will be room
         self._is_due = False
+        self._faults = 0
+        self._is_broken = False
 
     def follow(
         self,
@@ -129,6 +138,7 @@ class ZoneImages:
             full=len(self._full),
             names=owners,
             bytes=octets,
+            faults=self._faults,
         )
 
     # --- turns --------------------------------------------------------------------------
@@ -140,23 +150,39 @@ class ZoneImages:
 
     def _turn(self) -> None:
         self._is_due = False
-        if self.advance():
-            loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        try:
+            is_more = self.advance()
+        except Exception:
+            log.exception(
+                "zones: the native engine's copy failed; Python answers until it is made anew, "
+                "in %g s",
+                RETRY_S,
+            )
+            is_more = True  # what there is goes
+            loop.call_later(RETRY_S, self._begin_anew)
+        if is_more:
             self._call(lambda turn: loop.call_later(PAUSE_S, turn))
+
+    def _begin_anew(self) -> None:
+        self._is_broken = False
+        self.changed()
 
     def advance(self) -> bool:
         """Bring the core nearer to what is served. Whether there is more to do. Should something go
-        wrong here, Python answers from all zones from then on: what is missing is not known."""
+        wrong here, Python answers from all zones and all copies go: what is missing is not
+        known."""
         try:
             return self._advance()
         except BaseException:
-            self._is_wanted = bool
             self.core.close()
+            self._is_broken = True
+            self._faults += 1
             raise
 
     def _advance(self) -> bool:
         budget, is_more, may_try = _Budget(), False, False
-        if not self._is_wanted():  # `changed` comes when that changes
+        if self._is_broken or not self._is_wanted():  # `changed` comes when that changes
             self._let_go(budget)
             is_more = bool(self._copies)
         elif not self._zones.is_held:  # else what changed is not to be seen yet, and it comes again

@@ -594,7 +594,40 @@ def test_what_is_too_large_for_any_datagram_is_left_to_python() -> None:
         assert world.find("many.z", "AAAA", rest=rest) is not None
 
 
-def test_when_something_goes_wrong_python_answers_from_then_on() -> None:
+def test_when_something_goes_wrong_python_answers_and_all_is_brought_anew_later(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [RuntimeError("a fault of ours")]
+
+    def fail() -> Mapping[Name, object]:
+        if faults:
+            raise faults.pop()
+        return {}
+
+    async def main() -> None:
+        world.images.changed()
+        async with asyncio.timeout(60):
+            while world.images.statistics().faults == 0:
+                assert world.find("host.z") is None
+                await asyncio.sleep(0)
+            while world.find("host.z") is None:
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr(zone_images, "RETRY_S", 0.01)
+    world = plain_world()
+    world.settle()
+    before = world.find("host.z")
+    world.images.follow(world.zones, fail, lambda: True)
+    world.put("z.", "host", [("A", "192.0.2.9")])
+    asyncio.run(main())
+    assert world.find("host.z") != before
+    assert world.find("none.z") is not None
+    assert world.images.statistics().faults == 1
+    assert "copy failed" in caplog.text
+    assert "a fault of ours" in caplog.text
+
+
+def test_as_long_as_something_is_wrong_nothing_is_answered_and_nothing_kept() -> None:
     def fail() -> Mapping[Name, object]:
         raise RuntimeError("a fault of ours")
 
@@ -602,13 +635,13 @@ def test_when_something_goes_wrong_python_answers_from_then_on() -> None:
     world.settle()
     assert world.find("host.z") is not None
     world.images.follow(world.zones, fail, lambda: True)
-    world.put("z.", "host", [("A", "192.0.2.9")])
+    world.close()
     with pytest.raises(RuntimeError, match="a fault of ours"):
         world.settle()
     assert world.find("host.z") is None
     world.settle()
-    assert world.find("host.z") is None
     assert world.find("none.z") is None
+    assert world.images.statistics().names == 0
 
 
 def test_memory_comes_back_when_names_and_zones_go() -> None:
