@@ -75,7 +75,12 @@ class Front:
         self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
-        udp = self.udp = Udp(options.engine, options.sockets, parts.cookies)
+        udp = self.udp = Udp(
+            options.engine,
+            options.sockets,
+            parts.cookies,
+            has_zones=options.engine_zones,
+        )
         udp.admit(options.acl)
         self.bound = bind_listeners(pairs, udp.sockets)
         for one in self.bound:

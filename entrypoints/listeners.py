@@ -72,6 +72,8 @@ class Udp:
         wanted: Literal["auto", "native", "python"],
         sockets: int,
         cookies: Cookies | None = None,
+        *,
+        has_zones: bool = True,
     ) -> None:
         """Raises Invalid when the native engine is wanted and was not built. `sockets`: for each
         address; 0: as many as are of use."""
@@ -85,8 +87,8 @@ class Udp:
         # The engine in Python reads all sockets on one loop.
         self.sockets = sockets or (usable_cpus() if self.is_native else 1)
         self._table = AnswerTable(cookies=cookies) if self.is_native else None
-        self.images = ZoneImages(self._table) if self._table is not None else None
-        """What the threads answer from, where there are any."""
+        self.images = ZoneImages(self._table) if self._table is not None and has_zones else None
+        """The zones as the threads have them, where there are any and `has_zones`."""
 
     def admit(self, acl: AclSettings) -> None:
         """From now on answers for those who may recurse are for these."""

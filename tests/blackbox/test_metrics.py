@@ -60,6 +60,22 @@ def test_questions_and_answers_are_shown_by_listener_type_and_source(tmp_path: P
 
 
 @pytest.mark.skipif(not engine_native.is_available(), reason="the native engine was not built")
+def test_without_engine_zones_the_threads_repeat_and_answer_nothing_else(tmp_path: Path) -> None:
+    env = {"KUDURRU__DNS__ENGINE": "native", "KUDURRU__DNS__ENGINEZONES": "false"}
+    with serving(tmp_path / "data", "--demo", env=env) as server:
+        for _ in range(3):
+            server.ask("www.demo.example", "TXT")
+        seen = scraped(server)
+        assert ("dns_engine_names", ()) not in seen
+        repeated = sum(
+            value
+            for (name, labels), value in seen.items()
+            if name == "dns_responses_total" and dict(labels)["source"] == "memo"
+        )
+        assert repeated == 2
+
+
+@pytest.mark.skipif(not engine_native.is_available(), reason="the native engine was not built")
 def test_what_the_threads_answer_from_zones_is_counted_as_the_rest_is(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--demo", env={"KUDURRU__DNS__ENGINE": "native"}) as server:
         wait_until(lambda: scraped(server)["dns_engine_zones", (("state", "answered"),)] == 1)
