@@ -31,9 +31,9 @@ else:
         _engine = None
 
 BYTES_MAX = 1 << 30
-"""Of all copies: names, images and what ties them together, as the core counts it; the allocator
-and the tables of the names take a third as much again. A zone that finds no room is answered by
-Python, until there is room."""
+"""Of all copies: names and their images, as the core counts them. What the allocator rounds up, and
+the tables that they are found by, are half as much again and not counted. A zone that finds no
+room is answered by Python, until there is room."""
 
 NAME_BYTES = 48
 """What a name takes at the least: one that is not tried is one that cannot fit."""
