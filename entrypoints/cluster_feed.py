@@ -20,7 +20,7 @@ import msgspec
 
 from kudurru.adapters.kubernetes.answers import cut
 from kudurru.adapters.kubernetes.client import Client
-from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
+from kudurru.adapters.kubernetes.informer import IN_LOOP_MAX, Handler, Informer, Source
 from kudurru.adapters.kubernetes.store import collection, shown
 from kudurru.domain import mirror
 from kudurru.domain.codec import canonical, in_profile
@@ -28,7 +28,7 @@ from kudurru.domain.commands import Command, Observe, ObserveGone, Origin
 from kudurru.domain.errors import Invalid, KudurruError
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.meta import MANAGED_BY
-from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, Kind
+from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, POLICY, Kind
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredObject, annotations_after
@@ -492,7 +492,13 @@ class _KindFeed(Handler[Found]):
         self._feed = feed
         path = collection(kind, namespace or None)
         self.informer: Informer[Found] = Informer(
-            client, Source(path), lambda document: found_in(kind, document), self, chance=chance
+            client,
+            Source(path),
+            lambda document: found_in(kind, document),
+            self,
+            chance=chance,
+            # The regexes of a small one may take as long to compile as those of a large one.
+            in_loop_max=0 if kind is POLICY else IN_LOOP_MAX,
         )
 
     def name_of(self, key: Key) -> str:

@@ -9,7 +9,7 @@ from kudurru.adapters.kubernetes.fakes.network import Response
 from kudurru.domain.commands import Apply, UpdateStatus
 from kudurru.domain.errors import Invalid, KudurruError, StorageFailed
 from kudurru.domain.events import MIRROR_WRITTEN
-from kudurru.domain.kinds.meta import MANAGED_BY
+from kudurru.domain.kinds.meta import API_VERSION, MANAGED_BY
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
 from kudurru.entrypoints.wiring import Change
@@ -32,6 +32,21 @@ def a_set(name: str, target: str, zone_name: str = "lab.example") -> dict[str, A
     document = records(name, zone_name, (f"{name}.{zone_name}", "A", target))
     document["metadata"]["namespace"] = "default"
     return document
+
+
+def a_policy(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Policy",
+        "metadata": {"name": "office", "namespace": "default"},
+        "spec": spec,
+    }
+
+
+def spec_in(member: Member, key: str) -> dict[str, Any]:
+    """As the log has it."""
+    found: dict[str, Any] = msgspec.json.decode(member.node.objects.find(key).body.spec)
+    return found
 
 
 # --- objects that cannot be read ------------------------------------------------------------
@@ -95,6 +110,22 @@ def test_a_status_that_is_too_deep_is_left_out() -> None:
         member = Member(kube)
         async with member.running():
             assert member.node.zones.find("lab.example")
+
+    in_cluster(case)
+
+
+def test_a_policy_whose_regexes_would_hold_the_loop_is_named_and_not_compiled() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            await kube.apply(a_policy(deny=["/ads[0-9]/"]))
+            key = key_of("Policy", "default", "office")
+            await until(lambda: member.node.objects.find(key))
+            rules = [f"/{'[a-z]{1,50}' * 80}{number}/" for number in range(60)]
+            await kube.apply(a_policy(deny=rules))
+            await until(lambda: "parts, repeats written out" in warned(member))
+            assert spec_in(member, key)["deny"] == ["/ads[0-9]/"]
 
     in_cluster(case)
 
