@@ -213,6 +213,8 @@ class Cluster:
             await self._bind(await self._identified())
             self.feed.missing.is_unknown = self._is_doubtful
             self.beside.begin()
+            if not self._is_doubtful:
+                self.beside.trust()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_asking())
                 tasks.create_task(self._tell_synced())
@@ -369,6 +371,7 @@ class Cluster:
                 log.info("the cluster is %s", uid)
                 await self._bind(uid)
                 self.feed.missing.identified()
+                self.beside.trust()
                 self._is_known.set()
                 self.feed.look_at_missing()
 

@@ -1,23 +1,28 @@
 """What somebody may do in a cluster, and what it does not do to the nodes that follow it."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from kudurru.adapters.clock import SystemEntropy
 from kudurru.adapters.kubernetes.fakes.network import Response
+from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.commands import Apply, UpdateStatus
 from kudurru.domain.errors import Invalid, KudurruError, StorageFailed
 from kudurru.domain.events import MIRROR_WRITTEN
 from kudurru.domain.kinds.meta import API_VERSION, MANAGED_BY
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
+from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.wiring import Change
 from tests.adapters.kubernetes.nested import DEEP, nest
 from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
 from tests.blackbox.program import records, zone
-from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
+from tests.clusters import ALICE, APPLY, Kube, Member, in_cluster, path_of, until
 from tests.entrypoints.test_cluster import Lost, an_apply, changes
+from tests.entrypoints.test_cluster_secrets import KEY, SECRETS, a_secret
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -156,6 +161,48 @@ async def filled(kube: Kube, count: int = 3) -> Member:
     async with member.running():
         await until(lambda: names_of(member) == count)
     return member
+
+
+def test_while_it_is_unknown_which_cluster_it_is_no_key_comes_or_goes_and_nobody_is_a_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+    monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+
+    def keys(member: Member) -> list[str]:
+        return [key for key in member.node.objects.all_keys() if key.startswith("TSIGKey/")]
+
+    def with_keys(member: Member) -> Member:
+        keyring = Keyring(member.node, NodeKey(tmp_path / "node.key", SystemEntropy()))
+        member.cluster.beside._keyring = keyring
+        return member
+
+    async def a_key(kube: Kube, name: str) -> None:
+        secret = a_secret(name, "TSIGKey", secret=KEY)
+        path = f"{SECRETS}/{name}?fieldManager=kubectl"
+        await kube.people.request("PATCH", path, secret, content_type=APPLY)
+
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await a_key(kube, "transfer")
+        before = with_keys(Member(kube))
+        async with before.running():
+            await until(lambda: keys(before))
+        await kube.people.request("DELETE", f"{SECRETS}/transfer")
+        await a_key(kube, "other")
+        kube.api.forbidden = {("get", "namespaces")}
+        member = with_keys(Member(kube, before.log))
+        async with member.running():
+            await kube.apply(a_zone())
+            await until(lambda: member.serial("lab.example"))
+            assert keys(member) == ["TSIGKey//transfer"]
+            with pytest.raises(StorageFailed, match=r"kubernetes\.clusterID"):
+                await member.late.reviews.user("token")
+            kube.api.forbidden = set()
+            await until(lambda: keys(member) == ["TSIGKey//other"])
+            assert await member.late.reviews.user("token") is None
+
+    in_cluster(case)
 
 
 def test_credentials_that_are_refused_are_no_answer_to_which_cluster_it_is() -> None:
