@@ -59,6 +59,8 @@ ASK_FIRST_US, ASK_MAX_US = 500_000, 10_000_000
 """Between tries to learn which cluster this is."""
 ASK_AGAIN_US, ASK_AGAIN_MAX_US = 10_000_000, 600_000_000
 """The same while it refuses to say."""
+SETTLE_TRIES = 3
+"""Answers that are errors, 10 s apart, until the feed begins without what came of a change."""
 SERVICE_PORT = "http"
 """Name that the API's port has in the service."""
 HEADLESS_SERVICE = "KUDURRU_HEADLESS_SERVICE"
@@ -414,12 +416,17 @@ class Cluster:
         await self._writes.keep_settled()
 
     async def _settle_open(self) -> None:
-        """What an earlier process did not hear the end of."""
+        """What an earlier process did not hear the end of. Where the API server refuses to tell,
+        the feed does not wait for it: it is asked on beside."""
+        tries = 0
         while True:
             try:
                 await self._writes.settle()
             except KudurruError as error:
                 self._tell_problem(str(error))
+                tries += isinstance(error.__cause__, Refused)
+                if isinstance(error.__cause__, Forbidden) or tries >= SETTLE_TRIES:
+                    return
                 await pause(self._timers, ASK_MAX_US)
             else:
                 return

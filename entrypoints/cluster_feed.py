@@ -27,7 +27,7 @@ from kudurru.domain.codec import canonical, in_profile
 from kudurru.domain.commands import Command, Observe, ObserveGone, Origin
 from kudurru.domain.errors import Invalid, KudurruError
 from kudurru.domain.events import Who
-from kudurru.domain.kinds.meta import MANAGED_BY
+from kudurru.domain.kinds.meta import MANAGED_BY, Spec
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, POLICY, Kind
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
@@ -375,14 +375,18 @@ class Feed:
 
     def _is_kept_out(self, seen: Seen) -> bool:
         """Whether the log keeps what it has of an object, whatever the cluster says."""
-        stored = self._node.objects.find(seen.key)
-        why = ""
-        if stored is not None and not mirror.is_mirrored(seen.key, stored.manager):
-            why = f"this node has one of its own, of {stored.manager}; delete it in the cluster"
-        elif isinstance(seen, Found) and seen.content is not None:
-            why = cut(self._reach.why_not(seen.content.manifest.spec, stored), WHY_MAX)
+        why = self.why_kept_out(seen)
         self._note_refused(seen.key, why if isinstance(seen, Found) else "")
         return bool(why)
+
+    def why_kept_out(self, seen: Seen, asked: Spec | None = None) -> str:
+        """ "" where it is not. `asked` is what this node was asked to make of the object."""
+        stored = self._node.objects.find(seen.key)
+        if stored is not None and not mirror.is_mirrored(seen.key, stored.manager):
+            return f"this node has one of its own, of {stored.manager}; delete it in the cluster"
+        if isinstance(seen, Found) and seen.content is not None:
+            return cut(self._reach.why_not(seen.content.manifest.spec, stored, asked), WHY_MAX)
+        return ""
 
     def _note_refused(self, key: Key, why: str) -> None:
         if self.refused.get(key, "") == why:
