@@ -34,7 +34,7 @@ from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredObject, annotations_after
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Timers
-from kudurru.entrypoints.cluster_facts import Facts, actor
+from kudurru.entrypoints.cluster_facts import Facts, actor, is_of_cluster
 from kudurru.entrypoints.cluster_missing import Gone, Missing
 from kudurru.entrypoints.cluster_reach import Reach
 from kudurru.entrypoints.waiting import pause
@@ -288,7 +288,7 @@ class Feed:
             count = 0
             for key in self._node.objects.keys(kind, part.namespace or None):
                 stored = self._node.objects.find(key)
-                if stored is None or not mirror.is_mirrored(key, stored.manager):
+                if stored is None or not is_of_cluster(stored):
                     continue
                 count += 1
                 if part.name_of(key) not in part.informer.versions:
@@ -382,7 +382,7 @@ class Feed:
     def why_kept_out(self, seen: Seen, asked: Spec | None = None) -> str:
         """ "" where it is not. `asked` is what this node was asked to make of the object."""
         stored = self._node.objects.find(seen.key)
-        if stored is not None and not mirror.is_mirrored(seen.key, stored.manager):
+        if stored is not None and not is_of_cluster(stored):
             return f"this node has one of its own, of {stored.manager}; delete it in the cluster"
         if isinstance(seen, Found) and seen.content is not None:
             return cut(self._reach.why_not(seen.content.manifest.spec, stored, asked), WHY_MAX)

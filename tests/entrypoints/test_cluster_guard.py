@@ -8,8 +8,9 @@ import pytest
 
 from kudurru.adapters.clock import SystemEntropy
 from kudurru.adapters.kubernetes.fakes.network import Request, Response
+from kudurru.adapters.kubernetes.store import shown
 from kudurru.adapters.sealing import NodeKey
-from kudurru.domain.commands import Apply, UpdateStatus
+from kudurru.domain.commands import Apply, Observe, Origin, UpdateStatus
 from kudurru.domain.errors import Invalid, KudurruError, PartiallyApplied, StorageFailed
 from kudurru.domain.events import MIRROR_WRITTEN, OBJECT_APPLIED
 from kudurru.domain.kinds.meta import API_VERSION, MANAGED_BY
@@ -431,6 +432,37 @@ def test_an_object_that_says_to_be_a_nodes_own_is_kept_out(manager: str) -> None
     in_cluster(case)
 
 
+def test_an_object_that_an_earlier_version_took_under_the_name_of_a_nodes_own_is_the_clusters() -> (
+    None
+):
+    async def case(kube: Kube) -> None:
+        before = await filled(kube, 1)
+        for name in ("forged", "other"):
+            await kube.apply(a_set(name, "192.0.2.9"))
+        async with Member(kube, before.log).running() as member:
+            for name in ("forged", "other"):
+                found = member.node.objects.find(key_of("DNSRecordSet", "default", name))
+                assert found is not None
+                document = await kube.people.get(path_of(a_set(name, "")), dict[str, Any])
+                manifest = parse_manifest(
+                    shown("DNSRecordSet", document), what="test", default_namespace="default"
+                )
+                observe = Observe(
+                    manifest=manifest,
+                    manager="secondary:x",
+                    origin=found.body.origin or Origin(resource_version="1"),
+                )
+                await member.writer.submit(Change(commands=(observe,), who=ALICE))
+            await kube.delete(a_set("forged", ""))
+            await until(lambda: not text_of(member, "forged"))
+            assert text_of(member, "other")
+        await kube.delete(a_set("other", ""))
+        async with Member(kube, before.log).running() as later:
+            await until(lambda: not text_of(later, "other"))
+
+    in_cluster(case)
+
+
 def test_what_a_node_fetched_is_not_changed_from_the_cluster() -> None:
     async def case(kube: Kube) -> None:
         kube.free_lease()
@@ -592,7 +624,7 @@ def test_what_the_cluster_merges_into_a_write_of_ours_is_held_against_the_reach_
             await kube.apply(a_policy(safeSearch=False), "somebody")
             await until(lambda: member.node.objects.find(key_of("Policy", "default", "office")))
             await until(lambda: "is not taken" not in warned(member))
-            await changes(member, an_apply(a_policy(safeSearch=True)))
+            await changes(member, an_apply(a_policy(safeSearch=False, priority=5)))
 
     in_cluster(case)
 
