@@ -121,6 +121,9 @@ def _custom_ip_faults(spec: PolicySpec) -> Iterator[Cause]:
             ip_address(text)
         except ValueError as error:
             yield Cause(f"spec.customIPs[{i}]", str(error))
+        else:
+            if "%" in text:
+                yield Cause(f"spec.customIPs[{i}]", f"{text!r}: an answer has no scope")
 
 
 def _is_reference(text: str) -> bool:

@@ -51,7 +51,8 @@ def reach_faults(
             yield Cause(field, f"files of this host; {words.advice}")
         elif not addresses:
             yield Cause(field, "by name; give it by address, or add #ip=ADDRESS to it")
-        for address in addresses:
+        for scoped in addresses:
+            address = scoped.partition("%")[0]  # which leads to the same, and may be any text
             why = why_refused(
                 ip_address(address), allow_private=allow_private, off=words.private_is_off
             )
