@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,9 @@ from kudurru.entrypoints.rest import feed, forwarding
 from kudurru.entrypoints.rest.app import all_routes
 from kudurru.entrypoints.rest.forwarding import HOPS, Forwarding, Limits
 from tests.api import LOCAL
+from tests.certificates import write_pair
 from tests.followers import (
+    PATIENCE_S,
     Follower,
     Leading,
     Listening,
@@ -38,7 +41,9 @@ ZONE = {
 }
 ZONE_PATH = "/dnszones/example.org"
 WWW_PATH = "/namespaces/default/dnsrecordsets/www"
-SOON = Limits(answer_s=0.05, copy_s=0.05)
+PATIENT = Limits(answer_s=PATIENCE_S, copy_s=PATIENCE_S)
+SOON = Limits(answer_s=0.05, copy_s=0.01)  # for what does not happen
+LATE = Limits(answer_s=PATIENCE_S, copy_s=0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +106,7 @@ async def copying(leader: Leading, above: Listening, folder: Path) -> AsyncItera
 
 
 @asynccontextmanager
-async def two(tmp: Path, limits: Limits | None = None) -> AsyncIterator[Nodes]:
+async def two(tmp: Path, limits: Limits = PATIENT) -> AsyncIterator[Nodes]:
     folder = tmp / "one"
     folder.mkdir()
     with opened(folder / "log.db", create=True) as log:
@@ -115,9 +120,7 @@ async def two(tmp: Path, limits: Limits | None = None) -> AsyncIterator[Nodes]:
                 yield nodes
 
 
-def with_two(
-    tmp: Path, work: Callable[[Nodes], Awaitable[None]], limits: Limits | None = None
-) -> None:
+def with_two(tmp: Path, work: Callable[[Nodes], Awaitable[None]], limits: Limits = PATIENT) -> None:
     async def run() -> None:
         async with two(tmp, limits) as nodes:
             await work(nodes)
@@ -218,7 +221,7 @@ def test_a_precondition_is_the_leaders_to_judge(tmp_path: Path) -> None:
         told = await nodes.ask("DELETE", ZONE_PATH, if_match=f'"{stored.resource_version}"')
         assert told.code == 200
 
-    with_two(tmp_path, work, Limits(copy_s=0.01))
+    with_two(tmp_path, work, LATE)
 
 
 def test_faults_of_a_body_come_back_with_their_paths(tmp_path: Path) -> None:
@@ -296,7 +299,7 @@ def test_a_follower_of_a_follower_passes_on_too(tmp_path: Path) -> None:
             copying(nodes.leader, nodes.follower, tmp_path / "three") as third,
         ):
             await until(lambda: third.has(nodes.leader))
-            await third.serve()
+            await third.serve(PATIENT)
             told = await ask(third, nodes.leader.api.token["ann"], "PUT", ZONE_PATH, ZONE)
             assert told.code == 201
             assert third.node.objects.find(ZONE_KEY) is not None
@@ -329,7 +332,7 @@ def test_where_the_copy_is_late_the_answer_says_how_far_it_is(tmp_path: Path) ->
         assert int(told.headers["x-kudurru-copied"]) == nodes.follower.node.position
         assert nodes.follower.node.position < int(told.headers["x-kudurru-position"])
 
-    with_two(tmp_path, work, Limits(copy_s=0.01))
+    with_two(tmp_path, work, LATE)
 
 
 def test_a_node_that_was_promoted_does_it_itself(tmp_path: Path) -> None:
@@ -340,6 +343,28 @@ def test_a_node_that_was_promoted_does_it_itself(tmp_path: Path) -> None:
         assert told.code == 201
         assert nodes.leader.node.objects.find(ZONE_KEY) is None
         assert "x-kudurru-copied" not in told.headers
+
+    with_two(tmp_path, work)
+
+
+def test_the_certificate_of_the_leader_is_of_a_ca_that_is_trusted(tmp_path: Path) -> None:
+    cert, key = write_pair(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+
+    async def work(nodes: Nodes) -> None:
+        secure = Listening(nodes.leader.api, tls)
+        await secure.listen()
+        follower = nodes.follower
+        follower.node.follows = Follows(secure.url)
+        told = await nodes.ask("PUT", ZONE_PATH, ZONE)
+        check_refused(told, 503, "Unreachable", "nothing was changed", "is not trusted")
+        trusting = Forwarding(follower.node, follower.standing, str(cert), PATIENT)
+        follower.writer.listeners.append(trusting.recorded)
+        follower.api.context.forwarding = trusting
+        told = await nodes.ask("PUT", ZONE_PATH, ZONE)
+        assert told.code == 201
+        await secure.vanish()
 
     with_two(tmp_path, work)
 
@@ -393,7 +418,7 @@ def test_what_is_no_answer_of_a_leader_is_told_as_that(
             told = await nodes.ask("PUT", ZONE_PATH, ZONE)
             check_refused(told, 502, "Unanswered", text, url)
 
-    with_two(tmp_path, work, SOON if octets is None else None)
+    with_two(tmp_path, work, SOON if octets is None else PATIENT)
 
 
 def test_more_than_so_many_at_once_are_refused_and_counted(
