@@ -226,14 +226,14 @@ class Feed:
             del self._recorded[next(iter(self._recorded))]
 
     def has(self, document: dict[str, Any], stored: StoredObject) -> bool:
-        """Whether an object of the cluster says what the log has of it. Its resourceVersion may be
-        another: versions that say nothing new are in no event, nor is a status of ours."""
+        """Whether people wrote of an object in the cluster what the log has of it. Its
+        resourceVersion may be another: versions that say nothing new are in no event. Statuses are
+        not compared, since each node may have its own."""
         try:
             found = found_in(KINDS[ref_of(stored.key).kind], document)
         except ValueError:
             return False
-        is_status_so = self._leads() or found.said == said_digest(stored.status)
-        return found.uid == stored.body.uid and found.made == stored_digest(stored) and is_status_so
+        return found.uid == stored.body.uid and found.made == stored_digest(stored)
 
     def logged(self, found: Found) -> str:
         """The version that the log has of this very object, where it says."""
