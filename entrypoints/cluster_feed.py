@@ -555,6 +555,7 @@ class _KindFeed(Handler[Found]):
             log.warning("%s in the cluster cannot be read, and is left as it was: %s",
                         ref_of(known), why)  # fmt: skip
         self._feed.broken[known] = why
+        self._feed.missing.is_back(known)  # whatever it says
 
     def rolled_back(self, seen: str, now: str) -> None:
         self._feed.hear_restored(self.kind.name, seen, now)

@@ -182,6 +182,30 @@ def test_while_it_is_unknown_which_cluster_it_is_nothing_is_taken_away(
     in_cluster(case)
 
 
+def test_an_object_that_is_back_stays_though_it_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def case(kube: Kube) -> None:
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        before = await filled(kube)
+        await kube.delete(a_set("n0", ""))
+        await kube.delete(a_set("n1", ""))
+        kube.api.forbidden = {("get", "namespaces")}
+        member = Member(kube, before.log)
+        async with member.running():
+            await until(lambda: "2 objects are gone" in warned(member))
+            unreadable = a_set("n0", "192.0.2.1")
+            unreadable["metadata"]["annotations"] = {MANAGED_BY: "secondary:x"}
+            await kube.apply(unreadable)
+            await until(lambda: "1 objects are gone" in warned(member))
+            kube.api.forbidden = set()
+            await until(lambda: names_of(member) == 2)
+            assert text_of(member, "n0")
+
+    in_cluster(case)
+
+
 def test_what_was_left_open_is_not_settled_by_what_another_cluster_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
