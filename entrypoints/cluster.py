@@ -168,6 +168,7 @@ class Cluster:
             namespaces=settings.namespaces,
             records=self.owns,
             leads=self._leads,
+            clock=clock,
             timers=timers,
             chance=chance,
             allows_much=settings.allow_mass_change,

@@ -34,7 +34,7 @@ from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredObject, annotations_after
 from kudurru.domain.objects import Key, key_of, ref_of
-from kudurru.domain.ports import Timers
+from kudurru.domain.ports import Clock, Timers
 from kudurru.domain.reconcile.conditions import ACCEPTED, parts
 from kudurru.entrypoints.cluster_facts import Facts, actor
 from kudurru.entrypoints.cluster_missing import Gone, Missing
@@ -105,6 +105,7 @@ class Feed:
         namespaces: Iterable[str],
         records: bool,
         leads: Callable[[], bool],
+        clock: Clock,
         timers: Timers,
         chance: random.Random,
         allows_much: bool = False,
@@ -132,7 +133,9 @@ class Feed:
         self._leads = leads
         self._timers = timers
         self._reach = reach or Reach()
-        self.missing = Missing(node, self._size, allows_much=allows_much)
+        self.missing = Missing(
+            node, self._size, allows_much=allows_much, monotonic_us=clock.monotonic_us
+        )
         self._waiting: dict[Key, Seen] = {}
         self._held: Counter[Key] = Counter()
         self._recorded: dict[Key, int] = {}

@@ -2,13 +2,14 @@
 
 An object that somebody deletes while we watch is gone. One that is missing from a list was deleted
 while nobody saw it, or this is not the cluster that it was in, or one that was set back. So what
-lists lack is looked at together, and where that is much, nothing of it goes: a node that serves
+lists lack is looked at together, with what went so in the last minutes, since kinds are listed one
+by one; and where that is much, nothing more of it goes: a node that serves
 names which are gone is better than one that serves none. Nothing goes either while it is not known
 whether the cluster is the one of the log.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -18,6 +19,9 @@ from kudurru.entrypoints.wiring import Node
 
 OBJECTS_MIN = 10
 """So few may always go."""
+WINDOW_US = 600_000_000
+"""What goes within ten minutes counts as one: informers that failed together have all listed
+again by then."""
 
 log = logging.getLogger("kudurru.kubernetes")
 
@@ -37,16 +41,26 @@ class Gone(msgspec.Struct, frozen=True):
 class Missing:
     """Holds what is gone back until it is known that it may go."""
 
-    def __init__(self, node: Node, there: Callable[[], int], *, allows_much: bool) -> None:
+    def __init__(
+        self,
+        node: Node,
+        there: Callable[[], int],
+        *,
+        allows_much: bool,
+        monotonic_us: Callable[[], int],
+    ) -> None:
         """`there`: how many objects the cluster has, as far as is known."""
         self._node = node
         self._there = there
         self._allows_much = allows_much
+        self._monotonic_us = monotonic_us
         self.is_unknown = False
         """Whether it is not known if the cluster is the one of the log."""
         self._before: int | None = 0
-        """Objects that the log had before the first of those that wait was missed."""
+        """Objects that the log had before the first of those that wait, or went, was missed."""
         self._waiting: dict[Key, Gone] = {}
+        self._went: dict[Key, int] = {}
+        """When, of those that went in this window, and with their zones."""
         self._held: dict[Key, Gone] = {}
 
     def begin(self, count: int) -> None:
@@ -71,17 +85,22 @@ class Missing:
     def is_back(self, key: Key) -> None:
         self._waiting.pop(key, None)
         self._held.pop(key, None)
+        self._went.pop(key, None)
 
     def may_go(self) -> Iterable[Gone]:
         """Once all lists are read: what may be recorded. What may not is held."""
         found, self._waiting = self._waiting, {}
-        if found and (self.is_unknown or self._held or self._is_much(found)):
+        now_us = self._monotonic_us()
+        self._went = {key: us for key, us in self._went.items() if now_us - us < WINDOW_US}
+        reached = self._with_records(found)
+        if found and (self.is_unknown or self._held or self._is_much(reached | self._went.keys())):
             if not self._held:
                 self._held |= found
                 log.error("%s", self.warning())
             self._held |= found
             return ()
-        if not self._held:
+        self._went |= dict.fromkeys(reached, now_us)
+        if not (self._held or self._went):
             self._before = None
         return found.values()
 
@@ -105,11 +124,9 @@ class Missing:
             "kubernetes.allowMassChange and start this node again, then take the setting away"
         )
 
-    def _is_much(self, found: Iterable[Key]) -> bool:
-        if self._allows_much:
-            return False
-        size = len(self._with_records(found))
-        return size > OBJECTS_MIN and 2 * size > (self._before or 0)
+    def _is_much(self, reached: Collection[Key]) -> bool:
+        size = len(reached)
+        return not self._allows_much and size > OBJECTS_MIN and 2 * size > (self._before or 0)
 
     def _with_records(self, found: Iterable[Key]) -> set[Key]:
         """With its zone a record set serves nothing, whatever becomes of it."""

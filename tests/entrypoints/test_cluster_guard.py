@@ -5,14 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.kubernetes.fakes.network import Response
+from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.domain.commands import Apply, UpdateStatus
 from kudurru.domain.errors import Invalid, KudurruError, StorageFailed
 from kudurru.domain.events import MIRROR_WRITTEN
 from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
-from kudurru.entrypoints.wiring import Change
+from kudurru.entrypoints.cluster_missing import WINDOW_US, Gone, Missing
+from kudurru.entrypoints.wiring import Change, Node
 from tests.adapters.kubernetes.nested import DEEP, nest
 from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
 from tests.blackbox.program import records, zone
@@ -337,6 +340,80 @@ def test_a_list_of_another_cluster_takes_nothing_from_a_node_that_runs() -> None
             await other.close()
 
     in_cluster(case)
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "BlockList": {"sources": [{"url": "https://lists.example/ads"}]},
+    "ClientGroup": {"clients": [{"cidr": "192.0.2.0/24"}]},
+    "Policy": {"safeSearch": True},
+}
+
+
+def of_kind(kind: str, number: int) -> dict[str, Any]:
+    metadata = {"name": f"n{number}", "namespace": "default"}
+    head = {"apiVersion": "kudurru.io/v1alpha1", "kind": kind, "metadata": metadata}
+    return head | {"spec": SPECS[kind]}
+
+
+def test_lists_that_come_one_after_the_other_take_no_more_than_one_may() -> None:
+    """Ten of each kind: none of them is much, and together they are all that there is."""
+
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        other = Kube()
+        for number in range(10):
+            await kube.apply(a_zone(f"z{number}.example"))
+            for kind in SPECS:
+                await kube.apply(of_kind(kind, number))
+        for number in range(60):  # its versions are no older
+            await other.apply(a_zone("other.example"), f"m{number}", force="true")
+        try:
+            member = Member(kube)
+            async with member.running():
+                before = set(member.node.objects.all_keys())
+                assert len(before) == 40
+                kube.server.down()
+                other.api.compact()
+                kube.server._handler = other.server._handler
+                kube.server.up()
+                await until(lambda: "objects of this log are not there" in warned(member))
+                others = member.cluster.feed._parts[1:]
+                await until(lambda: not any(part.informer.copy for part in others))
+                assert len(before & set(member.node.objects.all_keys())) >= 20
+        finally:
+            await other.close()
+
+    in_cluster(case)
+
+
+def test_what_went_while_nobody_looked_counts_for_ten_minutes() -> None:
+    """And objects that are made again are no loss."""
+    clock, entropy, now_us = SystemClock(), SystemEntropy(), [0]
+    node = Node(MemoryEventLog(entropy=entropy, clock=clock), clock, entropy)
+    node.catch_up()
+    missing = Missing(node, lambda: 0, allows_much=False, monotonic_us=lambda: now_us[0])
+    missing.begin(30)
+
+    def missed(kind: str, *numbers: int) -> int:
+        for number in numbers:
+            key = key_of(kind, "default", f"n{number}")
+            missing.takes(Gone(key, "9", by_list=True))
+        return len(list(missing.may_go()))
+
+    for kind in SPECS:
+        for number in range(10):
+            document = of_kind(kind, number)
+            manifest = parse_manifest(document, what="test", default_namespace="default")
+            order = Apply(manifest=manifest, manager="kudurru")
+            node.commit(Change(commands=(order,), who=ALICE))
+    assert missed("Policy", *range(8)) == 8
+    now_us[0] += WINDOW_US // 2
+    missing.is_back(key_of("Policy", "default", "n0"))
+    assert missed("BlockList", *range(8)) == 8
+    now_us[0] += WINDOW_US // 2
+    assert missed("ClientGroup", *range(7)) == 7
+    assert missed("ClientGroup", 8, 9) == 0
+    assert "2 of 30 objects of this log are not there" in missing.warning()
 
 
 def test_half_of_the_objects_may_go_while_nobody_looks() -> None:
