@@ -282,10 +282,10 @@ class Cluster:
             found.append(from_snapshot(self.age_s(), self._problem))
         if is_synced and not feed.is_current:
             found.append("Cluster: a watch is not open; changes made there are not seen now")
-        if is_synced and not self._is_verified:
+        if is_synced and not self._is_told:
             found.append(
                 "Cluster: its uid is not known, so it may be another than the log's: bind "
-                "schemas/rbac/cluster-id.yaml"
+                "schemas/rbac/cluster-id.yaml, or set kubernetes.clusterID"
             )
         if held := feed.missing.warning():
             found.append(f"Cluster: {held}")
@@ -375,9 +375,14 @@ class Cluster:
 
     @property
     def _is_doubtful(self) -> bool:
-        """Whether the log is of a cluster, and neither the API server nor the admin says that this
-        is it."""
-        return bool(self.facts.cluster) and not (self._is_verified or self._settings.cluster_id)
+        """Whether the log is of a cluster, be it one that never said which, and neither the API
+        server nor the admin says that this is it."""
+        is_of_one = bool(self.facts.cluster) or self.facts.has_followed
+        return is_of_one and not self._is_told
+
+    @property
+    def _is_told(self) -> bool:
+        return self._is_verified or bool(self._settings.cluster_id)
 
     def _tell_problem(self, problem: str) -> None:
         if not self._problem:

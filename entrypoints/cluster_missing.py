@@ -116,7 +116,8 @@ class Missing:
         if self.is_unknown:
             return (
                 f"{count} objects are gone from it and are served all the same: whether it is "
-                "the cluster of this log cannot be told; bind schemas/rbac/cluster-id.yaml"
+                "the cluster of this log cannot be told; bind schemas/rbac/cluster-id.yaml, or set "
+                "kubernetes.clusterID"
             )
         return (
             f"{count} of {self._before} objects of this log are not there and are served all the "

@@ -241,6 +241,28 @@ def test_what_was_left_open_is_not_settled_by_what_another_cluster_has(
     in_cluster(case)
 
 
+def test_a_log_that_never_learned_which_cluster_it_is_of_is_no_less_guarded() -> None:
+    async def case(kube: Kube) -> None:
+        kube.api.forbidden = {("get", "namespaces")}
+        before = await filled(kube)
+        await kube.delete(a_set("n0", ""))
+        other = Kube()
+        other.api.forbidden = {("get", "namespaces")}
+        try:
+            async with Member(other, before.log).running() as wrong:
+                await until(lambda: "4 objects are gone from it" in warned(wrong))
+                assert names_of(wrong) == 3
+                assert "set kubernetes.clusterID" in warned(wrong)
+        finally:
+            await other.close()
+        async with Member(kube, before.log, cluster_id=kube.uid).running() as right:
+            await until(lambda: names_of(right) == 2)
+            assert "uid is not known" not in warned(right)
+            assert right.cluster.facts.cluster == kube.uid
+
+    in_cluster(case)
+
+
 def test_a_cluster_that_turns_out_to_be_another_ends_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
