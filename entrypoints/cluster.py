@@ -147,6 +147,7 @@ class Cluster:
         self._newest_us = node.log.head().ts
         self._is_verified = False
         self._is_known = asyncio.Event()
+        self._is_suspect = asyncio.Event()
         self._has_waited = False
         self._problem = ""
         self.has_log = facts.has_followed
@@ -197,6 +198,7 @@ class Cluster:
             )  # fmt: skip
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
+        self.feed.on_listed = self._suspect
         self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed, timers)
         if self.owns:
             writer.elsewhere = self._writes
@@ -356,22 +358,36 @@ class Cluster:
         self._is_verified, self._problem = True, ""
         return uid
 
-    async def _keep_asking(self) -> None:
-        """While it is not known which cluster this is. Raises: Invalid when it is another one."""
+    def _suspect(self) -> None:
+        """Whoever answers now may be another than before."""
+        if self._is_verified and self.feed.synced.is_set():
+            self.feed.missing.is_asked = not self._settings.cluster_id
+            self._is_suspect.set()
+
+    async def _keep_asking(self) -> NoReturn:
+        """While it is not known which cluster this is, and whenever that is in doubt. Raises:
+        Invalid when it is another one."""
         wait_us = ASK_AGAIN_US
-        while not self._is_verified:
-            await pause(self._timers, wait_us)
-            wait_us = min(2 * wait_us, ASK_AGAIN_MAX_US)
-            try:
-                uid = await self._asked_uid()
-            except (Refused, Unanswered) as error:
-                log.debug("the cluster still cannot be told from others: %s", error)
+        while True:
+            if self._is_verified:
+                await self._is_suspect.wait()
+                wait_us = ASK_AGAIN_US
             else:
-                log.info("the cluster is %s", uid)
-                await self._bind(uid)
+                await pause(self._timers, wait_us)
+                wait_us = min(2 * wait_us, ASK_AGAIN_MAX_US)
+            self._is_suspect.clear()
+            try:
+                await self._bind(await self._asked_uid())
+            except (Refused, Unanswered) as error:
+                log.debug("the cluster cannot be told from others: %s", error)
+                self._is_verified = self.feed.missing.is_asked = False
+                self.feed.missing.is_unknown = self._is_doubtful
+            else:
+                if self._is_suspect.is_set():
+                    continue  # it was asked before that
                 self.feed.missing.identified()
                 self._is_known.set()
-                self.feed.look_at_missing()
+            self.feed.look_at_missing()
 
     @property
     def _is_doubtful(self) -> bool:
@@ -465,6 +481,7 @@ class Cluster:
             self.copies.look(key)
 
     def _recovered(self) -> None:
+        self._suspect()
         self.statuses.again()
         self.copies.again()
 

@@ -119,6 +119,8 @@ class Feed:
         """Told of objects that changed in the cluster, or are gone from it."""
         self.on_recovered: Callable[[], None] = lambda: None
         """Told when a watch is open again."""
+        self.on_listed: Callable[[], None] = lambda: None
+        """Told of each list, before what it lacks is looked at."""
         self.broken: dict[Key, str] = {}
         """Why an object cannot be read; the log keeps what it has of it."""
         self.refused: dict[Key, str] = {}
@@ -269,6 +271,7 @@ class Feed:
             is_there = part.name_of(key) in part.informer.versions
             if self._part_of(key) is part and not is_there and written < _number(version):
                 self.hear(Gone(key, version, by_list=True))
+        self.on_listed()
         self._wake.set()
 
     def look_at_missing(self) -> None:

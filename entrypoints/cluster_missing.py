@@ -56,6 +56,8 @@ class Missing:
         self._monotonic_us = monotonic_us
         self.is_unknown = False
         """Whether it is not known if the cluster is the one of the log."""
+        self.is_asked = False
+        """Whether that is being asked again, since somebody else may answer by now."""
         self._before: int | None = 0
         """Objects that the log had before the first of those that wait, or went, was missed."""
         self._waiting: dict[Key, Gone] = {}
@@ -69,13 +71,13 @@ class Missing:
 
     def identified(self) -> None:
         """It is. What was held for that is looked at now."""
-        self.is_unknown = False
+        self.is_unknown = self.is_asked = False
         self._waiting |= self._held
         self._held.clear()
 
     def takes(self, gone: Gone) -> bool:
         """Whether it is held back."""
-        if not (gone.by_list or self.is_unknown):
+        if not (gone.by_list or self.is_unknown or self.is_asked):
             return False
         if self._before is None:
             self._before = self._there() + 1
@@ -89,6 +91,8 @@ class Missing:
 
     def may_go(self) -> Iterable[Gone]:
         """Once all lists are read: what may be recorded. What may not is held."""
+        if self.is_asked:
+            return ()
         found, self._waiting = self._waiting, {}
         now_us = self._monotonic_us()
         self._went = {key: us for key, us in self._went.items() if now_us - us < WINDOW_US}

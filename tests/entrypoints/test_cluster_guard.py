@@ -290,6 +290,47 @@ def test_a_cluster_that_turns_out_to_be_another_ends_the_node(
     in_cluster(case)
 
 
+def test_another_cluster_that_answers_a_node_that_runs_ends_it() -> None:
+    """Few objects are never much, so that the guard would let them go."""
+
+    async def case(kube: Kube) -> None:
+        before = await filled(kube)
+        other = Kube()
+        other.api.seed("namespaces", "", "kube-system")  # another uid
+        member = Member(kube, before.log)
+
+        async def until_it_ends() -> None:
+            async with member.running():
+                kube.server.down()
+                other.api.compact()
+                kube.server._handler = other.server._handler
+                kube.server.up()
+                await until(lambda: any(p.fault for p in member.runner.status().runnables))
+
+        try:
+            with pytest.raises(Invalid, match="this log is of the cluster"):
+                await until_it_ends()
+            assert names_of(member) == 3
+        finally:
+            await other.close()
+
+    in_cluster(case)
+
+
+def test_what_goes_while_a_node_was_cut_off_goes_when_it_is_the_same_cluster() -> None:
+    async def case(kube: Kube) -> None:
+        before = await filled(kube)
+        member = Member(kube, before.log)
+        async with member.running():
+            kube.server.down()
+            kube.server.up()
+            await kube.delete(a_set("n0", ""))
+            kube.api.compact()
+            await until(lambda: names_of(member) == 2)
+
+    in_cluster(case)
+
+
 def test_who_says_which_cluster_it_is_takes_what_it_deletes() -> None:
     async def case(kube: Kube) -> None:
         before = await filled(kube)
