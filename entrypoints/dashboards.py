@@ -301,6 +301,30 @@ ALERTS: Final = (
         "Queries of {{ $labels.instance }} are not in its query log ({{ $labels.reason }})",
         "`disk`: free space. `full`: log fewer, see `querylog.*`.",
     ),
+    Alert(
+        "KudurruDeletionsHeld",
+        "N(cluster_deletions_held) > 0",
+        "10m",
+        "warning",
+        "{{ $labels.instance }} serves {{ $value }} objects that its cluster has not",
+        "`kudurru doctor` says why, and what to set when they are to go.",
+    ),
+    Alert(
+        "KudurruObjectsUnreadable",
+        "N(cluster_objects_unreadable) > 0",
+        "10m",
+        "warning",
+        "{{ $labels.instance }} cannot read {{ $value }} objects of its cluster",
+        "`kudurru doctor` names them; what they were before is served.",
+    ),
+    Alert(
+        "KudurruFollowerBehind",
+        "N(follower_silence_seconds) > 60 or N(follower_lag_events) > 10000",
+        "5m",
+        "warning",
+        "{{ $labels.instance }} does not hear from its leader, or is far behind",
+        "`kudurru doctor` on it says why; docs/ha.md has what to do when the leader is gone.",
+    ),
 )  # fmt: skip
 
 

@@ -92,6 +92,9 @@ FIRES = {
     },
     "KudurruFaults": {"unhandled_exceptions_total": "0+1x1800"},
     "KudurruQueryLogIncomplete": {'querylog_dropped_total{reason="disk"}': "0+9x1800"},
+    "KudurruDeletionsHeld": {"cluster_deletions_held": "7x1800"},
+    "KudurruObjectsUnreadable": {"cluster_objects_unreadable": "1x1800"},
+    "KudurruFollowerBehind": {"follower_silence_seconds": "0+60x1800"},
 }  # fmt: skip
 """Series, a value each minute, that an operator has to hear of."""
 
@@ -125,6 +128,10 @@ QUIET = {
     "unhandled_exceptions_total": "0x1800",
     'role_restarts_total{role="a"}': "0 1x1800",
     'querylog_dropped_total{reason="disk"}': "0x1800",
+    "cluster_deletions_held": "0 3 0x1800",
+    "cluster_objects_unreadable": "0 1 0x1800",
+    "follower_silence_seconds": "5x1800",
+    "follower_lag_events": "0 20000 0x1800",
 }
 """Of a node that is well, with the troubles of a moment."""
 
