@@ -96,17 +96,21 @@ class Missing:
         found, self._waiting = self._waiting, {}
         now_us = self._monotonic_us()
         self._went = {key: us for key, us in self._went.items() if now_us - us < WINDOW_US}
+        # What was seen to go while it was asked is somebody's act, and of no number.
+        acts = [] if self.is_unknown else [gone for gone in found.values() if not gone.by_list]
+        for gone in acts:
+            del found[gone.key]
         reached = self._with_records(found)
         if found and (self.is_unknown or self._held or self._is_much(reached | self._went.keys())):
             if not self._held:
                 self._held |= found
                 log.error("%s", self.warning())
             self._held |= found
-            return ()
+            return acts
         self._went |= dict.fromkeys(reached, now_us)
         if not (self._held or self._went):
             self._before = None
-        return found.values()
+        return [*acts, *found.values()]
 
     @property
     def held(self) -> int:

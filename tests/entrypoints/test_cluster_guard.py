@@ -449,11 +449,36 @@ def test_lists_that_come_one_after_the_other_take_no_more_than_one_may() -> None
     in_cluster(case)
 
 
-def test_what_went_while_nobody_looked_counts_for_ten_minutes() -> None:
-    """And objects that are made again are no loss."""
-    clock, entropy, now_us = SystemClock(), SystemEntropy(), [0]
+def thirty_objects() -> Node:
+    clock, entropy = SystemClock(), SystemEntropy()
     node = Node(MemoryEventLog(entropy=entropy, clock=clock), clock, entropy)
     node.catch_up()
+    for kind in SPECS:
+        for number in range(10):
+            document = of_kind(kind, number)
+            manifest = parse_manifest(document, what="test", default_namespace="default")
+            order = Apply(manifest=manifest, manager="kudurru")
+            node.commit(Change(commands=(order,), who=ALICE))
+    return node
+
+
+def test_what_is_seen_to_go_while_the_cluster_is_asked_who_it_is_goes_then() -> None:
+    node = thirty_objects()
+    missing = Missing(node, lambda: 29, allows_much=False, monotonic_us=lambda: 0)
+    list(missing.may_go())
+    missing.is_asked = True
+    keys = [str(key) for key in node.objects.all_keys()]
+    for key in keys[:20]:
+        assert missing.takes(Gone(key_of(*key.split("/")), "9"))
+    assert list(missing.may_go()) == []
+    missing.identified()
+    assert len(list(missing.may_go())) == 20
+    assert missing.warning() == ""
+
+
+def test_what_went_while_nobody_looked_counts_for_ten_minutes() -> None:
+    """And objects that are made again are no loss."""
+    node, now_us = thirty_objects(), [0]
     missing = Missing(node, lambda: 0, allows_much=False, monotonic_us=lambda: now_us[0])
     missing.begin(30)
 
@@ -463,12 +488,6 @@ def test_what_went_while_nobody_looked_counts_for_ten_minutes() -> None:
             missing.takes(Gone(key, "9", by_list=True))
         return len(list(missing.may_go()))
 
-    for kind in SPECS:
-        for number in range(10):
-            document = of_kind(kind, number)
-            manifest = parse_manifest(document, what="test", default_namespace="default")
-            order = Apply(manifest=manifest, manager="kudurru")
-            node.commit(Change(commands=(order,), who=ALICE))
     assert missed("Policy", *range(8)) == 8
     now_us[0] += WINDOW_US // 2
     missing.is_back(key_of("Policy", "default", "n0"))
