@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kudurru.adapters.clock import SystemEntropy
+from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.kubernetes.fakes.network import Request, Response
 from kudurru.adapters.kubernetes.store import shown
+from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sealing import NodeKey
 from kudurru.domain.commands import Apply, Observe, Origin, UpdateStatus
 from kudurru.domain.errors import Invalid, KudurruError, PartiallyApplied, StorageFailed
@@ -16,8 +17,9 @@ from kudurru.domain.events import MIRROR_WRITTEN, OBJECT_APPLIED
 from kudurru.domain.kinds.meta import API_VERSION, MANAGED_BY
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
+from kudurru.entrypoints.cluster_missing import WINDOW_US, Gone, Missing
 from kudurru.entrypoints.keyring import Keyring
-from kudurru.entrypoints.wiring import Change
+from kudurru.entrypoints.wiring import Change, Node
 from tests.adapters.kubernetes.nested import DEEP, nest
 from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
 from tests.blackbox.program import records, zone
@@ -261,6 +263,30 @@ def test_while_it_is_unknown_which_cluster_it_is_nothing_is_taken_away(
     in_cluster(case)
 
 
+def test_an_object_that_is_back_stays_though_it_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def case(kube: Kube) -> None:
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        before = await filled(kube)
+        await kube.delete(a_set("n0", ""))
+        await kube.delete(a_set("n1", ""))
+        kube.api.forbidden = {("get", "namespaces")}
+        member = Member(kube, before.log)
+        async with member.running():
+            await until(lambda: "2 objects are gone" in warned(member))
+            unreadable = a_set("n0", "192.0.2.1")
+            unreadable["metadata"]["annotations"] = {MANAGED_BY: "secondary:x"}
+            await kube.apply(unreadable)
+            await until(lambda: "1 objects are gone" in warned(member))
+            kube.api.forbidden = set()
+            await until(lambda: names_of(member) == 2)
+            assert text_of(member, "n0")
+
+    in_cluster(case)
+
+
 def test_what_was_left_open_is_not_settled_by_what_another_cluster_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -293,6 +319,28 @@ def test_what_was_left_open_is_not_settled_by_what_another_cluster_has(
     in_cluster(case)
 
 
+def test_a_log_that_never_learned_which_cluster_it_is_of_is_no_less_guarded() -> None:
+    async def case(kube: Kube) -> None:
+        kube.api.forbidden = {("get", "namespaces")}
+        before = await filled(kube)
+        await kube.delete(a_set("n0", ""))
+        other = Kube()
+        other.api.forbidden = {("get", "namespaces")}
+        try:
+            async with Member(other, before.log).running() as wrong:
+                await until(lambda: "4 objects are gone from it" in warned(wrong))
+                assert names_of(wrong) == 3
+                assert "set kubernetes.clusterID" in warned(wrong)
+        finally:
+            await other.close()
+        async with Member(kube, before.log, cluster_id=kube.uid).running() as right:
+            await until(lambda: names_of(right) == 2)
+            assert "uid is not known" not in warned(right)
+            assert right.cluster.facts.cluster == kube.uid
+
+    in_cluster(case)
+
+
 def test_a_cluster_that_turns_out_to_be_another_ends_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -316,6 +364,47 @@ def test_a_cluster_that_turns_out_to_be_another_ends_the_node(
             assert Member(kube, before.log).node.zones.find("lab.example")
         finally:
             await other.close()
+
+    in_cluster(case)
+
+
+def test_another_cluster_that_answers_a_node_that_runs_ends_it() -> None:
+    """Few objects are never much, so that the guard would let them go."""
+
+    async def case(kube: Kube) -> None:
+        before = await filled(kube)
+        other = Kube()
+        other.api.seed("namespaces", "", "kube-system")  # another uid
+        member = Member(kube, before.log)
+
+        async def until_it_ends() -> None:
+            async with member.running():
+                kube.server.down()
+                other.api.compact()
+                kube.server._handler = other.server._handler
+                kube.server.up()
+                await until(lambda: any(p.fault for p in member.runner.status().runnables))
+
+        try:
+            with pytest.raises(Invalid, match="this log is of the cluster"):
+                await until_it_ends()
+            assert names_of(member) == 3
+        finally:
+            await other.close()
+
+    in_cluster(case)
+
+
+def test_what_goes_while_a_node_was_cut_off_goes_when_it_is_the_same_cluster() -> None:
+    async def case(kube: Kube) -> None:
+        before = await filled(kube)
+        member = Member(kube, before.log)
+        async with member.running():
+            kube.server.down()
+            kube.server.up()
+            await kube.delete(a_set("n0", ""))
+            kube.api.compact()
+            await until(lambda: names_of(member) == 2)
 
     in_cluster(case)
 
@@ -392,6 +481,99 @@ def test_a_list_of_another_cluster_takes_nothing_from_a_node_that_runs() -> None
             await other.close()
 
     in_cluster(case)
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "BlockList": {"sources": [{"url": "https://lists.example/ads"}]},
+    "ClientGroup": {"clients": [{"cidr": "192.0.2.0/24"}]},
+    "Policy": {"safeSearch": True},
+}
+
+
+def of_kind(kind: str, number: int) -> dict[str, Any]:
+    metadata = {"name": f"n{number}", "namespace": "default"}
+    head = {"apiVersion": "kudurru.io/v1alpha1", "kind": kind, "metadata": metadata}
+    return head | {"spec": SPECS[kind]}
+
+
+def test_lists_that_come_one_after_the_other_take_no_more_than_one_may() -> None:
+    """Ten of each kind: none of them is much, and together they are all that there is."""
+
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        other = Kube()
+        for number in range(10):
+            await kube.apply(a_zone(f"z{number}.example"))
+            for kind in SPECS:
+                await kube.apply(of_kind(kind, number))
+        for number in range(60):  # its versions are no older
+            await other.apply(a_zone("other.example"), f"m{number}", force="true")
+        try:
+            member = Member(kube)
+            async with member.running():
+                before = set(member.node.objects.all_keys())
+                assert len(before) == 40
+                kube.server.down()
+                other.api.compact()
+                kube.server._handler = other.server._handler
+                kube.server.up()
+                await until(lambda: "objects of this log are not there" in warned(member))
+                others = member.cluster.feed._parts[1:]
+                await until(lambda: not any(part.informer.copy for part in others))
+                assert len(before & set(member.node.objects.all_keys())) >= 20
+        finally:
+            await other.close()
+
+    in_cluster(case)
+
+
+def thirty_objects() -> Node:
+    clock, entropy = SystemClock(), SystemEntropy()
+    node = Node(MemoryEventLog(entropy=entropy, clock=clock), clock, entropy)
+    node.catch_up()
+    for kind in SPECS:
+        for number in range(10):
+            document = of_kind(kind, number)
+            manifest = parse_manifest(document, what="test", default_namespace="default")
+            order = Apply(manifest=manifest, manager="kudurru")
+            node.commit(Change(commands=(order,), who=ALICE))
+    return node
+
+
+def test_what_is_seen_to_go_while_the_cluster_is_asked_who_it_is_goes_then() -> None:
+    node = thirty_objects()
+    missing = Missing(node, lambda: 29, allows_much=False, monotonic_us=lambda: 0)
+    list(missing.may_go())
+    missing.is_asked = True
+    keys = [str(key) for key in node.objects.all_keys()]
+    for key in keys[:20]:
+        assert missing.takes(Gone(key_of(*key.split("/")), "9"))
+    assert list(missing.may_go()) == []
+    missing.identified()
+    assert len(list(missing.may_go())) == 20
+    assert missing.warning() == ""
+
+
+def test_what_went_while_nobody_looked_counts_for_ten_minutes() -> None:
+    """And objects that are made again are no loss."""
+    node, now_us = thirty_objects(), [0]
+    missing = Missing(node, lambda: 0, allows_much=False, monotonic_us=lambda: now_us[0])
+    missing.begin(30)
+
+    def missed(kind: str, *numbers: int) -> int:
+        for number in numbers:
+            key = key_of(kind, "default", f"n{number}")
+            missing.takes(Gone(key, "9", by_list=True))
+        return len(list(missing.may_go()))
+
+    assert missed("Policy", *range(8)) == 8
+    now_us[0] += WINDOW_US // 2
+    missing.is_back(key_of("Policy", "default", "n0"))
+    assert missed("BlockList", *range(8)) == 8
+    now_us[0] += WINDOW_US // 2
+    assert missed("ClientGroup", *range(7)) == 7
+    assert missed("ClientGroup", 8, 9) == 0
+    assert "2 of 30 objects of this log are not there" in missing.warning()
 
 
 def test_half_of_the_objects_may_go_while_nobody_looks() -> None:
