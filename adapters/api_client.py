@@ -61,6 +61,11 @@ class ApiClient:
         else:
             self._connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
 
+    def connect(self) -> None:
+        """Be sure that there is somebody, before anything is asked. Raises: Unreachable."""
+        with self._translated():
+            self._connect()
+
     def _connect(self) -> None:
         """A server that is not there is noticed soon, one that works may take its time."""
         self._connection.connect()
@@ -90,8 +95,41 @@ class ApiClient:
         """An answer, whatever it says. Raises: Unreachable."""
         with self._translated():
             response = self._asked(method, path, params, body, content_type)
-            octets = response.read(ANSWER_MAX)
+            octets = self._whole(response, ANSWER_MAX)
         return Given(response.status, dict(response.headers.items()), octets)
+
+    def pass_on(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        answer_max: int,
+    ) -> Given:
+        """The answer to what somebody else asked, with headers of theirs; `target` is a path with
+        its query, as they came (latin-1). Raises: Unreachable, also for an answer of more than
+        `answer_max` octets."""
+        encoded = "".join(c if c.isascii() else f"%{ord(c):02X}" for c in target)
+        with self._translated():
+            sent = {**headers, **self._authorization()}
+            self._connection.request(method, encoded, body=body, headers=sent)
+            response = self._connection.getresponse()
+            octets = self._whole(response, answer_max)
+        return Given(response.status, dict(response.headers.items()), octets)
+
+    def _whole(self, response: http.client.HTTPResponse, most: int) -> bytes:
+        """A body. Read with a limit, http.client takes one that was cut off for whole. Raises:
+        Unreachable, http.client.HTTPException."""
+        octets = response.read(most + 1)
+        if len(octets) > most:
+            self._connection.close()
+            raise Unreachable(f"{self.url} answers with more than {most} octets")
+        if response.length:
+            raise http.client.IncompleteRead(octets, response.length)
+        return octets
+
+    def _authorization(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
 
     def stream(
         self, path: str, params: Mapping[str, str | int | bool]
@@ -119,7 +157,7 @@ class ApiClient:
     ) -> http.client.HTTPResponse:
         shown = {k: str(v).lower() if isinstance(v, bool) else v for k, v in (params or {}).items()}
         target = path + (f"?{urlencode(shown)}" if shown else "")
-        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        headers = self._authorization()
         if body is not None:
             headers["Content-Type"] = content_type
         if self._connection.sock is None:

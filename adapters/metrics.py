@@ -98,6 +98,12 @@ METRICS: Final = {
     "follower_events_total": Declared("counter", "Events copied and verified"),
     "follower_sessions_total": Declared("counter", "Times that copying began"),
     "follower_refused_total": Declared("counter", "Times that the leader's log was refused"),
+    "follower_forwarded_total": Declared(
+        "counter", "Requests that the leader answered for this node", ("code",)
+    ),
+    "follower_forwards_refused_total": Declared(
+        "counter", "Requests not passed on to the leader because too many were under way"
+    ),
     "followers": Declared("gauge", "Nodes that are sent the log"),
     "log_writable": Declared("gauge", "0 when nothing is written until a person acts"),
     "projection_position": Declared(

@@ -171,8 +171,9 @@ class Follows(KudurruError):
 
     def __str__(self) -> str:
         return (
-            f"this node follows {self.leader}: change things there; when that is gone for good, "
-            "`kudurru promote` makes this node the one that is written to"
+            f"this node follows {self.leader}: change things there, with `--server {self.leader}` "
+            "and a token; when that is gone for good, `kudurru promote` makes this node the one "
+            "that is written to"
         )
 
 

@@ -44,9 +44,10 @@ def why_refused(
 
 
 def _meant(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it does."""
+    """The IPv4 address that an IPv6 address stands for, where it does; none has a scope."""
     if isinstance(address, IPv4Address):
         return address
+    address = IPv6Address(int(address))  # one with a scope equals none without
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address in _NAT64:

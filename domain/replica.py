@@ -299,11 +299,7 @@ class Receiver:
                 "would take the older log in place of this one",
             )
         if here and not verify_consistency(here, self._edge.root(), size, checkpoint.root, proof):
-            raise Diverged(
-                0,
-                f"the leader's log has another history than the {here} events here: it is a fork. "
-                "Follow the node that counts; --adopt takes its log in place of this one",
-            )
+            raise forked(here)
 
     def take(self, page: Page) -> Copied:
         """Check the next rows. Raises: LogDamaged, which names the first bad position."""
@@ -459,6 +455,15 @@ class Receiver:
             seq, part = due[0]
             raise _refused("payload", seq, f"the {part} was erased and no event says who did")
         self._due = set(self._erased)
+
+
+def forked(here: int, position: int = 0) -> Diverged:
+    """`position`: the first that the two logs do not have in common; 0: it is not known."""
+    return Diverged(
+        position,
+        f"the leader's log has another history than the {here} events here: it is a fork. Follow "
+        "the node that counts; --adopt takes its log in place of this one",
+    )
 
 
 def _base(origin: str) -> str:

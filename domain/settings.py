@@ -211,6 +211,10 @@ class FollowSettings(Section, frozen=True):
         tuple[str, ...],
         node("APIs of the nodes of this log that may be promoted: where one was, this one refuses"),
     ] = ()
+    forward_writes: Annotated[
+        bool,
+        node("Whether the API of a node that follows passes changes on to the leader, or refuses"),
+    ] = True
 
 
 class OpsSettings(Section, frozen=True):

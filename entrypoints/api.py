@@ -24,6 +24,7 @@ from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context, Operations
+from kudurru.entrypoints.rest.forwarding import Forwarding
 from kudurru.entrypoints.rest.people import People
 from kudurru.entrypoints.serve_options import ServeOptions
 from kudurru.entrypoints.snapshots import can_have_snapshots
@@ -51,6 +52,7 @@ class Api:
         self._saved: dict[str, int] = {}
         self._look = asyncio.Event()
         self._server: ApiServer | None = None
+        self._forwarding = _forwarding(options, parts)
 
     def server(
         self,
@@ -87,6 +89,7 @@ class Api:
                 data=parts.directory.path if can_have_snapshots(parts.node) else None,
                 settings=lambda: parts.settings.current,
                 people=_people(parts),
+                forwarding=self._forwarding,
                 on_token=self._look.set,
             )
         )
@@ -106,6 +109,8 @@ class Api:
         yield Sample("followers", (), self._app.followers)
         for code, count in self._app.requests.items():
             yield Sample("api_requests_total", (str(code),), count)
+        if self._forwarding is not None:
+            yield from self._forwarding.samples()
         if self._server is not None:
             yield Sample("unhandled_exceptions_total", (), self._server.exceptions)
 
@@ -163,6 +168,14 @@ class Api:
 
 _FIRST = "the first token: admin.token in the data directory, to make others with"
 _OVER = "admin.token has had its time"
+
+
+def _forwarding(options: ServeOptions, parts: Parts) -> Forwarding | None:
+    if parts.following is None or not options.follow.forward_writes:
+        return None
+    found = Forwarding(parts.node, parts.standing, options.follow.ca)
+    parts.writer.listeners.append(found.recorded)
+    return found
 
 
 def _people(parts: Parts) -> People | None:

@@ -59,6 +59,8 @@ ASK_FIRST_US, ASK_MAX_US = 500_000, 10_000_000
 """Between tries to learn which cluster this is."""
 ASK_AGAIN_US, ASK_AGAIN_MAX_US = 10_000_000, 600_000_000
 """The same while it refuses to say."""
+SETTLE_TRIES = 3
+"""Answers that are errors, 10 s apart, until the feed begins without what came of a change."""
 SERVICE_PORT = "http"
 """Name that the API's port has in the service."""
 HEADLESS_SERVICE = "KUDURRU_HEADLESS_SERVICE"
@@ -147,6 +149,7 @@ class Cluster:
         self._newest_us = node.log.head().ts
         self._is_verified = False
         self._is_known = asyncio.Event()
+        self._is_suspect = asyncio.Event()
         self._has_waited = False
         self._problem = ""
         self.has_log = facts.has_followed
@@ -168,6 +171,7 @@ class Cluster:
             namespaces=settings.namespaces,
             records=self.owns,
             leads=self._leads,
+            clock=clock,
             timers=timers,
             chance=chance,
             allows_much=settings.allow_mass_change,
@@ -196,6 +200,7 @@ class Cluster:
             )  # fmt: skip
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
+        self.feed.on_listed = self._suspect
         self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed, timers)
         if self.owns:
             writer.elsewhere = self._writes
@@ -213,6 +218,8 @@ class Cluster:
             await self._bind(await self._identified())
             self.feed.missing.is_unknown = self._is_doubtful
             self.beside.begin()
+            if not self._is_doubtful:
+                self.beside.trust()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_asking())
                 tasks.create_task(self._tell_synced())
@@ -281,10 +288,10 @@ class Cluster:
             found.append(from_snapshot(self.age_s(), self._problem))
         if is_synced and not feed.is_current:
             found.append("Cluster: a watch is not open; changes made there are not seen now")
-        if is_synced and not self._is_verified:
+        if is_synced and not self._is_told:
             found.append(
                 "Cluster: its uid is not known, so it may be another than the log's: bind "
-                "schemas/rbac/cluster-id.yaml"
+                "schemas/rbac/cluster-id.yaml, or set kubernetes.clusterID"
             )
         if held := feed.missing.warning():
             found.append(f"Cluster: {held}")
@@ -355,28 +362,48 @@ class Cluster:
         self._is_verified, self._problem = True, ""
         return uid
 
-    async def _keep_asking(self) -> None:
-        """While it is not known which cluster this is. Raises: Invalid when it is another one."""
+    def _suspect(self) -> None:
+        """Whoever answers now may be another than before."""
+        if self._is_verified and self.feed.synced.is_set():
+            self.feed.missing.is_asked = not self._settings.cluster_id
+            self._is_suspect.set()
+
+    async def _keep_asking(self) -> NoReturn:
+        """While it is not known which cluster this is, and whenever that is in doubt. Raises:
+        Invalid when it is another one."""
         wait_us = ASK_AGAIN_US
-        while not self._is_verified:
-            await pause(self._timers, wait_us)
-            wait_us = min(2 * wait_us, ASK_AGAIN_MAX_US)
-            try:
-                uid = await self._asked_uid()
-            except (Refused, Unanswered) as error:
-                log.debug("the cluster still cannot be told from others: %s", error)
+        while True:
+            if self._is_verified:
+                await self._is_suspect.wait()
+                wait_us = ASK_AGAIN_US
             else:
-                log.info("the cluster is %s", uid)
-                await self._bind(uid)
+                await pause(self._timers, wait_us)
+                wait_us = min(2 * wait_us, ASK_AGAIN_MAX_US)
+            self._is_suspect.clear()
+            try:
+                await self._bind(await self._asked_uid())
+            except (Refused, Unanswered) as error:
+                log.debug("the cluster cannot be told from others: %s", error)
+                self._is_verified = self.feed.missing.is_asked = False
+                self.feed.missing.is_unknown = self._is_doubtful
+            else:
+                if self._is_suspect.is_set():
+                    continue  # it was asked before that
                 self.feed.missing.identified()
+                self.beside.trust()
                 self._is_known.set()
-                self.feed.look_at_missing()
+            self.feed.look_at_missing()
 
     @property
     def _is_doubtful(self) -> bool:
-        """Whether the log is of a cluster, and neither the API server nor the admin says that this
-        is it."""
-        return bool(self.facts.cluster) and not (self._is_verified or self._settings.cluster_id)
+        """Whether the log is of a cluster, be it one that never said which, and neither the API
+        server nor the admin says that this is it."""
+        is_of_one = bool(self.facts.cluster) or self.facts.has_followed
+        return is_of_one and not self._is_told
+
+    @property
+    def _is_told(self) -> bool:
+        return self._is_verified or bool(self._settings.cluster_id)
 
     def _tell_problem(self, problem: str) -> None:
         if not self._problem:
@@ -411,12 +438,17 @@ class Cluster:
         await self._writes.keep_settled()
 
     async def _settle_open(self) -> None:
-        """What an earlier process did not hear the end of."""
+        """What an earlier process did not hear the end of. Where the API server refuses to tell,
+        the feed does not wait for it: it is asked on beside."""
+        tries = 0
         while True:
             try:
                 await self._writes.settle()
             except KudurruError as error:
                 self._tell_problem(str(error))
+                tries += isinstance(error.__cause__, Refused)
+                if isinstance(error.__cause__, Forbidden) or tries >= SETTLE_TRIES:
+                    return
                 await pause(self._timers, ASK_MAX_US)
             else:
                 return
@@ -459,6 +491,7 @@ class Cluster:
             self.copies.look(key)
 
     def _recovered(self) -> None:
+        self._suspect()
         self.statuses.again()
         self.copies.again()
 

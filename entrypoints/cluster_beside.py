@@ -11,6 +11,7 @@ from kudurru.adapters.kubernetes.config_maps import KubernetesConfigMaps
 from kudurru.adapters.kubernetes.diagnosis import Diagnosis
 from kudurru.adapters.kubernetes.rbac import FEATURES, Feature
 from kudurru.adapters.kubernetes.reviews import KubernetesReviews
+from kudurru.domain.errors import StorageFailed
 from kudurru.domain.ports import Entropy, Timers
 from kudurru.entrypoints.cluster_secrets import ClusterSecrets
 from kudurru.entrypoints.keyring import Keyring
@@ -20,7 +21,9 @@ from kudurru.entrypoints.writer import Writer
 
 
 class Beside:
-    """`use` it, and `begin` once the cluster is known to be the right one."""
+    """`use` it, `begin` once the cluster is not known to be a wrong one, and `trust` it once it is
+    known to be the right one: by another's word no key or token comes or goes, and nobody is a
+    user."""
 
     def __init__(
         self,
@@ -42,8 +45,7 @@ class Beside:
         self.diagnosis = Diagnosis(client, namespace, used, watched=watched)
         self.client = client.with_observer(self.diagnosis.observe)
         """Whose refusals are told."""
-        self.reviews = KubernetesReviews(self.client)
-        """Who the cluster's users are, and what they may do."""
+        self._reviews = KubernetesReviews(self.client)
         self.maps = KubernetesConfigMaps(self.client, chance)
         self._node = node
         self._writer = writer
@@ -54,6 +56,7 @@ class Beside:
         self._keyring: Keyring | None = None
         self._secrets: ClusterSecrets | None = None
         self._begun = asyncio.Event()
+        self._trusted = asyncio.Event()
 
     def use(self, lists: ListKeeper, keyring: Keyring) -> None:
         lists.use_config_maps(self.maps)
@@ -61,6 +64,21 @@ class Beside:
 
     def begin(self) -> None:
         self._begun.set()
+
+    def trust(self) -> None:
+        self._trusted.set()
+
+    @property
+    def reviews(self) -> KubernetesReviews:
+        """Who the cluster's users are, and what they may do. Raises: StorageFailed while it is not
+        known to be the right one."""
+        if not self._trusted.is_set():
+            raise StorageFailed(
+                "Kubernetes is not asked who somebody is while it is unknown whether it is the "
+                "cluster of this node: bind schemas/rbac/cluster-id.yaml, or set "
+                "kubernetes.clusterID"
+            )
+        return self._reviews
 
     def warnings(self) -> list[str]:
         return self.diagnosis.warnings() + (self._secrets.warnings() if self._secrets else [])
@@ -75,7 +93,7 @@ class Beside:
         await self.maps.run()
 
     async def take_secrets(self) -> NoReturn:
-        await self._begun.wait()
+        await self._trusted.wait()
         if self._keyring is None or self._node.why_not_writable is not None:
             await asyncio.get_running_loop().create_future()
         assert self._keyring is not None

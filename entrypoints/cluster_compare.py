@@ -19,6 +19,7 @@ from kudurru.domain.events import MIRROR_KEY, MIRROR_RESTORED, MIRROR_WRITTEN
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.object_store import position_of
 from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.ports import Document
 from kudurru.entrypoints.cluster_facts import refused
 from kudurru.entrypoints.cluster_feed import found_in, stored_digest
 from kudurru.entrypoints.wiring import Node
@@ -131,7 +132,7 @@ async def _looked(
     namespaces: frozenset[str],
     take_in: Callable[[], object],
 ) -> tuple[dict[Key, Recorded], dict[Key, There]]:
-    there = {key: found async for key, found in _there(store) if _is_in(key, namespaces)}
+    there = {key: found async for key, found in _there(store, namespaces)}
     take_in()  # after the cluster was read, so that what it had can be in the log
     known = {key: one for key, one in recorded(node, owner).items() if _is_in(key, namespaces)}
     return known, there
@@ -142,18 +143,29 @@ def _is_in(key: Key, namespaces: frozenset[str]) -> bool:
     return not (namespace and namespaces) or namespace in namespaces
 
 
-async def _there(store: KubernetesStore) -> AsyncIterator[tuple[Key, There]]:
+async def _there(
+    store: KubernetesStore, namespaces: frozenset[str]
+) -> AsyncIterator[tuple[Key, There]]:
+    """Of the namespaces that are followed; others the account may not be allowed to list."""
     for kind in mirror.MIRRORED:
-        continue_ = ""
-        while True:
-            page = await store.list(kind.name, continue_=continue_)
-            for item in page.items:
+        for namespace in (sorted(namespaces) if kind.namespaced else ()) or (None,):
+            async for item in _listed(store, kind.name, namespace):
                 metadata = item["metadata"]
                 key = key_of(kind.name, metadata.get("namespace", ""), metadata["name"])
                 yield key, _seen(key, item)
-            continue_ = page.continue_
-            if not continue_:
-                break
+
+
+async def _listed(
+    store: KubernetesStore, kind: str, namespace: str | None
+) -> AsyncIterator[Document]:
+    continue_ = ""
+    while True:
+        page = await store.list(kind, namespace, continue_=continue_)
+        for item in page.items:
+            yield item
+        continue_ = page.continue_
+        if not continue_:
+            break
 
 
 def _seen(key: Key, item: Mapping[str, Any]) -> There:

@@ -45,7 +45,10 @@ GONE_AGAIN_US = 60_000_000
 """Between tries to delete what must not be deleted, or could not be."""
 GONE_BATCH = 100
 """Deletions of one change: others wait for it."""
-DOUBTFUL = "whether it is the cluster of this log cannot be told; bind schemas/rbac/cluster-id.yaml"
+DOUBTFUL = (
+    "whether it is the cluster of this log cannot be told; bind schemas/rbac/cluster-id.yaml, or "
+    "set kubernetes.clusterID"
+)
 SHOWN_MAX = 3
 WHY_MAX = 1_024
 """Octets that are told of why an object is left as it was."""

@@ -10,6 +10,7 @@ from kudurru.domain import mirror
 from kudurru.domain.commands import Command, Delete
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.events import MIRROR_KEY, Recorded, SecretWrite, Who
+from kudurru.domain.object_store import StoredObject
 from kudurru.domain.settings import KubernetesSettings
 from kudurru.entrypoints.wiring import Change, Node, Result
 from kudurru.entrypoints.writer import Writer
@@ -109,6 +110,12 @@ def _has_objects(node: Node) -> bool:
 
 def refused(key: str, why: str) -> Invalid:
     return Invalid(key, [Cause("", why)])
+
+
+def is_of_cluster(stored: StoredObject) -> bool:
+    """Whether it is the cluster's to take away, and no node's own. Earlier versions took managers
+    of a node's own objects from there; what came from a cluster has an origin."""
+    return mirror.is_mirrored(stored.key, stored.manager) or stored.body.origin is not None
 
 
 def is_theirs(node: Node, command: Command) -> bool:

@@ -20,21 +20,23 @@ import msgspec
 
 from kudurru.adapters.kubernetes.answers import cut
 from kudurru.adapters.kubernetes.client import Client
-from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
+from kudurru.adapters.kubernetes.informer import IN_LOOP_MAX, Handler, Informer, Source
 from kudurru.adapters.kubernetes.store import collection, shown
 from kudurru.domain import mirror
 from kudurru.domain.codec import canonical, in_profile
-from kudurru.domain.commands import Command, Observe, ObserveGone, Origin
+from kudurru.domain.commands import Command, Observe, ObserveGone, Origin, UpdateStatus
 from kudurru.domain.errors import Invalid, KudurruError
 from kudurru.domain.events import Who
-from kudurru.domain.kinds.meta import MANAGED_BY
-from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, Kind
+from kudurru.domain.kinds.meta import MANAGED_BY, Spec
+from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, POLICY, Kind
+from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredObject, annotations_after
 from kudurru.domain.objects import Key, key_of, ref_of
-from kudurru.domain.ports import Timers
-from kudurru.entrypoints.cluster_facts import Facts, actor
+from kudurru.domain.ports import Clock, Timers
+from kudurru.domain.reconcile.conditions import ACCEPTED, parts
+from kudurru.entrypoints.cluster_facts import Facts, actor, is_of_cluster
 from kudurru.entrypoints.cluster_missing import Gone, Missing
 from kudurru.entrypoints.cluster_reach import Reach
 from kudurru.entrypoints.waiting import pause
@@ -103,6 +105,7 @@ class Feed:
         namespaces: Iterable[str],
         records: bool,
         leads: Callable[[], bool],
+        clock: Clock,
         timers: Timers,
         chance: random.Random,
         allows_much: bool = False,
@@ -116,6 +119,8 @@ class Feed:
         """Told of objects that changed in the cluster, or are gone from it."""
         self.on_recovered: Callable[[], None] = lambda: None
         """Told when a watch is open again."""
+        self.on_listed: Callable[[], None] = lambda: None
+        """Told of each list, before what it lacks is looked at."""
         self.broken: dict[Key, str] = {}
         """Why an object cannot be read; the log keeps what it has of it."""
         self.refused: dict[Key, str] = {}
@@ -130,7 +135,9 @@ class Feed:
         self._leads = leads
         self._timers = timers
         self._reach = reach or Reach()
-        self.missing = Missing(node, self._size, allows_much=allows_much)
+        self.missing = Missing(
+            node, self._size, allows_much=allows_much, monotonic_us=clock.monotonic_us
+        )
         self._waiting: dict[Key, Seen] = {}
         self._held: Counter[Key] = Counter()
         self._recorded: dict[Key, int] = {}
@@ -224,14 +231,14 @@ class Feed:
             del self._recorded[next(iter(self._recorded))]
 
     def has(self, document: dict[str, Any], stored: StoredObject) -> bool:
-        """Whether an object of the cluster says what the log has of it. Its resourceVersion may be
-        another: versions that say nothing new are in no event, nor is a status of ours."""
+        """Whether people wrote of an object in the cluster what the log has of it. Its
+        resourceVersion may be another: versions that say nothing new are in no event. Statuses are
+        not compared, since each node may have its own."""
         try:
             found = found_in(KINDS[ref_of(stored.key).kind], document)
         except ValueError:
             return False
-        is_status_so = self._leads() or found.said == said_digest(stored.status)
-        return found.uid == stored.body.uid and found.made == stored_digest(stored) and is_status_so
+        return found.uid == stored.body.uid and found.made == stored_digest(stored)
 
     def logged(self, found: Found) -> str:
         """The version that the log has of this very object, where it says."""
@@ -264,6 +271,7 @@ class Feed:
             is_there = part.name_of(key) in part.informer.versions
             if self._part_of(key) is part and not is_there and written < _number(version):
                 self.hear(Gone(key, version, by_list=True))
+        self.on_listed()
         self._wake.set()
 
     def look_at_missing(self) -> None:
@@ -288,7 +296,7 @@ class Feed:
             count = 0
             for key in self._node.objects.keys(kind, part.namespace or None):
                 stored = self._node.objects.find(key)
-                if stored is None or not mirror.is_mirrored(key, stored.manager):
+                if stored is None or not is_of_cluster(stored):
                     continue
                 count += 1
                 if part.name_of(key) not in part.informer.versions:
@@ -361,7 +369,10 @@ class Feed:
             return
         self._recorded.pop(seen.key, None)
         is_early = isinstance(seen, Found) and self._is_early(seen)
-        found = None if self._is_kept_out(seen) else self.order(seen, is_early=is_early)
+        if self._is_kept_out(seen):
+            found = None if is_early else self._status_alone(seen)
+        else:
+            found = self.order(seen, is_early=is_early)
         if found is not None:
             command, who = found
             await self._writer.submit(Change(commands=(command,), who=who))
@@ -375,14 +386,18 @@ class Feed:
 
     def _is_kept_out(self, seen: Seen) -> bool:
         """Whether the log keeps what it has of an object, whatever the cluster says."""
-        stored = self._node.objects.find(seen.key)
-        why = ""
-        if stored is not None and not mirror.is_mirrored(seen.key, stored.manager):
-            why = f"this node has one of its own, of {stored.manager}; delete it in the cluster"
-        elif isinstance(seen, Found) and seen.content is not None:
-            why = cut(self._reach.why_not(seen.content.manifest.spec, stored), WHY_MAX)
+        why = self.why_kept_out(seen)
         self._note_refused(seen.key, why if isinstance(seen, Found) else "")
         return bool(why)
+
+    def why_kept_out(self, seen: Seen, asked: Spec | None = None) -> str:
+        """ "" where it is not. `asked` is what this node was asked to make of the object."""
+        stored = self._node.objects.find(seen.key)
+        if stored is not None and not is_of_cluster(stored):
+            return f"this node has one of its own, of {stored.manager}; delete it in the cluster"
+        if isinstance(seen, Found) and seen.content is not None:
+            return cut(self._reach.why_not(seen.content.manifest.spec, stored, asked), WHY_MAX)
+        return ""
 
     def _note_refused(self, key: Key, why: str) -> None:
         if self.refused.get(key, "") == why:
@@ -393,12 +408,27 @@ class Feed:
             self.refused[key] = why
         self.on_seen(key)
 
+    def _status_alone(self, seen: Seen) -> tuple[Command, Who] | None:
+        """What the leader says of an object that is kept out, as of all: what it was before is
+        served on, with the records that come and go, and the serials of that are his."""
+        stored = self._node.objects.find(seen.key)
+        if isinstance(seen, Gone) or seen.content is None or stored is None:
+            return None
+        is_zone = seen.content.manifest.kind is DNS_ZONE
+        is_own = self._keeps_status(read_zone(stored.body.spec) if is_zone else None)
+        is_other = seen.uid != stored.body.uid or not mirror.is_mirrored(seen.key, stored.manager)
+        status = _of_all_nodes(seen.content.status)
+        if status is None or is_own or is_other:
+            return None
+        command = UpdateStatus(key=seen.key, status=status, expected=stored.resource_version)
+        return command, actor(seen.content.status_writer)
+
     def _is_early(self, seen: Found) -> bool:
         """Whether a zone has a serial there, and here not yet the records that it is of."""
         content = seen.content
         if content is None or content.manifest.kind is not DNS_ZONE:
             return False
-        if seen.tries >= self.early_tries or self._keeps_status(content):
+        if seen.tries >= self.early_tries or self._keeps_status(content.manifest.spec):
             return False
         said = (content.status or {}).get("contentHash")
         state = self._node.zones.state(content.manifest.meta.name)
@@ -421,7 +451,8 @@ class Feed:
         content = seen.content
         if content is None:
             return None
-        status = None if is_early or self._keeps_status(content) else content.status
+        is_kept = is_early or self._keeps_status(content.manifest.spec)
+        status = None if is_kept else _of_all_nodes(content.status)
         is_content_new = self.is_new(seen)
         writer = content.writer if is_content_new or status is None else content.status_writer
         origin = Origin(resource_version=seen.version, field_manager=writer)
@@ -435,9 +466,8 @@ class Feed:
         stored = self._node.objects.find(seen.key)
         return stored is None or stored_digest(stored) != seen.made
 
-    def _keeps_status(self, content: Content) -> bool:
+    def _keeps_status(self, spec: Spec | None) -> bool:
         """Whether the status is this node's to say: as leader, and of zones that it fetches."""
-        spec = content.manifest.spec
         is_fetched = isinstance(spec, DNSZoneSpec) and spec.type == "Secondary"
         return is_fetched or self._leads()
 
@@ -492,7 +522,13 @@ class _KindFeed(Handler[Found]):
         self._feed = feed
         path = collection(kind, namespace or None)
         self.informer: Informer[Found] = Informer(
-            client, Source(path), lambda document: found_in(kind, document), self, chance=chance
+            client,
+            Source(path),
+            lambda document: found_in(kind, document),
+            self,
+            chance=chance,
+            # The regexes of a small one may take as long to compile as those of a large one.
+            in_loop_max=0 if kind is POLICY else IN_LOOP_MAX,
         )
 
     def name_of(self, key: Key) -> str:
@@ -535,6 +571,7 @@ class _KindFeed(Handler[Found]):
             log.warning("%s in the cluster cannot be read, and is left as it was: %s",
                         ref_of(known), why)  # fmt: skip
         self._feed.broken[known] = why
+        self._feed.missing.is_back(known)  # whatever it says
 
     def rolled_back(self, seen: str, now: str) -> None:
         self._feed.hear_restored(self.kind.name, seen, now)
@@ -572,6 +609,14 @@ def found_in(kind: Kind, document: dict[str, Any]) -> Found:
         said_digest(status),
         Content(manifest, status, writer, status_writer),
     )
+
+
+def _of_all_nodes(status: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Without what the leader says of a version that is not taken: it goes when one is."""
+    said = parts(status, "conditions")
+    if status is None or all(one.get("type") != ACCEPTED for one in said):
+        return status
+    return status | {"conditions": [one for one in said if one.get("type") != ACCEPTED]}
 
 
 def made_digest(manifest: Manifest) -> bytes:

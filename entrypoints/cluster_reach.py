@@ -20,17 +20,20 @@ class Reach(NamedTuple):
     groups: Callable[[], Container[str]] = tuple
     """Names of upstreams.groups, now."""
 
-    def why_not(self, spec: Spec, stored: StoredObject | None) -> str:
-        """All that is wrong with a spec; "" when nothing is."""
-        faults = self._faults(spec, None)
+    def why_not(self, spec: Spec, stored: StoredObject | None, asked: Spec | None = None) -> str:
+        """All that is wrong with a spec; "" when nothing is. `asked` is what somebody asked this
+        node to make of the object, who may."""
+        faults = self._faults(spec, None, asked)
         if faults and stored is not None:  # which is read only then
-            faults = self._faults(spec, stored)
+            faults = self._faults(spec, stored, asked)
         return "; ".join(faults)
 
-    def _faults(self, spec: Spec, stored: StoredObject | None) -> list[str]:
+    def _faults(self, spec: Spec, stored: StoredObject | None, asked: Spec | None) -> list[str]:
         before = None
         if stored is not None:
             with suppress(Invalid):  # recorded by a version that allowed more
                 before = manifest_of(stored.key, stored.body.spec, {}, {}).spec
-        found = reach_faults_of_cluster(spec, before, reach=self.allowed, groups=self.groups())
+        found = reach_faults_of_cluster(
+            spec, before, reach=self.allowed, groups=self.groups(), asked=asked
+        )
         return [f"{fault.field}: {fault.message}" for fault in found]

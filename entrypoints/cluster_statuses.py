@@ -7,7 +7,7 @@ that somebody else wrote in the cluster is written over.
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from kudurru.adapters.kubernetes.store import KubernetesStore
 from kudurru.domain import mirror
@@ -16,7 +16,14 @@ from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, Recorded
 from kudurru.domain.object_store import CONTROLLER, StoredObject, to_document
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Timers
-from kudurru.domain.reconcile.conditions import ACCEPTED, READY, Said, status_beside
+from kudurru.domain.reconcile.conditions import (
+    ACCEPTED,
+    READY,
+    Said,
+    condition,
+    parts,
+    status_beside,
+)
 from kudurru.entrypoints.cluster_feed import Feed, Found, said_digest
 from kudurru.entrypoints.cluster_keys import Keys
 from kudurru.entrypoints.wiring import Node
@@ -86,7 +93,7 @@ class StatusCopies:
     async def _settle(self, key: Key) -> bool:
         stored, found = self._node.objects.find(key), self._feed.find(key)
         if found is not None and (why := self._feed.refused.get(key)):
-            return await self._tell_refused(key, found, why, is_known=stored is not None)
+            return await self._tell_refused(key, found, why, stored)
         if stored is None or found is None:
             self._own.pop(key, None)
             return True
@@ -110,20 +117,24 @@ class StatusCopies:
             return False
         return True
 
-    async def _tell_refused(self, key: Key, found: Found, why: str, *, is_known: bool) -> bool:
-        """In the status that it has there: the log has none of it, or one of how it was before."""
+    async def _tell_refused(
+        self, key: Key, found: Found, why: str, stored: StoredObject | None
+    ) -> bool:
+        """Beside what the log says of it as it was before, which is served on; beside what is
+        there, where the log has none of it."""
         said = [Said(ACCEPTED, "False", "NotAllowed", why)]
-        if not is_known:
+        if stored is None:
             said.append(Said(READY, "False", "NotAllowed", why))
         try:
             document = await self._store.get(key)
             metadata = document["metadata"]
             if (metadata["uid"], metadata["resourceVersion"]) != (found.uid, found.version):
                 return True  # the news of it is on its way
-            before = document.get("status")
+            there = document.get("status")
             generation, now_s = metadata.get("generation", 0), self._clock.now_us() // 1_000_000
-            after = status_beside(before, said, generation=generation, now_s=now_s)
-            if after != before:
+            base = _served(stored, found, there)
+            after = status_beside(base, said, generation=generation, now_s=now_s)
+            if after != there:
                 await self._store.update_status(document | {"status": after}, CONTROLLER)
                 self.writes += 1
         except (Conflict, NotFound):
@@ -149,3 +160,16 @@ class StatusCopies:
         outcome = await self._store.update_status(document, CONTROLLER)
         self.writes += 1
         self._own[stored.key] = _Own(outcome.resource_version, said)
+
+
+def _served(
+    stored: StoredObject | None, found: Found, there: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """The status of the version that the log has, with what was told of the one it refuses."""
+    if stored is None or stored.status is None or stored.body.uid != found.uid:
+        return there
+    if not mirror.is_mirrored(found.key, stored.manager):
+        return there
+    told = condition(there, ACCEPTED)
+    conditions = parts(stored.status, "conditions") + ([told] if told is not None else [])
+    return stored.status | {"conditions": conditions}

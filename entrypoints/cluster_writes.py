@@ -26,7 +26,15 @@ from kudurru.domain.commands import (
     Origin,
     Revert,
 )
-from kudurru.domain.errors import Conflict, KudurruError, NotFound, PartiallyApplied, StorageFailed
+from kudurru.domain.errors import (
+    Cause,
+    Conflict,
+    Invalid,
+    KudurruError,
+    NotFound,
+    PartiallyApplied,
+    StorageFailed,
+)
 from kudurru.domain.events import Who
 from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.kinds.validation import Manifest
@@ -50,7 +58,10 @@ class _Done(NamedTuple):
 
     key: Key
     theirs: tuple[Command, Who] | None  # what others wrote before, and is to be recorded first
-    after: Found | None  # None: it is not there any more
+    after: Found | None  # None: it is not there any more, or is refused
+    refused: str = ""
+    """Why the log does not take what came of it: the cluster puts in what others hold."""
+    version: mirror.Version | None = None  # of what is refused
 
 
 class _Looked(NamedTuple):
@@ -152,11 +163,15 @@ class ClusterWrites:
         seen: set[Key] = set()
         try:
             async for carried in self._store.carried_out(steps):
-                done.append(self._done(carried, is_first=carried.key not in seen))
+                step = steps[len(done)]
+                done.append(self._done(carried, step, is_first=carried.key not in seen))
                 seen.add(carried.key)
         except KudurruError as error:
             await self._record_failed(intent, done, aims[len(done)], change, error)
             raise _told(error) from error
+        if refusals := [one for one in done if one.refused]:
+            await self._record_refused(intent, done, refusals, change)
+            raise _refusal(done, refusals)
         return await self._record_done(intent, done, theirs, change)
 
     def _close(self, versions: Iterable[mirror.Version]) -> None:
@@ -184,6 +199,20 @@ class ClusterWrites:
         )
         self._close(versions)
         return msgspec.structs.replace(result, outcomes=result.outcomes[: len(change.commands)])
+
+    async def _record_refused(
+        self, intent: int, done: Sequence[_Done], refusals: Sequence[_Done], change: Change
+    ) -> None:
+        """The cluster took it and this node does not: of the refused only that they were made."""
+        versions, observed = await self._answered(done)
+        body = mirror.Written(
+            cluster=self._facts.cluster,
+            intent=intent,
+            versions=versions,
+            refused="; ".join(f"{ref_of(one.key)}: {one.refused}" for one in refusals),
+        )
+        await self._facts.record(body, change.who, observed)
+        self._close(versions)
 
     async def _record_failed(
         self,
@@ -230,22 +259,46 @@ class ClusterWrites:
             log.info("the change of position %d was settled by reading its objects", intent.seq)
         self._close(versions)
 
-    def _done(self, carried: Carried, *, is_first: bool) -> "_Done":
+    def _done(self, carried: Carried, step: Write | Deletion, *, is_first: bool) -> "_Done":
         """What is to be recorded of it. What others wrote before, and is not in the log yet, is in
         what was read in the moment of the write."""
         key, before = carried.key, carried.before
         theirs = self._theirs(key, before) if before is not None and is_first else None
         if carried.after is not None:
-            return _Done(key, theirs, _found(key, carried.after))
+            return self._answer(key, theirs, carried.after, step)
         if before is not None:  # what is older than the deletion is not told any more
             self._feed.wrote(key, str(int(before["metadata"]["resourceVersion"]) + 1))
         return _Done(key, theirs, None)
 
-    def _theirs(self, key: Key, document: dict[str, Any]) -> tuple[Command, Who] | None:
+    def _answer(
+        self,
+        key: Key,
+        theirs: tuple[Command, Who] | None,
+        document: dict[str, Any],
+        step: Write | Deletion,
+    ) -> "_Done":
+        asked = step.manifest.spec if isinstance(step, Write) else None
         try:
-            found = found_in(KINDS[ref_of(key).kind], document)
+            found = _found(key, document)
+            why = self._feed.why_kept_out(found, asked)
+        except ValueError as error:
+            found, why = None, f"what came of it cannot be read: {error}"
+        if not why:
+            return _Done(key, theirs, found)
+        metadata = document["metadata"]
+        version = mirror.Version(
+            key=key, uid=metadata["uid"], resource_version=metadata["resourceVersion"]
+        )
+        return _Done(key, theirs, None, why, version)
+
+    def _theirs(self, key: Key, document: dict[str, Any]) -> tuple[Command, Who] | None:
+        """Not what the feed refuses too: it tells of it."""
+        try:
+            found = _found(key, document)
         except ValueError:
-            return None  # the feed tells of it
+            return None
+        if self._feed.why_kept_out(found):
+            return None
         return self._feed.order(found) if self._feed.is_new(found) else None
 
     async def _answered(self, done: Iterable["_Done"]) -> "_Looked":
@@ -255,7 +308,10 @@ class ClusterWrites:
             if one.theirs is not None:
                 command, who = one.theirs
                 await self._writer.submit(Change(commands=(command,), who=who))
-            looked.add(one.key, one.after)
+            if one.version is not None:
+                looked.versions.append(one.version)
+            else:
+                looked.add(one.key, one.after)
         return looked
 
     async def _look(self, aims: Iterable[mirror.Aim]) -> "_Looked":
@@ -264,10 +320,15 @@ class ClusterWrites:
         looked = _Looked([], [])
         for aim in {aim.key: aim for aim in aims}.values():
             try:
-                found = _found(aim.key, await self._store.get(aim.key))
+                document = await self._store.get(aim.key)
             except NotFound:
                 if aim.verb == _DELETE:
                     looked.add(aim.key, None)
+                continue
+            try:
+                found = _found(aim.key, document)
+            except ValueError as error:  # nothing of ours is so
+                log.info("%s is somebody else's by now: %s", ref_of(aim.key), error)
                 continue
             if found.content is not None and aim.made == _digest(
                 found.content.manifest, found.owner
@@ -351,8 +412,23 @@ def _digest(manifest: Manifest, manager: str, kept: Mapping[str, str] | None = N
     return hashlib.blake2b(said, digest_size=16).hexdigest()
 
 
+def _refusal(done: Sequence[_Done], refusals: Sequence[_Done]) -> KudurruError:
+    """What is told of a change that the cluster took, and this node does not."""
+    first = refusals[0]
+    why = f"it is so in the cluster, and not taken here: {first.refused}"
+    if len(done) == 1:
+        return Invalid(str(ref_of(first.key)), [Cause("", why)])
+    others = [str(one.key) for one in done if not one.refused]
+    left = [str(one.key) for one in refusals[1:]]
+    return PartiallyApplied(others, str(first.key), left, why)
+
+
 def _found(key: Key, document: dict[str, Any]) -> Found:
+    """Raises: ValueError for what cannot be read, whatever is in it."""
     try:
         return found_in(KINDS[ref_of(key).kind], document)
-    except ValueError as error:
-        raise StorageFailed(f"{ref_of(key)} in the cluster cannot be read: {error}") from None
+    except ValueError:
+        raise
+    except Exception as error:  # as the informer has it
+        log.warning("%s in the cluster cannot be converted", ref_of(key), exc_info=True)
+        raise ValueError(f"{type(error).__name__}: {error}") from None

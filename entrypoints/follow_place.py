@@ -20,7 +20,7 @@ from kudurru.domain.epochs import decode_epoch, epoch_in, first_origin
 from kudurru.domain.errors import Cause, Conflict, Diverged, Follows, Invalid, StorageFailed
 from kudurru.domain.events import EPOCH_KEY, KEY_ADOPTED, SIGNING_KEY
 from kudurru.domain.lineage import LogAbout
-from kudurru.domain.replica import Receiver, Target
+from kudurru.domain.replica import Receiver, Target, forked
 from kudurru.domain.signed_note import VerifierKey
 from kudurru.domain.tree import Edge
 from kudurru.entrypoints.leader import Leader
@@ -177,11 +177,11 @@ def receiver_of(log: SQLiteEventLog, trusted: tuple[VerifierKey, ...]) -> Receiv
 
 
 def named(error: Diverged, log: SQLiteEventLog, leader: Leader) -> Diverged:
-    """With the first position that the two logs do not have in common, where that is not known
-    yet. Heads are equal up to there and never after it, so bisection finds it."""
-    if error.position:
-        return error
-    newest = min(int(log.head().seq), leader.about().newest.position)
+    """With the first position that the two logs do not have in common, where there is one: then it
+    is a fork, also where the leader has signed less than is here. Heads are equal up to there and
+    never after it, so bisection finds it."""
+    here = int(log.head().seq)
+    newest = min(here, leader.about().newest.position)
     low, high = 0, newest + 1  # equal at low, or nothing is; not known to be equal at high
     while high - low > 1:
         middle = (low + high) // 2
@@ -191,7 +191,7 @@ def named(error: Diverged, log: SQLiteEventLog, leader: Leader) -> Diverged:
             low = middle
         else:
             high = middle
-    return Diverged(low + 1, error.message) if high <= newest else error
+    return forked(here, low + 1) if high <= newest else error
 
 
 def set_aside(directory: DataDir) -> Path:

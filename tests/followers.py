@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from kudurru.adapters.sockets import Listener, bind_all
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.chain import origin_of
 from kudurru.domain.commands import Command
+from kudurru.domain.errors import Follows
 from kudurru.domain.settings import FollowSettings, SecretFile
 from kudurru.entrypoints.checkpoints import Checkpointer, CheckpointPolicy
 from kudurru.entrypoints.follow_place import Copy, FollowPlace
 from kudurru.entrypoints.following import Following, Retries
+from kudurru.entrypoints.rest.forwarding import Forwarding, Limits
 from kudurru.entrypoints.standing import Standing
 from kudurru.entrypoints.wiring import Node
-from kudurru.entrypoints.writer import Writer
 from tests.api import Api
 from tests.logs import SeededEntropy, StillClock
 from tests.nodes import a_change
@@ -35,29 +37,25 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-class Leading:
-    """A node with a log in a file, that signs, and whose API can be asked and taken away."""
+class Listening:
+    """A node whose API can be asked over a socket, and taken away."""
 
-    def __init__(self, log: SQLiteEventLog, folder: Path, seed: int = 1) -> None:
-        clock = StillClock()
-        self.node = Node(log, clock, SeededEntropy(seed + 10))
-        self.node.catch_up()
-        origin = origin_of(log.log_id, log.epoch)
-        keys = KeyFolder(folder, origin, SeededEntropy(seed))
-        self.checkpointer = Checkpointer(self.node, keys, CheckpointPolicy())
-        self.api = Api(self.node, None, self.checkpointer)
+    def __init__(self, api: Api, tls: ssl.SSLContext | None = None) -> None:
+        self.api = api
         self.port = 0
+        self._tls = tls
         self._server: ApiServer | None = None
-        self._close: Callable[[], None] = lambda: None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     async def listen(self) -> None:
         bound = bind_all([Listener("tcp", f"127.0.0.1:{self.port}")])[0]
         self.port = int(bound.address.rpartition(":")[2])
-        self._server = ApiServer(self.api.app, bound.sockets)
+        self._server = ApiServer(
+            self.api.app, bound.sockets, tls=(lambda: self._tls) if self._tls else None
+        )
         await self._server.start()
 
     async def vanish(self) -> None:
@@ -66,12 +64,25 @@ class Leading:
         await self._server.stop()
         self._server = None
 
+    async def hang_up(self) -> None:
+        if self._server is not None:
+            await self.vanish()
+
+
+class Leading(Listening):
+    """A node with a log in a file, that signs."""
+
+    def __init__(self, log: SQLiteEventLog, folder: Path, seed: int = 1) -> None:
+        clock = StillClock()
+        self.node = Node(log, clock, SeededEntropy(seed + 10))
+        self.node.catch_up()
+        origin = origin_of(log.log_id, log.epoch)
+        keys = KeyFolder(folder, origin, SeededEntropy(seed))
+        self.checkpointer = Checkpointer(self.node, keys, CheckpointPolicy())
+        super().__init__(Api(self.node, None, self.checkpointer))
+
     async def write(self, *commands: Command) -> None:
         await self.api.writer.submit(a_change(*commands))
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
 
 
 @contextlib.asynccontextmanager
@@ -87,7 +98,7 @@ async def leading(log: SQLiteEventLog, folder: Path, seed: int = 1) -> AsyncIter
         await leader.listen()
         yield leader
     finally:
-        await leader.stop()
+        await leader.hang_up()
         await leader.api.store.close()
         for task in tasks:
             task.cancel()
@@ -100,14 +111,15 @@ def settings_of(leader: Leading, folder: Path, *peers: str) -> FollowSettings:
     return FollowSettings(url=leader.url, token=SecretFile(str(token)), peers=peers)
 
 
-class Follower:
-    """What copies, and a node that serves what is there."""
+class Follower(Listening):
+    """What copies, and a node that serves what is there; over its API too once it listens."""
 
     def __init__(self, log: SQLiteEventLog, settings: FollowSettings, folder: Path) -> None:
         self.log = log
         self.node = Node(log, StillClock(), SeededEntropy(5))
         self.node.catch_up()
-        self.writer = Writer(self.node)
+        super().__init__(Api(self.node))
+        self.writer = self.api.writer
         self.standing = Standing("ns2", f"instance of {folder.name}", self.node)
         copy = Copy(log=log, place=FollowPlace(settings.url, log.log_id), path=folder / "follow")
         self.following = Following(copy, settings, (), self.standing, SystemClock(), AT_ONCE)
@@ -121,7 +133,20 @@ class Follower:
             asyncio.create_task(self.following.run()),
         ]
 
+    async def serve(self, limits: Limits | None = None) -> None:
+        """As a server of this program does that follows: what is the leader's to do is passed
+        on."""
+        context = self.api.context
+        context.standing = self.standing
+        context.forwarding = Forwarding(self.node, self.standing, limits=limits)
+        self.writer.listeners.append(context.forwarding.recorded)
+        self.node.follows = Follows(self.following.url)
+        self.api.app.open(context)
+        await self.listen()
+
     async def stop(self) -> None:
+        await self.hang_up()
+        await self.api.store.close()
         await self.following.stop()
         self.writer.stop()
         await asyncio.gather(*self._tasks)

@@ -38,6 +38,8 @@ in some milliseconds, for which nothing else happens on the loop."""
 AT_ONCE = 50
 """Objects of a list that are told before others have their turn on the loop: converting one takes
 up to a tenth of a millisecond."""
+IN_LOOP_MAX = 16 << 10
+"""Octets of an object that is converted on the loop; a larger one is in a thread."""
 WATCH_S = (290, 590)
 """How long the server is asked to keep a watch open: spread, so that not all come back at once."""
 RETRY_S, RETRY_MAX_S = 0.8, 30.0
@@ -151,10 +153,12 @@ class Informer(Generic[T]):
         *,
         chance: random.Random,
         strict: bool = False,
+        in_loop_max: int = IN_LOOP_MAX,
     ) -> None:
         """`convert` raises ValueError for what it cannot read; whatever else it raises is taken
-        for that too, and logged. A `strict` informer is not synced
-        while its watch fails, for whom an old copy is worse than none."""
+        for that too, and logged. Of objects above `in_loop_max` octets it is called in a thread. A
+        `strict` informer is not synced while its watch fails, for whom an old copy is worse than
+        none."""
         self.copy: dict[str, T] = {}
         self.versions: dict[str, str] = {}
         """By key, of every object that is there, those that cannot be read too."""
@@ -175,6 +179,7 @@ class Informer(Generic[T]):
         self._handler = handler
         self._chance = chance
         self._strict = strict
+        self._in_loop_max = in_loop_max
         self._page = source.page
         """Objects of a page: fewer since one was too large."""
         self._version = ""  # to watch from; "": list first
@@ -322,7 +327,7 @@ class Informer(Generic[T]):
             raw = found.pop(key)  # its memory is free as soon as it is told
             meta = self._meta(raw)
             if known.get(key) != meta.resource_version:
-                self._take(key, meta.resource_version, raw)
+                await self._take(key, meta.resource_version, raw)
         self.is_listing = False
         self._handler.listed()
         self._wake()
@@ -347,7 +352,7 @@ class Informer(Generic[T]):
             self._accepted()
             async for line in lines:
                 self._is_silent = False
-                self._event(await decoded("GET", target, line, _Event))
+                await self._event(await decoded("GET", target, line, _Event))
 
     def _accepted(self) -> None:
         if self._has_failed:
@@ -358,19 +363,19 @@ class Informer(Generic[T]):
         self._has_watched = True
         self._set_synced(True)
 
-    def _event(self, event: _Event) -> None:
+    async def _event(self, event: _Event) -> None:
         if event.type == "ERROR":
             code = self._read(event.object, Status).code or 500
             raise refusal("GET", self._source.path, code, bytes(event.object))
         meta = self._meta(event.object)
         number = _number(meta.resource_version)
         if event.type != "BOOKMARK":
-            self._change(event, meta, number)
+            await self._change(event, meta, number)
         if number > self._newest:
             self._version, self._newest = meta.resource_version, number
         self._wake()
 
-    def _change(self, event: _Event, meta: Meta, number: int) -> None:
+    async def _change(self, event: _Event, meta: Meta, number: int) -> None:
         key = meta.key
         if number <= max(_number(self.versions.get(key, "")), self._gone.get(key, 0)):
             return  # told before
@@ -381,23 +386,30 @@ class Informer(Generic[T]):
                 del self._gone[next(iter(self._gone))]
             self._drop(key, meta.resource_version)
         else:
-            self._take(key, meta.resource_version, event.object)
+            await self._take(key, meta.resource_version, event.object)
 
     # The copy.
 
-    def _take(self, key: str, version: str, raw: msgspec.Raw) -> None:
-        self.versions[key] = version
+    async def _take(self, key: str, version: str, raw: msgspec.Raw) -> None:
         try:
-            new = self._convert(read(raw))
+            new = await self._converted(raw)
         except ValueError as error:
+            self.versions[key] = version
             self._handler.broken(key, str(error))
             return
         except Exception as error:  # whatever is in one object, it does not end the informer
             log.warning("%s %s cannot be converted", self._source.path, key, exc_info=True)
+            self.versions[key] = version
             self._handler.broken(key, f"{type(error).__name__}: {error}")
             return
+        self.versions[key] = version
         old, self.copy[key] = self.copy.get(key), new
         self._handler.put(key, new, old)
+
+    async def _converted(self, raw: msgspec.Raw) -> T:
+        if len(memoryview(raw)) <= self._in_loop_max:
+            return self._convert(read(raw))
+        return await asyncio.to_thread(lambda: self._convert(read(raw)))
 
     def _drop(self, key: str, version: str) -> None:
         if self.versions.pop(key, None) is not None:

@@ -27,6 +27,7 @@ from kudurru.adapters.kubernetes.answers import (
     Refused,
     Throttled,
     Unanswered,
+    cut,
 )
 from kudurru.adapters.kubernetes.client import APPLY_PATCH, MERGE_PATCH, Client
 from kudurru.adapters.kubernetes.election import LeaseElector, Timings
@@ -40,6 +41,7 @@ from kudurru.adapters.kubernetes.watches import ObjectWatch
 from kudurru.domain import codec
 from kudurru.domain.commands import ABSENT
 from kudurru.domain.errors import (
+    Busy,
     Cause,
     Closed,
     Conflict,
@@ -79,6 +81,9 @@ TRIED_AT_ONCE = 16
 NO_VERSION = "1"
 """No object has it, as etcd's first write makes 2: an apply of it makes an object, and is refused
 where there is one."""
+
+FINALIZERS_MAX = 256
+"""Octets that are told of their names."""
 
 Object = dict[str, Any]
 Expected: TypeAlias = str | Callable[[Object], bool] | None
@@ -182,9 +187,12 @@ class KubernetesStore:
             exact = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
             try:
                 with _translated(ref):
-                    await self._client.request("DELETE", _path(ref), {"preconditions": exact})
+                    answer: Object = await self._client.request(
+                        "DELETE", _path(ref), {"preconditions": exact}
+                    )
             except Conflict:
                 continue
+            _check_not_held_up(ref, answer)
             return Carried(Outcome("deleted", ref), held, None)
         raise Conflict(f"{ref_of(ref)} is changed faster than it can be deleted: try again")
 
@@ -353,6 +361,7 @@ class KubernetesStore:
         if manager is not None:
             _check_owner(key, held, manager, force=force)
         _check_expected(key, held, expected)
+        _check_not_held_up(key, held)
         return held
 
     async def _held(self, key: Key) -> Object | None:
@@ -650,6 +659,18 @@ def _check_expected(key: Key, held: Object | None, expected: Expected) -> None:
         raise Conflict(f"{ref_of(key)} exists, and was expected not to")
     if _version(held) != expected:
         raise Conflict(f"{ref_of(key)} is at version {_version(held)} and not at {expected}")
+
+
+def _check_not_held_up(key: Key, answer: Document) -> None:
+    """Raises: Busy, where an object is marked for deletion and its finalizers are awaited. What
+    says that it is gone has no such mark."""
+    metadata = answer.get("metadata") or {}
+    if metadata.get("deletionTimestamp"):
+        names = ", ".join(metadata.get("finalizers") or ()) or "none that is named"
+        raise Busy(
+            f"{ref_of(key)} is to be deleted, and is there, and served, until those who hold it in "
+            f"the cluster let go; its finalizers: {cut(names, FINALIZERS_MAX)}"
+        )
 
 
 def _status(kind: Kind, status: Any) -> Object:

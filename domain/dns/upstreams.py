@@ -95,7 +95,7 @@ def _written(text: str) -> UpstreamAddress:
     host, slash, path = (rest if separator else body).partition("/")
     url = f"{scheme if separator else 'udp'}://{_bracketed(host)}{slash}{path}"
     transport = _SCHEMES.get(scheme if separator else "udp")
-    if transport is None or not body.isascii() or any(c.isspace() for c in text):
+    if transport is None or not body.isascii() or not text.isprintable() or " " in text:
         raise ValueError(f"{text!r} is no upstream; {WANTED}")
     parts = urlsplit(url)
     try:

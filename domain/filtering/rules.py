@@ -91,8 +91,9 @@ class RuleSet:
 
     def _compile(self, patterns: Iterable[Match]) -> "tuple[list[Match], Patterns | None]":
         usable = []
+        budget = regexes.Budget()
         for match in patterns:
-            if regexes.fault(match.rule[1:-1]) is None:
+            if not budget.is_spent and budget.fault(match.rule[1:-1]) is None:
                 usable.append(match)
             else:
                 self.unusable.append(match.rule)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kudurru.domain.errors import Cause
-from kudurru.domain.kinds.meta import Condition, Spec, StrictSpec, Text
+from kudurru.domain.kinds.meta import BAD_SCOPE, Condition, Spec, StrictSpec, Text, has_bad_scope
 
 _MAC = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}\Z", re.I | re.ASCII)
 _CLIENT_ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\Z", re.ASCII)
@@ -63,8 +63,12 @@ def _client_fault(field: str, value: str) -> str | None:
         match field:
             case "cidr":
                 ip_network(value, strict=False)
+                if "%" in value:
+                    return f"{value!r}: a network has no scope"
             case "ip":
                 ip_address(value)
+                if has_bad_scope(value):
+                    return f"{value!r}: {BAD_SCOPE}"
             case "ipSuffix":
                 if int(IPv6Address(value)) >> 64:
                     return f"{value!r} sets bits above the interface identifier; write ::1234"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from typing import Annotated, Literal
 
 import msgspec
@@ -103,6 +104,17 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+_INTERFACE = re.compile(r"[A-Za-z0-9_.-]{1,15}", re.ASCII)
+BAD_SCOPE = "a scope is the name of an interface, and for link-local addresses only"
+
+
+def has_bad_scope(address: str) -> bool:
+    """Whether a valid address has a scope (RFC 4007 section 11) that cannot name an interface, or
+    has one and is not link-local. Python takes any text for a scope."""
+    _, percent, scope = address.partition("%")
+    return bool(percent) and not (ip_address(address).is_link_local and _INTERFACE.fullmatch(scope))
 
 
 def is_dns_label(text: str) -> bool:

@@ -23,6 +23,8 @@ from kudurru.domain.kinds.meta import (
 )
 
 REGEX_MAX = 4096
+SHOWN_MAX = 80
+"""Characters of a regex that its fault repeats."""
 Rule = Annotated[str, Meta(min_length=1, max_length=REGEX_MAX)]
 Day = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 _TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z|24:00\Z", re.ASCII)
@@ -91,9 +93,10 @@ def policy_faults(spec: PolicySpec) -> Iterator[Cause]:
         for i, ref in enumerate(refs):
             if not _is_reference(ref):
                 yield Cause(f"spec.{field}[{i}]", f"{ref!r} is not [namespace/]name")
+    budget = regexes.Budget()
     for field, rules in (("allow", spec.allow), ("deny", spec.deny)):
         for i, rule in enumerate(rules):
-            if fault := _rule_fault(rule):
+            if fault := _rule_fault(rule, budget):
                 yield Cause(f"spec.{field}[{i}]", fault)
     for i, rewrite in enumerate(spec.rewrites):
         yield from _rewrite_faults(f"spec.rewrites[{i}]", rewrite)
@@ -118,6 +121,9 @@ def _custom_ip_faults(spec: PolicySpec) -> Iterator[Cause]:
             ip_address(text)
         except ValueError as error:
             yield Cause(f"spec.customIPs[{i}]", str(error))
+        else:
+            if "%" in text:
+                yield Cause(f"spec.customIPs[{i}]", f"{text!r}: an answer has no scope")
 
 
 def _is_reference(text: str) -> bool:
@@ -125,17 +131,21 @@ def _is_reference(text: str) -> bool:
     return is_dns_subdomain(name) and (not slash or is_dns_label(namespace))
 
 
-def _rule_fault(rule: str) -> str | None:
+def _rule_fault(rule: str, budget: regexes.Budget) -> str | None:
     if rule.startswith("/"):
         if len(rule) < 3 or not rule.endswith("/"):
-            return f"{rule!r}: a regex ends in '/'"
-        why = regexes.fault(rule[1:-1])
-        return f"{rule!r}: {why}" if why else None
+            return f"{_shown(rule)}: a regex ends in '/'"
+        why = None if budget.is_spent else budget.fault(rule[1:-1])
+        return f"{_shown(rule)}: {why}" if why else None
     try:
         names.from_text(rule.removeprefix("*."))
     except names.BadName as error:
         return str(error)
     return None
+
+
+def _shown(rule: str) -> str:
+    return repr(rule if len(rule) <= SHOWN_MAX else f"{rule[:SHOWN_MAX]}…")
 
 
 def _rewrite_faults(where: str, rewrite: Rewrite) -> Iterator[Cause]:

@@ -51,7 +51,8 @@ def reach_faults(
             yield Cause(field, f"files of this host; {words.advice}")
         elif not addresses:
             yield Cause(field, "by name; give it by address, or add #ip=ADDRESS to it")
-        for address in addresses:
+        for scoped in addresses:
+            address = scoped.partition("%")[0]  # which leads to the same, and may be any text
             why = why_refused(
                 ip_address(address), allow_private=allow_private, off=words.private_is_off
             )
@@ -60,14 +61,21 @@ def reach_faults(
 
 
 def reach_faults_of_cluster(
-    spec: Spec, before: Spec | None, *, reach: str, groups: Container[str] = ()
+    spec: Spec,
+    before: Spec | None,
+    *,
+    reach: str,
+    groups: Container[str] = (),
+    asked: Spec | None = None,
 ) -> Iterator[Cause]:
     """The same for an object that a cluster brings, whoever wrote it there: `reach` is public,
-    private or any. A file of the node is never for it to name."""
-    files = set()
+    private or any. A file of the node is never for it to name. What somebody `asked` this node for
+    was held against his own rights."""
+    own = {text for _, text, _ in _reached(asked)} if asked is not None else set()
+    told = {field for field, text, _ in _reached(spec) if text in own}
     for field, text, _ in _reached(spec):
-        if text.lower().startswith(FILE):
-            files.add(field)
+        if text.lower().startswith(FILE) and field not in told:
+            told.add(field)
             yield Cause(field, "files of a node; no object of a cluster may name them")
     if reach == "any":
         return
@@ -75,7 +83,7 @@ def reach_faults_of_cluster(
     others = reach_faults(
         spec, before, allow_private=allow_private, groups=groups, words=OF_CLUSTERS
     )
-    yield from (fault for fault in others if fault.field not in files)
+    yield from (fault for fault in others if fault.field not in told)
 
 
 Reached = tuple[str, str, Sequence[str]]

@@ -12,12 +12,14 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.upstreams import parse_upstream
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.meta import (
+    BAD_SCOPE,
     Condition,
     Port,
     Spec,
     StrictSpec,
     Text,
     Ttl,
+    has_bad_scope,
     is_dns_label,
     is_dns_subdomain,
     share_defaults,
@@ -210,6 +212,8 @@ def _primary_faults(secondary: Secondary, path: str) -> Iterator[Cause]:
             yield Cause(field, f"{primary.address!r} is no IP address")
         elif (address := ip_address(primary.address)).is_multicast or address.is_unspecified:
             yield Cause(field, f"{primary.address!r} is the address of no server")
+        elif has_bad_scope(primary.address):
+            yield Cause(field, f"{primary.address!r}: {BAD_SCOPE}")
         if primary.key_ref is not None:
             yield from _name_fault(f"{path}.primaries[{i}].keyRef", primary.key_ref)
 
@@ -251,13 +255,15 @@ def _transfer_faults(transfer: Transfer, path: str = "spec.transfer") -> Iterato
         fault = f"{len(transfer.keys)} keys; give one for all of notify, or one for each of them"
         yield Cause(f"{path}.keys", fault)
     for i, text in enumerate(transfer.allow):
-        if not _is_network(text) and not is_dns_subdomain(text):
+        if "%" in text or (not _is_network(text) and not is_dns_subdomain(text)):
             yield Cause(
                 f"{path}.allow[{i}]", f"{text!r} is neither an address range nor a key name"
             )
     for i, text in enumerate(transfer.notify):
         if not _is_endpoint(text):
             yield Cause(f"{path}.notify[{i}]", f"{text!r} is no address; write ADDR or ADDR:PORT")
+        elif has_bad_scope(split_endpoint(text)[0]):
+            yield Cause(f"{path}.notify[{i}]", f"{text!r}: {BAD_SCOPE}")
 
 
 def _name_fault(field: str, text: str) -> Iterator[Cause]:

@@ -85,6 +85,7 @@ def routes() -> Iterator[Route]:
         about="Change settings, by their dotted paths; null takes back what was set this way.",
         tag="node", params=(_REASON,), body={"type": "object"}, body_types=(JSON, MERGE_PATCH),
         reply=PatchReply,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="GET", path="/node/config", right="settings.read", handler=node_config, tag="node",
@@ -98,10 +99,12 @@ def routes() -> Iterator[Route]:
         method="POST", path="/tokens", right="tokens.create", handler=create_token, tag="tokens",
         about="Make a token. It is in the answer, and nowhere else.", body=TokenRequest,
         reply=NewToken, code=201,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="DELETE", path="/tokens/{name}", right="tokens", handler=revoke_token,
         tag="tokens", about="Take a token away.", params=(_REASON,), reply=Status,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="GET", path="/tsigkeys", right="keys", handler=list_keys, tag="TSIG keys",
@@ -111,11 +114,13 @@ def routes() -> Iterator[Route]:
         method="POST", path="/tsigkeys", right="keys", handler=create_key, tag="TSIG keys",
         about="Make a TSIG key, or give one its secret again.", body=KeyBody, reply=KeyState,
         code=201,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="DELETE", path="/tsigkeys/{name}", right="keys", handler=revoke_key,
         tag="TSIG keys", about="Take a TSIG key away, secret and all.", params=(_REASON,),
         reply=Status,
+        is_leaders=True,
     )  # fmt: skip
 
 

@@ -106,6 +106,7 @@ def routes() -> Iterator[Route]:
     yield Route(
         method="PUT", path="/blocking", right="blocking", handler=set_blocking, tag="filtering",
         about="Pause what policies deny, or resume it.", body=BlockingRequest, reply=BlockingState,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="GET", path="/lists", right="explain", handler=lists, tag="filtering",
@@ -159,6 +160,7 @@ def routes() -> Iterator[Route]:
         method="POST", path="/dnszones/{name}:refresh", right="objects.write", tag="dnszones",
         handler=refresh_zone, about="Ask the primaries of a secondary zone now.", reply=Status,
         code=202,
+        is_leaders=True,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from kudurru.entrypoints.rest.calls import (
     unquoted,
 )
 from kudurru.entrypoints.rest.context import Context
+from kudurru.entrypoints.rest.forwarding import hops_of, with_position
 from kudurru.entrypoints.rest.people import check_stranger, is_of_cluster
 from kudurru.entrypoints.rest.routes import PREFIX, Route, Router
 from kudurru.entrypoints.rest.status import (
@@ -238,6 +239,8 @@ class RestApp(Application):
             return False
         try:
             context = self._opened()
+            if _leader_for(admitted.route, context) is not None:
+                return False
             self._check_still(request, principal, context)
             self._check_room(principal.name)
             prepared = self._prepared(_call(request, admitted, principal, context), admitted.route)
@@ -295,6 +298,9 @@ class RestApp(Application):
         self._check_room(name)
         self._in_flight[name] += 1
         try:
+            leader = _leader_for(admitted.route, context)
+            if leader is not None and context.forwarding is not None:
+                return await context.forwarding.pass_on(leader, request, _token_of(request))
             return await self._carried_out(request, admitted, principal, context)
         finally:
             self._leave(name)
@@ -344,9 +350,13 @@ class RestApp(Application):
         except Forbidden:
             self._note_scope(call, route)
             raise
-        if isinstance(found, Response | Stream):
+        if isinstance(found, Stream):
             return found
-        return Reply(code=route.code, body=encoded(found))
+        answer = (
+            found if isinstance(found, Response) else Reply(code=route.code, body=encoded(found))
+        )
+        # Who passed it on waits for what was written.
+        return with_position(answer, context.node.position) if hops_of(request) else answer
 
     @staticmethod
     def _note_scope(call: Call, route: Route) -> None:
@@ -373,6 +383,13 @@ class RestApp(Application):
                     code=200, body=page, content_type="text/html; charset=utf-8", headers=policy
                 )
         return self._pages[path]
+
+
+def _leader_for(route: Route, context: Context) -> str | None:
+    """The node that has to do it instead of this one."""
+    if not route.is_leaders or context.forwarding is None:
+        return None
+    return context.forwarding.leader()
 
 
 def _call(request: Request, admitted: _Admitted, principal: Principal, context: Context) -> Call:

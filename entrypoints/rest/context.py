@@ -12,6 +12,7 @@ from kudurru.domain.events import Who
 from kudurru.domain.ports import Entropy
 from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
+from kudurru.entrypoints.rest.forwarding import Forwarding
 from kudurru.entrypoints.rest.people import People
 from kudurru.entrypoints.standing import Standing
 from kudurru.entrypoints.store import LogStore
@@ -56,6 +57,8 @@ class Context(msgspec.Struct, kw_only=True):
     """Open ones, by the name of the token."""
     people: People | None = None
     """Those whom a cluster knows; None where there is no cluster."""
+    forwarding: Forwarding | None = None
+    """Where the node follows, and passes on what the leader has to do."""
     on_token: Callable[[], None] = lambda: None
     """Called when a token was made or revoked."""
 

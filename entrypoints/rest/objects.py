@@ -39,6 +39,7 @@ def routes() -> Iterator[Route]:
         method="POST", path="/batch", right="objects.write", handler=writing.batch, tag="objects",
         about=f"Apply and delete up to {BATCH_MAX} objects, together or not at all.",
         body=Batch, reply=BatchReply,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="GET", path=f"/{DNS_ZONE.plural}/{{name}}/export", right="zones.export",
@@ -84,6 +85,7 @@ def _kind_routes(kind: Kind) -> Iterator[Route]:
         about=f"Apply a {kind.name}: make it, or replace spec, labels and annotations.",
         tag=kind.plural, params=_WRITE, body=single, reply=single, more_codes=(201,),
         is_conditional=True,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="PATCH", path=one, right="objects.write", handler=partial(writing.patch, kind),
@@ -91,9 +93,11 @@ def _kind_routes(kind: Kind) -> Iterator[Route]:
         "changed by anyone who may write it, whoever manages it.",
         tag=kind.plural, params=_WRITE, body={"type": "object"}, body_types=(MERGE_PATCH,),
         reply=single, is_conditional=True,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="DELETE", path=one, right="objects.write", handler=partial(writing.delete, kind),
         about=f"Delete a {kind.name}.", tag=kind.plural, params=_WRITE, reply=Status,
         is_conditional=True,
+        is_leaders=True,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from kudurru.entrypoints.rest.routes import PREFIX, Route
 from kudurru.entrypoints.rest.status import Status
 
 _REFERENCE = "#/components/schemas/{name}"
-_REFUSALS = (400, 401, 403, 404, 405, 409, 410, 412, 413, 415, 421, 422, 429, 431, 503)
+_REFUSALS = (400, 401, 403, 404, 405, 409, 410, 412, 413, 415, 421, 422, 429, 431, 502, 503)
 _TYPES = {
     "text": {"type": "string"},
     "count": {"type": "integer", "minimum": 0},

@@ -151,32 +151,39 @@ def routes() -> Iterator[Route]:
     yield Route(
         method="POST", path="/checkpoint", right="checkpoint", handler=checkpoint, tag="log",
         about="Sign the whole log as it is now, unless it is signed.", reply=Note,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="POST", path="/checkpoint:rotate", right="audit.redact", handler=rotate, tag="log",
         about="Sign with a new key from here on.", body=Reason, reply=Note,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="POST", path="/restore", right="restore", handler=restore, tag="log",
         about="Bring objects back to a moment: the plan, or with `apply` that it happens.",
         body=RestoreBody, reply=Carried, is_endless=True,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="POST", path="/undo", right="undo", handler=undo, tag="log",
         about="Take one change, or one restore, back.", body=UndoBody, reply=Carried,
         is_endless=True,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="POST", path="/marks", right="mark", handler=mark, tag="log", code=201,
         about="Name this moment, as a target for `at`.", body=MarkBody, reply=At,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="POST", path="/events:redact", right="audit.redact", handler=redact, tag="log",
         about="Erase a payload; that it was is in the log.", body=RedactBody, reply=Erased,
+        is_leaders=True,
     )  # fmt: skip
     yield Route(
         method="POST", path="/events:prune", right="audit.prune", handler=prune, tag="log",
         about="Let the oldest events go.", body=PruneBody, reply=Pruned, is_endless=True,
+        is_leaders=True,
     )  # fmt: skip
 
 

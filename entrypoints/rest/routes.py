@@ -37,6 +37,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     code: int = HTTPStatus.OK
     more_codes: tuple[int, ...] = ()  # of success
     is_conditional: bool = False  # takes If-Match
+    is_leaders: bool = False
+    """What comes of it is in the log, so that a node which follows has its leader do it."""
     is_endless: bool = False
     """Has no limit of time: a stream, or what must not be cut off in the middle."""
 

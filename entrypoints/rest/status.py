@@ -93,6 +93,10 @@ class PreconditionFailed(Conflict):
     """If-Match or If-None-Match does not hold."""
 
 
+class Unanswered(Unreachable):
+    """Another node was asked to do it, and what came of that is not known."""
+
+
 _CODES: tuple[tuple[type[KudurruError], int, str], ...] = (
     (BadRequest, 400, "BadRequest"),
     (Unauthorized, 401, "Unauthorized"),
@@ -110,6 +114,7 @@ _CODES: tuple[tuple[type[KudurruError], int, str], ...] = (
     (PartiallyApplied, 409, "PartiallyApplied"),
     (Conflict, 409, "Conflict"),
     (Busy, 503, "Busy"),
+    (Unanswered, 502, "Unanswered"),
     (Unreachable, 503, "Unreachable"),
     (Closed, 503, "Closed"),
     (Follows, 409, "Follows"),
@@ -209,5 +214,6 @@ _SIMPLE: dict[str, type[KudurruError]] = {
     "Busy": Busy,
     "TooManyRequests": Busy,
     "Unreachable": Unreachable,
+    "Unanswered": Unreachable,
     "Closed": Closed,
 }

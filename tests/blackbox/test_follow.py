@@ -13,6 +13,7 @@ from tests.blackbox.program import (
     write_json,
     zone,
 )
+from tests.certificates import write_pair
 
 
 def token_file(data: Path, place: Path, role: str = "follower") -> Path:
@@ -66,6 +67,37 @@ def test_a_follower_answers_as_its_leader_does_and_is_written_to_by_nobody(
         assert refused.code == 1
         assert "this node follows" in refused.err
         assert kudurru("audit", "verify", "--data", two).code == 0
+
+
+def test_what_a_follower_is_asked_over_its_api_its_leader_does_for_whoever_asked(
+    tmp_path: Path,
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    cert, key = write_pair(tmp_path)
+    tls = {
+        "KUDURRU__API__TLS": "true",
+        "KUDURRU__TLS__CERT": f"file:{cert}",
+        "KUDURRU__TLS__KEY": f"file:{key}",
+    }
+    with serving(one, env=tls) as leader:
+        token = token_file(one, tmp_path / "token")
+        made = kudurru("token", "create", "ann", "--role", "admin", "--data", one, "-o", "json")
+        url = url_of(leader).replace("http:", "https:")
+        options = ["--follow", url, "--token", f"file:{token}", "--ca", f"file:{cert}"]
+        with serving(two, *options) as follower:
+            there = ["--server", url_of(follower), "--token", made.json()["token"]]
+            file = write_json(tmp_path / "x.json", zone("one.example"), www("192.0.2.1"))
+            done = kudurru("apply", "-f", file, *there)
+            assert done.code == 0, done.err
+            wait_until(lambda: follower.texts("www.one.example") == ["192.0.2.1"])
+            history = kudurru("history", "zone/one.example", "--data", one)
+            assert "token:ann" in history.out, history
+            leader.stop()
+            refused = kudurru("delete", "rs", "www", *there)
+            assert refused.code == 1
+            assert "nothing was changed" in refused.err
+            assert url in refused.err
+            assert follower.texts("www.one.example") == ["192.0.2.1"]
 
 
 def test_a_follower_starts_and_serves_without_its_leader(tmp_path: Path) -> None:

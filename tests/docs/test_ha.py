@@ -94,6 +94,7 @@ def test_a_follower_is_made_and_promoted_as_the_guide_says(tmp_path: Path) -> No
             for _, words in made[2:]:
                 found = kudurru(*adapted(words, two, "", token))
                 assert found.code == 0, (found.out, found.err)
+            change_through(follower, one, tmp_path)
             leader.stop()
             found = kudurru(*adapted(promoted[0][1], two, "", token))
             assert found.code == 0, found.err
@@ -104,6 +105,25 @@ def test_a_follower_is_made_and_promoted_as_the_guide_says(tmp_path: Path) -> No
             adopting = options_of(adapted(promoted[1][1], three, url_of(follower), token))
             with serving(three, *adopting) as third:
                 assert has_a(third, "192.0.2.2")
+
+
+def change_through(follower: Serving, leader_data: Path, folder: Path) -> None:
+    """What the guide says of changes through a follower."""
+    [(_, words)] = commands("Changes through a follower")
+    token = folder / "of-ann"
+    token.write_text(
+        kudurru("token", "create", "ann", "--role", "operator", "--data", leader_data).out
+    )
+    write_json(folder / "zone.yaml", zone("two.example"))
+    words = adapted(words, folder, url_of(follower), token)
+
+    def is_let_in() -> bool:
+        """Once the token is here too."""
+        return kudurru(*words, cwd=folder).code == 0
+
+    wait_until(is_let_in)
+    found = kudurru("history", "zone/two.example", "--data", leader_data)
+    assert "token:ann" in found.out, found
 
 
 def test_nodes_share_a_database_as_the_guide_says(tmp_path: Path) -> None:

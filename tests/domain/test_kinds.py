@@ -252,6 +252,46 @@ BOUNDS: dict[str, tuple[str, Any, Any]] = {
         zones(transfer={"notify": ["192.0.2.1", "192.0.2.1:53", "192.0.2.1:0"]}),
     ),
     "primaries": ("spec.secondary.primaries", primaries(16), primaries(17)),
+    "scope of transfer.notify": (
+        "spec.transfer.notify[0]",
+        zones(transfer={"notify": ["[fe80::1%eth0]:53"]}),
+        zones(transfer={"notify": ["[2001:db8::1%eth0]:53"]}),
+    ),
+    "scope of transfer.allow": (
+        "spec.transfer.allow[0]",
+        zones(transfer={"allow": ["fe80::/10"]}),
+        zones(transfer={"allow": ["fe80::%eth0/64"]}),
+    ),
+    "scope of customIPs": (
+        "spec.customIPs[0]",
+        policy(blockMode="custom", customIPs=["2001:db8::1"]),
+        policy(blockMode="custom", customIPs=["2001:db8::1%a"]),
+    ),
+    "scope of ip": (
+        "spec.clients[0].ip",
+        client(ip="fe80::1%eth0"),
+        client(ip="fe80::1%eth 0"),
+    ),
+    "scope of cidr": (
+        "spec.clients[0].cidr",
+        client(cidr="fe80::/10"),
+        client(cidr="fe80::%eth0/64"),
+    ),
+    "upstream's control characters": (
+        "spec.forward.upstreams[0]",
+        zones(type="Forward", forward={"upstreams": ["tls://[2001:db8::1]#ip=2001:db8::1"]}),
+        zones(type="Forward", forward={"upstreams": ["tls://[2001:db8::1]#name=a\x1b[31m"]}),
+    ),
+    "scope of a primary": (
+        "spec.secondary.primaries[0].address",
+        secondary(primaries=[{"address": "fe80::1%eth0"}]),
+        secondary(primaries=[{"address": "2001:db8::1%eth0"}]),
+    ),
+    "text in the place of a scope": (
+        "spec.secondary.primaries[0].address",
+        secondary(primaries=[{"address": "fe80::1%br-lan.2"}]),
+        secondary(primaries=[{"address": "fe80::1%\x1b[31m\nOK"}]),
+    ),
     "no primary": ("spec.secondary.primaries", primaries(1), primaries(0)),
     "address of a primary": (
         "spec.secondary.primaries[0].address",

@@ -69,3 +69,11 @@ def test_private_addresses_may_be_allowed_and_this_machine_may_not() -> None:
         "192.168.1.1 is private, and lists.allowPrivate is off; an admin may apply this"
     )
     assert told["spec.upstreams[1]"] == "127.0.0.1 is this machine itself; an admin may apply this"
+
+
+def test_a_scope_hides_no_address_and_is_not_repeated() -> None:
+    hostile = ["fd00:ec2::254%\x1b[31m\nOK", "[::ffff:169.254.169.254%a]:53", "::1%lo"]
+    found = faults("zone", allow_private=True, transfer={"notify": hostile})
+    assert sorted(found) == [f"spec.transfer.notify[{i}]" for i in range(3)]
+    assert all(message.isprintable() for message in found.values())
+    assert "metadata service" in found["spec.transfer.notify[0]"]

@@ -60,6 +60,7 @@ KEYS_BY_MARKS = {
         kubernetes.lease.duration kubernetes.lease.renew kubernetes.lease.retry snapshots.interval
         externalDNS.listen externalDNS.clients externalDNS.domains externalDNS.namespace
         externalDNS.policy externalDNS.dryRun follow.url follow.token follow.ca follow.peers
+        follow.forwardWrites
         externalDNS.allowMassChange
     """,
 }

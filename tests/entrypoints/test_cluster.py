@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from kudurru.adapters.clock import SystemClock
+from kudurru.adapters.kubernetes.client import MERGE_PATCH
 from kudurru.adapters.kubernetes.fakes.network import Request, Response
 from kudurru.domain import mirror
 from kudurru.domain.commands import ABSENT, Apply, Delete
-from kudurru.domain.errors import Conflict, Invalid, KudurruError, LogDamaged, ManagedBy
+from kudurru.domain.errors import Busy, Conflict, Invalid, KudurruError, LogDamaged, ManagedBy
 from kudurru.domain.events import (
     MIRROR_INTENDED,
     MIRROR_RESTORED,
@@ -269,6 +270,36 @@ def test_what_somebody_makes_right_after_our_deletion_is_his() -> None:
             assert told(member)[1:] == [(ALICE.actor, ""), (GITOPS, "192.0.2.7")]
 
     in_cluster(case)
+
+
+def test_a_deletion_that_waits_for_finalizers_is_none_yet() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        member = Member(kube)
+        async with member.running():
+            await changes(member, an_apply(a_zone()), an_apply(a_set("www", "192.0.2.1")))
+            path = path_of(a_set("www", ""))
+
+            async def held_by(finalizers: list[str]) -> None:
+                body = {"metadata": {"finalizers": finalizers}}
+                await kube.people.request("PATCH", path, body, content_type=MERGE_PATCH)
+
+            await held_by(["example.com/hold"])
+            for dry_run in (False, True):
+                with pytest.raises(Busy, match=r"its finalizers: example\.com/hold"):
+                    await changes(member, Delete(key=KEY, manager="kudurru"), dry_run=dry_run)
+            await until(lambda: heard(member) == version_there(kube))
+            assert member.names("lab.example")
+            assert not member.events(OBJECT_DELETED)
+            await held_by([])
+            await until(lambda: member.events(OBJECT_DELETED))
+            assert not member.names("lab.example")
+
+    in_cluster(case)
+
+
+def version_there(kube: Kube) -> str:
+    return str(kube.api.objects("dnsrecordsets")["default/www"]["metadata"]["resourceVersion"])
 
 
 def test_what_our_write_found_there_is_in_the_log_before_it_as_his_who_wrote_it() -> None:

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from kudurru.adapters.clock import SystemEntropy
-from kudurru.adapters.kubernetes.store import KubernetesStore, Place
+from kudurru.adapters.kubernetes.fakes.network import Request, Response
+from kudurru.adapters.kubernetes.store import PREFIX, KubernetesStore, Place
 from kudurru.domain.commands import Apply, Delete
 from kudurru.domain.errors import Invalid
 from kudurru.domain.kinds.validation import parse_manifest
@@ -241,6 +242,32 @@ def test_only_namespaces_that_are_followed_are_compared() -> None:
             assert (await compared(kube, member, "cluster", "default")).ok
             (difference,) = (await compared(kube, member)).differences
             assert difference.object == "DNSRecordSet kube-system/a"
+
+    in_cluster(case)
+
+
+def test_rights_over_the_namespaces_that_are_followed_are_enough() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(zone("lab.example"))
+        for namespace in ("default", "lab"):
+            document = a_set("a", "192.0.2.1")
+            document["metadata"]["namespace"] = namespace
+            await kube.apply(document)
+        handle = kube.server._handler
+
+        async def answer(request: Request) -> Response:
+            """As where a Role in each of them is all that is bound."""
+            path = request.target.partition("?")[0]
+            if path.startswith(PREFIX) and "/namespaces/" not in path and "dnszones" not in path:
+                return Response(403, b'{"kind": "Status", "code": 403, "message": "not there"}')
+            return await handle(request)
+
+        kube.server._handler = answer
+        member = Member(kube, namespaces=("default", "lab"))
+        async with member.running():
+            found = await compared(kube, member, "cluster", "default", "lab")
+            assert (found.ok, found.objects) == (True, 3)
 
     in_cluster(case)
 

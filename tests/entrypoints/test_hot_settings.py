@@ -288,6 +288,7 @@ RESTART: dict[str, Any] = {
     "follow.token": "file:/follower.token",
     "follow.ca": "file:/ca.pem",
     "follow.peers": ["https://ns2.example:8080"],
+    "follow.forwardWrites": False,
     "kubernetes.lease.duration": "20s",
     "kubernetes.lease.renew": "9s",
     "kubernetes.lease.retry": "1s",

@@ -155,6 +155,19 @@ def test_a_delete_holds_to_its_preconditions(api: Server) -> None:
     assert api.call("DELETE", f"{MAPS}/kept", right)[0] == 404
 
 
+def test_what_has_finalizers_stays_marked_until_they_are_gone(api: Server) -> None:
+    api.call("POST", MAPS, config_map("held", "a", finalizers=["example.com/hold"]))
+    for _ in range(2):
+        status, found = api.call("DELETE", f"{MAPS}/held")
+        assert (status, found["kind"]) == (200, "ConfigMap")
+        assert found["metadata"]["deletionTimestamp"]
+        assert found["metadata"]["finalizers"] == ["example.com/hold"]
+    assert apply(api, "held", "b", force=True)[0] == 200
+    freed = {"metadata": {"finalizers": None}}
+    assert api.call("PATCH", f"{MAPS}/held", freed, form=MERGE)[0] == 200
+    assert api.call("GET", f"{MAPS}/held")[0] == 404
+
+
 def test_what_is_there_is_not_made_again(api: Server) -> None:
     made(api, "twice")
     status, found = api.call("POST", MAPS, config_map("twice", "b"))

@@ -343,16 +343,33 @@ class FakeApi:
         for field in ("uid", "resourceVersion"):
             if wanted.get(field) not in (None, before["metadata"][field]):
                 raise _conflict(call, f"Precondition failed: {field}")
-        del self._objects[call.key]
+        if before["metadata"].get("finalizers"):
+            return self._marked(call, before)
         self._version += 1
         last = copy.deepcopy(before)
         last["metadata"]["resourceVersion"] = str(self._version)
-        self._announce("DELETED", call.resource, last)
+        self._remove(call, last)
         return {
             "kind": "Status",
             "status": "Success",
             "details": {"uid": before["metadata"]["uid"]},
         }
+
+    def _marked(self, call: _Call, before: Object) -> Object:
+        """It stays until nothing holds it any more."""
+        if "deletionTimestamp" in before["metadata"]:
+            return before
+        after = copy.deepcopy(before)
+        metadata = after["metadata"]
+        metadata["deletionTimestamp"] = seconds_text(self._clock.now_us())
+        metadata["deletionGracePeriodSeconds"] = 0
+        if "generation" in metadata:
+            metadata["generation"] += 1
+        return self._put(call, "MODIFIED", after, _Owners(before))
+
+    def _remove(self, call: _Call, last: Object) -> None:
+        del self._objects[call.key]
+        self._announce("DELETED", call.resource, last)
 
     def _apply(self, call: _Call) -> tuple[int, Object]:
         new = self._sent(call)
@@ -455,6 +472,9 @@ class FakeApi:
         self._version += 1
         metadata["resourceVersion"] = str(self._version)
         found = {"apiVersion": call.resource.api_version, "kind": call.resource.kind, **new}
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            self._remove(call, found)
+            return found
         self._objects[call.key] = found
         if call.resource.plural == "events":
             self._events_written[call.key] = self._clock.now_us()
@@ -619,12 +639,15 @@ class _Owners:
 
 def _kept(before: Object) -> Object:
     """Metadata that only the server writes."""
-    names = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
+    names = (
+        "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
+        "deletionTimestamp", "deletionGracePeriodSeconds",
+    )  # fmt: skip
     return {name: before["metadata"][name] for name in names if name in before["metadata"]}
 
 
 def _peoples(document: Object) -> Object:
-    names = ("labels", "annotations", "generateName", "ownerReferences")
+    names = ("labels", "annotations", "generateName", "ownerReferences", "finalizers")
     metadata = document["metadata"]
     return {name: metadata[name] for name in names if metadata.get(name)}
 

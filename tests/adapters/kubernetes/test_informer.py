@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.fakes.network import Link, Response
 from kudurru.adapters.kubernetes.informer import (
     AT_ONCE,
+    IN_LOOP_MAX,
     RETRY_MAX_S,
     Handler,
     Informer,
@@ -18,7 +20,8 @@ from kudurru.adapters.kubernetes.informer import (
     slim,
 )
 from tests.adapters.kubernetes.nested import DEEP, nest
-from tests.adapters.kubernetes.worlds import MAPS, SEEDS, World, in_world, running
+from tests.adapters.kubernetes.worlds import MAPS, SEEDS, World, config_map, in_world, running
+from tests.clusters import APPLY, Kube, in_cluster
 
 Object = dict[str, Any]
 
@@ -87,6 +90,37 @@ def is_current(world: World, found: Informer[str]) -> Callable[[], bool]:
 
 def objects(world: World) -> dict[str, Object]:
     return world.api.objects("configmaps")
+
+
+def test_large_objects_are_converted_beside_the_loop_in_their_order() -> None:
+    async def write(kube: Kube, name: str, text: str) -> str:
+        path = f"{MAPS}/{name}?fieldManager=people&force=true"
+        body = config_map(name, text)
+        made = await kube.people.request("PATCH", path, body, content_type=APPLY)
+        return str(made["metadata"]["resourceVersion"])
+
+    async def case(kube: Kube) -> None:  # on a loop that waits for threads
+        on_loop = {}
+
+        def convert(found: Object) -> str:
+            text = data(found)[0]
+            on_loop[text] = threading.current_thread() is threading.main_thread()
+            return text
+
+        seen = Seen()
+        found = Informer(kube.people, Source(MAPS), convert, seen, chance=random.Random(1))
+        await write(kube, "a", "1" * IN_LOOP_MAX)
+        await write(kube, "b", "2")
+        async with running(found.run()):
+            await found.synced()
+            await write(kube, "a", "3" * IN_LOOP_MAX)
+            last = await write(kube, "a", "4")
+            await found.changed(lambda: found.versions.get("default/a") == last)
+        assert on_loop == {"1": False, "2": True, "3": False, "4": True}
+        assert found.copy == {"default/a": "4", "default/b": "2"}
+        assert seen.told[-2:] == ["default/a: 1 -> 3", "default/a: 3 -> 4"]
+
+    in_cluster(case)
 
 
 def test_a_copy_begins_with_a_list_and_follows_changes() -> None:
