@@ -108,6 +108,7 @@ class ZoneImages:
         self._building: dict[bytes, _Copy] = {}  # the next one first
         self._full: dict[bytes, _Copy] = {}  # what waits for room
         self._is_freeing = False  # zones that are gone: there will be room
+        self._is_waiting = False  # for that
         self._is_due = False
         self._faults = 0
         self._is_broken = False
@@ -187,7 +188,7 @@ class ZoneImages:
             is_more = bool(self._copies)
         elif not self._zones.is_held:  # else what changed is not to be seen yet, and it comes again
             self._catch_up(budget)
-            while self._building and budget.left > 0:
+            while self._building and budget.left > 0 and not self._is_waiting:
                 self._build_some(budget)
             if not self._unlooked:
                 self.core.open()
@@ -195,7 +196,7 @@ class ZoneImages:
             may_try = not is_more
         if self.core.sweep(FREED_PER_TURN):
             return True
-        self._is_freeing = False
+        self._is_freeing = self._is_waiting = False
         return is_more or (may_try and self._try_again())
 
     def _let_go(self, budget: _Budget) -> None:
@@ -295,7 +296,7 @@ class ZoneImages:
         is_all = len(some) < budget.left
         budget.spend(NAMES_PER_LOOK + len(some))
         if not self._bring(zone, some):
-            self._fill(apex, copy, some, budget)
+            self._fill(apex, copy, some)
         elif is_all:
             # What was changed meanwhile is as much as is left of the turn, or built in turns again.
             copy.left = None
@@ -308,7 +309,7 @@ class ZoneImages:
         some, zone.unseen = zone.unseen, set()
         budget.spend(len(some))
         if not self._bring(zone, some):
-            self._fill(apex, copy, some, budget)
+            self._fill(apex, copy, some)
             return
         is_plain = zone.is_available and apex not in zone.dnames and apex not in self._forwarded
         self._say(apex, copy, zone.negative_parts if is_plain else ())
@@ -354,14 +355,14 @@ class ZoneImages:
             parts = ()
         copy.said = parts
 
-    def _fill(self, apex: bytes, copy: _Copy, some: Iterable[bytes], budget: _Budget) -> None:
+    def _fill(self, apex: bytes, copy: _Copy, some: Iterable[bytes]) -> None:
         """There is no room for these of its names. When others have just made room, which is still
         to be swept, it waits; else Python answers from it, until there is room for all of it."""
         if self._is_freeing:
             self._say(apex, copy, ())
             copy.left = chain(some, copy.left or ())
             self._building[apex] = copy
-            budget.left = 0
+            self._is_waiting = True
             return
         self.core.close()  # or its names would be looked for in the zone above it
         _, owners, octets = self.core.statistics()
