@@ -46,13 +46,19 @@ METRICS: Final = {
         "counter", 'Answers, rcode "none" for drops', ("listener", "rcode", "source")
     ),
     "dns_request_duration_seconds": Declared(
-        "histogram", "Time that answers took, but for those from the memo", ("source",)
+        "histogram", "Time that answers took, but for those of the engine", ("source",)
     ),
     "dns_dropped_total": Declared("counter", "Queries left without an answer", ("reason",)),
     "dns_unread_total": Declared(
         "counter", "Datagrams that the system dropped before they were read", ("proto",)
     ),
     "dns_memo_hits_total": Declared("counter", "Answers given from the memo", ("proto",)),
+    "dns_engine_zones": Declared("gauge", "Zones that the native engine knows, or not", ("state",)),
+    "dns_engine_names": Declared("gauge", "Names of those that it knows"),
+    "dns_engine_bytes": Declared("gauge", "Memory that they take"),
+    "dns_engine_faults_total": Declared(
+        "counter", "Times that the native engine left all zones to Python because of a fault"
+    ),
     "dns_send_errors_total": Declared("counter", "Answers the system refused to send", ("proto",)),
     "dns_connections": Declared("gauge", "Open connections", ("proto",)),
     "dns_connections_refused_total": Declared("counter", "Connections over a limit", ("proto",)),
@@ -312,13 +318,14 @@ def engine_samples(
     asked: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Sample]:
     """What a packet engine shows. The handler counts its own answers by RCODE and its own drops by
-    reason; answers from the memo and drops before the handler are counted here only. `asked` are
+    reason; answers of the engine and drops before the handler are counted here only. `asked` are
     the questions by type that the handler had of this listener: what is left had none that could be
     read, or none that was looked at."""
     family = "ipv6" if listener.startswith("[") else "ipv4"
     types = Counter(asked)
-    for (rtype, _), hits in seen.memo_hits.items():
-        types[type_label(rtype)] += hits
+    for answers in (seen.memo_hits, seen.zone_answers):
+        for (rtype, _), hits in answers.items():
+            types[type_label(rtype)] += hits
     types["none"] = max(0, seen.received - types.total())
     malformed, full = seen.dropped_malformed, seen.dropped_full + seen.dropped_busy
     unheard = malformed + seen.dropped_proxyproto + seen.dropped_busy + seen.memo_unsent
@@ -339,8 +346,9 @@ def engine_samples(
         for qtype, count in types.items()
     ]
     samples += [
-        Sample("dns_responses_total", (listener, rcode_label(rcode), "memo"), hits)
-        for (_, rcode), hits in seen.memo_hits.items()
+        Sample("dns_responses_total", (listener, rcode_label(rcode), source), hits)
+        for source, answers in (("memo", seen.memo_hits), ("authoritative", seen.zone_answers))
+        for (_, rcode), hits in answers.items()
     ]
     for (kind, *labels), hits in seen.memo_tallies.items():
         samples.append(Sample(_TALLIES[kind], tuple(labels), hits))

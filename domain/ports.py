@@ -670,6 +670,11 @@ class RepeatListener(Protocol):
         costs."""
         ...
 
+    def answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
+        """(address, message without its ID, RCODE) of queries that an engine answered from the
+        zones, as the handler would have."""
+        ...
+
     def missed(self, count: int) -> None:
         """So many more were answered, of which an engine could not tell."""
         ...
@@ -704,7 +709,9 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     RCODE."""
     memo_tallies: Mapping[tuple[str, ...], int] = {}
     """The same by `Keep.tally`, where there was one."""
-    memo_unsent: int = 0  # those that the system did not send
+    memo_unsent: int = 0  # those that the system did not send, and those from the zones
+    zone_answers: Mapping[tuple[int, int], int] = {}
+    """Answers that the engine took from the zones, counted likewise."""
     dropped_malformed: int = 0  # too short to answer, or longer than any query we take
     dropped_proxyproto: int = 0  # without the PROXY header that is due, or with one that is not
     dropped_full: int = 0  # the system had no room for the answer

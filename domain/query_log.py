@@ -60,6 +60,10 @@ ID, and the class of clients that the answer was for (`ports.Keep`). A bare tupl
 busiest loop makes one per query."""
 
 
+Answered = tuple[bytes, bytes, int]
+"""A query that an engine answered from the zones: the same, and the RCODE."""
+
+
 class Kept(msgspec.Struct, frozen=True, gc=False):
     """A fact as it is stored."""
 
@@ -128,15 +132,27 @@ def question_key(query: bytes) -> bytes | None:
     return query[10:end].lower() + query[end : end + 4] if end else None
 
 
+def fact_of(answered: Answered, now_us: int) -> Fact:
+    """What is to be said of an answer from the zones."""
+    client, query, rcode = answered
+    name, after = names.from_wire(query, _QUESTION_AT)
+    rtype = int.from_bytes(query[after : after + 2], "big")
+    return Fact(now_us, client, name, rtype, "udp", rcode, "authoritative", "none")
+
+
+_QUESTION_AT = 10  # in a message without its ID
+
+
 class Seen(msgspec.Struct, frozen=True, array_like=True):
     """What was noted since the last time, in a frame to the writer."""
 
     now_us: int
     facts: Sequence[Fact]
     repeats: Mapping[str, Sequence[Repeat]]  # by protocol
+    answers: Sequence[Answered] = ()
 
     def __len__(self) -> int:
-        return len(self.facts) + sum(map(len, self.repeats.values()))
+        return len(self.facts) + sum(map(len, self.repeats.values())) + len(self.answers)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):

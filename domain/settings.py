@@ -133,6 +133,10 @@ class DnsSettings(Section, frozen=True):
             "the event loop (python); auto is native where that is there"
         ),
     ] = "auto"
+    engine_zones: Annotated[
+        bool,
+        node("Whether the native engine answers from the zones by itself, not repeats only"),
+    ] = True
 
 
 class InternalTlsSettings(Section, frozen=True):

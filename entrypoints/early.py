@@ -30,6 +30,7 @@ class EarlyHandler:
         self.handle = pipeline.handle  # an attribute, so that it costs nothing later
         self.hears_repeats = pipeline.hears_repeats
         self.repeated = pipeline.repeated
+        self.answered = pipeline.answered
         self.missed = pipeline.missed
 
     def begin(self, log: EventLog, upto: int, clock: Clock, cookies: Cookies) -> None:

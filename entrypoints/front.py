@@ -32,6 +32,7 @@ from kudurru.entrypoints.listeners import (
     certificate_samples,
     close,
     engines_of,
+    image_samples,
     peer_certificates_of,
     stop_all,
 )
@@ -74,7 +75,12 @@ class Front:
         self.certificates = certificates
         self._stack = stack
         pairs = [(one.proto, str(one.address)) for one in options.listeners]
-        udp = self.udp = Udp(options.engine, options.sockets, parts.cookies)
+        udp = self.udp = Udp(
+            options.engine,
+            options.sockets,
+            parts.cookies,
+            has_zones=options.engine_zones,
+        )
         udp.admit(options.acl)
         self.bound = bind_listeners(pairs, udp.sockets)
         for one in self.bound:
@@ -90,6 +96,9 @@ class Front:
         self._transfers = Transfers(parts.node.zones)
         self.pipeline = self._pipeline()
         self.pipeline.keeps_for_a_while = udp.is_native
+        if udp.images is not None:
+            view, pipeline = parts.node.zones, self.pipeline
+            udp.images.follow(view.served, lambda: view.forwards, lambda: pipeline.has_plain_zones)
         self.limiter = udp.limiter(options.ratelimit, SystemClock(), parts.cookies)
         self.early = EarlyHandler(self.pipeline)
         self.engines = engines_of(
@@ -147,6 +156,8 @@ class Front:
         """Forget remembered answers."""
         for _, engine in self.engines:
             engine.invalidate()
+        if self.udp.images is not None:
+            self.udp.images.changed()
 
     # --- making -------------------------------------------------------------------------
 
@@ -221,6 +232,9 @@ class Front:
         metrics.add(self._webhook.samples)
         metrics.add(lambda: notify_samples(parts.notifier.statistics()))
         metrics.add(lambda: settings_samples(parts.settings))
+        images = self.udp.images
+        if images is not None:
+            metrics.add(lambda: image_samples(images))
         certificates = self.certificates
         if certificates is not None:
             metrics.add(lambda: certificate_samples(certificates))

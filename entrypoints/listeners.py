@@ -12,6 +12,7 @@ from kudurru.adapters.dns import engine_native
 from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.tcp import TcpServer
+from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import CARRIERS, Bound, Listener, bind_all
@@ -53,6 +54,7 @@ class AtListener:
         self._address = address
         self.hears_repeats = pipeline.hears_repeats
         self.repeated = pipeline.repeated
+        self.answered = pipeline.answered
         self.missed = pipeline.missed
 
     def handle(
@@ -70,6 +72,8 @@ class Udp:
         wanted: Literal["auto", "native", "python"],
         sockets: int,
         cookies: Cookies | None = None,
+        *,
+        has_zones: bool = True,
     ) -> None:
         """Raises Invalid when the native engine is wanted and was not built. `sockets`: for each
         address; 0: as many as are of use."""
@@ -83,6 +87,8 @@ class Udp:
         # The engine in Python reads all sockets on one loop.
         self.sockets = sockets or (usable_cpus() if self.is_native else 1)
         self._table = AnswerTable(cookies=cookies) if self.is_native else None
+        self.images = ZoneImages(self._table) if self._table is not None and has_zones else None
+        """The zones as the threads have them, where there are any and `has_zones`."""
 
     def admit(self, acl: AclSettings) -> None:
         """From now on answers for those who may recurse are for these."""
@@ -103,9 +109,10 @@ class Udp:
         proxies: Networks | None,
     ) -> PacketEngine:
         # PROXY headers are read in Python.
-        if self._table is None or self._table.is_full or proxies is not None:
+        table, zones = self._table, self.images.core if self.images is not None else None
+        if table is None or table.is_full or proxies is not None:
             return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
-        return NativeEngine(handler, bound.sockets, limiter=limiter, table=self._table)
+        return NativeEngine(handler, bound.sockets, limiter=limiter, table=table, zones=zones)
 
 
 class Stoppable(Protocol):
@@ -185,6 +192,16 @@ def certificate_samples(certificates: "Certificates") -> Iterable[Sample]:
     yield Sample("tls_certificate_expiry_timestamp_seconds", (), seen.expires_at_s)
     yield Sample("tls_certificate_reloads_total", ("done",), seen.reloads)
     yield Sample("tls_certificate_reloads_total", ("failed",), seen.failures)
+
+
+def image_samples(images: ZoneImages) -> Iterable[Sample]:
+    seen = images.statistics()
+    yield Sample("dns_engine_zones", ("answered",), seen.answered)
+    yield Sample("dns_engine_zones", ("left",), seen.left - seen.full)
+    yield Sample("dns_engine_zones", ("full",), seen.full)
+    yield Sample("dns_engine_names", (), seen.names)
+    yield Sample("dns_engine_bytes", (), seen.bytes)
+    yield Sample("dns_engine_faults_total", (), seen.faults)
 
 
 def engines_of(

@@ -44,6 +44,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str = "127.0.0.1:9153"
     sockets: int = 1  # 0: as many as the engine makes use of
     engine: Literal["auto", "native", "python"] = "python"
+    engine_zones: bool = True
     coalesce_s: float = 0.25
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()

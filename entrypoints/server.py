@@ -216,6 +216,7 @@ class Server:
             # It knows of no zone, and to say that there is none would be wrong.
             await self._unless_stopped(cluster.until_synced())
         self._readiness.synced.set()
+        self.invalidate()
         if cluster is not None:
             cluster.begin()
         self._write_pid_file(stack)

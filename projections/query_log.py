@@ -5,16 +5,20 @@ DNS never waits.
 """
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
-from kudurru.domain.query_log import Fact, Repeat, Seen
+from kudurru.domain.query_log import Answered, Fact, Repeat, Seen
 
 NOTES_MAX = 65_536
 """Notes held at once: about a second of all that this process can answer, some 20 MB."""
 
 BATCH_MAX = 2_000
 """Notes in one batch: making a frame of them takes less than a millisecond."""
+
+
+Note = TypeVar("Note")
 
 
 class QueryLogStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,12 +28,13 @@ class QueryLogStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryNotes:
-    """Facts of the pipeline and repeats of the engines, until they are taken. One thread."""
+    """Facts of the pipeline and what engines answered, until they are taken. One thread."""
 
     def __init__(self, notes_max: int = NOTES_MAX) -> None:
         self._notes_max = notes_max
         self._facts: list[Fact] = []
         self._repeats: dict[str, list[Repeat]] = {}  # by protocol
+        self._answers: list[Answered] = []
         self._noted = self._dropped = 0
 
     def note(self, fact: Fact) -> bool:
@@ -43,13 +48,18 @@ class QueryNotes:
 
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         """Note queries that an engine answered by itself."""
-        room = self._notes_max - len(self)
-        found = list(repeats)
+        self._add(self._repeats.setdefault(proto, []), list(repeats))
+
+    def answered(self, answers: Iterable[Answered]) -> None:
+        """Note queries that an engine answered from the zones."""
+        self._add(self._answers, list(answers))
+
+    def _add(self, notes: list[Note], found: list[Note]) -> None:
+        room = max(self._notes_max - len(self), 0)
         if room < len(found):
-            self._dropped += len(found) - max(room, 0)
-            found = found[: max(room, 0)]
-        if found:
-            self._repeats.setdefault(proto, []).extend(found)
+            self._dropped += len(found) - room
+            found = found[:room]
+        notes += found
         self._noted += len(found)
 
     def missed(self, count: int) -> None:
@@ -57,13 +67,15 @@ class QueryNotes:
         self._dropped += count
 
     def __len__(self) -> int:
-        return len(self._facts) + sum(map(len, self._repeats.values()))
+        repeats = sum(map(len, self._repeats.values()))
+        return len(self._facts) + repeats + len(self._answers)
 
     def take(self, now_us: int) -> Seen | None:
-        """The oldest notes, at most BATCH_MAX of each kind, which are facts and the repeats of each
-        protocol; None when there are none."""
-        if not self._facts and not self._repeats:
+        """The oldest notes, at most BATCH_MAX of each kind, which are facts, answers and the
+        repeats of each protocol; None when there are none."""
+        if not len(self):
             return None
+        answers, self._answers = self._answers[:BATCH_MAX], self._answers[BATCH_MAX:]
         facts, self._facts = self._facts[:BATCH_MAX], self._facts[BATCH_MAX:]
         # A repeat is of a fact that was noted before it: never ahead of one that is left.
         repeats: dict[str, list[Repeat]] = {}
@@ -73,7 +85,7 @@ class QueryNotes:
                 repeats[proto] = noted[:BATCH_MAX]
                 if len(noted) > BATCH_MAX:
                     self._repeats[proto] = noted[BATCH_MAX:]
-        return Seen(now_us, facts, repeats)
+        return Seen(now_us, facts, repeats, answers)
 
     def lost(self, count: int) -> None:
         """Count notes that were taken and could not be handed over."""

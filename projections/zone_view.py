@@ -119,11 +119,14 @@ class ZoneView:
 
     @contextmanager
     def told_once(self) -> Iterator[None]:
-        """What changes inside is served at once, and `on_change` is called at the end: for a few
-        events between which nobody asks."""
+        """What changes inside is served at once, and `on_change` is called at the end, after an
+        exception too: for a few events between which nobody asks."""
         self._is_told_later = True
         try:
             yield
+        except BaseException:
+            self._has_changed = True  # who knows how far it came
+            raise
         finally:
             self._is_told_later = False
             if self._has_changed:

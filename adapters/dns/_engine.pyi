@@ -53,6 +53,39 @@ class Table:
     def statistics(self) -> tuple[int, int, int]:
         """Answers, their octets, answers that left and may still be read."""
 
+class Zones:
+    """Names of zones that the workers of a table answer from, where that is plain. Closed at first;
+    while they are closed everything is left to Python. What follows is for one thread. Raises
+    ValueError for names and images that are none, for a zone that comes or goes while they are
+    open, and for a name that does while its zone is answered from.
+
+    Names and apexes are keys, an image is as `domain.dns.zone_tree` has it."""
+
+    def __init__(self, table: Table, bytes_max: int, seed: bytes) -> None: ...
+    def close(self) -> None: ...
+    def open(self) -> None: ...
+    def add(self, apex: bytes, /) -> bool:
+        """Take in a zone without names, mute: what is asked of it is left to Python."""
+
+    def drop(self, apex: bytes, /) -> bool: ...
+    def speak(self, apex: bytes, soa: bytes, pointers_at: Sequence[int], /) -> bool:
+        """Answer from a zone from now on, with this SOA in its negative answers, where pointers to
+        the apex are put. No octets make it mute. False, and nothing changes: there is no room."""
+
+    def put(self, name: bytes, apex_size: int, image: bytes, is_unusual: bool, /) -> bool:
+        """Let a name hold this image, EMPTY for one that is there because of those below it. What
+        is asked of an unusual one is left to Python. False: there is no room."""
+
+    def remove(self, name: bytes, apex_size: int, /) -> bool: ...
+    def sweep(self, limit: int, /) -> bool:
+        """Free so much of what nobody reads any more. Whether there is more."""
+
+    def find(self, packet: bytes, /) -> bytes | None:
+        """The answer to a query over UDP, None where it is left to Python."""
+
+    def statistics(self) -> tuple[int, int, int]:
+        """Zones, names, octets."""
+
 class Buckets:
     """Implements `kudurru.projections.pipeline.ratelimit.Buckets`."""
 
@@ -78,6 +111,7 @@ class Workers:
         self,
         table: Table,
         buckets: Buckets | None,
+        zones: Zones | None,
         sockets: Sequence[tuple[int, bool, bool]],
         scope: int,
         hears_repeats: bool,
@@ -97,8 +131,11 @@ class Workers:
         come first: worker, origin, address of the client, message, and whether it is over the limit
         and wants to hear so."""
 
-    def repeats(self, limit: int, /) -> list[tuple[bytes, bytes, int]]:
-        """Queries that were answered, as `RepeatListener` wants them."""
+    def repeats(
+        self, limit: int, /
+    ) -> tuple[list[tuple[bytes, bytes, int]], list[tuple[bytes, bytes, int]]]:
+        """Queries that were answered, at most so many of each worker, as `RepeatListener` wants
+        them: repeats, and answers from the zones."""
 
     def untold(self) -> int:
         """Queries that were answered, and lost for `repeats`."""
@@ -111,8 +148,11 @@ class Workers:
     def settle(self) -> bool:
         """Wait for the batches under way, for a while. Whether all are over."""
 
-    def counters(self, places: int, /) -> tuple[int, int, int, int, int, int, int, list[int]]:
+    def counters(
+        self, places: int, /
+    ) -> tuple[int, int, int, int, int, int, int, list[int], list[tuple[int, int, int]]]:
         """Queries received, answered, malformed; answers that the system had no room for; queries
         that found no room in the queue; answers that the system refused; how many of those that it
-        did not send were from the table; answers from the table that it sent, by place. What a
-        client has got is counted."""
+        did not send were from the table or the zones; answers from the table that it sent, by
+        place; those from the zones: type, RCODE, and how many, where there are any. What a client
+        has got is counted."""

@@ -124,6 +124,14 @@ class Answering:
             except Exception as fault:
                 self.noticed(fault)
 
+    def tell_answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
+        """The same of answers from the zones."""
+        if self.listener is not None:
+            try:
+                self.listener.answered(answers)
+            except Exception as fault:
+                self.noticed(fault)
+
     def ask(self, packet: bytes, client: str, client_id: str = "") -> Wire | Later[Wire]:
         """`ask_many`, where an answer is one message."""
         found = self.ask_many(packet, client, client_id)

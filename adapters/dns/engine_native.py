@@ -1,9 +1,10 @@
 """The packet engine whose repeats are answered without Python: UDP by threads in C.
 
-Each socket has a thread of its own that never takes the GIL (native/worker.c). What its table does
-not know comes here through a bounded queue, is answered by the handler on the event loop, and goes
-back out of the same socket; what may be repeated is put into the table. One contract with the
-engine in Python: tests/contracts/test_packet_engine.py.
+Each socket has a thread of its own that never takes the GIL (native/worker.c). It answers what its
+table knows, and what is plain in the zones (zone_images.py) that it was given. The rest comes here
+through a bounded queue, is answered by the handler on the event loop, and goes back out of the same
+socket; what may be repeated is put into the table. One contract with the engine in Python:
+tests/contracts/test_packet_engine.py.
 
 The extension is optional. Where it was not built, `is_available()` says so and the engine in Python
 serves.
@@ -243,7 +244,7 @@ class TableScope:
 
     def empty(self, places: Mapping[Of, int]) -> None:
         """Keep what was counted there apart: other answers will be."""
-        of_threads = [] if self.workers is None else self.workers.counters(_engine.PLACES)[-1]
+        of_threads = [] if self.workers is None else self.workers.counters(_engine.PLACES)[7]
         for of, place in places.items():
             at = self._at(place, of_threads)
             self._emptied[of] += at - self._before[place]
@@ -257,6 +258,13 @@ def by_type(hits: Hits) -> dict[tuple[int, int], int]:
     found: Counter[tuple[int, int]] = Counter()
     for (rtype, rcode, _), count in hits.items():
         found[rtype, rcode] += count
+    return dict(found)
+
+
+def counted_by_type(counts: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int], int]:
+    found: Counter[tuple[int, int]] = Counter()
+    for rtype, rcode, count in counts:
+        found[counted_as(rtype), rcode] += count
     return dict(found)
 
 
@@ -278,9 +286,12 @@ class NativeEngine:
         *,
         table: AnswerTable | None = None,
         limiter: Limiter | None = None,
+        zones: "_engine.Zones | None" = None,
         drain_s: float = DRAIN_S,
     ) -> None:
+        """`zones` are of the same table."""
         self._limiter = limiter
+        self._zones = zones
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
         self._drops = SocketDrops(sockets)
@@ -305,6 +316,7 @@ class NativeEngine:
         self._workers = _engine.Workers(
             table=self._scope.table.core,
             buckets=None if limiter is None else limiter.buckets,  # type: ignore[arg-type]  # the core checks it
+            zones=self._zones,
             sockets=[
                 (sock.fileno(), sock.family == socket.AF_INET6, ask_for_packet_info(sock))
                 for sock in self._sockets
@@ -354,7 +366,7 @@ class NativeEngine:
         seen = self._answering.statistics()
         if self._workers is None:
             return seen
-        received, answered, malformed, full, busy, send_errors, unsent, by_place = (
+        received, answered, malformed, full, busy, send_errors, unsent, by_place, by_zones = (
             self._workers.counters(_engine.PLACES)
         )
         hits = self._scope.hits(by_place)
@@ -364,6 +376,7 @@ class NativeEngine:
             memo_hits=by_type(hits),
             memo_tallies=by_tally(hits),
             memo_unsent=unsent,
+            zone_answers=counted_by_type(by_zones),
             dropped_malformed=malformed,
             dropped_full=seen.dropped_full + full,
             dropped_busy=seen.dropped_busy + busy,
@@ -475,11 +488,13 @@ class NativeEngine:
         listener = self._answering.listener
         if listener is None or self._workers is None:
             return False
-        repeats = self._workers.repeats(REPEATS_PER_TURN)
+        repeats, answers = self._workers.repeats(REPEATS_PER_TURN)
         if repeats:
             self._answering.tell(repeats)
+        if answers:
+            self._answering.tell_answered(answers)
         untold = self._workers.untold()
         if untold > self._untold:
             missed, self._untold = untold - self._untold, untold
             listener.missed(missed)
-        return bool(repeats)
+        return bool(repeats or answers)

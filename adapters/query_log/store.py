@@ -24,6 +24,7 @@ from kudurru.domain.query_log import (
     Privacy,
     Retention,
     Seen,
+    fact_of,
     question_key,
 )
 
@@ -151,6 +152,8 @@ class QueryLogStore:
             if fact.key:
                 self._remember(fact)
             yield fact
+        for answered in seen.answers:
+            yield fact_of(answered, seen.now_us)
         for proto, repeats in seen.repeats.items():
             for client, query, client_class in repeats:
                 key = question_key(query)

@@ -187,6 +187,7 @@ class Zone:
         "serial",
         "soa",
         "stamped_soa",
+        "unseen",
         "versions_read",
     )
 
@@ -213,6 +214,8 @@ class Zone:
         """Records without the SOA."""
         self._before: dict[bytes, bytes] | None = None  # None: never stamped
         self.versions_read: set[StampedVersion] = set()
+        self.unseen: set[Name] | None = None
+        """Keys of owners that changed since whoever copies the zone looked; None: nobody does."""
         self._digest = SetDigest()
         self._digest.add(_soa_element(self.key, soa))
         self._unsettled: dict[bytes, bytes] = {}  # owners, with the image that the digest has
@@ -232,6 +235,8 @@ class Zone:
         the zone, and no RRset is a SOA: the caller has checked."""
         key = names.key(owner)
         assert key.endswith(self.key), f"{owner!r} is outside {self.apex!r}"
+        if self.unseen is not None:
+            self.unseen.add(key)
         old = self.nodes.get(key, EMPTY)
         if self.expiring:
             for rrset in unpack(old):
@@ -559,11 +564,18 @@ class ZoneSet:
     `before_change` first.
     """
 
-    __slots__ = ("_next", "_zones")
+    __slots__ = ("_next", "_zones", "touched")
 
     def __init__(self, zones: Iterable[Zone] = ()) -> None:
         self._zones: dict[bytes, Zone] = {zone.key: zone for zone in zones}
         self._next: dict[bytes, Zone] | None = None  # what `show` brings
+        self.touched: set[bytes] | None = None
+        """Zones, by apex, that are new, gone or changed since whoever copies them looked; None:
+        nobody does."""
+
+    def touch_all(self) -> None:
+        """From now on note what is touched, beginning with everything."""
+        self.touched = set(self._zones)
 
     def hold(self) -> None:
         self._next = self._zones.copy()
@@ -578,15 +590,22 @@ class ZoneSet:
         return self._next is not None
 
     def before_change(self, zone: Zone) -> None:
+        self._touch(zone.key)
         if self._next is not None and self._zones.get(zone.key) is zone:
             self._zones[zone.key] = zone.as_it_is()
 
     def add(self, zone: Zone) -> None:
         """Serve a zone, in place of one with the same apex."""
+        self._touch(zone.key)
         (self._zones if self._next is None else self._next)[zone.key] = zone
 
     def remove(self, apex_key: bytes) -> None:
+        self._touch(apex_key)
         (self._zones if self._next is None else self._next).pop(apex_key, None)
+
+    def _touch(self, apex_key: bytes) -> None:
+        if self.touched is not None:
+            self.touched.add(apex_key)
 
     def get(self, apex_key: bytes) -> Zone | None:
         return self._zones.get(apex_key)

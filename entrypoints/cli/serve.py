@@ -208,6 +208,7 @@ def serve_options(
         metrics=str(settings.metrics.address),
         sockets=settings.listeners.sockets,
         engine=settings.dns.engine,
+        engine_zones=settings.dns.engine_zones,
         coalesce_s=settings.zones.coalesce.total_seconds(),
         ratelimit=settings.ratelimit,
         blocking=settings.blocking,

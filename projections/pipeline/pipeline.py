@@ -186,6 +186,11 @@ class Pipeline:
         self._unhandled_exceptions = 0
         self._dropped_by_policy = 0
 
+    @property
+    def has_plain_zones(self) -> bool:
+        """Whether what zones hold is answered now, and to everybody alike: as `_answer` has it."""
+        return self._is_synced() and (self._policy is None or not self._policy.has_silent)
+
     def handle(
         self,
         packet: bytes,
@@ -370,6 +375,11 @@ class Pipeline:
         """Implements `domain.ports.RepeatListener`."""
         if self._notes is not None:
             self._notes.repeated(proto, repeats)
+
+    def answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
+        """Implements `domain.ports.RepeatListener`."""
+        if self._notes is not None:
+            self._notes.answered(answers)
 
     def missed(self, count: int) -> None:
         """Implements `domain.ports.RepeatListener`."""

@@ -222,11 +222,12 @@ def test_invalidating_from_another_thread_leaves_no_older_answer() -> None:
         (lambda core: core.Table(0, 1, bytes(16)), "at least one answer"),
         (lambda core: core.Table(1, 1, b"short"), "16 octets"),
         (lambda core: core.Buckets(b"short"), "16 octets"),
+        (lambda core: core.Zones(core.Table(1, 1, bytes(16)), 9, b"short"), "16 octets"),
         (lambda core: core.Buckets(bytes(16)).take(b"12345", 1, 0), "4 or 16 octets"),
         (lambda core: core.Buckets(bytes(16)).slips(b""), "4 or 16 octets"),
         (
             lambda core: core.Workers(
-                core.Table(1, 999, bytes(16)), None, [], 0, False, 8192, 8193, 8192
+                core.Table(1, 999, bytes(16)), None, None, [], 0, False, 8192, 8193, 8192
             ),
             "power of two",
         ),
@@ -251,7 +252,7 @@ def test_an_origin_has_the_size_of_an_address_and_its_packet_info(
 ) -> None:
     with socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_DGRAM) as sock:
         workers = engine_native._engine.Workers(
-            AnswerTable().core, None, [(sock.fileno(), is_ipv6, has_packet_info)],
+            AnswerTable().core, None, None, [(sock.fileno(), is_ipv6, has_packet_info)],
             0, False, 8192, 8192, 8192,
         )  # fmt: skip
         for size in range(120):
@@ -260,6 +261,18 @@ def test_an_origin_has_the_size_of_an_address_and_its_packet_info(
             else:
                 with pytest.raises(ValueError, match="no origin"):
                     workers.send(0, ((bytes(size), b"answer"),))
+
+
+def test_workers_take_zones_of_their_own_table_only() -> None:
+    core = engine_native._engine
+    one, other = (core.Table(1, 999, bytes(16)) for _ in range(2))
+    zones = core.Zones(one, 999, bytes(16))
+    core.Workers(one, None, zones, [], 0, False, 8192, 8192, 8192)
+    for wrong in (zones, core.Buckets(bytes(16))):
+        with pytest.raises(TypeError, match="Zones of it"):
+            core.Workers(other, None, wrong, [], 0, False, 8192, 8192, 8192)
+    with pytest.raises(TypeError, match="a Table"):
+        core.Zones(zones, 999, bytes(16))
 
 
 def test_limits_that_make_no_sense_are_refused_and_the_old_ones_stay() -> None:

@@ -142,7 +142,10 @@ def test_names_from_outside_are_escaped() -> None:
 
 def test_an_engine_is_shown_by_protocol_rcode_and_reason() -> None:
     hits = {(1, 0): 4, (28, 0): 1, (0, 3): 2}
-    udp = EngineStatistics(received=20, memo_hits=hits, dropped_malformed=3, dropped_full=1)
+    answers = {(1, 3): 5, (16, 0): 1}
+    udp = EngineStatistics(
+        received=26, memo_hits=hits, zone_answers=answers, dropped_malformed=3, dropped_full=1
+    )
     tcp = EngineStatistics(received=4, connections=2, connections_accepted=9)
     metrics = Metrics("1")
     metrics.add(lambda: engine_samples("udp", "192.0.2.1:53", udp, {"A": 6}))
@@ -153,10 +156,12 @@ def test_an_engine_is_shown_by_protocol_rcode_and_reason() -> None:
     }
     # Labels in alphabetical order: family, listener, proto, qtype; listener, rcode, source.
     requests = {key[-1]: n for key, n in seen.items() if key[:2] == ("requests_total", "ipv4")}
-    assert requests == {"A": 10, "AAAA": 1, "other": 2, "none": 7}
+    assert requests == {"A": 15, "AAAA": 1, "TXT": 1, "other": 2, "none": 7}
     assert seen["requests_total", "ipv6", "[2001:db8::1]:53", "tcp", "none"] == 4
     assert seen["responses_total", "192.0.2.1:53", "NOERROR", "memo"] == 5
     assert seen["responses_total", "192.0.2.1:53", "NXDOMAIN", "memo"] == 2
+    assert seen["responses_total", "192.0.2.1:53", "NOERROR", "authoritative"] == 1
+    assert seen["responses_total", "192.0.2.1:53", "NXDOMAIN", "authoritative"] == 5
     assert seen["responses_total", "192.0.2.1:53", "none", "server"] == 3
     assert seen["dropped_total", "malformed"] == 3
     assert seen["dropped_total", "full"] == 1

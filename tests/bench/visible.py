@@ -23,7 +23,6 @@ from tests.blackbox.program import Serving, records, serving
 from tests.packets import query
 
 ZONE = "demo.example"
-NAME = f"bench.{ZONE}"
 LOAD_PER_S = 20_000
 
 
@@ -39,22 +38,25 @@ def main(arguments: list[str] | None = None) -> None:
             assert service is not None
             with service:
                 show("idle", times_ms(server, service, given.changes))
-                with load(server, folder):
+                with load(server, questions(folder)):
                     title = f"{LOAD_PER_S:,} queries/s"
                     show(title, times_ms(server, service, given.changes))
             gap_beside_import(server, folder, given.records)
 
 
-def times_ms(server: Serving, service: Service, changes: int) -> list[tuple[float, float]]:
+def times_ms(
+    server: Serving, service: Service, changes: int, zone: str = ZONE
+) -> list[tuple[float, float]]:
     """(to the new answer, to the acknowledgement) of each change, from the call on."""
     found = []
+    name = f"bench.{zone}"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((server.host, server.port))
         sock.settimeout(10)
         for i in range(changes):
             address = f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}"
             wanted = socket.inet_aton(address)
-            manifest = manifest_from_wire(records("bench", ZONE, (NAME, "A", address)))
+            manifest = manifest_from_wire(records("bench", zone, (name, "A", address)))
             acknowledged: list[float] = []
 
             def change(manifest=manifest, acknowledged=acknowledged) -> None:
@@ -65,7 +67,7 @@ def times_ms(server: Serving, service: Service, changes: int) -> list[tuple[floa
             started = time.perf_counter()
             thread.start()
             while True:
-                sock.send(query(NAME))
+                sock.send(query(name))
                 if sock.recv(4096).endswith(wanted):
                     break
             seen = time.perf_counter()
@@ -84,10 +86,14 @@ def show(title: str, times: list[tuple[float, float]]) -> None:
         )
 
 
+def questions(folder: Path) -> Path:
+    file = folder / "questions"
+    file.write_text(f"www.{ZONE} A\nbench.{ZONE} A\nnone.{ZONE} A\n")
+    return file
+
+
 @contextmanager
-def load(server: Serving, folder: Path) -> Iterator[None]:
-    questions = folder / "questions"
-    questions.write_text(f"www.{ZONE} A\n{NAME} A\nnone.{ZONE} A\n")
+def load(server: Serving, questions: Path) -> Iterator[None]:
     command = [
         *("dnsperf", "-s", server.host, "-p", str(server.port), "-d", str(questions)),
         *("-l", "600", "-c", "8", "-q", "200", "-Q", str(LOAD_PER_S)),

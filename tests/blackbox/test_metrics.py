@@ -3,8 +3,10 @@
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kudurru.adapters.dns import engine_native
 from kudurru.domain.dns import record_types
 from tests.blackbox.program import Serving, serving, wait_until
 
@@ -22,7 +24,8 @@ def scraped(server: Serving) -> dict[tuple[str, Labels], float]:
 
 
 def test_questions_and_answers_are_shown_by_listener_type_and_source(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", "--demo") as server:
+    python = {"KUDURRU__DNS__ENGINE": "python"}  # the native one answers at once, or repeats
+    with serving(tmp_path / "data", "--demo", env=python) as server:
         listener = server.addresses["dns"]
         for name, rtype in (("www", "TXT"), ("www", "TXT"), ("www", "AAAA"), ("none", "TXT")):
             server.ask(f"{name}.demo.example", rtype)
@@ -54,6 +57,45 @@ def test_questions_and_answers_are_shown_by_listener_type_and_source(tmp_path: P
         key = ("dns_request_duration_seconds_count", (("source", "authoritative"),))
         assert seen[key] == 4
         wait_until(lambda: scraped(server)[("log_append_duration_seconds_count", ())] > 0)
+
+
+@pytest.mark.skipif(not engine_native.is_available(), reason="the native engine was not built")
+def test_without_engine_zones_the_threads_repeat_and_answer_nothing_else(tmp_path: Path) -> None:
+    env = {"KUDURRU__DNS__ENGINE": "native", "KUDURRU__DNS__ENGINEZONES": "false"}
+    with serving(tmp_path / "data", "--demo", env=env) as server:
+        for _ in range(3):
+            server.ask("www.demo.example", "TXT")
+        seen = scraped(server)
+        assert ("dns_engine_names", ()) not in seen
+        repeated = sum(
+            value
+            for (name, labels), value in seen.items()
+            if name == "dns_responses_total" and dict(labels)["source"] == "memo"
+        )
+        assert repeated == 2
+
+
+@pytest.mark.skipif(not engine_native.is_available(), reason="the native engine was not built")
+def test_what_the_threads_answer_from_zones_is_counted_as_the_rest_is(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--demo", env={"KUDURRU__DNS__ENGINE": "native"}) as server:
+        wait_until(lambda: scraped(server)["dns_engine_zones", (("state", "answered"),)] == 1)
+        for i in range(20):
+            server.ask(f"none{i}.demo.example", "TXT")
+            server.ask("www.demo.example", "TXT")
+        seen = scraped(server)
+        answers = {
+            (dict(labels)["rcode"], dict(labels)["source"]): value
+            for (name, labels), value in seen.items()
+            if name == "dns_responses_total" and value and dict(labels)["source"] != "server"
+        }
+        assert answers == {("NOERROR", "authoritative"): 20, ("NXDOMAIN", "authoritative"): 20}
+        asked = sum(
+            value
+            for (name, labels), value in seen.items()
+            if name == "dns_requests_total" and dict(labels)["qtype"] == "TXT"
+        )
+        assert asked == 40
+        assert ("dns_request_duration_seconds_count", (("source", "authoritative"),)) not in seen
 
 
 BOUNDED = {

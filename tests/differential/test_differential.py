@@ -14,6 +14,11 @@ import dns.rdatatype
 import dns.rrset
 import pytest
 
+from kudurru.adapters.dns import engine_native
+from kudurru.adapters.dns.engine_native import AnswerTable
+from kudurru.adapters.dns.zone_images import ZoneImages
+from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.ports import Reply
 from tests.absent import absent
 from tests.conformance.answers import lines, pipeline_of
 from tests.conformance.conftest import DIFFERS
@@ -52,6 +57,26 @@ def test_answers_are_those_of_knot_or_nsd(capsys: pytest.CaptureFixture[str]) ->
     with capsys.disabled():
         print(f"suite differential: {counts['equal']} of {counts.total()} equal, {dict(counts)}")
     assert not unexplained, "\n\n".join(unexplained[:SHOWN_MAX])
+
+
+@pytest.mark.skipif(not engine_native.is_available(), reason="the native engine was not built")
+def test_the_threads_answer_from_these_zones_what_the_pipeline_answers() -> None:
+    number = int(os.environ.get("KUDURRU_SEED", random.SystemRandom().randrange(1 << 32)))
+    texts = zone_texts(ZONES, number)
+    zones = ZoneSet(zone_from_text(text.text, text.origin) for text in texts)
+    pipeline = pipeline_of(*zones)
+    images = ZoneImages(AnswerTable(100))
+    images.follow(zones, dict, lambda: True)
+    while images.advance():
+        pass
+    answered = 0
+    for name, rtype, has_edns in questions(texts, QUESTIONS, number):
+        packet = dns.message.make_query(name, rtype, use_edns=has_edns or None).to_wire()
+        found, reply = images.core.find(packet), pipeline.handle(packet, "192.0.2.1", "udp")
+        assert isinstance(reply, Reply)
+        assert found in (None, reply.wire), f"{name} {rtype}, seed {number}"
+        answered += found is not None
+    assert answered > QUESTIONS // 20
 
 
 def verdict(question: Question, answers: dict[str, dns.message.Message]) -> str:

@@ -53,6 +53,14 @@ def test_the_native_engine_has_a_socket_for_each_usable_cpu(wanted: Any) -> None
 
 
 @native
+def test_the_native_engine_answers_from_zones_unless_told_otherwise() -> None:
+    assert Udp("native", 1).images is not None
+    udp = Udp("native", 1, has_zones=False)
+    assert udp.images is None
+    assert isinstance(engine_of(udp), NativeEngine)
+
+
+@native
 def test_proxy_headers_and_listeners_beyond_its_scopes_are_for_the_engine_in_python() -> None:
     udp = Udp("native", 1)
     assert isinstance(engine_of(udp, Networks([parse_network("10.0.0.0/8")])), PythonEngine)

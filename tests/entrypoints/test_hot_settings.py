@@ -273,6 +273,7 @@ RESTART: dict[str, Any] = {
     "log.format": "json",
     "kubernetes.enabled": True,
     "dns.engine": "python",
+    "dns.engineZones": False,
     "kubernetes.owner": "cluster",
     "kubernetes.namespaces": ["a"],
     "kubernetes.server": "https://k",

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.dns import engine_native
-from kudurru.adapters.dns.engine_native import NativeEngine
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sockets import Listener, bind_all, split_address
@@ -28,8 +29,9 @@ from tests.packets import edns, ident, query
 
 DEADLINE_S = 60
 KINDS: dict[str, Callable[..., PacketEngine]] = {"python": PythonEngine}
+WITH_ZONES = "native, with zones"
 if engine_native.is_available():
-    KINDS["native"] = NativeEngine
+    KINDS |= {"native": NativeEngine, WITH_ZONES: NativeEngine}
 
 NAMES = ["www", "nas", "a.deep", "alias", "*.wild", "x.wild", "gone", "old"]
 SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
@@ -84,8 +86,18 @@ class World:
         log = MemoryEventLog(entropy=SeededEntropy(1), clock=self.clock)
         self.node = Node(log, self.clock, SeededEntropy(2), on_change=lambda: self.forget())
         self.pipeline = pipeline_of(self.node)
-        self.pipeline.keeps_for_a_while = kind == "native"
-        self.engine = KINDS[kind](self, bound.sockets)
+        self.pipeline.keeps_for_a_while = kind != "python"
+        self.images: ZoneImages | None = None
+        how: dict[str, Any] = {}
+        if kind == WITH_ZONES:
+            table = AnswerTable()
+            self.images = ZoneImages(table)
+            view = self.node.zones
+            self.images.follow(
+                view.served, lambda: view.forwards, lambda: self.pipeline.has_plain_zones
+            )
+            how = {"table": table, "zones": self.images.core}
+        self.engine = KINDS[kind](self, bound.sockets, **how)
         self.target = split_address(bound.address)
         self.meanwhile: Callable[[], None] | None = None
         group = {"clients": [{"ip": CLIENTS[1]}]}
@@ -94,6 +106,8 @@ class World:
     def forget(self) -> None:
         if hasattr(self, "engine"):
             self.engine.invalidate()
+            if self.images is not None:
+                self.images.changed()
 
     def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
         reply = self.pipeline.handle(packet, client, proto)

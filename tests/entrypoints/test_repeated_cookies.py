@@ -149,6 +149,18 @@ def test_repeats_have_the_cookie_of_their_client() -> None:
     asyncio.run(main())
 
 
+def test_sizes_that_get_the_same_answer_share_it_with_a_cookie_too() -> None:
+    async def main() -> None:
+        async with served(Cookies(SECRET)) as server:
+            option = pack_option(COOKIE, OWN)
+            for count, size in enumerate([1232, 1233, 4096, 65_535, 1300]):
+                rest = edns(size)[:-2] + len(option).to_bytes(2, "big") + option
+                await server.ask(query("www.example.org", rest=rest))
+                assert server.hits == count
+
+    asyncio.run(main())
+
+
 def test_what_is_more_than_a_cookie_is_left_to_the_pipeline() -> None:
     async def main() -> None:
         async with served(Cookies(SECRET)) as server:

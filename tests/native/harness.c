@@ -3,7 +3,8 @@
  *   harness packets SEED COUNT FILE...   COUNT messages made from those in the files and from chance,
  *                                        through the whole of a batch but for the socket
  *   harness threads SEED COUNT           COUNT queries over loopback to two workers, while answers
- *                                        are stored, dropped and asked for, and limits change
+ *                                        are stored, dropped and asked for, and limits and zones
+ *                                        change
  *
  * Ends with 0 and a line of figures, or says what does not hold and ends with 1. */
 #define _GNU_SOURCE
@@ -24,6 +25,8 @@
 #define FILES_MAX 4096
 #define NAMES 300 /* questions that come again */
 #define MARK 8    /* octets behind an answer: the generation that it was given in */
+#define HOSTS 40  /* of the zone */
+#define FIRST_MARK ((uint64_t)1 << 40) /* of the zone: no generation is as high */
 
 static void check(bool holds, const char *what) {
     if (holds)
@@ -118,6 +121,98 @@ static struct limiter *new_limiter(const struct seed *seed, uint64_t limit) {
     return limiter;
 }
 
+/* --- a zone ---------------------------------------------------------------------------------- */
+
+/* Which of its names are there follows from its mark, and every answer ends with it. */
+
+static const uint8_t APEX[] = "\4zone";
+
+static bool is_there(unsigned host, uint64_t mark) { return (host + mark) % 3 != 0; }
+
+static size_t make_zone_query(uint8_t *packet, uint16_t id, unsigned host, uint64_t *state) {
+    size_t size = make_query(packet, id, host, state);
+    memcpy(packet + size - 13, "\4ZONE\0\0\20\0\1", 10); /* TXT, in the place of example's A */
+    return size - 3;
+}
+
+/* A record that ends with the mark: of a TXT, or a SOA record but for its names. */
+static size_t make_record(uint8_t *wire, unsigned rtype, uint64_t mark) {
+    const uint8_t head[] = {0xc0, 0x0c, 0, (uint8_t)rtype, 0, 1, 0, 0, 1, 0, 0, MARK + 1, MARK};
+    memcpy(wire, head, sizeof head);
+    for (int i = 0; i < MARK; i++)
+        wire[sizeof head + (size_t)i] = (uint8_t)(mark >> 8 * i);
+    return sizeof head + MARK;
+}
+
+static void set_host(struct zones *zones, unsigned host, uint64_t mark) {
+    uint8_t name[32], image[64] = {0, 16, 0, 0, 0, 1, 0, 0, 0, 0};
+    int length = snprintf((char *)name + 1, 16, "host%u", host);
+    name[0] = (uint8_t)length;
+    memcpy(name + 1 + length, APEX, sizeof APEX);
+    size_t size = 1u + (size_t)length + sizeof APEX;
+    if (!is_there(host, mark)) {
+        zones_remove(zones, name, size, sizeof APEX);
+        return;
+    }
+    image[9] = (uint8_t)make_record(image + 10, 16, mark);
+    check(zones_put(zones, name, size, sizeof APEX, image, 10u + image[9], false) == ZONE_WELL,
+          "a name is taken in");
+}
+
+/* Let the zone have another mark. */
+static void change_zone(struct zones *zones, uint64_t mark) {
+    uint8_t soa[64];
+    const uint16_t pointers_at[] = {0};
+    size_t size = make_record(soa, 6, mark);
+    zones_close(zones);
+    if (mark % 16 == 0) { /* all of it anew */
+        zones_drop(zones, APEX, sizeof APEX);
+        check(zones_add(zones, APEX, sizeof APEX) == ZONE_WELL, "a zone is taken in");
+    }
+    for (unsigned host = 0; host < HOSTS; host++)
+        set_host(zones, host, mark);
+    check(zones_speak(zones, APEX, sizeof APEX, soa, size, pointers_at, 1) == ZONE_WELL,
+          "a zone speaks");
+    zones_open(zones);
+}
+
+static struct zones *new_zones(const struct seed *seed, struct table *table) {
+    struct zones *zones = zones_new(1 << 20, seed, table);
+    check(zones && zones_add(zones, APEX, sizeof APEX) == ZONE_WELL, "there is memory");
+    change_zone(zones, FIRST_MARK);
+    return zones;
+}
+
+/* Whether a message asks the zone for what it answers, and of which host. */
+static bool is_of_zone(const uint8_t *packet, size_t size, unsigned *host) {
+    size_t end = name_end(packet, size);
+    struct question question;
+    if (!end || !read_question(packet, size, end, &question) || question.rtype != 16 ||
+        end - 12 < sizeof APEX + 6 || memcmp(packet + end - sizeof APEX, "\4ZONE", sizeof APEX))
+        return false;
+    char asked[16] = {0}, label[16];
+    size_t length = packet[12];
+    if (end != 13 + length + sizeof APEX || length > 8)
+        return false;
+    for (size_t i = 0; i < length; i++)
+        asked[i] = (char)(packet[13 + i] >= 'A' && packet[13 + i] <= 'Z' ? packet[13 + i] | 0x20
+                                                                        : packet[13 + i]);
+    *host = (unsigned)strtoul(asked + 4, NULL, 10);
+    snprintf(label, sizeof label, "host%u", *host);
+    return *host < HOSTS && strlen(label) == length && !memcmp(asked, label, length);
+}
+
+/* An answer of the zone is of one mark: that of its record. */
+static uint64_t check_zone_answer(
+    const uint8_t *answer, size_t size, unsigned host, size_t record_at) {
+    size_t end = record_at + 13 + MARK;
+    check(size == end || size == end + 11, "it has one record, and what EDNS asks for");
+    uint64_t mark = mark_of(answer, end);
+    check((answer[3] & 15) == (is_there(host, mark) ? 0 : 3), "names are there together");
+    check(answer[is_there(host, mark) ? 7 : 9] == 1, "the record is in its section");
+    return mark;
+}
+
 /* --- packets --------------------------------------------------------------------------------- */
 
 static struct {
@@ -161,6 +256,14 @@ static size_t make_message(uint8_t *packet, uint64_t *state) {
         size = make_query(packet, (uint16_t)chance(state), 0, state);
         memcpy(packet + 12, HEALTH, 29);
         size = 41;
+        break;
+    case 4: /* what the zone answers */
+        size = make_zone_query(packet, (uint16_t)chance(state), chance(state) % HOSTS, state);
+        if (chance(state) % 3)
+            break;
+        memcpy(packet + size, "\0\0\51\20\0\0\0\200\0\0\0", 11);
+        packet[11] = 1;
+        size += 11;
         break;
     default:
         size = make_query(packet, (uint16_t)chance(state), (unsigned)chance(state) % NAMES, state);
@@ -252,15 +355,23 @@ static void answer_messages(
 
 static void check_answer(
     const uint8_t *asked, size_t asked_size, const uint8_t *answer, size_t size,
-    const uint8_t *client, uint64_t generation) {
+    const uint8_t *client, uint64_t generation, uint64_t zone_mark) {
     check(size >= 12 && size <= MESSAGE_MAX, "an answer has a header, and no more than a slot");
     check(!memcmp(asked, answer, 2), "an answer has the ID of its query");
     check(answer[2] & 0x80, "an answer is a response");
     size_t end = name_end(asked, asked_size);
     check(end && !memcmp(asked + 12, answer + 12, end - 12), "the name is as it was asked");
+    unsigned host;
     if (is_slip(answer, size))
         return;
-    check(mark_of(answer, size) == generation, "an answer is of now");
+    if (is_of_zone(asked, asked_size, &host)) {
+        check(check_zone_answer(answer, size, host, end + 4) == zone_mark, "the zone is of now");
+        return;
+    }
+    if (mark_of(answer, size) != generation) {
+        check(answer[2] & 4, "an answer is of now, or of what is not there in the zone");
+        return;
+    }
     uint8_t client_class = answer[size - MARK - 1];
     check(!client_class || client_class == class_of(client, 16), "an answer is for its class");
 }
@@ -269,8 +380,10 @@ static int run_packets(uint64_t state, uint64_t count) {
     struct seed seed = {{chance(&state), chance(&state)}};
     struct table *table = table_new(200, 60000, &seed);
     struct limiter *limiter = new_limiter(&seed, 400);
+    struct zones *zones = new_zones(&seed, table);
+    uint64_t zone_mark = FIRST_MARK;
     struct worker_options options = {
-        .fd = -1, .is_ipv6 = true, .hears_repeats = true,
+        .fd = -1, .zones = zones, .is_ipv6 = true, .hears_repeats = true,
         .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
     struct worker *worker = worker_new(&options, table, limiter, eventfd(0, EFD_NONBLOCK));
     check(worker != NULL, "a worker is made");
@@ -300,7 +413,8 @@ static int run_packets(uint64_t state, uint64_t count) {
             if (!sizes[i])
                 continue;
             check_answer(
-                before[i], sizes_before[i], messages[i], sizes[i], clients[i], generation);
+                before[i], sizes_before[i], messages[i], sizes[i], clients[i], generation,
+                zone_mark);
             if (is_slip(messages[i], sizes[i]))
                 sums.slipped++;
             else
@@ -316,24 +430,38 @@ static int run_packets(uint64_t state, uint64_t count) {
         }
         if (chance(&state) % 500 == 0)
             table_invalidate(table);
+        if (chance(&state) % 50 == 0)
+            change_zone(zones, ++zone_mark);
+        if (chance(&state) % 50 == 0)
+            zones_sweep(zones, chance(&state) % 100);
         done += number;
     }
     struct limiter_statistics limited = limiter_statistics(limiter);
-    uint64_t hits = worker_hits(worker, 7) + worker_counter(worker, UNSENT), received = worker_counter(worker, RECEIVED);
-    check(hits == sums.answered, "what was repeated is counted");
+    uint64_t hits = worker_hits(worker, 7), received = worker_counter(worker, RECEIVED);
+    uint64_t unsent = worker_counter(worker, UNSENT), zone_hits = 0;
+    for (unsigned rcode = 0; rcode < ZONE_RCODES; rcode++)
+        for (unsigned rtype = 0; rtype < ZONE_TYPES; rtype++)
+            zone_hits += worker_zone_hits(worker, rcode, rtype);
+    check(hits && zone_hits, "answers come of the table and of the zone");
+    check(hits + zone_hits + unsent == sums.answered, "what was answered is counted");
+    while (zones_sweep(zones, 1000))
+        continue;
+    check(zones_statistics(zones).bytes < 10000, "what was taken out is freed");
     check(received == sums.answered + sums.missed + limited.slipped + limited.dropped +
                           worker_counter(worker, MALFORMED) + worker_counter(worker, BUSY),
           "each message is counted once");
     struct table_statistics held = table_statistics(table);
     check(held.entries <= 200 && held.bytes <= 60000, "the table is bounded");
     check(limited.buckets <= 1500, "the buckets are bounded");
-    printf("packets: %llu received, %llu repeated, %llu missed, %llu slipped, %llu dropped\n",
-           (unsigned long long)received, (unsigned long long)sums.answered,
+    printf("packets: %llu received, %llu repeated, %llu of the zone, %llu missed, %llu slipped, "
+           "%llu dropped\n",
+           (unsigned long long)received, (unsigned long long)hits, (unsigned long long)zone_hits,
            (unsigned long long)sums.missed, (unsigned long long)limited.slipped,
            (unsigned long long)limited.dropped);
     check(sums.answered && sums.missed && sums.slipped && limited.dropped, "all ways were taken");
     worker_free(worker);
     limiter_free(limiter);
+    zones_free(zones);
     table_free(table);
     free(seeds);
     return 0;
@@ -343,6 +471,7 @@ static int run_packets(uint64_t state, uint64_t count) {
 
 #define WORKERS 2
 #define CLIENTS 2
+#define NOT_HERE 5 /* RCODE of what Python answers of the zone */
 
 struct stress {
     struct table *table;
@@ -353,7 +482,9 @@ struct stress {
     uint64_t count; /* queries of each client */
     atomic_bool is_over;
     _Atomic uint64_t changes; /* invalidations that are over */
-    _Atomic uint64_t answers, hits;
+    struct zones *zones;
+    _Atomic uint64_t zone_changes; /* mark of the last one that is over */
+    _Atomic uint64_t answers, hits, zone_answers;
     int wake_fd;
     uint64_t state;
 };
@@ -373,8 +504,11 @@ static void *ask(void *context) {
     check(fd >= 0, "a client has a socket");
     for (uint64_t done = 0; done < stress->count; done++) {
         uint8_t packet[MESSAGE_MAX], answer[MESSAGE_MAX];
-        size_t size = make_query(
-            packet, (uint16_t)done, (unsigned)chance(&client->state) % NAMES, &client->state);
+        bool is_zone = chance(&client->state) % 2;
+        unsigned host = (unsigned)chance(&client->state) % (is_zone ? HOSTS : NAMES);
+        size_t size = (is_zone ? make_zone_query : make_query)(
+            packet, (uint16_t)done, host, &client->state);
+        uint64_t zone_before = atomic_load(&stress->zone_changes);
         uint64_t before = atomic_load(&stress->changes);
         struct sockaddr_in *to = &stress->addresses[chance(&client->state) % WORKERS];
         if (sendto(fd, packet, size, 0, (struct sockaddr *)to, sizeof *to) < 0)
@@ -386,7 +520,11 @@ static void *ask(void *context) {
             check(got >= 12, "an answer has a header");
             if (memcmp(answer, packet, 2))
                 continue; /* a late one */
-            if (!is_slip(answer, (size_t)got)) {
+            if (is_zone && (answer[3] & 15) != NOT_HERE && !is_slip(answer, (size_t)got)) {
+                check(check_zone_answer(answer, (size_t)got, host, size) >= zone_before,
+                      "nothing old of a zone that changed");
+                atomic_fetch_add(&stress->zone_answers, 1);
+            } else if (!is_zone && !is_slip(answer, (size_t)got)) {
                 check(mark_of(answer, (size_t)got) >= before, "nothing old after a change");
                 atomic_fetch_add(&stress->hits, 1);
             }
@@ -414,7 +552,11 @@ static void serve_misses(struct stress *stress, struct worker *worker) {
         if (client_class)
             table_learn_class(
                 stress->table, generation, 0, client, client_size, client_class);
-        if (!head.is_slip)
+        unsigned host;
+        bool is_zone = is_of_zone(packet, size, &host);
+        if (is_zone)
+            packet[3] |= NOT_HERE;
+        else if (!head.is_slip)
             store(stress->table, generation, packet, size, chance(&stress->state) % 100,
                   client_class, (int64_t)1 << 60);
         packet[2] |= 0x80;
@@ -449,6 +591,9 @@ static void *change(void *context) {
     for (uint64_t round = 0; !atomic_load(&stress->is_over); round++) {
         table_invalidate(stress->table);
         atomic_store(&stress->changes, table_generation(stress->table));
+        change_zone(stress->zones, FIRST_MARK + round + 1);
+        atomic_store(&stress->zone_changes, FIRST_MARK + round + 1);
+        zones_sweep(stress->zones, 50);
         uint8_t client[4] = {192, 0, 2, (uint8_t)chance(&state)};
         limiter_take(stress->limiter, client, 4, 1 + chance(&state) % 9, (int64_t)round);
         limiter_slips(stress->limiter, client, 4);
@@ -468,6 +613,7 @@ static int run_threads(uint64_t state, uint64_t count) {
     static struct stress stress;
     stress.table = table_new(NAMES / 2, 40000, &seed);
     stress.limiter = new_limiter(&seed, 1 << 30);
+    stress.zones = new_zones(&seed, stress.table);
     stress.wake_fd = eventfd(0, EFD_NONBLOCK);
     stress.count = count / CLIENTS;
     stress.state = state;
@@ -480,8 +626,9 @@ static int run_threads(uint64_t state, uint64_t count) {
         check(!bind(stress.fds[i], (struct sockaddr *)address, size) &&
                   !getsockname(stress.fds[i], (struct sockaddr *)address, &size),
               "a port is free");
-        struct worker_options options = {.fd = stress.fds[i], .hears_repeats = true,
-                                         .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
+        struct worker_options options = {
+            .fd = stress.fds[i], .zones = stress.zones, .hears_repeats = true,
+            .misses_size = QUEUE, .urgent_size = QUEUE / 4, .repeats_size = QUEUE};
         stress.workers[i] = worker_new(&options, stress.table, stress.limiter, stress.wake_fd);
         check(stress.workers[i] && !worker_start(stress.workers[i]), "a worker starts");
     }
@@ -506,12 +653,16 @@ static int run_threads(uint64_t state, uint64_t count) {
         worker_free(stress.workers[i]);
         close(stress.fds[i]);
     }
-    printf("threads: %llu received, %llu repeated, %llu answered, %llu changes\n",
+    printf("threads: %llu received, %llu repeated, %llu of the zone, %llu answered, "
+           "%llu changes\n",
            (unsigned long long)received, (unsigned long long)hits,
+           (unsigned long long)atomic_load(&stress.zone_answers),
            (unsigned long long)atomic_load(&stress.answers),
            (unsigned long long)atomic_load(&stress.changes));
     check(hits && received > hits, "workers answered, and left something to Python");
+    check(atomic_load(&stress.zone_answers), "workers answered of the zone");
     limiter_free(stress.limiter);
+    zones_free(stress.zones);
     table_free(stress.table);
     close(stress.wake_fd);
     return 0;

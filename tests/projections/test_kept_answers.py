@@ -178,9 +178,11 @@ def test_what_may_be_another_thing_for_the_next_one_is_not_kept() -> None:
     for_all = policy("all", deny=["ads.example"])
     rig = rig_of(www, filters=Filters([for_all], groups()))
     assert cached(rig).keep is not None
+    assert rig.pipeline.has_plain_zones
     silent = policy("all", deny=["ads.example"], queryLog=False)
     rig = rig_of(www, filters=Filters([silent], groups()))
     assert cached(rig).keep is None
+    assert not rig.pipeline.has_plain_zones
 
 
 THEIRS = "192.0.2.7"

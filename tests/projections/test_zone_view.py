@@ -70,6 +70,20 @@ def test_a_group_of_changes_is_told_once_when_all_of_it_is_served() -> None:
     assert len(told) == 1
 
 
+def test_what_ends_with_an_exception_is_told_too() -> None:
+    told: list[str] = []
+    clock = ManualClock()
+    node = Node(brittle_log(clock), clock, SeededEntropy(4), lambda: told.append("changed"))
+    view = node.zones
+    told.clear()
+    with pytest.raises(RuntimeError, match="in the middle"), view.told_once():
+        raise RuntimeError("in the middle of a change")
+    assert told == ["changed"]
+    with view.told_once():
+        pass
+    assert told == ["changed"]
+
+
 def served_names(node: Node) -> int:
     return sum(zone.name_count for zone in node.zones.served)
 

@@ -3,6 +3,7 @@
  * hash.c     for the tables
  * message.c  what a datagram says, as far as the engine cares
  * table.c    answers that may be repeated, read without locks
+ * zone.c     names of zones, and what is answered of them
  * cookies.c  what is answered to a DNS cookie
  * networks.c who may be given what is not for everybody
  * limiter.c  token buckets per network
@@ -167,6 +168,10 @@ void table_leave(struct table *table, unsigned number);
 /* A number nobody else has; 0 when there are none left. */
 unsigned table_register(struct table *table);
 void table_unregister(struct table *table, unsigned number);
+/* Now, for what is taken out of other tables with the same readers. */
+uint64_t table_epoch(const struct table *table);
+/* What was taken out in an epoch before this one is read by nobody any more. Any thread. */
+uint64_t table_oldest(struct table *table);
 
 /* The answer that is good now, or NULL; it lives until `table_leave`. */
 const struct entry *table_find(
@@ -279,8 +284,11 @@ void queue_take(struct queue *queue, void *record, size_t size);
 #define PLACES 2048 /* type and RCODE of what is counted: 91 types, 16 codes */
 #define ORIGIN_MAX 96 /* a socket address and its packet info */
 
+struct zones;
+
 struct worker_options {
     int fd;
+    struct zones *zones; /* NULL: there are none */
     uint8_t scope; /* of its keys in the table */
     bool is_ipv6;
     bool has_packet_info;
@@ -307,9 +315,12 @@ struct miss {
     uint8_t origin[ORIGIN_MAX];
 };
 
+#define REPEATED (-1)
+
 struct repeat {
     uint8_t client_class; /* that it was answered for */
     uint8_t client_size;
+    int8_t rcode; /* of an answer from the zones; REPEATED: it was given before */
     uint8_t client[16];
 };
 
@@ -334,6 +345,8 @@ struct queue *worker_urgent(struct worker *worker);
 struct queue *worker_repeats(struct worker *worker);
 uint64_t worker_counter(const struct worker *worker, enum counter which);
 uint64_t worker_hits(const struct worker *worker, unsigned place);
+/* Answers from the zones. */
+uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype);
 /* Wait for the batch under way, if any: what it sent is counted then, and what it read in the table
  * it reads no more. Not for ever: whether it is over. */
 bool worker_settle(const struct worker *worker);

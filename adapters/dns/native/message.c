@@ -64,6 +64,7 @@ size_t message_key(
     *cookie_at = 0;
     if (!end || size > KEY_MAX)
         return 0;
+    bool is_extended = has_opt(packet, size, end + 4); /* before its options are left out */
     *cookie_at = lone_cookie(packet, size, end);
     if (*cookie_at)
         size = *cookie_at - OPTION_HEAD - 2; /* without the options and their size */
@@ -74,7 +75,7 @@ size_t message_key(
     for (size_t at = HEADER_SIZE; at < end; at++)
         key[at] = lowered(packet[at]);
     memcpy(key + end, packet + end, size - end);
-    if (has_opt(packet, size, end + 4)) {
+    if (is_extended) {
         unsigned taken = number_at(packet + end + 7);
         taken = taken < UDP_PLAIN_MAX ? UDP_PLAIN_MAX : taken;
         taken = taken > UDP_EDNS_MAX ? UDP_EDNS_MAX : taken;

@@ -7,8 +7,10 @@
 #include <Python.h>
 
 #include "core.h"
+#include "zone.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -524,19 +526,225 @@ static PyType_Spec buckets_spec = {
     .slots = buckets_slots,
 };
 
+/* --- Zones ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyTypeObject *table, *buckets, *zones;
+} State;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *table; /* kept alive: its readers are ours */
+    struct zones *zones;
+} ZonesObject;
+
+static PyObject *zones_make(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *table;
+    Py_ssize_t bytes_max;
+    Py_buffer given;
+    struct seed seed;
+    static char *names[] = {"table", "bytes_max", "seed", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "Ony*", names, &table, &bytes_max, &given) ||
+        !read_seed(&given, &seed))
+        return NULL;
+    State *state = PyType_GetModuleState(type);
+    if (!state)
+        return NULL;
+    if (!PyObject_TypeCheck(table, state->table) || bytes_max < 0) {
+        PyErr_SetString(PyExc_TypeError, "a Table, and how many octets the zones may have");
+        return NULL;
+    }
+    ZonesObject *self = (ZonesObject *)alloc_of(type);
+    if (!self)
+        return NULL;
+    Py_INCREF(table);
+    self->table = table;
+    self->zones = zones_new((size_t)bytes_max, &seed, ((TableObject *)table)->table);
+    if (!self->zones) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void zones_dealloc(PyObject *self) {
+    zones_free(((ZonesObject *)self)->zones);
+    Py_XDECREF(((ZonesObject *)self)->table);
+    dealloc_of(self);
+}
+
+static PyObject *zones_py_close(PyObject *self, PyObject *Py_UNUSED(args)) {
+    zones_close(((ZonesObject *)self)->zones);
+    Py_RETURN_NONE;
+}
+
+static PyObject *zones_py_open(PyObject *self, PyObject *Py_UNUSED(args)) {
+    zones_open(((ZonesObject *)self)->zones);
+    Py_RETURN_NONE;
+}
+
+/* False where there is no room. */
+static PyObject *became(enum zone_fault fault) {
+    if (fault != ZONE_REFUSED)
+        return PyBool_FromLong(fault == ZONE_WELL);
+    PyErr_SetString(PyExc_ValueError, "a name, a zone or an image that makes no sense here, or at this time");
+    return NULL;
+}
+
+static PyObject *zones_py_add(PyObject *self, PyObject *args) {
+    char *apex;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "y#", &apex, &size))
+        return NULL;
+    enum zone_fault fault =
+        zones_add(((ZonesObject *)self)->zones, (uint8_t *)apex, (size_t)size);
+    if (fault == ZONE_FULL)
+        return PyErr_NoMemory();
+    return became(fault);
+}
+
+static PyObject *zones_py_drop(PyObject *self, PyObject *args) {
+    char *apex;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "y#", &apex, &size))
+        return NULL;
+    return became(zones_drop(((ZonesObject *)self)->zones, (uint8_t *)apex, (size_t)size));
+}
+
+static bool read_places(PyObject *given, uint16_t *places, size_t *count) {
+    Py_ssize_t number = PySequence_Size(given);
+    if (number > POINTERS_MAX)
+        PyErr_SetString(PyExc_ValueError, "those are more pointers than a SOA record has");
+    for (Py_ssize_t i = 0; i < number && !PyErr_Occurred(); i++) {
+        PyObject *one = PySequence_GetItem(given, i);
+        unsigned long at = one ? PyLong_AsUnsignedLong(one) : 0;
+        Py_XDECREF(one);
+        places[i] = at < UINT16_MAX ? (uint16_t)at : UINT16_MAX;
+    }
+    *count = number > 0 ? (size_t)number : 0;
+    return !PyErr_Occurred();
+}
+
+static PyObject *zones_py_speak(PyObject *self, PyObject *args) {
+    char *apex, *soa;
+    Py_ssize_t apex_size, soa_size;
+    PyObject *given;
+    uint16_t places[POINTERS_MAX];
+    size_t count;
+    if (!PyArg_ParseTuple(args, "y#y#O", &apex, &apex_size, &soa, &soa_size, &given) ||
+        !read_places(given, places, &count))
+        return NULL;
+    return became(zones_speak(((ZonesObject *)self)->zones, (uint8_t *)apex, (size_t)apex_size,
+                              (uint8_t *)soa, (size_t)soa_size, places, count));
+}
+
+static PyObject *zones_py_put(PyObject *self, PyObject *args) {
+    char *name, *image;
+    Py_ssize_t name_size, apex_size, image_size;
+    int is_unusual;
+    if (!PyArg_ParseTuple(
+            args, "y#ny#p", &name, &name_size, &apex_size, &image, &image_size, &is_unusual))
+        return NULL;
+    return became(zones_put(((ZonesObject *)self)->zones, (uint8_t *)name, (size_t)name_size,
+                            (size_t)apex_size, (uint8_t *)image, (size_t)image_size, is_unusual));
+}
+
+static PyObject *zones_py_remove(PyObject *self, PyObject *args) {
+    char *name;
+    Py_ssize_t name_size, apex_size;
+    if (!PyArg_ParseTuple(args, "y#n", &name, &name_size, &apex_size))
+        return NULL;
+    return became(zones_remove(((ZonesObject *)self)->zones, (uint8_t *)name, (size_t)name_size,
+                               (size_t)apex_size));
+}
+
+static PyObject *zones_py_sweep(PyObject *self, PyObject *args) {
+    Py_ssize_t limit;
+    if (!PyArg_ParseTuple(args, "n", &limit))
+        return NULL;
+    return PyBool_FromLong(
+        zones_sweep(((ZonesObject *)self)->zones, limit > 0 ? (size_t)limit : 0));
+}
+
+/* The answer to a message, a copy of it with room behind; NULL without an exception where it is
+ * left to Python. */
+static PyObject *found_in(ZonesObject *self, const uint8_t *packet, size_t size) {
+    uint8_t key[KEY_MAX], answer[MESSAGE_MAX];
+    struct question question;
+    struct path path;
+    struct found found;
+    size_t end = size < HEADER_SIZE ? 0 : name_end(packet, size);
+    uint64_t version = zones_version(self->zones);
+    size_t cookie_at;
+    if (!version || !end || !message_key(0, packet, size, key, &cookie_at) ||
+        !read_question(packet, size, end, &question) || is_health_query(packet, size) ||
+        !zones_locate(self->zones, key + HEADER_SIZE, &path) ||
+        !zones_find(self->zones, version, &path, question.rtype, &found) ||
+        !fits(&found, &question))
+        return NULL;
+    memcpy(answer, packet, size);
+    size_t answer_size = write_answer(&found, &question, answer);
+    return PyBytes_FromStringAndSize((char *)answer, (Py_ssize_t)answer_size);
+}
+
+static PyObject *zones_py_find(PyObject *object, PyObject *args) {
+    ZonesObject *self = (ZonesObject *)object;
+    TableObject *table = (TableObject *)self->table;
+    char *packet;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "y#", &packet, &size))
+        return NULL;
+    table_enter(table->table, table->reader);
+    PyObject *answer = found_in(self, (uint8_t *)packet, (size_t)size);
+    table_leave(table->table, table->reader);
+    if (answer || PyErr_Occurred())
+        return answer;
+    Py_RETURN_NONE;
+}
+
+static PyObject *zones_py_statistics(PyObject *self, PyObject *Py_UNUSED(args)) {
+    struct zones_statistics seen = zones_statistics(((ZonesObject *)self)->zones);
+    return Py_BuildValue("KKK", (unsigned long long)seen.zones, (unsigned long long)seen.names,
+                         (unsigned long long)seen.bytes);
+}
+
+static PyMethodDef zones_methods[] = {
+    {"close", zones_py_close, METH_NOARGS, NULL},
+    {"open", zones_py_open, METH_NOARGS, NULL},
+    {"add", zones_py_add, METH_VARARGS, NULL},
+    {"drop", zones_py_drop, METH_VARARGS, NULL},
+    {"speak", zones_py_speak, METH_VARARGS, NULL},
+    {"put", zones_py_put, METH_VARARGS, NULL},
+    {"remove", zones_py_remove, METH_VARARGS, NULL},
+    {"sweep", zones_py_sweep, METH_VARARGS, NULL},
+    {"find", zones_py_find, METH_VARARGS, NULL},
+    {"statistics", zones_py_statistics, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot zones_slots[] = {
+    {Py_tp_new, zones_make},
+    {Py_tp_dealloc, zones_dealloc},
+    {Py_tp_methods, zones_methods},
+    {0, NULL},
+};
+
+static PyType_Spec zones_spec = {
+    .name = "kudurru.adapters.dns._engine.Zones",
+    .basicsize = sizeof(ZonesObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = zones_slots,
+};
+
 /* --- Workers --------------------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
-    PyObject *table, *buckets; /* kept alive: the threads use them */
+    PyObject *table, *buckets, *zones; /* kept alive: the threads use them */
     struct worker **workers;
     Py_ssize_t count;
     int wake_fd;
 } WorkersObject;
-
-typedef struct {
-    PyTypeObject *table, *buckets;
-} State;
 
 static bool add_worker(
     WorkersObject *self, PyObject *sock, struct worker_options options, struct limiter *limiter) {
@@ -580,23 +788,25 @@ static bool is_queue_size(Py_ssize_t size) {
 }
 
 static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *table, *buckets, *sockets;
+    PyObject *table, *buckets, *zones, *sockets;
     int hears_repeats;
     unsigned char scope;
     Py_ssize_t misses_size, urgent_size, repeats_size;
-    static char *names[] = {"table",         "buckets",     "sockets",     "scope",
+    static char *names[] = {"table",         "buckets",     "zones",       "sockets", "scope",
                             "hears_repeats", "misses_size", "urgent_size", "repeats_size",
                             NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, named, "OOObpnnn", names, &table, &buckets, &sockets,
-                                     &scope, &hears_repeats, &misses_size, &urgent_size,
-                                     &repeats_size))
+    if (!PyArg_ParseTupleAndKeywords(
+            args, named, "OOOObpnnn", names, &table, &buckets, &zones, &sockets, &scope,
+            &hears_repeats, &misses_size, &urgent_size, &repeats_size))
         return NULL;
     State *state = PyType_GetModuleState(type);
     if (!state)
         return NULL;
     if (!PyObject_TypeCheck(table, state->table) ||
-        (buckets != Py_None && !PyObject_TypeCheck(buckets, state->buckets))) {
-        PyErr_SetString(PyExc_TypeError, "a Table, and Buckets or None");
+        (buckets != Py_None && !PyObject_TypeCheck(buckets, state->buckets)) ||
+        (zones != Py_None && (!PyObject_TypeCheck(zones, state->zones) ||
+                              ((ZonesObject *)zones)->table != table))) {
+        PyErr_SetString(PyExc_TypeError, "a Table, Buckets or None, and Zones of it or None");
         return NULL;
     }
     if (!is_queue_size(misses_size) || !is_queue_size(urgent_size) ||
@@ -611,9 +821,12 @@ static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *name
     self->table = table;
     Py_INCREF(buckets);
     self->buckets = buckets;
+    Py_INCREF(zones);
+    self->zones = zones;
     self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     struct limiter *limiter = buckets == Py_None ? NULL : ((BucketsObject *)buckets)->limiter;
     struct worker_options options = {
+        .zones = zones == Py_None ? NULL : ((ZonesObject *)zones)->zones,
         .scope = scope,
         .hears_repeats = hears_repeats,
         .misses_size = (size_t)misses_size,
@@ -638,6 +851,7 @@ static void workers_dealloc(PyObject *object) {
         close(self->wake_fd);
     Py_XDECREF(self->table);
     Py_XDECREF(self->buckets);
+    Py_XDECREF(self->zones);
     dealloc_of(object);
 }
 
@@ -671,38 +885,6 @@ static PyObject *octets_object(const uint8_t *octets, size_t size) {
     return PyBytes_FromStringAndSize((const char *)octets, (Py_ssize_t)size);
 }
 
-/* Take one record, appended to a list as `make` has it; 0: there was none, -1: an exception. */
-typedef PyObject *make_record(WorkersObject *self, Py_ssize_t i, const uint8_t *record, size_t size);
-
-static int take_one(
-    WorkersObject *self, Py_ssize_t i, struct queue *queue, make_record *make, PyObject *list) {
-    uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
-    size_t size = queue_next(queue);
-    if (!size)
-        return 0;
-    queue_take(queue, record, size);
-    PyObject *made = make(self, i, record, size);
-    int fault = made ? PyList_Append(list, made) : -1;
-    Py_XDECREF(made);
-    return fault ? -1 : 1;
-}
-
-/* Append at most `limit` records of each worker: then the others have their turn. `list` is NULL
- * when there was no memory for it, and gone with an exception. */
-static PyObject *take_all(
-    PyObject *object, Py_ssize_t limit, struct queue *(*queue_of)(struct worker *),
-    make_record *make, PyObject *list) {
-    WorkersObject *self = (WorkersObject *)object;
-    for (Py_ssize_t i = 0; list && i < self->count; i++) {
-        int taken = 1;
-        for (Py_ssize_t left = limit; left && taken > 0; left--)
-            taken = take_one(self, i, queue_of(self->workers[i]), make, list);
-        if (taken < 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
 static PyObject *miss_object(
     WorkersObject *self, Py_ssize_t i, const uint8_t *record, size_t size) {
     struct miss head;
@@ -718,34 +900,78 @@ static PyObject *miss_object(
     return NULL;
 }
 
-static PyObject *repeat_object(
-    WorkersObject *Py_UNUSED(self), Py_ssize_t Py_UNUSED(i), const uint8_t *record, size_t size) {
-    struct repeat head;
-    memcpy(&head, record, sizeof head);
-    PyObject *client = octets_object(head.client, head.client_size);
-    PyObject *message = octets_object(record + sizeof head, size - sizeof head);
+/* Append at most `limit` queries of each worker: then the others have their turn. `list` is NULL
+ * when there was no memory for it, and gone with an exception. */
+static PyObject *take_misses(
+    WorkersObject *self, Py_ssize_t limit, struct queue *(*queue_of)(struct worker *),
+    PyObject *list) {
+    uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
+    for (Py_ssize_t i = 0; list && i < self->count; i++) {
+        struct queue *queue = queue_of(self->workers[i]);
+        size_t size;
+        for (Py_ssize_t left = limit; list && left && (size = queue_next(queue)); left--) {
+            queue_take(queue, record, size);
+            PyObject *made = miss_object(self, i, record, size);
+            if (!made || PyList_Append(list, made))
+                Py_CLEAR(list);
+            Py_XDECREF(made);
+        }
+    }
+    return list;
+}
+
+static PyObject *workers_misses(PyObject *object, PyObject *args) {
+    WorkersObject *self = (WorkersObject *)object;
+    Py_ssize_t limit;
+    if (!PyArg_ParseTuple(args, "n", &limit))
+        return NULL;
+    PyObject *list = take_misses(self, limit, worker_urgent, PyList_New(0));
+    return take_misses(self, limit, worker_misses, list);
+}
+
+static PyObject *repeat_object(const struct repeat *head, const uint8_t *octets, size_t size) {
+    PyObject *client = octets_object(head->client, head->client_size);
+    PyObject *message = octets_object(octets, size);
+    int third = head->rcode == REPEATED ? head->client_class : head->rcode;
     if (client && message)
-        return Py_BuildValue("NNi", client, message, head.client_class);
+        return Py_BuildValue("NNi", client, message, third);
     Py_XDECREF(client), Py_XDECREF(message);
     return NULL;
 }
 
-static PyObject *workers_misses(PyObject *self, PyObject *args) {
-    Py_ssize_t limit;
-    if (!PyArg_ParseTuple(args, "n", &limit))
-        return NULL;
-    PyObject *list = take_all(self, limit, worker_urgent, miss_object, PyList_New(0));
-    return take_all(self, limit, worker_misses, miss_object, list);
+/* Take what a thread has answered, at most `limit`: repeats, and answers from the zones. False with
+ * an exception. */
+static bool take_repeats(
+    struct queue *queue, Py_ssize_t limit, PyObject *repeats, PyObject *answers) {
+    uint8_t record[sizeof(struct miss) + MESSAGE_MAX + 1];
+    for (size_t size; limit-- > 0 && (size = queue_next(queue));) {
+        queue_take(queue, record, size);
+        struct repeat head;
+        memcpy(&head, record, sizeof head);
+        PyObject *made = repeat_object(&head, record + sizeof head, size - sizeof head);
+        PyObject *list = head.rcode == REPEATED ? repeats : answers;
+        bool is_added = made && !PyList_Append(list, made);
+        Py_XDECREF(made);
+        if (!is_added)
+            return false;
+    }
+    return true;
 }
 
-static PyObject *workers_repeats(PyObject *self, PyObject *args) {
-    WorkersObject *workers = (WorkersObject *)self;
+static PyObject *workers_repeats(PyObject *object, PyObject *args) {
+    WorkersObject *self = (WorkersObject *)object;
     Py_ssize_t limit;
     if (!PyArg_ParseTuple(args, "n", &limit))
         return NULL;
-    if (workers->count && !worker_repeats(workers->workers[0])->octets)
-        return PyList_New(0);
-    return take_all(self, limit, worker_repeats, repeat_object, PyList_New(0));
+    PyObject *repeats = PyList_New(0), *answers = PyList_New(0);
+    bool is_taken = repeats && answers;
+    for (Py_ssize_t i = 0; is_taken && i < self->count; i++)
+        if (worker_repeats(self->workers[i])->octets)
+            is_taken = take_repeats(worker_repeats(self->workers[i]), limit, repeats, answers);
+    if (is_taken)
+        return Py_BuildValue("NN", repeats, answers);
+    Py_XDECREF(repeats), Py_XDECREF(answers);
+    return NULL;
 }
 
 static bool read_datagram(
@@ -811,6 +1037,27 @@ static PyObject *hits_list(const WorkersObject *self, Py_ssize_t number) {
     return list;
 }
 
+/* Appended where it is not 0. */
+static bool add_hits(PyObject *list, unsigned rtype, unsigned rcode, unsigned long long sum) {
+    PyObject *one = sum ? Py_BuildValue("IIK", rtype, rcode, sum) : NULL;
+    bool is_added = !sum || (one && !PyList_Append(list, one));
+    Py_XDECREF(one);
+    return is_added;
+}
+
+static PyObject *zone_hits_list(const WorkersObject *self) {
+    PyObject *list = PyList_New(0);
+    for (unsigned rcode = 0; list && rcode < ZONE_RCODES; rcode++)
+        for (unsigned rtype = 0; list && rtype < ZONE_TYPES; rtype++) {
+            unsigned long long sum = 0;
+            for (Py_ssize_t i = 0; i < self->count; i++)
+                sum += worker_zone_hits(self->workers[i], rcode, rtype);
+            if (!add_hits(list, rtype, rcode, sum))
+                Py_CLEAR(list);
+        }
+    return list;
+}
+
 static PyObject *workers_counters(PyObject *object, PyObject *args) {
     WorkersObject *self = (WorkersObject *)object;
     Py_ssize_t number;
@@ -825,14 +1072,17 @@ static PyObject *workers_counters(PyObject *object, PyObject *args) {
         worker_settle(self->workers[i]);
     Py_END_ALLOW_THREADS
     PyObject *hits = hits_list(self, number); /* first: a hit is counted after its answer */
-    if (!hits)
+    PyObject *zone_hits = hits ? zone_hits_list(self) : NULL;
+    if (!zone_hits) {
+        Py_XDECREF(hits);
         return NULL;
+    }
     unsigned long long sums[COUNTERS] = {0};
     for (Py_ssize_t i = 0; i < self->count; i++)
         for (int which = 0; which < COUNTERS; which++)
             sums[which] += worker_counter(self->workers[i], (enum counter)which);
-    return Py_BuildValue("KKKKKKKN", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
-                         sums[BUSY], sums[SEND_ERRORS], sums[UNSENT], hits);
+    return Py_BuildValue("KKKKKKKNN", sums[RECEIVED], sums[ANSWERED], sums[MALFORMED], sums[FULL],
+                         sums[BUSY], sums[SEND_ERRORS], sums[UNSENT], hits, zone_hits);
 }
 
 static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
@@ -879,11 +1129,23 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
     return (PyTypeObject *)type;
 }
 
+/* glibc keeps freed blocks of up to 128 octets apart, and joins them all when a large one is freed
+ * next: after a zone of a million names that takes a third of a second, with the GIL held. Without
+ * that each block is joined as it is freed, so what a turn frees is all that it does. Python has its
+ * own allocator for small blocks, and recently freed ones are kept by each thread as before. */
+static void free_steadily(void) {
+#if defined(__GLIBC__) && defined(M_MXFAST)
+    mallopt(M_MXFAST, 0);
+#endif
+}
+
 static int fill(PyObject *module) {
+    free_steadily();
     State *state = PyModule_GetState(module);
     state->table = add_type(module, &table_spec);
     state->buckets = state->table ? add_type(module, &buckets_spec) : NULL;
-    PyTypeObject *workers = state->buckets ? add_type(module, &workers_spec) : NULL;
+    state->zones = state->buckets ? add_type(module, &zones_spec) : NULL;
+    PyTypeObject *workers = state->zones ? add_type(module, &workers_spec) : NULL;
     Py_XDECREF((PyObject *)workers); /* the module has it */
     if (!workers || PyModule_AddIntMacro(module, BATCH) || PyModule_AddIntMacro(module, PLACES))
         return -1;
@@ -894,6 +1156,7 @@ static int visit_state(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);
     Py_VISIT(state->table);
     Py_VISIT(state->buckets);
+    Py_VISIT(state->zones);
     return 0;
 }
 
@@ -901,6 +1164,7 @@ static int clear_state(PyObject *module) {
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->table);
     Py_CLEAR(state->buckets);
+    Py_CLEAR(state->zones);
     return 0;
 }
 

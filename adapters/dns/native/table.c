@@ -278,14 +278,20 @@ static size_t size_of(const struct entry *entry) {
            entry->ttl_count * sizeof(uint16_t);
 }
 
-/* Free what left before the oldest reader began. */
-static void empty_limbo(struct table *table) {
+/* What left before then is read by nobody. */
+static uint64_t oldest_reader(struct table *table) {
     uint64_t oldest = atomic_fetch_add(&table->epoch, 1) + 1;
     for (unsigned i = 1; i < table->readers_count; i++) {
         uint64_t epoch = atomic_load(&table->readers[i].epoch);
         if (epoch != NOT_READING && epoch < oldest)
             oldest = epoch;
     }
+    return oldest;
+}
+
+/* Free what left before the oldest reader began. */
+static void empty_limbo(struct table *table) {
+    uint64_t oldest = oldest_reader(table);
     for (struct entry **at = &table->limbo, *entry; (entry = *at);) {
         if (entry->left_at >= oldest) {
             at = &entry->limbo_next;
@@ -409,6 +415,15 @@ bool table_store(
     if (!is_kept)
         free(entry);
     return is_kept;
+}
+
+uint64_t table_epoch(const struct table *table) { return atomic_load(&table->epoch); }
+
+uint64_t table_oldest(struct table *table) {
+    pthread_mutex_lock(&table->lock);
+    uint64_t oldest = oldest_reader(table);
+    pthread_mutex_unlock(&table->lock);
+    return oldest;
 }
 
 void table_invalidate(struct table *table) { atomic_fetch_add(&table->generation, 1); }

@@ -1,11 +1,12 @@
-/* A thread with a socket: it takes batches of datagrams, answers repeats and what is over the limit,
- * and hands the rest to Python.
+/* A thread with a socket: it takes batches of datagrams, answers repeats, what is plain in the zones
+ * and what is over the limit, and hands the rest to Python.
  *
  * An answer is written over its query, in the buffer that the system filled; headers for receiving
  * and for sending point at the same octets. Counters have one writer each; who reads them first
  * waits for the batch under way (`worker_settle`), so an answer that somebody has got is counted. */
 #define _GNU_SOURCE
 #include "core.h"
+#include "zone.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -26,7 +27,9 @@
 #define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
 #define SPIN_NS 20000
 
+/* Where an answer is counted once it was sent, beside the places of the table. */
 #define NOWHERE PLACES
+#define ZONE_PLACES (PLACES + 1)
 
 /* What becomes of a datagram. */
 enum verdict { ANSWER, SLIP, DROP };
@@ -44,6 +47,7 @@ struct worker {
     _Alignas(64) _Atomic uint64_t sequence; /* odd during a batch */
     _Atomic uint64_t counters[COUNTERS];
     _Atomic uint64_t hits[PLACES];
+    _Atomic uint64_t zone_hits[ZONE_RCODES * ZONE_TYPES];
     struct queue misses, urgent, repeats;
 
     uint8_t *octets;
@@ -51,6 +55,9 @@ struct worker {
     uint8_t keys[BATCH][KEY_MAX];
     size_t key_sizes[BATCH], cookies_at[BATCH];
     uint64_t hashes[BATCH];
+    const struct entry *entries[BATCH];
+    struct path paths[BATCH];
+    bool is_located[BATCH];
     enum verdict verdicts[BATCH];
     uint16_t places[BATCH]; /* where a repeat is counted, once it was sent; else NOWHERE */
     struct sockaddr_in6 addresses[BATCH]; /* room for either family */
@@ -59,9 +66,14 @@ struct worker {
     struct mmsghdr to_take[BATCH], to_give[BATCH];
 };
 
+/* Counters have one writer. */
+static void add(_Atomic uint64_t *counter, uint64_t more) {
+    uint64_t now = atomic_load_explicit(counter, memory_order_relaxed);
+    atomic_store_explicit(counter, now + more, memory_order_relaxed);
+}
+
 static void count(struct worker *worker, enum counter which, uint64_t more) {
-    uint64_t now = atomic_load_explicit(&worker->counters[which], memory_order_relaxed);
-    atomic_store_explicit(&worker->counters[which], now + more, memory_order_relaxed);
+    add(&worker->counters[which], more);
 }
 
 static uint8_t *slot(struct worker *worker, unsigned i) {
@@ -118,6 +130,10 @@ uint64_t worker_counter(const struct worker *worker, enum counter which) {
 
 uint64_t worker_hits(const struct worker *worker, unsigned place) {
     return atomic_load_explicit(&worker->hits[place], memory_order_relaxed);
+}
+
+uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype) {
+    return atomic_load_explicit(&worker->zone_hits[rcode * ZONE_TYPES + rtype], memory_order_relaxed);
 }
 
 bool worker_settle(const struct worker *worker) {
@@ -208,6 +224,7 @@ struct batch {
     unsigned number;
     int64_t now_us;
     bool has_news; /* for Python */
+    uint64_t zones_version; /* 0: they are closed */
     bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
     unsigned admitted_at;
     bool is_class_known;
@@ -243,12 +260,12 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
     worker->sizes[i] = 0;
 }
 
-static void tell_of(struct batch *batch, unsigned i, const struct entry *entry, size_t size) {
+/* Tell Python of an answer, as `head` has it but for the client. */
+static void tell_of(struct batch *batch, unsigned i, size_t size, struct repeat head) {
     struct worker *worker = batch->worker;
     size_t client_size;
     const uint8_t *client = client_of(worker, i, &client_size);
-    struct repeat head = {
-        .client_class = class_in_key(entry->octets), .client_size = (uint8_t)client_size};
+    head.client_size = (uint8_t)client_size;
     memcpy(head.client, client, client_size);
     switch (queue_put(&worker->repeats, &head, sizeof head, slot(worker, i) + 2, size - 2)) {
     case NO_ROOM:
@@ -333,7 +350,8 @@ static bool may_repeat(struct batch *batch, unsigned i, const struct entry *entr
 static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
     struct worker *worker = batch->worker;
     if (worker->options.hears_repeats)
-        tell_of(batch, i, entry, worker->sizes[i]);
+        tell_of(batch, i, worker->sizes[i], (struct repeat){
+            .client_class = class_in_key(entry->octets), .rcode = REPEATED});
     uint8_t *packet = slot(worker, i);
     const uint8_t *wire = entry_wire(entry);
     size_t end = name_end(packet, worker->sizes[i]) - 2; /* in the answer, which has no ID */
@@ -345,6 +363,26 @@ static void repeat(struct batch *batch, unsigned i, const struct entry *entry) {
         memcpy(packet + 2 + entry->cookie_at, batch->cookie, COOKIE_SIZE);
     worker->sizes[i] = entry->wire_size + 2u;
     worker->places[i] = entry->place;
+}
+
+/* Answer from the zones; false where they leave it to Python. */
+static bool answer_from_zones(struct batch *batch, unsigned i) {
+    struct worker *worker = batch->worker;
+    uint8_t *packet = slot(worker, i);
+    size_t asked_size = worker->sizes[i];
+    struct question question;
+    struct found found;
+    if (!read_question(packet, asked_size, name_end(packet, asked_size), &question) ||
+        is_health_query(packet, asked_size) ||
+        !zones_find(worker->options.zones, batch->zones_version, &worker->paths[i],
+                    question.rtype, &found) ||
+        !fits(&found, &question))
+        return false;
+    if (worker->options.hears_repeats)
+        tell_of(batch, i, asked_size, (struct repeat){.rcode = (int8_t)found.rcode});
+    worker->sizes[i] = write_answer(&found, &question, packet);
+    worker->places[i] = (uint16_t)(ZONE_PLACES + found.rcode * ZONE_TYPES + question.rtype);
+    return true;
 }
 
 static void over_limit(struct batch *batch, unsigned i) {
@@ -359,6 +397,38 @@ static void over_limit(struct batch *batch, unsigned i) {
         worker->sizes[i] = 0;
 }
 
+/* Find what there is for each message: an answer in the table, or a zone. In several rounds, so that
+ * the processor waits for many parts of large tables at a time. */
+static void look_up(struct batch *batch) {
+    struct worker *worker = batch->worker;
+    const struct zones *zones = batch->zones_version ? worker->options.zones : NULL;
+    for (unsigned i = 0; i < batch->number; i++) {
+        worker->key_sizes[i] = message_key(
+            worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i],
+            &worker->cookies_at[i]);
+        if (!worker->key_sizes[i])
+            continue;
+        worker->hashes[i] = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
+        table_prefetch(worker->table, worker->hashes[i]);
+    }
+    for (unsigned i = 0; i < batch->number; i++) {
+        worker->entries[i] = NULL;
+        worker->is_located[i] = false;
+        if (!worker->key_sizes[i])
+            continue;
+        worker->entries[i] = table_find(
+            worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
+        if (!worker->entries[i])
+            worker->entries[i] = find_for_class(batch, i);
+        if (!worker->entries[i] && zones) /* the name stands in the key where it does in a message */
+            worker->is_located[i] =
+                zones_locate(zones, worker->keys[i] + HEADER_SIZE, &worker->paths[i]);
+    }
+    for (unsigned i = 0; i < batch->number; i++)
+        if (worker->is_located[i])
+            zones_approach(&worker->paths[i]);
+}
+
 /* Messages lie in the slots, `sizes` octets each, at most MESSAGE_MAX + 1; afterwards their answers
  * do, and where there is none yet the size is 0. */
 static void answer(struct batch *batch) {
@@ -369,37 +439,22 @@ static void answer(struct batch *batch) {
     if (is_limited)
         judge(worker, number, batch->now_us);
     table_enter(worker->table, worker->reader);
-    /* In two rounds, so that the processor waits for many parts of a large table at a time. */
+    if (worker->options.zones)
+        batch->zones_version = zones_version(worker->options.zones);
+    look_up(batch);
     for (unsigned i = 0; i < number; i++) {
+        const struct entry *entry = worker->entries[i];
         worker->places[i] = NOWHERE;
-        worker->key_sizes[i] = message_key(
-            worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i],
-            &worker->cookies_at[i]);
-        if (!worker->key_sizes[i])
-            continue;
-        worker->hashes[i] = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
-        table_prefetch(worker->table, worker->hashes[i]);
-    }
-    for (unsigned i = 0; i < number; i++) {
         if (is_limited && worker->verdicts[i] != ANSWER) {
             over_limit(batch, i);
-            continue;
-        }
-        if (worker->sizes[i] < HEADER_SIZE || worker->sizes[i] > MESSAGE_MAX) {
+        } else if (worker->sizes[i] < HEADER_SIZE || worker->sizes[i] > MESSAGE_MAX) {
             count(worker, MALFORMED, 1);
             worker->sizes[i] = 0;
-            continue;
-        }
-        const struct entry *entry = NULL;
-        if (worker->key_sizes[i])
-            entry = table_find(
-                worker->table, worker->keys[i], worker->key_sizes[i], worker->hashes[i]);
-        if (!entry && worker->key_sizes[i])
-            entry = find_for_class(batch, i);
-        if (entry && may_repeat(batch, i, entry))
+        } else if (entry && may_repeat(batch, i, entry)) {
             repeat(batch, i, entry);
-        else
+        } else if (!worker->is_located[i] || !answer_from_zones(batch, i)) {
             hand_over(batch, i, false);
+        }
     }
     table_leave(worker->table, worker->reader);
 }
@@ -434,12 +489,12 @@ static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number, b
 static void count_hit(struct worker *worker, unsigned place, bool has_gone) {
     if (place == NOWHERE)
         return;
-    if (!has_gone) {
+    if (!has_gone)
         count(worker, UNSENT, 1);
-        return;
-    }
-    uint64_t now = atomic_load_explicit(&worker->hits[place], memory_order_relaxed);
-    atomic_store_explicit(&worker->hits[place], now + 1, memory_order_relaxed);
+    else if (place < PLACES)
+        add(&worker->hits[place], 1);
+    else
+        add(&worker->zone_hits[place - ZONE_PLACES], 1);
 }
 
 static void send_batch(struct worker *worker, unsigned number) {

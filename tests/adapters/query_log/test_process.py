@@ -208,13 +208,16 @@ def test_privacy_is_there_before_the_first_query_and_changes_at_once(tmp_path: P
 def test_when_notes_are_full_the_newest_are_dropped_and_counted() -> None:
     notes = QueryNotes(notes_max=3)
     notes.note(fact())
+    notes.answered([(b"\0\0\0\1", b"q", 3)])
     notes.repeated("udp", [(b"\0\0\0\1", b"q", 0)] * 5)
     notes.note(fact())
-    assert notes.statistics().dropped == 4
+    notes.answered([(b"\0\0\0\1", b"q", 0)])
+    assert notes.statistics().dropped == 6
     assert notes.statistics().noted == 3
     taken = notes.take(9)
     assert taken is not None
-    assert (taken.now_us, len(taken.facts), len(taken.repeats["udp"])) == (9, 1, 2)
+    assert (taken.now_us, len(taken.facts), len(taken.repeats["udp"])) == (9, 1, 1)
+    assert taken.answers == [(b"\0\0\0\1", b"q", 3)]
     assert notes.take(9) is None
 
 

@@ -164,6 +164,20 @@ def test_a_repeat_is_logged_as_what_it_repeats(path: Path, store: QueryLogStore)
     assert store.statistics().written == 4
 
 
+def test_what_an_engine_answered_from_the_zones_is_logged(path: Path, store: QueryLogStore) -> None:
+    query = bytes(10) + names.from_text(r"NAS\000x.example") + b"\0\x1c\0\1"
+    answers = [(packed_address(OTHER), query, 3)] * 2
+    store.write(Seen(NOON_US, (), {}, answers))
+    (found,) = logged(path)
+    assert (found.client, found.name, found.type, found.rcode) == (
+        OTHER, r"nas\000x.example", 28, 3,
+    )  # fmt: skip
+    assert (found.source, found.proto, found.count, found.ts_us) == (
+        "authoritative", "udp", 2, NOON_US,
+    )  # fmt: skip
+    assert store.statistics().written == 2
+
+
 def test_the_busiest_are_told_from_the_hours(path: Path, store: QueryLogStore) -> None:
     store.write(seen(*[fact("a.example")] * 3, fact("b.example", OTHER, source="blocked")))
     store.write(seen(fact("b.example", source="blocked"), fact("a.example", ts_us=HOUR_US)))
