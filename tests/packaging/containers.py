@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -236,9 +237,12 @@ def running(image: Image) -> Iterator[Container]:
         [*APART, "--net", "sh", "-c", " && ".join(script)],
         env=image.environ, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
+    pid = 0
     try:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        pid = int(wait_until(lambda: process.poll() is not None or children.read_text().strip()))
+        wait_until(lambda: process.poll() is not None or children.read_text().strip())
+        assert process.poll() is None, "it ended at once"
+        pid = int(children.read_text())
         assert process.stdout is not None
         with process.stdout:
             ready = read_line(process)
@@ -246,5 +250,9 @@ def running(image: Image) -> Iterator[Container]:
             yield Container(image, process, pid, ready)
     finally:
         if process.poll() is None:
-            process.kill()  # and its child with it
+            # The first of its processes: --kill-child is forgotten when that takes another user.
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                process.kill()
         end(process)
