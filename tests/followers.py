@@ -86,14 +86,17 @@ class Leading(Listening):
 
 
 @contextlib.asynccontextmanager
-async def leading(log: SQLiteEventLog, folder: Path, seed: int = 1) -> AsyncIterator[Leading]:
+async def leading(
+    log: SQLiteEventLog, folder: Path, seed: int = 1, *, has_signed: bool = True
+) -> AsyncIterator[Leading]:
     leader = Leading(log, folder, seed)
     tasks = [asyncio.create_task(leader.api.writer.run())]
     try:
         async with asyncio.timeout(PATIENCE_S):
             name = f"follower-{log.head().seq}"
             leader.api.token["follower"] = await leader.api.make_token("follower", name)
-            await leader.api.writer.checkpoint()
+            if has_signed:
+                await leader.api.writer.checkpoint()
         leader.api.app.open(leader.api.context)
         await leader.listen()
         yield leader

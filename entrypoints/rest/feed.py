@@ -88,7 +88,10 @@ async def rows(call: Call) -> Stream:
     if call.context.followers >= FOLLOWERS_MAX:
         raise Busy(f"{FOLLOWERS_MAX} nodes follow this one: follow one of them")
     if await call.context.aside(_log(call).newest_checkpoint) is None:
-        raise NotFound("this node has signed nothing yet, and only what is signed is sent")
+        with suppress(KudurruError):
+            await call.context.operate("checkpoint", None, _ME)
+        if await call.context.aside(_log(call).newest_checkpoint) is None:
+            raise NotFound("this node has signed nothing yet, and only what is signed is sent")
     return Stream(FRAMES, _sent(call, call.count("after", 0)))
 
 

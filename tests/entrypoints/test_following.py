@@ -39,9 +39,11 @@ class Pair:
         self.two.mkdir()
 
     @asynccontextmanager
-    async def leading(self, name: str = "log.db", seed: int = 1) -> AsyncIterator[Leading]:
+    async def leading(
+        self, name: str = "log.db", seed: int = 1, *, has_signed: bool = True
+    ) -> AsyncIterator[Leading]:
         with opened(self.one / name, create=True) as log:
-            async with leading(log, self.one, seed) as leader:
+            async with leading(log, self.one, seed, has_signed=has_signed) as leader:
                 yield leader
 
     @asynccontextmanager
@@ -82,6 +84,18 @@ def test_what_is_written_to_a_leader_is_served_by_its_follower(pair: Pair) -> No
 
     asyncio.run(run())
     check_whole(pair.two / "log.db")
+
+
+def test_a_leader_that_has_signed_nothing_yet_does_for_its_first_follower(pair: Pair) -> None:
+    async def run() -> None:
+        async with pair.leading(has_signed=False) as leader:
+            await leader.write(put(zone()), put(www()))
+            assert leader.node.log.newest_checkpoint() is None
+            async with pair.following(leader) as follower:
+                await until(lambda: follower.has(leader))
+                assert follower.following.statistics().sessions == 1
+
+    asyncio.run(run())
 
 
 def test_nothing_is_written_by_who_follows(pair: Pair) -> None:
