@@ -34,6 +34,7 @@ from kudurru.domain.ports import PacketEngine, QueryLimiter, Reply
 from kudurru.domain.query_log import Repeat
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
+from tests.absent import absent
 from tests.certificates import write_pair
 from tests.dns_clients import (
     Answered,
@@ -252,6 +253,12 @@ def count_of(answer: bytes, question: bytes) -> int:
 
 def test_linux_has_batched_calls() -> None:
     assert mmsg.is_available() == (sys.platform == "linux")
+
+
+def test_the_native_engine_is_here_where_all_is_tested() -> None:
+    """Or whatever is of it would be skipped unseen."""
+    if not engine_native.is_available():
+        absent("the native engine was not built: `just engine`")
 
 
 def test_a_query_gets_the_handlers_answer(kind: str) -> None:
