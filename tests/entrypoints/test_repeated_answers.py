@@ -20,7 +20,7 @@ from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.commands import Command
 from kudurru.domain.later import Later
 from kudurru.domain.objects import Key, key_of
-from kudurru.domain.ports import PacketEngine, Reply
+from kudurru.domain.ports import Origins, PacketEngine, Reply
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.wiring import Node
 from tests.nodes import a_change, commit_as_server
@@ -84,7 +84,7 @@ class World:
         (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
         self.clock = ManualClock()
         log = MemoryEventLog(entropy=SeededEntropy(1), clock=self.clock)
-        self.node = Node(log, self.clock, SeededEntropy(2), on_change=lambda: self.forget())
+        self.node = Node(log, self.clock, SeededEntropy(2), on_change=self.forget)
         self.pipeline = pipeline_of(self.node)
         self.pipeline.keeps_for_a_while = kind != "python"
         self.images: ZoneImages | None = None
@@ -103,9 +103,9 @@ class World:
         group = {"clients": [{"ip": CLIENTS[1]}]}
         self.commit(put(zone(ZONES[0])), put(manifest("ClientGroup", "kids", group)))
 
-    def forget(self) -> None:
+    def forget(self, changed: Origins) -> None:
         if hasattr(self, "engine"):
-            self.engine.invalidate()
+            self.engine.invalidate(changed)
             if self.images is not None:
                 self.images.changed()
 
