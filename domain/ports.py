@@ -539,13 +539,15 @@ STREAM_IDLE_S = 10
 Answers tell it to clients that ask (RFC 7828)."""
 
 
-FILTERS = b""
+FILTERS = b"filters"
 """What filters: policies, groups of clients, lists, and their settings."""
+CACHE = b"cache"
+"""What upstreams said."""
 
 Origins = Collection[bytes] | None
-"""What answers come of: zones, by the keys of their names, and FILTERS. None: any of all that is
-served. Which zones there are at all, and settings, every answer comes of: when they change, None
-changes."""
+"""What answers come of: zones, by the keys of their names, FILTERS and CACHE, which are no keys.
+None: any of all that is served. Which zones there are at all, and settings, every answer comes of:
+when they change, None changes."""
 
 CLIENT_CLASSES_MAX = 127
 """Numbers of classes of clients that an engine knows."""

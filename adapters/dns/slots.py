@@ -1,6 +1,6 @@
 """What remembered answers come of, by number: so that a change drops those that came of it.
 
-An answer comes of zones, of what filters, of neither or of both (`ports.Origins`). Each is one of
+An answer comes of zones, of what filters, of what upstreams said (`ports.Origins`). Each is one of
 few numbers, a slot, and who remembers answers knows of each slot when it changed last. Zones may
 share one: a change of one of them then drops the answers of all, which is work and no harm.
 """

@@ -48,7 +48,7 @@ from kudurru.domain.filtering.clients import Caller, packed_address
 from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.histogram import Times
 from kudurru.domain.later import Later
-from kudurru.domain.ports import FILTERS, Clock, Keep, Reply
+from kudurru.domain.ports import CACHE, FILTERS, Clock, Keep, Origins, Reply
 from kudurru.domain.query_log import NO_RCODE, Repeat
 from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
 from kudurru.projections.pipeline.counts import Counts
@@ -303,10 +303,7 @@ class Pipeline:
             is_for_all, keep = False, None
         if course.signer is not None:
             wire = course.signer.sign(wire, self._clock.now_us() // 1_000_000)
-        origins = course.origins
-        if origins is not None and isinstance(answer, Answer):
-            origins += tuple(answer.zones)
-        return Reply(wire, is_for_all, None, keep, origins)
+        return Reply(wire, is_for_all, None, keep, _origins(course, answer))
 
     def _tallied(self, course: Course) -> Keep | None:
         """How an answer that lasts is repeated, where that takes more than knowing it."""
@@ -614,6 +611,12 @@ class Pipeline:
             return None
         self._counts.answer(where, SERVFAIL)
         return Reply(wire, False)
+
+
+def _origins(course: Course, answer: Answer | Resolved) -> Origins:
+    if course.origins is None:
+        return None
+    return *course.origins, *((CACHE,) if isinstance(answer, Resolved) else answer.zones)
 
 
 def _for_some(keep: Keep, wire: bytes, course: Course) -> Keep:

@@ -32,7 +32,7 @@ from kudurru.domain.dns.messages import COOKIE
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.notation import parse_network
-from kudurru.domain.ports import FILTERS, Origins, PacketEngine, QueryLimiter, Reply
+from kudurru.domain.ports import CACHE, FILTERS, Origins, PacketEngine, QueryLimiter, Reply
 from kudurru.domain.query_log import Repeat
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
@@ -405,6 +405,7 @@ ORIGINS: dict[str, Origins] = {
     "both": (ONE, TWO),
     "filtered": (FILTERS,),
     "filtered-one": (FILTERS, ONE),
+    "cached": (FILTERS, CACHE),
     "many": [names.key(names.from_text(f"{number}.example")) for number in range(40)],
     "neither": (),
     "any": None,
@@ -414,8 +415,9 @@ ENDED: dict[str, tuple[Origins, set[str]]] = {
     "one": ((ONE,), {"one", "both", "filtered-one"}),
     "two": ((TWO,), {"two", "both"}),
     "both": ((ONE, TWO), {"one", "two", "both", "filtered-one"}),
-    "filters": ((FILTERS,), {"filtered", "filtered-one"}),
-    "filters and one": ({FILTERS, ONE}, {"filtered", "filtered-one", "one", "both"}),
+    "filters": ((FILTERS,), {"filtered", "filtered-one", "cached"}),
+    "filters and one": ({FILTERS, ONE}, {"filtered", "filtered-one", "cached", "one", "both"}),
+    "cache": ((CACHE,), {"cached"}),
     "another": ((names.key(names.from_text("0.example")),), set()),
     "nothing": ((), set()),
     "all": (None, set(ORIGINS)),
@@ -439,7 +441,8 @@ class OfOrigins(Handler):
 
 
 def test_names_of_these_tests_share_no_slot() -> None:
-    few = [slots_of((origin,)) for origin in (ONE, TWO, FILTERS, *(ORIGINS["many"] or ())[:1])]
+    some = ONE, TWO, FILTERS, CACHE, *(ENDED["another"][0] or ())
+    few = [slots_of((origin,)) for origin in some]
     assert len(set(few)) == len(few)
 
 
