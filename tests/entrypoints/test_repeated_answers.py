@@ -84,6 +84,12 @@ questions = st.tuples(
     st.sampled_from([b"", *map(edns, SIZES), edns()[:5] + b"\0\0\x80\0" + edns()[9:]]),
     st.integers(0, 2**32),  # letters of its copies
 )
+USUAL = [
+    (f"{name}.{origin}", rtype)
+    for origin in ("example.org", "third.example", "elsewhere.example")
+    for name, rtype in (("www", 1), ("nas", 1), ("alias", 1), ("gone", 1), ("www", 15))
+]
+"""What is asked after every step, so that there is something to be dropped by a change."""
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("change"), changes),
@@ -279,7 +285,9 @@ def test_every_answer_is_the_one_that_the_pipeline_gives_now(kind: str, steps: A
             world = World(kind)
             await world.engine.start()
             try:
+                usual = [query(*one, ident=i, flags=0x0100) for i, one in enumerate(USUAL)]
                 for what, *how in steps:
+                    await check(world, usual, CLIENTS[:1])
                     if what == "change":
                         world.change(*how[0])
                     elif what == "change while asked":
@@ -292,14 +300,15 @@ def test_every_answer_is_the_one_that_the_pipeline_gives_now(kind: str, steps: A
                         await check(world, packets_of([question]))
                     else:
                         await check(world, packets_of(how[0]))
+                    await check(world, usual, CLIENTS[:2])
             finally:
                 await world.engine.stop()
 
     asyncio.run(main())
 
 
-async def check(world: World, packets: list[bytes]) -> None:
-    for client in CLIENTS:
+async def check(world: World, packets: list[bytes], clients: Sequence[str] = CLIENTS) -> None:
+    for client in clients:
         for packet in packets:
             world.right_answer(packet, client)  # then all is in the cache that will be
         got = await world.ask(client, packets)
