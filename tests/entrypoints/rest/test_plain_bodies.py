@@ -71,6 +71,9 @@ def test_other_kinds_are_read_the_same_both_ways(namespace: str, wanted: Documen
     assert found == parse_manifest(wanted, what="test", default_namespace="default")
 
 
+UNPLACED = json.dumps({**WWW, "metadata": {"name": "www"}})
+
+
 def text(*changes: tuple[str, str]) -> bytes:
     found = json.dumps(WWW)
     for before, after in changes:
@@ -115,9 +118,20 @@ def test_what_needs_a_closer_look_is_not_taken(octets: bytes) -> None:
     assert short(octets) is None
 
 
-def test_what_a_request_leaves_to_its_path_is_read_at_length() -> None:
-    unnamed = {**WWW, "metadata": {"name": "www"}}
-    assert short(json.dumps(unnamed).encode()) is None
+def test_a_namespace_that_is_left_to_the_path_is_that_of_the_path() -> None:
+    octets = json.dumps({**WWW, "metadata": {"name": "www"}}).encode()
+    assert short(octets) == at_length(octets) == short(json.dumps(WWW).encode())
+    elsewhere = plain_manifest(octets, DNS_RECORD_SET, "other", "www")
+    assert elsewhere is not None
+    assert elsewhere.key == "DNSRecordSet/other/www"
+
+
+def test_what_else_a_request_leaves_to_its_path_is_read_at_length() -> None:
+    for left_out in ("kind", "apiVersion", "metadata"):
+        unsaid = {name: part for name, part in WWW.items() if name != left_out}
+        assert short(json.dumps(unsaid).encode()) is None
+    for metadata in ({"namespace": "default"}, {"name": "www", "namespace": ""}):
+        assert short(json.dumps({**WWW, "metadata": metadata}).encode()) is None
 
 
 KEYS = (
@@ -134,13 +148,15 @@ KEYS = (
 SCRAPS = [*(f'"{key}"' for key in KEYS), ",", ":", "{", "}", "[", "]", "1", "0", ".", "e", "-", " "]
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 300), st.integers(0, 12), st.sampled_from(SCRAPS)), max_size=4
-    )
+CUTS = st.lists(
+    st.tuples(st.integers(0, 300), st.integers(0, 12), st.sampled_from(SCRAPS)), max_size=4
 )
-def test_the_short_way_and_the_long_way_agree(cuts: list[tuple[int, int, str]]) -> None:
-    octets = text().decode()
+
+
+@given(st.sampled_from((text().decode(), UNPLACED)), CUTS)
+def test_the_short_way_and_the_long_way_agree(
+    octets: str, cuts: list[tuple[int, int, str]]
+) -> None:
     for at, size, put in cuts:
         octets = octets[:at] + put + octets[at + size :]
     found = short(octets.encode())
