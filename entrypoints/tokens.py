@@ -7,6 +7,7 @@ does not come back with an old table, nor with a restore.
 
 import hmac
 from datetime import timedelta
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
@@ -322,6 +323,7 @@ class Tokens:
         return self._creation(request, "bootstrap", BOOTSTRAP_LIFETIME, who, entropy)
 
 
+@lru_cache(TOKENS_MAX)  # of those that come with every request
 def _key(name: str) -> Key:
     return key_of(API_TOKEN.name, "", name)
 

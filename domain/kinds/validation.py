@@ -91,8 +91,9 @@ def parse_manifest(
 
 def plain_manifest(octets: bytes, kind: Kind, namespace: str, name: str) -> Manifest | None:
     """The manifest that `parse_manifest` makes of a JSON document, where that is as nearly all are:
-    small, whole, without escapes and faults, and about the object of that name, whose namespace may be
-    left out. None where it needs a closer look. It costs a tenth. The name is one that an object may have."""
+    small, whole, without escapes and faults, and about the object of that name; it may leave the
+    namespace out. None where it needs a closer look. It costs a tenth. The name is one that an
+    object may have."""
     if len(octets) > PLAIN_BYTES_MAX or b"\\" in octets:
         return None
     try:
