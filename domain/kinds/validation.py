@@ -110,8 +110,9 @@ def plain_manifest(octets: bytes, kind: Kind, namespace: str, name: str) -> Mani
             return None  # it says that there is none
         meta = msgspec.structs.replace(meta, namespace=namespace)
     # A decoder takes the last of two keys that are the same. Then the text has more quotes than
-    # what was read of it; and each of them begins or ends a text, as there are no escapes.
-    if msgspec.json.encode(msgspec.json.decode(octets)).count(b'"') != octets.count(b'"'):
+    # what was read of it, of which no more is written than was there: defaults are left out. And
+    # each quote begins or ends a text, as there are no escapes.
+    if msgspec.json.encode(found).count(b'"') != octets.count(b'"'):
         return None
     if meta.labels or meta.annotations:
         for _ in metadata_faults(meta, namespaced=kind.namespaced):

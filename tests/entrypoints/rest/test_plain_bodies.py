@@ -2,6 +2,8 @@
 taken."""
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -64,7 +66,11 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize(("namespace", "wanted"), OTHERS, ids=[one["kind"] for _, one in OTHERS])
+SMALLEST = document("DNSZone", "z", {"zoneName": "z"})
+IDS = [one["kind"] for _, one in OTHERS]
+
+
+@pytest.mark.parametrize(("namespace", "wanted"), OTHERS, ids=IDS)
 def test_other_kinds_are_read_the_same_both_ways(namespace: str, wanted: Document) -> None:
     octets = json.dumps(wanted).encode()
     found = plain_manifest(octets, KINDS[wanted["kind"]], namespace, wanted["metadata"]["name"])
@@ -72,6 +78,35 @@ def test_other_kinds_are_read_the_same_both_ways(namespace: str, wanted: Documen
 
 
 UNPLACED = json.dumps({**WWW, "metadata": {"name": "www"}})
+
+
+def doubled(value: Any) -> Iterator[str]:
+    """The JSON of a document with one of its keys given twice, for each of them."""
+    if isinstance(value, dict):
+        written = {key: f"{json.dumps(key)}:{json.dumps(part)}" for key, part in value.items()}
+        for key, part in value.items():
+            yield "{" + ",".join([written[key], *written.values()]) + "}"
+            for inner in doubled(part):
+                yield "{" + ",".join((written | {key: f"{json.dumps(key)}:{inner}"}).values()) + "}"
+    elif isinstance(value, list):
+        written_items = [json.dumps(part) for part in value]
+        for i, part in enumerate(value):
+            for inner in doubled(part):
+                yield "[" + ",".join([*written_items[:i], inner, *written_items[i + 1 :]]) + "]"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "wanted"),
+    [("default", WWW), ("", SMALLEST), *OTHERS],
+    ids=["DNSRecordSet", "the smallest", *IDS],
+)
+def test_no_key_of_any_kind_may_be_there_twice(namespace: str, wanted: Document) -> None:
+    kind, name = KINDS[wanted["kind"]], wanted["metadata"]["name"]
+    assert plain_manifest(json.dumps(wanted).encode(), kind, namespace, name) is not None
+    found = list(doubled(wanted))
+    assert len(found) >= 6
+    for octets in found:
+        assert plain_manifest(octets.encode(), kind, namespace, name) is None, octets
 
 
 def text(*changes: tuple[str, str]) -> bytes:
