@@ -7,9 +7,9 @@ Prints figures, asserts nothing. On two processors the generator shares them wit
 rates alone say how the three divide them. What two workers can do is told by what an answer costs
 them, as long as each of them always has something to do: then it is either running or waiting for
 a processor, and the kernel counts both (`schedstat`). Where that share of the time is near 1 for
-each of them, the generator is not what limits them: it asks for more than is answered, takes nothing
-back, and the server's own counters say what was answered. Two servers of one worker each share
-nothing, so their figure is what this machine allows.
+each of them, the generator is not what limits them: it asks for more than is answered, takes
+nothing back, and the server's own counters say what was answered. Two servers of one worker each
+share nothing, so their figure is what this machine allows.
 """
 
 import argparse
@@ -144,7 +144,8 @@ def times_of(pid: int) -> dict[str, Times]:
 
 def show(found: dict[str, list[Run]]) -> None:
     print(
-        f"{'':<14}{'answers/s':>12}{'us/query':>10}{'busiest':>9}{'next':>6}{'asked/s':>12}{'us each':>9}"
+        f"{'':<14}{'answers/s':>12}{'us/query':>10}{'busiest':>9}{'next':>6}"
+        f"{'asked/s':>12}{'us each':>9}"
     )
     for title, runs in found.items():
         one = Run(*map(statistics.median, zip(*runs, strict=True)))
