@@ -87,9 +87,10 @@ class Doh:
             answering.malformed += 1
             return refusal(400, "the message has no whole header")
         client = self._client_of(request, peer)
-        wire = answering.recall(packet, client)
+        client_id = _client_id_of(request.target) or client_id
+        wire = answering.recall(packet, client, client_id)
         if wire is None:
-            found = answering.ask(packet, client, _client_id_of(request.target) or client_id)
+            found = answering.ask(packet, client, client_id)
             if isinstance(found, Later):
                 return found
             wire = found

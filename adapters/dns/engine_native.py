@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
+from kudurru.adapters.dns.memo import Taken
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
 from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.sockets import address_of
@@ -173,8 +174,8 @@ class AnswerTable:
 
 
 class TableScope:
-    """The table as one listener sees it. Implements `memo.Repeats`, with the contract of `Memo`;
-    what the threads find is counted there."""
+    """The table as one listener sees it. Implements `memo.Keeper`; what the threads find is counted
+    by them."""
 
     def __init__(self, table: AnswerTable, number: int) -> None:
         self.table = table
@@ -182,7 +183,7 @@ class TableScope:
         self.workers: _engine.Workers | None = None
         """The threads that count in this scope, once there are any."""
         self._core = table.core
-        self._hits: Counter[int] = Counter()  # found here, by place
+        self._repeats = _engine.Repeats(table.core, number)
         self._before: Counter[int] = Counter()  # counted at a place when it was emptied last
         self._emptied: Counter[Of] = Counter()
 
@@ -190,13 +191,20 @@ class TableScope:
     def era(self) -> object:
         return self._core.generation()
 
-    def find(self, packet: bytes) -> bytes | None:
-        found = self._core.find(self.number, packet)
-        if found is None:
-            return None
-        wire, place = found
-        self._hits[place] += 1
-        return wire
+    def find_for(self, packet: bytes, client: bytes, *, is_named: bool) -> tuple[bytes, int] | None:
+        return self._repeats.find(packet, client, is_named)
+
+    def take(
+        self,
+        arrived: bytearray,
+        at: int,
+        client: bytes,
+        *,
+        is_named: bool,
+        limit: int,
+        is_told: bool,
+    ) -> Taken:
+        return self._repeats.take(arrived, at, client, is_named, limit, is_told)
 
     def store(self, era: object, packet: bytes, wire: bytes) -> None:
         self.keep(era, packet, wire, FOR_EVERYBODY)
@@ -230,13 +238,11 @@ class TableScope:
     def hits(self, of_threads: Sequence[int]) -> Hits:
         """Answers given from the table: those found here, and those of the threads by place."""
         found = self._emptied.copy()
+        here = self._repeats.hits()
         for of, place in self.table.places.items():
-            if count := self._at(place, of_threads) - self._before[place]:
+            if count := _at(place, here, of_threads) - self._before[place]:
                 found[of] += count
         return found
-
-    def _at(self, place: int, of_threads: Sequence[int]) -> int:
-        return self._hits[place] + (of_threads[place] if place < len(of_threads) else 0)
 
     def is_settled(self) -> bool:
         """Whether nobody counts any more what was in the table before `invalidate`."""
@@ -245,13 +251,18 @@ class TableScope:
     def empty(self, places: Mapping[Of, int]) -> None:
         """Keep what was counted there apart: other answers will be."""
         of_threads = [] if self.workers is None else self.workers.counters(_engine.PLACES)[7]
+        here = self._repeats.hits()
         for of, place in places.items():
-            at = self._at(place, of_threads)
+            at = _at(place, here, of_threads)
             self._emptied[of] += at - self._before[place]
             self._before[place] = at
 
     def invalidate(self) -> None:
         self._core.invalidate()
+
+
+def _at(place: int, here: Sequence[int], of_threads: Sequence[int]) -> int:
+    return here[place] + (of_threads[place] if place < len(of_threads) else 0)
 
 
 def by_type(hits: Hits) -> dict[tuple[int, int], int]:

@@ -32,7 +32,7 @@ from kudurru.adapters.dns.doh import (
     phrase,
     refusal,
 )
-from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.streams import (
     ANSWERS_HELD_MAX,
     StreamConnection,
@@ -66,7 +66,7 @@ class HttpsServer(StreamServer):
         trusted: Networks | None = None,
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
-        memo: Memo | None = None,
+        memo: Memo | Keeper | None = None,
         turns: Turns | None = None,
     ) -> None:
         super().__init__(

@@ -12,11 +12,13 @@ random names turns over what nobody repeats, and the answers in use stay.
 """
 
 import threading
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Protocol
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.ports import Keep
+from kudurru.domain.query_log import Repeat
 
 ENTRIES_MAX = 131_072  # in both generations: the questions that a busy site asks again and again
 BYTES_MAX = 24 << 20  # of keys and answers; Python's own objects come to about as much again
@@ -27,28 +29,52 @@ Kept = tuple[bytes, int]
 """An answer without its ID, and its place in `Memo.hits`."""
 
 
-class Repeats(Protocol):
-    """What an engine remembers. `Memo` says how each of these is meant."""
+class Keeper(Protocol):
+    """A memo that knows the time and its clients, as far as it must to repeat more. `Memo` says how
+    what both have is meant.
+
+    `client` is the asker's address, 4 or 16 octets; `is_named`: it says besides who it is, so what
+    is for a class of addresses is not for it.
+    """
 
     @property
     def era(self) -> object:
         """What is now, until `invalidate`. Whoever asks the handler takes it first, for `store`."""
         ...
 
-    def find(self, packet: bytes) -> bytes | None: ...
+    def find_for(self, packet: bytes, client: bytes, *, is_named: bool) -> tuple[bytes, int] | None:
+        """As `Memo.find`, with the class of clients that the answer is for."""
+        ...
+
+    def take(
+        self,
+        arrived: bytearray,
+        at: int,
+        client: bytes,
+        *,
+        is_named: bool,
+        limit: int,
+        is_told: bool,
+    ) -> "Taken":
+        """Answer the messages in a stream from an offset on, each behind two octets of its length:
+        as many as are whole and known one after the other, at most `limit` (and some 64 KiB).
+        `is_told`: the repeats are wanted."""
+        ...
 
     def store(self, era: object, packet: bytes, wire: bytes) -> None: ...
+
+    def keep(self, era: object, packet: bytes, wire: bytes, how: Keep) -> None:
+        """Keep an answer that is not simply for everybody until `invalidate`."""
+        ...
 
     def counts(self) -> dict[tuple[int, int], int]: ...
 
     def invalidate(self) -> None: ...
 
 
-@runtime_checkable
-class Keeper(Protocol):
-    def keep(self, era: object, packet: bytes, wire: bytes, how: Keep) -> None:
-        """Keep an answer that is not simply for everybody until `invalidate`."""
-        ...
+Taken = tuple[int, int, bytes, Sequence[Repeat]]
+"""Offset behind the last message that was answered, how many were, their answers as they go back
+into the stream, and what a query log wants to hear of them."""
 
 
 class Memo:
