@@ -52,7 +52,9 @@ class Repeats:
     """Answers of a scope of a table, for who asks from Python; as `memo.Keeper` has it."""
 
     def __init__(self, table: Table, scope: int, /) -> None: ...
-    def find(self, packet: bytes, client: bytes, is_named: bool, /) -> tuple[bytes, int] | None: ...
+    def find(
+        self, packet: bytes, client: bytes, is_named: bool, room: int, /
+    ) -> tuple[bytes, int] | None: ...
     def take(
         self,
         arrived: bytearray,

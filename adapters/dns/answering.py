@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
 
-from kudurru.adapters.dns.memo import Keeper, Memo
+from kudurru.adapters.dns.memo import MESSAGE_MAX, Keeper, Memo
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.ports import (
@@ -115,15 +115,17 @@ class Answering:
         if getattr(self.handler, "takes_client_ids", False):
             self.identifying = cast(IdentifyingHandler, self.handler)
 
-    def recall(self, packet: bytes, client: str, client_id: str = "") -> bytes | None:
-        """The answer from the memo, or None."""
+    def recall(
+        self, packet: bytes, client: str, client_id: str = "", room: int = MESSAGE_MAX
+    ) -> bytes | None:
+        """The answer from the memo, or None. `room`: octets that it may have."""
         if isinstance(self.memo, Memo):
-            wire, client_class = self.memo.find(packet), 0
+            wire, client_class = self.memo.find(packet, room), 0
             if wire is None:
                 return None
         else:
             asker = packed_address(client)
-            known = self.memo.find_for(packet, asker, is_named=bool(client_id))
+            known = self.memo.find_for(packet, asker, is_named=bool(client_id), room=room)
             if known is None:
                 return None
             wire, client_class = known

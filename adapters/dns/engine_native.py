@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from kudurru.adapters.dns import memo
 from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
-from kudurru.adapters.dns.memo import Taken
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
 from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.sockets import address_of
@@ -191,8 +191,10 @@ class TableScope:
     def era(self) -> object:
         return self._core.generation()
 
-    def find_for(self, packet: bytes, client: bytes, *, is_named: bool) -> tuple[bytes, int] | None:
-        return self._repeats.find(packet, client, is_named)
+    def find_for(
+        self, packet: bytes, client: bytes, *, is_named: bool, room: int = memo.MESSAGE_MAX
+    ) -> tuple[bytes, int] | None:
+        return self._repeats.find(packet, client, is_named, room)
 
     def take(
         self,
@@ -203,7 +205,7 @@ class TableScope:
         is_named: bool,
         limit: int,
         is_told: bool,
-    ) -> Taken:
+    ) -> memo.Taken:
         return self._repeats.take(arrived, at, client, is_named, limit, is_told)
 
     def store(self, era: object, packet: bytes, wire: bytes) -> None:

@@ -23,6 +23,8 @@ from kudurru.domain.query_log import Repeat
 ENTRIES_MAX = 131_072  # in both generations: the questions that a busy site asks again and again
 BYTES_MAX = 24 << 20  # of keys and answers; Python's own objects come to about as much again
 
+MESSAGE_MAX = 65_535  # octets that any message can have
+
 _HEADER = 12
 
 Kept = tuple[bytes, int]
@@ -42,7 +44,9 @@ class Keeper(Protocol):
         """What is now, until `invalidate`. Whoever asks the handler takes it first, for `store`."""
         ...
 
-    def find_for(self, packet: bytes, client: bytes, *, is_named: bool) -> tuple[bytes, int] | None:
+    def find_for(
+        self, packet: bytes, client: bytes, *, is_named: bool, room: int = MESSAGE_MAX
+    ) -> tuple[bytes, int] | None:
         """As `Memo.find`, with the class of clients that the answer is for."""
         ...
 
@@ -116,8 +120,9 @@ class Memo:
         """Answers given, by type (as `counted_as` has it) and RCODE."""
         return {of: self.hits[place] for of, place in self._places.items()}
 
-    def find(self, packet: bytes) -> bytes | None:
-        """The answer for a query, with its ID and its question, or None. It counts as given."""
+    def find(self, packet: bytes, room: int = MESSAGE_MAX) -> bytes | None:
+        """The answer for a query, of at most `room` octets, with its ID and its question, or None.
+        It counts as given."""
         young = self.young
         end = packet.find(0, _HEADER) + 1
         if not end:
@@ -130,6 +135,8 @@ class Memo:
                 return None
             self._put(young, key, found)
         kept, place = found
+        if len(kept) + 2 > room:
+            return None
         self.hits[place] += 1
         return packet[:2] + kept[: _HEADER - 2] + packet[_HEADER:end] + kept[end - 2 :]
 

@@ -127,12 +127,12 @@ def bind(folder: Path) -> AbstractContextManager[tuple[Ports, int]]:
 
 
 def dnsdist(folder: Path, backend: int) -> AbstractContextManager[tuple[Ports, int]]:
-    """Not over HTTPS: it puts several responses into one TLS record, and then dnsperf 2.10 waits
-    for ever."""
-    ports = {"tcp": free_port(), "tls": free_port()}
+    ports = {"tcp": free_port(), "tls": free_port(), "https": free_port()}
+    files = f'"{folder}/cert.pem", "{folder}/key.pem"'
     (folder / "dnsdist.conf").write_text(
         f'setSecurityPollSuffix("")\nsetLocal("127.0.0.1:{ports["tcp"]}")\n'
-        f'addTLSLocal("127.0.0.1:{ports["tls"]}", "{folder}/cert.pem", "{folder}/key.pem")\n'
+        f'addTLSLocal("127.0.0.1:{ports["tls"]}", {files})\n'
+        f'addDOHLocal("127.0.0.1:{ports["https"]}", {files}, "/dns-query")\n'
         f'newServer("127.0.0.1:{backend}")\n'
         'getPool(""):setCache(newPacketCache(100000))\n'
     )

@@ -1127,17 +1127,20 @@ static PyObject *repeats_find(PyObject *object, PyObject *args) {
     RepeatsObject *self = (RepeatsObject *)object;
     struct table *table = self->table->table;
     const char *packet, *client;
-    Py_ssize_t size, client_size;
+    Py_ssize_t size, client_size, room;
     int is_named;
-    if (!PyArg_ParseTuple(args, "y#y#p", &packet, &size, &client, &client_size, &is_named) ||
+    if (!PyArg_ParseTuple(
+            args, "y#y#pn", &packet, &size, &client, &client_size, &is_named, &room) ||
         !is_client(client_size))
         return NULL;
+    if (room < 0 || room > STREAM_MESSAGE_MAX)
+        room = room < 0 ? 0 : STREAM_MESSAGE_MAX;
     struct asker asker;
     struct repeated repeated;
     asker_init(&asker, table, self->scope, (const uint8_t *)client, (size_t)client_size, is_named);
     table_enter(table, self->table->reader);
     size_t found = repeat_message(
-        &asker, (const uint8_t *)packet, (size_t)size, self->answers, ANSWERS_MAX, &repeated);
+        &asker, (const uint8_t *)packet, (size_t)size, self->answers, (size_t)room, &repeated);
     table_leave(table, self->table->reader);
     if (!found)
         Py_RETURN_NONE;
