@@ -48,15 +48,18 @@ static const struct entry *find_entry(struct asker *asker, uint8_t *key, size_t 
         return entry;
     if (!asker->is_class_known) {
         asker->client_class = table_class_of(
-            table, asker->scope, asker->client, asker->client_size, &asker->generation);
+            table, asker->scope, asker->client, asker->client_size, &asker->classed_since);
         asker->is_class_known = true;
     }
     if (!asker->client_class)
         return NULL;
     key_for_class(key, asker->client_class);
     entry = table_find(table, key, size, table_hash(table, key, size));
-    /* In another generation classes are others. */
-    return entry && entry->generation == asker->generation ? entry : NULL;
+    /* After a change of filters classes are others. */
+    return entry && entry->generation >= asker->classed_since &&
+                   table_since(table, FILTERS) == asker->classed_since
+               ? entry
+               : NULL;
 }
 
 size_t repeat_message(
