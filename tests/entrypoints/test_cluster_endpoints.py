@@ -228,7 +228,7 @@ def test_a_record_set_that_changes_concerns_the_objects_that_it_is_in_the_way_of
             await changes(member, Delete(key=key_of("DNSRecordSet", "default", "b")))
             assert looked_at[1] == 1
             await until(lambda: list(world.specs()) == ["default/b"])
-            assert len(member.cluster.endpoints._refused) == 2
+            await until(lambda: len(member.cluster.endpoints._refused) == 2)
 
     in_cluster(case)
 
