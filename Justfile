@@ -56,6 +56,10 @@ fuzz-engine messages="100000000" seed=`date +%s`:
 engine:
     python setup.py build_ext --inplace
 
+# what a release is, in dist/; wants the extra wheels. See docs/release.md
+wheels *args:
+    python deploy/wheels.py {{args}}
+
 # prints figures beside peers and floors; asserts nothing
 bench *args:
     python -m tests.bench {{args}}
