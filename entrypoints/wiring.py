@@ -50,7 +50,7 @@ from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.policy_view import PolicyView
 from kudurru.projections.statuses import Statuses
 from kudurru.projections.zone_state import ZoneState
-from kudurru.projections.zone_view import ZoneView
+from kudurru.projections.zone_view import OnChange, ZoneView
 
 log = logging.getLogger("kudurru")
 
@@ -131,7 +131,7 @@ class Views:
         self,
         read_event: Callable[[int], Recorded | None],
         epoch: int,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: OnChange = lambda _changed: None,
         *,
         oldest: Callable[[], Position] = lambda: Position(0),
         hold_bodies: bool = False,
@@ -172,7 +172,7 @@ class Node:
         log: EventLog,
         clock: Clock,
         entropy: Entropy,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: OnChange = lambda _changed: None,
     ) -> None:
         self.log = log
         self.clock = clock
