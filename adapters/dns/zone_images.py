@@ -268,8 +268,8 @@ class ZoneImages:
         return touched
 
     def _is_left(self, apex: bytes) -> bool:
-        """Whether a zone that was touched is the one that is here, and left to Python. Else it comes
-        or goes, or this turn came between its change and `changed`."""
+        """Whether a zone that was touched is the one that is here, and left to Python. Else it
+        comes or goes, or this turn came between its change and `changed`."""
         copy, zone = self._copies.get(apex), self._zones.get(apex)
         return copy is not None and zone is not None and copy.zone is zone and not copy.said
 
