@@ -39,6 +39,9 @@ class Table:
     def admit(self, networks: Sequence[tuple[bytes, int]], is_everybody: bool, /) -> None:
         """From now on restricted answers are for clients in these networks (octets, bits)."""
 
+    def sample(self, one_in: int, /) -> None:
+        """From now on `Workers.repeats` has one query of so many. Raises: ValueError for 0."""
+
     def learn_class(self, scope: int, generation: int, client: bytes, client_class: int, /) -> None:
         """Of which class a client is in a generation. Answers with a class are for its clients."""
 
@@ -133,7 +136,7 @@ class Workers:
 
     def repeats(
         self, limit: int, /
-    ) -> tuple[list[tuple[bytes, bytes, int]], list[tuple[bytes, bytes, int]]]:
+    ) -> tuple[list[tuple[bytes, bytes, int, int]], list[tuple[bytes, bytes, int, int]]]:
         """Queries that were answered, at most so many of each worker, as `RepeatListener` wants
         them: repeats, and answers from the zones."""
 

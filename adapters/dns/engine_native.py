@@ -130,6 +130,10 @@ class AnswerTable:
         networks = [(one.network_address.packed, one.prefixlen) for one in clients]
         self.core.admit(networks, is_everybody)
 
+    def sample(self, one_in: int) -> None:
+        """As the setting `querylog.sample` has it."""
+        self.core.sample(one_in)
+
     def can_make_cookies(self) -> bool:
         """Whether the threads can: they have the keys of today then."""
         if self._cookies is None:

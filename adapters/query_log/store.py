@@ -124,15 +124,16 @@ class QueryLogStore:
     def write(self, seen: Seen) -> None:
         """Keep what was noted, as far as privacy lets it. Never raises for the disk."""
         counted: Counter[Kept] = Counter()
+        total = 0
         for fact in self._facts(seen):
             kept = self._filter.keep(fact)
             if kept is None:
                 self._counts["ignored"] += 1
             else:
-                counted[kept] += 1
+                counted[kept] += fact.weight
+                total += 1
         if not counted:
             return
-        total = counted.total()
         try:
             with self._transaction() as connection:
                 if self._filter.keeps_queries:
@@ -151,18 +152,24 @@ class QueryLogStore:
         for fact in seen.facts:
             if fact.key:
                 self._remember(fact)
-            yield fact
+            if fact.weight:
+                yield fact
         for answered in seen.answers:
             yield fact_of(answered, seen.now_us)
         for proto, repeats in seen.repeats.items():
-            for client, query, client_class in repeats:
+            for client, query, client_class, weight in repeats:
                 key = question_key(query)
                 template = self._recall((proto, client_class, key)) if key is not None else None
                 if template is None:
                     self._counts["unknown"] += 1
                     continue
                 yield msgspec.structs.replace(
-                    template, ts_us=seen.now_us, client=client, duration_us=0, key=b""
+                    template,
+                    ts_us=seen.now_us,
+                    client=client,
+                    duration_us=0,
+                    key=b"",
+                    weight=weight,
                 )
 
     def _remember(self, fact: Fact) -> None:

@@ -1,8 +1,13 @@
+import random
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kudurru.domain.dns import names
 from kudurru.domain.filtering.clients import packed_address
-from kudurru.domain.query_log import Fact, Filter, Privacy, question_key
+from kudurru.domain.query_log import EVERY, Fact, Filter, Privacy, Sampler, question_key
 
 KEY = bytes(range(32))
 
@@ -86,3 +91,25 @@ def test_a_repeat_has_the_key_of_the_question_that_was_noted(text: str) -> None:
 @pytest.mark.parametrize("query", [b"", bytes(10), bytes(10) + b"\5abc", bytes(10) + b"\xc0\x0c"])
 def test_what_has_no_question_has_no_key(query: bytes) -> None:
     assert question_key(query) is None
+
+
+@given(one_in=st.integers(1, 50), seed=st.integers(0, 1000))
+def test_of_each_stretch_exactly_one_query_is_picked_and_stands_for_all(
+    one_in: int, seed: int
+) -> None:
+    sampler = Sampler(one_in, random.Random(seed).randrange)
+    for _ in range(20):
+        weights = [sampler.weigh() for _ in range(one_in)]
+        assert sorted(weights) == [0] * (one_in - 1) + [one_in]
+
+
+def test_a_query_that_comes_in_the_rhythm_of_the_sample_is_seen_like_all_others() -> None:
+    """Ten names in turn, of which one in ten is picked: a plain counter would see one of them."""
+    sampler = Sampler(10, random.Random(1).randrange)
+    seen = Counter(i % 10 for i in range(10_000) if sampler.weigh())
+    assert set(seen) == set(range(10))
+    assert max(seen.values()) < 3 * min(seen.values())
+
+
+def test_without_a_sample_every_query_stands_for_itself() -> None:
+    assert [EVERY.weigh() for _ in range(3)] == [1, 1, 1]

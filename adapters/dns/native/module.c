@@ -271,6 +271,18 @@ static PyObject *table_py_admit(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *table_py_sample(PyObject *self, PyObject *args) {
+    unsigned one_in;
+    if (!PyArg_ParseTuple(args, "I", &one_in))
+        return NULL;
+    if (!one_in) {
+        PyErr_SetString(PyExc_ValueError, "one in 0 is none");
+        return NULL;
+    }
+    table_set_sample(((TableObject *)self)->table, one_in);
+    Py_RETURN_NONE;
+}
+
 static PyObject *table_py_learn_class(PyObject *self, PyObject *args) {
     unsigned char scope, client_class;
     unsigned long long generation;
@@ -342,6 +354,7 @@ static PyMethodDef table_methods[] = {
     {"find", table_py_find, METH_VARARGS, NULL},
     {"store", (PyCFunction)(void (*)(void))table_py_store, METH_VARARGS | METH_KEYWORDS, NULL},
     {"admit", table_py_admit, METH_VARARGS, NULL},
+    {"sample", table_py_sample, METH_VARARGS, NULL},
     {"learn_class", table_py_learn_class, METH_VARARGS, NULL},
     {"set_cookie_keys", table_py_set_cookie_keys, METH_VARARGS, NULL},
     {"cookie", table_py_cookie, METH_VARARGS, NULL},
@@ -934,7 +947,7 @@ static PyObject *repeat_object(const struct repeat *head, const uint8_t *octets,
     PyObject *message = octets_object(octets, size);
     int third = head->rcode == REPEATED ? head->client_class : head->rcode;
     if (client && message)
-        return Py_BuildValue("NNi", client, message, third);
+        return Py_BuildValue("NNiI", client, message, third, (unsigned)head->weight);
     Py_XDECREF(client), Py_XDECREF(message);
     return NULL;
 }
