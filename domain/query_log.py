@@ -12,8 +12,10 @@ The query log is no part of the audit log, and nothing waits for it.
 
 import hmac
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +30,7 @@ PSEUDONYM = "client-"
 """How one begins, and neither an address nor a network does."""
 
 KEY_SIZE = 32
+_CLIENTS_MAX = 4_096  # whose texts are remembered: those of a busy site
 _PSEUDONYM_SIZE = 8  # octets: a site has few clients, and the key guards them
 
 NO_RCODE = -1
@@ -93,10 +96,9 @@ class Sampler:
 EVERY = Sampler(1, lambda _: 0)
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A fact as it is stored."""
+class Kept(NamedTuple):
+    """Who asked for what, as it is stored."""
 
-    fact: Fact
     client: str  # address, network or pseudonym
     name: str
 
@@ -117,21 +119,20 @@ class Filter:
         self.privacy = privacy
         self._key = key
         self._ignored = [_domain(text) for text in privacy.ignore]
-        self._client: Callable[[bytes], str] = {
-            0: _address,
-            _TRUNCATED: self._network,
-        }.get(privacy.level, self._pseudonym)
+        shown = {0: _address, _TRUNCATED: self._network}.get(privacy.level, self._pseudonym)
+        self._client: Callable[[bytes], str] = lru_cache(_CLIENTS_MAX)(shown)
 
     @property
     def keeps_queries(self) -> bool:
         return self.privacy.level < COUNTS_ONLY
 
-    def keep(self, fact: Fact) -> Kept | None:
-        """What may be stored; None: nothing, not even that there was a query."""
-        key = fact.name.lower()
-        if any(names.is_within(key, domain) for domain in self._ignored):
-            return None
-        return Kept(fact, self._client(fact.client), names.to_text(key, final_dot=False))
+    def keep(self, client: bytes, name: bytes) -> Kept | None:
+        """What may be stored of a query; None: nothing, not even that there was one."""
+        key = name.lower()
+        for domain in self._ignored:
+            if names.is_within(key, domain):
+                return None
+        return Kept(self._client(client), names.to_text(key, final_dot=False))
 
     def _network(self, client: bytes) -> str:
         bits = self.privacy.ipv4_bits if len(client) == 4 else self.privacy.ipv6_bits

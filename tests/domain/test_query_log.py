@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 
 from kudurru.domain.dns import names
 from kudurru.domain.filtering.clients import packed_address
-from kudurru.domain.query_log import EVERY, Fact, Filter, Privacy, Sampler, question_key
+from kudurru.domain.query_log import EVERY, Filter, Privacy, Sampler, question_key
 
 KEY = bytes(range(32))
 
 
-def fact(client: str = "192.0.2.77", name: str = "Www.Example") -> Fact:
-    wire = names.from_text(name)
-    return Fact(1, packed_address(client), wire, 1, "udp", 0, "forward")
+def asked(client: str = "192.0.2.77", name: str = "Www.Example") -> tuple[bytes, bytes]:
+    return packed_address(client), names.from_text(name)
 
 
 @pytest.mark.parametrize(
@@ -27,14 +26,14 @@ def fact(client: str = "192.0.2.77", name: str = "Www.Example") -> Fact:
     ],
 )
 def test_a_level_takes_away_what_it_says(level: int, client: str, kept: str) -> None:
-    found = Filter(Privacy(level=level), KEY).keep(fact(client))
+    found = Filter(Privacy(level=level), KEY).keep(*asked(client))
     assert found is not None
     assert (found.client, found.name) == (kept, "www.example")
 
 
 @pytest.mark.parametrize("bits", [0, 8, 23, 32])
 def test_as_many_bits_as_wanted_are_kept(bits: int) -> None:
-    found = Filter(Privacy(level=1, ipv4_bits=bits), KEY).keep(fact("255.255.255.255"))
+    found = Filter(Privacy(level=1, ipv4_bits=bits), KEY).keep(*asked("255.255.255.255"))
     assert found is not None
     assert found.client.endswith(f"/{bits}")
     octets = packed_address(found.client.partition("/")[0])
@@ -43,10 +42,10 @@ def test_as_many_bits_as_wanted_are_kept(bits: int) -> None:
 
 def test_a_pseudonym_tells_clients_apart_and_ends_with_its_key() -> None:
     level = Privacy(level=2)
-    one = Filter(level, KEY).keep(fact("192.0.2.1"))
-    same = Filter(level, KEY).keep(fact("192.0.2.1", "other.example"))
-    other = Filter(level, KEY).keep(fact("192.0.2.2"))
-    later = Filter(level, bytes(32)).keep(fact("192.0.2.1"))
+    one = Filter(level, KEY).keep(*asked("192.0.2.1"))
+    same = Filter(level, KEY).keep(*asked("192.0.2.1", "other.example"))
+    other = Filter(level, KEY).keep(*asked("192.0.2.2"))
+    later = Filter(level, bytes(32)).keep(*asked("192.0.2.1"))
     assert one is not None
     assert same is not None
     assert other is not None
@@ -69,7 +68,7 @@ def test_a_pseudonym_tells_clients_apart_and_ends_with_its_key() -> None:
 )
 def test_ignored_domains_leave_nothing(name: str, is_kept: bool) -> None:
     found = Filter(Privacy(ignore=("lan", "*.Secret.example.", "a..b")), KEY)
-    assert (found.keep(fact(name=name)) is not None) == is_kept
+    assert (found.keep(*asked(name=name)) is not None) == is_kept
 
 
 def test_the_key_of_a_question_is_that_of_its_fact() -> None:

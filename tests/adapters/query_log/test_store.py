@@ -270,7 +270,7 @@ def test_a_purge_deletes_queries_and_keeps_the_hours(path: Path, store: QueryLog
 
 
 def test_a_purge_counts_queries_and_not_rows(path: Path, store: QueryLogStore) -> None:
-    store.write(seen(*[fact()] * 5))
+    store.write(seen(fact(weight=5)))
     assert len(logged(path)) == 1
     assert store.purge(None) == 5
 
