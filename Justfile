@@ -35,6 +35,10 @@ test-kube *args: kube-assets
 soak minutes="1440":
     KUDURRU_SOAK_MINUTES={{minutes}} python -m pytest -m slow -s tests/soak
 
+# 24 million queries while names come, change and go: every answer is compared, memory is flat
+endurance queries="24000000":
+    KUDURRU_ENDURANCE_QUERIES={{queries}} python -m pytest -m slow -s tests/native/test_endurance.py
+
 # 1,000 kills of a writer, and those of a server
 crash:
     KUDURRU_CRASHES=1000 python -m pytest -m slow tests/simulation/test_crash.py tests/blackbox/test_crash.py
@@ -51,6 +55,10 @@ fuzz-engine messages="100000000" seed=`date +%s`:
 # builds the native engine into this tree; pip install does so too
 engine:
     python setup.py build_ext --inplace
+
+# what a release is, in dist/; wants the extra wheels. See docs/release.md
+wheels *args:
+    python deploy/wheels.py {{args}}
 
 # prints figures beside peers and floors; asserts nothing
 bench *args:

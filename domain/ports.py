@@ -539,13 +539,23 @@ STREAM_IDLE_S = 10
 Answers tell it to clients that ask (RFC 7828)."""
 
 
+FILTERS = b"filters"
+"""What filters: policies, groups of clients, lists, and their settings."""
+CACHE = b"cache"
+"""What upstreams said."""
+
+Origins = Collection[bytes] | None
+"""What answers come of: zones, by the keys of their names, FILTERS and CACHE, which are no keys.
+None: any of all that is served. Which zones there are at all, and settings, every answer comes of:
+when they change, None changes."""
+
 CLIENT_CLASSES_MAX = 127
 """Numbers of classes of clients that an engine knows."""
 
 
 class Keep(NamedTuple):
-    """How a reply may be repeated by an engine that knows the time and its clients: until
-    `invalidate()`, and no longer than `until_us` of monotonic time, 0: no end.
+    """How a reply may be repeated by an engine that knows the time and its clients: until what it
+    comes of changes, and no longer than `until_us` of monotonic time, 0: no end.
 
     The TTLs at `ttls_at` in the message count down: at a time t they are less by the whole seconds
     between `stored_us` and t, of which `aged_s` were taken off already.
@@ -564,7 +574,7 @@ class Keep(NamedTuple):
     rules of `domain.dns.cookies`; 0: there is none."""
     client_class: int = 0
     """Only for clients of one class, 1 to CLIENT_CLASSES_MAX, of which `client` is one: those to
-    whom the same policies apply, until `invalidate()`. 0: for all."""
+    whom the same policies apply, until FILTERS change. 0: for all."""
     client: bytes = b""
 
 
@@ -574,12 +584,15 @@ class Reply(NamedTuple):
     wire: bytes
     memo: bool
     """The same octets, but for the ID and the letter case of the question, may be given to
-    anybody who sends the same query over the same kind of transport, until `invalidate()`."""
+    anybody who sends the same query over the same kind of transport, until what it comes of
+    changes."""
     more: Iterator[bytes] | None = None
     """Messages that follow, of a transfer, each made when it is asked for; on "tcp" and "tls"
     there may be any number, elsewhere none."""
     keep: Keep | None = None
     """How it may be repeated by an engine that can do more than `memo` says."""
+    origins: Origins = None
+    """What it comes of: it is as good as new until one of these changes."""
 
 
 class SharedTexts(msgspec.Struct, frozen=True):
@@ -752,9 +765,10 @@ class PacketEngine(Protocol):
         """Stop, close every socket. Harmless when already stopped."""
         ...
 
-    def invalidate(self) -> None:
-        """Forget every remembered answer. When it returns, no later query is answered with
-        octets that the handler gave before. May be called from any thread."""
+    def invalidate(self, changed: Origins = None) -> None:
+        """Forget the answers that come of what changed. When it returns, no later query is answered
+        with octets that the handler gave before and that come of it. May be called from any
+        thread."""
         ...
 
     def statistics(self) -> EngineStatistics: ...

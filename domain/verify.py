@@ -6,6 +6,7 @@ a checkpoint must have gone out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -239,8 +240,17 @@ class Verifier:
 
     def feed(self, row: LogRow) -> None:
         """Raises: LogNewer."""
-        if not self._take_plain(row):
+        if not self._take_plain((row,)):
             self._feed_closely(row)
+
+    def feed_all(self, rows: Sequence[LogRow]) -> None:
+        """`feed` of one after the other, for less. Raises: LogNewer."""
+        at = 0
+        while at < len(rows):
+            at += self._take_plain(rows[at:] if at else rows)
+            if at < len(rows):
+                self._feed_closely(rows[at])
+                at += 1
 
     def skip(self, seq: int, leaf: bytes) -> None:
         """A row that was pruned: the chain goes on through its leaf."""
@@ -292,46 +302,52 @@ class Verifier:
         self._erased.clear()
         return tuple(sorted(self._damages, key=lambda damage: damage.position))
 
-    def _take_plain(self, row: LogRow) -> bool:
-        """Take in a row in which nothing is wrong and nothing special, as nearly all are. False
-        changes nothing: `_feed_closely` looks at each thing by itself, and says what is wrong.
+    def _take_plain(self, rows: Sequence[LogRow]) -> int:
+        """Take in rows in which nothing is wrong and nothing special, as nearly all are, up to the
+        first that is not so; how many. `_feed_closely` looks at each thing of that one by itself,
+        and says what is wrong.
 
         The entry is not read: the one that columns and payloads lead to is written, and has to be
         the same octets. So it is canonical, commits to the payloads, and no column contradicts it.
         """
-        seq, txn, obj = row.seq, row.txn, row.obj
-        if (
-            seq != self.seq + 1
-            or seq <= self._pruned
-            or not self._set_is_known
-            or len(self._heads) != 1
-            or row.type == PAYLOAD_REDACTED
-            or self._versions.get(obj, 0) + 1 != row.ver  # type: ignore[arg-type]  # None has none
-        ):
-            return False
-        manager, n = self._usual.get(row.type, ("", 0))
-        if txn == self._txn:
-            n = self._n
-        elif not self._txn + self._n <= seq == txn:
-            return False  # neither of the change set of the row before nor the first of the next
-        who_commitment = self._who_commitment(row)
-        entry = _entry_of(row, manager, n, who_commitment)
-        if entry != row.entry or row.ts < self._ts or seq >= txn + n:
-            return False
-        leaf = leaf_of(entry)
-        head = head_after(self._heads[0], leaf)
-        if leaf != row.leaf or head != row.head:
-            return False
-        self.seq, self._txn, self._n, self._ts, self._heads = seq, txn, n, row.ts, (head,)
-        self._versions[obj] = row.ver  # type: ignore[index]  # a str, as the entry was written
-        self._who = (row.who_salt, row.who, who_commitment)
-        return True
-
-    def _who_commitment(self, row: LogRow) -> str:
-        before = self._who
-        if row.who == before[1] and row.who_salt == before[0]:  # as all rows of a change set
-            return before[2]
-        return _commitment(row.who_salt, row.who)
+        if not self._set_is_known or len(self._heads) != 1 or self.seq < self._pruned:
+            return 0
+        # In variables of its own: a million rows a minute come by.
+        first = newest = self.seq
+        txn, n, ts, (head,) = self._txn, self._n, self._ts, self._heads
+        versions, usual = self._versions, self._usual
+        who_salt, who, who_commitment = self._who
+        for row in rows:
+            seq, obj, ver, type_, entry = row.seq, row.obj, row.ver, row.type, row.entry
+            if (
+                seq != newest + 1 or type_ == PAYLOAD_REDACTED or versions.get(obj, 0) + 1 != ver  # type: ignore[arg-type]  # None has none
+            ):
+                break
+            manager, n_here = usual.get(type_, ("", 0))
+            if row.txn == txn:
+                n_here = n
+            elif not txn + n <= seq == row.txn:
+                break  # neither of the change set of the row before nor the first of the next
+            if row.who == who and row.who_salt == who_salt:  # as all rows of a change set
+                who_commitment_here = who_commitment
+            else:
+                who_commitment_here = _commitment(row.who_salt, row.who)
+            if (
+                _entry_of(row, manager, n_here, who_commitment_here) != entry
+                or row.ts < ts
+                or seq >= row.txn + n_here
+            ):
+                break
+            leaf = sha256(b"\x00" + entry).digest()  # leaf_of and head_after
+            next_head = sha256(b"\x02" + head + leaf).digest()
+            if leaf != row.leaf or next_head != row.head:
+                break
+            newest, txn, n, ts, head = seq, row.txn, n_here, row.ts, next_head
+            who_salt, who, who_commitment = row.who_salt, row.who, who_commitment_here
+            versions[obj] = ver  # type: ignore[index]  # a str, as the entry was written
+        self.seq, self._txn, self._n, self._ts, self._heads = newest, txn, n, ts, (head,)
+        self._who = (who_salt, who, who_commitment)
+        return newest - first
 
     def _feed_closely(self, row: LogRow) -> None:
         if row.seq != self.seq + 1:

@@ -304,7 +304,7 @@ class Cluster:
         yield from self.beside.warnings()
         if self.endpoints is not None:
             yield from self.endpoints.warnings()
-        yield from feed.restored
+        yield from feed.restored.values()
         for key, why in list(feed.broken.items())[:SHOWN_MAX]:
             yield f"{ref_of(key)} cannot be read: {why}"
         for key, why in list(feed.refused.items())[:SHOWN_MAX]:

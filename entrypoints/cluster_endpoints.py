@@ -27,11 +27,18 @@ from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, Timers
 from kudurru.domain.settings import ExternalDnsSettings
 from kudurru.entrypoints.cluster_facts import actor
-from kudurru.entrypoints.cluster_keys import Keys
+from kudurru.entrypoints.cluster_keys import Keys, Waiting
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
-from kudurru.projections.dns_endpoints import Declared, declared, manager_of, plan, source_of
+from kudurru.projections.dns_endpoints import (
+    Declared,
+    Unplannable,
+    declared,
+    manager_of,
+    plan,
+    source_of,
+)
 from kudurru.projections.external_dns import Terms
 
 API_VERSION = "externaldns.k8s.io/v1alpha1"
@@ -100,6 +107,7 @@ class DnsEndpoints(Handler[Declared]):
         self._source: dict[Key, str] = {}  # the other way round
         self._refused: dict[str, str] = {}  # why, by object
         self._broken: dict[str, str] = {}  # the same, of those that cannot be read
+        self._in_the_way = Waiting()  # objects that are refused, for record sets of others
         self._withheld = ""
         self._problem = ""
         self._informers = [self._informer(namespace) for namespace in self._namespaces]
@@ -126,6 +134,7 @@ class DnsEndpoints(Handler[Declared]):
         finally:
             self._writer.listeners.remove(self._heard)
             self._refused, self._broken, self._withheld = {}, {}, ""
+            self._in_the_way = Waiting()
         raise AssertionError("unreachable")
 
     def warnings(self) -> Iterator[str]:
@@ -157,7 +166,7 @@ class DnsEndpoints(Handler[Declared]):
 
     def gone(self, key: str, last: Declared | None, version: str) -> None:  # noqa: ARG002
         self._broken.pop(key, None)
-        self._refused.pop(key, None)
+        self._forget_refusal(key)
         self._carried_out.pop(key, None)
         self._look.set()
 
@@ -179,22 +188,20 @@ class DnsEndpoints(Handler[Declared]):
 
     def _heard(self, recorded: Sequence[Recorded]) -> None:
         """What others write may have been in the way of an object, or was of one."""
-        is_zone = is_set = False
+        is_zone = False
         for event in recorded:
             if event.type not in (OBJECT_APPLIED, OBJECT_DELETED):
                 continue
             is_zone |= event.key.startswith(f"{DNS_ZONE.name}/")
             if event.key.startswith(f"{DNS_RECORD_SET.name}/"):
-                is_set = True
                 manager = event.manager if event.type == OBJECT_APPLIED else None
                 self._learned(event.key, manager)
+                for name in self._in_the_way.of(event.key):
+                    self._add(name)
         if is_zone:
             for informer in self._informers:
                 for name in informer.copy:
                     self._add(name)
-        elif is_set:
-            for name in self._refused:
-                self._add(name)
 
     def _learned(self, key: Key, manager: str | None) -> None:
         before, now = self._source.pop(key, None), source_of(key, manager)
@@ -233,16 +240,19 @@ class DnsEndpoints(Handler[Declared]):
             return True
         try:
             await self._carry_out(name, found)
+        except Unplannable as error:
+            self._refuse(name, found, _said(error), error.in_the_way)
+            return True  # until it changes, or its zone, or what is in its way
         except Invalid as error:
-            self._refuse(name, found, "; ".join(str(cause) for cause in error.causes))
-            return True  # until it changes, or what is in its way
+            self._refuse(name, found, _said(error))
+            return False
         except MassChange as error:
             self._refuse(name, found, f"{error}: externalDNS.allowMassChange")
             return False
         except KudurruError as error:
             self._refuse(name, found, str(error))
             return False
-        self._refused.pop(name, None)
+        self._forget_refusal(name)
         return True
 
     async def _carry_out(self, name: str, found: Declared) -> None:
@@ -297,10 +307,17 @@ class DnsEndpoints(Handler[Declared]):
                 return found
         return None
 
-    def _refuse(self, name: str, found: Declared, why: str) -> None:
+    def _refuse(
+        self, name: str, found: Declared, why: str, in_the_way: frozenset[Key] = frozenset()
+    ) -> None:
+        self._in_the_way.put(name, in_the_way)
         if self._note(self._refused, name, why):
             about = About(API_VERSION, KIND, found.namespace, found.name, found.uid)
             self._recorder.post(about, "Warning", REASON, why)
+
+    def _forget_refusal(self, name: str) -> None:
+        self._refused.pop(name, None)
+        self._in_the_way.put(name, frozenset())
 
     def _note(self, notes: dict[str, str], name: str, why: str) -> bool:
         """Whether that is new."""
@@ -376,6 +393,10 @@ class DnsEndpoints(Handler[Declared]):
             allow_mass_change=allowed,
         )  # fmt: skip
         return await self._writer.submit(change)
+
+
+def _said(error: Invalid) -> str:
+    return "; ".join(str(cause) for cause in error.causes)
 
 
 def _key(name: str) -> Key:

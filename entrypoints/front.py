@@ -13,7 +13,7 @@ from kudurru.adapters.http_ops import HttpServer, health_routes, lameduck_action
 from kudurru.adapters.metrics import Metrics, metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.timers import LoopTimers
-from kudurru.domain.ports import PacketEngine
+from kudurru.domain.ports import CACHE, Origins, PacketEngine
 from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.directory import pipeline_of
@@ -92,7 +92,7 @@ class Front:
         self._ops = self._bound(options.ops)
         self._scraped = self._bound(options.metrics)
         self.resolving = self._resolving()
-        self.resolving.on_flush = self.invalidate
+        self.resolving.on_flush = lambda: self.invalidate((CACHE,))
         self.cache_keeper = self._cache_keeper()
         self._transfers = Transfers(parts.node.zones)
         self.pipeline = self._pipeline()
@@ -153,10 +153,10 @@ class Front:
         assert self.certificates is not None, "there is one where something wants it"
         return self.certificates.context("http/1.1")
 
-    def invalidate(self) -> None:
-        """Forget remembered answers."""
+    def invalidate(self, changed: Origins = None) -> None:
+        """Forget remembered answers that come of what changed."""
         for _, engine in self.engines:
-            engine.invalidate()
+            engine.invalidate(changed)
         if self.udp.images is not None:
             self.udp.images.changed()
 

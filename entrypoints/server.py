@@ -26,7 +26,7 @@ from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Cause, Follows, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
-from kudurru.domain.ports import EventLog, NamesLeader, VerifiableLog
+from kudurru.domain.ports import EventLog, NamesLeader, Origins, VerifiableLog
 from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
@@ -252,16 +252,16 @@ class Server:
             self._hurry.set()
         self._stopping.set()
 
-    def invalidate(self) -> None:
+    def invalidate(self, changed: Origins = None) -> None:
         # Nothing is remembered before it is synced, and a replay changes zones often.
         if self._readiness.is_synced and self._front is not None:
-            self._front.invalidate()
+            self._front.invalidate(changed)
         if self._parts is not None:
             self._parts.notifier.wake()
 
-    def _changed(self) -> None:
+    def _changed(self, what: Origins) -> None:
         """Served data is another now."""
-        self.invalidate()
+        self.invalidate(what)
         if self._front is not None and self._node is not None:
             self._front.resolving.take_zones(self._node.zones.forwards)
 

@@ -7,6 +7,7 @@ does not come back with an old table, nor with a restore.
 
 import hmac
 from datetime import timedelta
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
@@ -132,6 +133,7 @@ class Tokens:
 
     def __init__(self, node: Node, *, max_lifetime: timedelta = YEAR) -> None:
         self._node = node
+        self._objects = node.objects
         self._max_lifetime = max_lifetime
         self._held: dict[Key, _Held] = {}
         self.used_s: dict[str, int] = {}
@@ -210,11 +212,10 @@ class Tokens:
         return [held for key in keys if (held := self._look(key)) is not None]
 
     def _look(self, key: Key) -> _Held | None:
-        entry = self._node.objects.entry(key)
+        entry, held = self._objects.entry(key), self._held.get(key)
         if entry is None:
             self._held.pop(key, None)
             return None
-        held = self._held.get(key)
         if held is None or held.applied != entry.applied:
             held = self._held[key] = self._open(key, entry.applied)
         return held
@@ -322,6 +323,7 @@ class Tokens:
         return self._creation(request, "bootstrap", BOOTSTRAP_LIFETIME, who, entropy)
 
 
+@lru_cache(TOKENS_MAX)  # of those that come with every request
 def _key(name: str) -> Key:
     return key_of(API_TOKEN.name, "", name)
 

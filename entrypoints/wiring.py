@@ -50,7 +50,7 @@ from kudurru.projections.objects_view import ObjectsView
 from kudurru.projections.policy_view import PolicyView
 from kudurru.projections.statuses import Statuses
 from kudurru.projections.zone_state import ZoneState
-from kudurru.projections.zone_view import ZoneView
+from kudurru.projections.zone_view import OnChange, ZoneView
 
 log = logging.getLogger("kudurru")
 
@@ -131,7 +131,7 @@ class Views:
         self,
         read_event: Callable[[int], Recorded | None],
         epoch: int,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: OnChange = lambda _changed: None,
         *,
         oldest: Callable[[], Position] = lambda: Position(0),
         hold_bodies: bool = False,
@@ -172,7 +172,7 @@ class Node:
         log: EventLog,
         clock: Clock,
         entropy: Entropy,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: OnChange = lambda _changed: None,
     ) -> None:
         self.log = log
         self.clock = clock
@@ -309,6 +309,8 @@ class Node:
             raise error
 
     def _decide_one(self, outer: Batch, change: Change) -> Steps[_Decided]:
+        if len(change.commands) == 1:
+            return (yield from self._decide_single(outer, change))
         batch = outer.nested()
         events: list[Event] = []
         outcomes: list[Outcome] = []
@@ -327,6 +329,18 @@ class Node:
             return _Decided(change, [], outcomes)
         outer.absorb(batch)
         return _Decided(change, events, outcomes)
+
+    def _decide_single(self, outer: Batch, change: Change) -> Steps[_Decided]:
+        """The same of one command, which needs no batch to itself: nearly all changes."""
+        events, outcome = outer.judge(change.commands[0])
+        if not change.allow_mass_change and any(event.ver > 1 for event in events):
+            batch = outer.nested()
+            batch.note(events)
+            yield from mass_change.check_steps(outer, batch, {events[0].key}, self.zones)
+        if change.dry_run:
+            return _Decided(change, [], [outcome])
+        outer.note(events)
+        return _Decided(change, events, [outcome])
 
     def _batch(self, now_us: int) -> Batch:
         return Batch(self.objects, now_us=now_us, epoch=self.log.epoch, new_uid=self._new_uid)

@@ -17,6 +17,7 @@ from kudurru.domain.lists.body import Facts
 from kudurru.domain.lists.memory import MemoryMatcher
 from kudurru.domain.object_store import decode_body
 from kudurru.domain.objects import Key
+from kudurru.domain.ports import FILTERS, Origins
 from kudurru.domain.reconcile.blocklists import INLINE, context_of
 from kudurru.domain.set_digest import SetDigest, number_of
 
@@ -32,12 +33,12 @@ class ListState(msgspec.Struct, frozen=True):
 
 
 class ListsView:
-    """Implements `projections.follow.Projection`. `on_change` is called after what filters changed
-    and before the change is acknowledged."""
+    """Implements `projections.follow.Projection`. `on_change` is told after what filters
+    changed, and before the change is acknowledged."""
 
     name = "lists"
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_change: Callable[[Origins], None] = lambda _changed: None) -> None:
         self._on_change = on_change
         self.on_lists: Callable[[], None] = lambda: None
         """Called when `lists` may say something else."""
@@ -68,7 +69,7 @@ class ListsView:
             if event.type == OBJECT_STATUS:
                 self.on_status()
             return
-        self._on_change()
+        self._on_change((FILTERS,))
         self.on_lists()
 
     def _put(self, key: Key, octets: bytes) -> None:
@@ -125,7 +126,7 @@ class ListsView:
             else:
                 self.disabled.add(key)
         self.position = position
-        self._on_change()
+        self._on_change((FILTERS,))
         self.on_lists()
 
     def __contains__(self, key: Key) -> bool:

@@ -30,6 +30,7 @@ from kudurru.domain.kinds.registry import BLOCK_LIST, CLIENT_GROUP, POLICY
 from kudurru.domain.lists.matcher import Matcher
 from kudurru.domain.object_store import decode_body
 from kudurru.domain.objects import Key, ObjectRef, key_of, ref_of
+from kudurru.domain.ports import FILTERS, Origins
 from kudurru.domain.reconcile.judging import NO_INTEGRATION
 from kudurru.domain.set_digest import SetDigest, number_of
 
@@ -37,6 +38,9 @@ _PREFIXES = tuple(f"{kind.name}/" for kind in (POLICY, CLIENT_GROUP, BLOCK_LIST)
 
 _decode_policy = msgspec.json.Decoder(PolicySpec)
 _decode_group = msgspec.json.Decoder(ClientGroupSpec)
+
+
+ONLY_FILTERS: Origins = (FILTERS,)
 
 
 class Diagnosis(NamedTuple):
@@ -48,12 +52,14 @@ class Diagnosis(NamedTuple):
 
 
 class PolicyView:
-    """Implements `projections.follow.Projection`. `on_change` is called after what filters changed
-    and before the change is acknowledged: answers made earlier are dropped there."""
+    """Implements `projections.follow.Projection`. `on_change` is told after what filters
+    changed, and before the change is acknowledged: answers that come of it are dropped there."""
 
     name = "policies"
 
-    def __init__(self, time_zones: TimeZones, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, time_zones: TimeZones, on_change: Callable[[Origins], None] = lambda _changed: None
+    ) -> None:
         self._time_zones = time_zones
         self._on_change = on_change
         self._matcher: Matcher | None = None
@@ -71,7 +77,7 @@ class PolicyView:
         self._facts: dict[Key, bytes] = {}  # what each object or pause says
         self._digest = SetDigest()
         self._filters: Filters | None = None
-        self._on_change()
+        self._on_change(None)
 
     # --- following ----------------------------------------------------------------------
 
@@ -91,7 +97,7 @@ class PolicyView:
                 self._changed()
 
     def _apply_object(self, key: Key, octets: bytes) -> None:
-        ref = ref_of(key)
+        ref, changed = ref_of(key), ONLY_FILTERS
         name = f"{ref.namespace}/{ref.name}"
         body = decode_body(octets)
         self._forget(ref)
@@ -101,6 +107,8 @@ class PolicyView:
         elif ref.kind == POLICY.name:
             spec = _decode_policy.decode(body.spec)
             self._policies[name] = CompiledPolicy(ref.namespace, ref.name, spec, self._time_zones)
+            if spec.query_log is False:
+                changed = None  # who wants no trace may be asked of what zones answer, too
         elif ref.kind == CLIENT_GROUP.name:
             group = _decode_group.decode(body.spec)
             self._groups[name] = places_of(group)
@@ -108,7 +116,7 @@ class PolicyView:
                 self._unsupported.add(name)
         else:
             self._lists.add(key)
-        self._changed()
+        self._changed(changed)
 
     def _forget(self, ref: ObjectRef) -> None:
         name = f"{ref.namespace}/{ref.name}"
@@ -140,9 +148,9 @@ class PolicyView:
             self._facts[key] = octets
             self._digest.shift(_number(key, octets))
 
-    def _changed(self) -> None:
+    def _changed(self, what: Origins = ONLY_FILTERS) -> None:
         self._filters = None
-        self._on_change()
+        self._on_change(what)
 
     def advance(self, now_s: int) -> None:
         if not self._pauses:

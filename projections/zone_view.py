@@ -37,6 +37,7 @@ from kudurru.domain.kinds.stored import read_record_set_body, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import decode_body, decode_status
 from kudurru.domain.objects import Key, name_of
+from kudurru.domain.ports import Origins
 from kudurru.domain.pruning import PrunedBody
 from kudurru.domain.reconcile.secondaries import is_expired, soa_from_status
 from kudurru.domain.set_digest import SetDigest
@@ -58,12 +59,13 @@ Expiry = tuple[int, str, Name]
 """Unix time, name of the DNSZone, and owner to work out again then."""
 
 
+OnChange = Callable[[Origins], None]
 OnStamp = Callable[[ZoneState, Position, object], None]
 
 
 class ZoneView:
-    """Implements `projections.follow.Projection`. `on_change` is called after served data changed
-    and before the change is acknowledged: answers made earlier are dropped there."""
+    """Implements `projections.follow.Projection`. `on_change` is told what changed of what is
+    served, before the change is acknowledged: answers that come of it are dropped there."""
 
     name = "zones"
 
@@ -71,7 +73,7 @@ class ZoneView:
         self,
         objects: ObjectsView,
         read_event: Callable[[int], Recorded | None],
-        on_change: Callable[[], None] = lambda: None,
+        on_change: OnChange = lambda _changed: None,
     ) -> None:
         self._objects = objects
         self._read_event = read_event
@@ -103,7 +105,8 @@ class ZoneView:
         self.forwards: Mapping[Name, tuple[str, ...]] = {}
         """Upstreams of zones of type Forward, by key of their name. Replaced when it changes."""
         self._shows_unstamped = False
-        self._on_change()
+        self.served.note_change(None)
+        self._on_change(self.served.changes())
 
     # --- following ----------------------------------------------------------------------
 
@@ -125,7 +128,8 @@ class ZoneView:
         try:
             yield
         except BaseException:
-            self._has_changed = True  # who knows how far it came
+            self._has_changed = True
+            self.served.note_change(None)  # who knows how far it came
             raise
         finally:
             self._is_told_later = False
@@ -147,7 +151,7 @@ class ZoneView:
         if self._is_told_later:
             self._has_changed = True
         elif not self.served.is_held:
-            self._on_change()
+            self._on_change(self.served.changes())
 
     def apply(self, event: Recorded) -> None:
         now_s = event.ts // 1_000_000
@@ -397,6 +401,7 @@ class ZoneView:
         if upstreams != self.forwards.get(apex):
             others = {name: texts for name, texts in self.forwards.items() if name != apex}
             self.forwards = others if upstreams is None else {**others, apex: upstreams}
+            self.served.note_change(None)
             self._changed()
 
     def _change_zone(self, state: ZoneState, spec: DNSZoneSpec) -> None:

@@ -22,6 +22,7 @@ class Table:
         packet: bytes,
         wire: bytes,
         place: int,
+        slots: bytes,
         /,
         is_restricted: bool = False,
         until_us: int = 0,
@@ -31,9 +32,9 @@ class Table:
         cookie_at: int = 0,
         client_class: int = 0,
     ) -> bool:
-        """Keep an answer, unless the table was invalidated since it had that generation. The rest
-        is as `domain.ports.Keep` has it; `find` leaves what is restricted, or ends, or has a cookie
-        or is for a class to the workers.
+        """Keep an answer, unless one of its slots, at most 6, was invalidated since the table had
+        that generation. The rest is as `domain.ports.Keep` has it; `find` leaves what is
+        restricted, or ends, or has a cookie or is for a class to the workers.
         """
 
     def admit(self, networks: Sequence[tuple[bytes, int]], is_everybody: bool, /) -> None:
@@ -43,7 +44,8 @@ class Table:
         """From now on `Workers.repeats` has one query of so many. Raises: ValueError for 0."""
 
     def learn_class(self, scope: int, generation: int, client: bytes, client_class: int, /) -> None:
-        """Of which class a client is in a generation. Answers with a class are for its clients."""
+        """Of which class a client was in a generation. Answers with a class are for its clients.
+        Classes end with the slot of what filters."""
 
     def set_cookie_keys(self, day: int, before: bytes, of_day: bytes, after: bytes, /) -> None:
         """Keys of a day since 1970, of the one before and the one after: `Cookies.key_of`."""
@@ -51,8 +53,15 @@ class Table:
     def cookie(self, option: bytes, client: bytes, now_s: int, /) -> bytes | None:
         """What workers answer to a cookie of 8 or 16 to 40 octets; None: a key is missing."""
 
-    def generation(self) -> int: ...
-    def invalidate(self) -> None: ...
+    def generation(self) -> int:
+        """Now: one more with each `invalidate`."""
+
+    def since(self, slot: int, /) -> int:
+        """The generation that began when what comes of a slot was dropped last."""
+
+    def invalidate(self, slots: bytes, /) -> None:
+        """Drop what comes of these slots, as `kudurru.adapters.dns.slots` has them."""
+
     def statistics(self) -> tuple[int, int, int]:
         """Answers, their octets, answers that left and may still be read."""
 

@@ -175,7 +175,7 @@ class Answering:
             return Many(wire, reply.more)
         return wire
 
-    def _wait(self, reply: Later[Reply | None], era: object, packet: bytes) -> Later[Wire]:
+    def _wait(self, reply: Later[Reply | None], era: int, packet: bytes) -> Later[Wire]:
         self.waiting += 1
         later: Later[Wire] = Later(partial(self._give_up, reply))
         reply.then(partial(self._came, later, era, packet))
@@ -184,7 +184,7 @@ class Answering:
     def _came(
         self,
         later: Later[Wire],
-        era: object,
+        era: int,
         packet: bytes,
         reply: Reply | None,
     ) -> None:
@@ -203,7 +203,7 @@ class Answering:
         self.waiting -= 1
         reply.cancel()
 
-    def _taken(self, era: object, packet: bytes, reply: Reply | None) -> Wire:
+    def _taken(self, era: int, packet: bytes, reply: Reply | None) -> Wire:
         if reply is None:
             self.by_handler += 1
             return None
@@ -211,9 +211,9 @@ class Answering:
         if len(wire) > self.reply_max:
             raise ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}")
         if reply.keep is not None and self.keeper is not None:
-            self.keeper.keep(era, packet, wire, reply.keep)
+            self.keeper.keep(era, packet, wire, reply.keep, reply.origins)
         elif reply.memo:
-            self.memo.store(era, packet, wire)
+            self.memo.store(era, packet, wire, reply.origins)
         return wire
 
     def failed(self, fault: Exception) -> None:

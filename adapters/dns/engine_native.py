@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
+from kudurru.adapters.dns.slots import ALL, FILTERS_SLOT, changed_slots, slots_of
 from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.sockets import address_of
 from kudurru.domain.dns import names
@@ -32,7 +33,7 @@ from kudurru.domain.dns.rebinding import PRIVATE
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.later import Later
 from kudurru.domain.notation import Network
-from kudurru.domain.ports import EngineStatistics, Keep, QueryHandler
+from kudurru.domain.ports import FILTERS, EngineStatistics, Keep, Origins, QueryHandler
 
 if TYPE_CHECKING:
     from kudurru.adapters.dns import _engine
@@ -106,7 +107,7 @@ class AnswerTable:
         """Where answers are counted."""
         self._vacant = list(reversed(range(_engine.PLACES)))
         self._eras = [0] * _engine.PLACES  # in which a place was last given to an answer
-        self._full_in: object = None  # the era in which there was no place to be taken back
+        self._full_since = 0  # the era that began before there was no place to be taken back
         self._scopes: list[TableScope] = []
 
     def __len__(self) -> int:
@@ -158,15 +159,19 @@ class AnswerTable:
         return place
 
     def _take_back(self) -> bool:
-        """Empty the places of answers that are all of former eras. Policies and lists come and go,
-        and what was counted of those that went is kept by each scope."""
-        now = self.core.generation()
-        if self._full_in == now:
+        """Empty the places of answers that were all dropped. Policies and lists come and go, and
+        what was counted of those that went is kept by each scope."""
+        all_since, filtered_since = self.core.since(ALL), self.core.since(FILTERS_SLOT)
+        if self._full_since == filtered_since:
             return False
-        former = {of: place for of, place in self.places.items() if self._eras[place] < now}
+        former = {
+            (rtype, rcode, tally): place
+            for (rtype, rcode, tally), place in self.places.items()
+            if self._eras[place] < (filtered_since if tally else all_since)
+        }
         if not former:
-            self._full_in = now
-        # A thread may be counting what it looked up before the era ended.
+            self._full_since = filtered_since
+        # A thread may be counting what it looked up before they were dropped.
         elif all(scope.is_settled() for scope in self._scopes):
             for scope in self._scopes:
                 scope.empty(former)
@@ -191,7 +196,7 @@ class TableScope:
         self._emptied: Counter[Of] = Counter()
 
     @property
-    def era(self) -> object:
+    def era(self) -> int:
         return self._core.generation()
 
     def find(self, packet: bytes) -> bytes | None:
@@ -202,11 +207,14 @@ class TableScope:
         self._hits[place] += 1
         return wire
 
-    def store(self, era: object, packet: bytes, wire: bytes) -> None:
-        self.keep(era, packet, wire, FOR_EVERYBODY)
+    def store(self, era: int, packet: bytes, wire: bytes, origins: Origins = None) -> None:
+        self.keep(era, packet, wire, FOR_EVERYBODY, origins)
 
-    def keep(self, era: object, packet: bytes, wire: bytes, how: Keep) -> None:
-        assert isinstance(era, int)
+    def keep(
+        self, era: int, packet: bytes, wire: bytes, how: Keep, origins: Origins = None
+    ) -> None:
+        if origins is not None and how.tally:
+            origins = {*origins, FILTERS}  # by which its place is taken back
         if how.cookie_at and not self.table.can_make_cookies():
             return
         place = self.table.place(packet, wire, how.tally, era)
@@ -217,6 +225,7 @@ class TableScope:
                 packet,
                 wire,
                 place,
+                slots_of(origins),
                 is_restricted=how.is_restricted,
                 until_us=how.until_us,
                 stored_us=how.stored_us,
@@ -243,7 +252,7 @@ class TableScope:
         return self._hits[place] + (of_threads[place] if place < len(of_threads) else 0)
 
     def is_settled(self) -> bool:
-        """Whether nobody counts any more what was in the table before `invalidate`."""
+        """Whether nobody counts any more what was dropped from the table before now."""
         return self.workers is None or self.workers.settle()
 
     def empty(self, places: Mapping[Of, int]) -> None:
@@ -254,8 +263,8 @@ class TableScope:
             self._emptied[of] += at - self._before[place]
             self._before[place] = at
 
-    def invalidate(self) -> None:
-        self._core.invalidate()
+    def invalidate(self, changed: Origins = None) -> None:
+        self._core.invalidate(changed_slots(changed))
 
 
 def by_type(hits: Hits) -> dict[tuple[int, int], int]:
@@ -363,8 +372,8 @@ class NativeEngine:
         self._waiting.cancel()
         self._flush()
 
-    def invalidate(self) -> None:
-        self._scope.invalidate()
+    def invalidate(self, changed: Origins = None) -> None:
+        self._scope.invalidate(changed)
 
     def statistics(self) -> EngineStatistics:
         seen = self._answering.statistics()

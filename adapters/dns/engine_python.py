@@ -30,7 +30,7 @@ from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
 from kudurru.domain.dns.health import is_health_query
 from kudurru.domain.later import Later
-from kudurru.domain.ports import EngineStatistics, QueryHandler, QueryLimiter
+from kudurru.domain.ports import EngineStatistics, Origins, QueryHandler, QueryLimiter
 
 BATCHES_PER_TURN = 4  # about 2 ms: then TCP, HTTP and writers get their turn
 BATCHES_WHEN_BUSY = 16  # of queries that are not answered at once, which costs a quarter
@@ -128,8 +128,8 @@ class PythonEngine:
             outbox.flush()
         self._outboxes.clear()
 
-    def invalidate(self) -> None:
-        self._memo.invalidate()
+    def invalidate(self, changed: Origins = None) -> None:
+        self._memo.invalidate(changed)
 
     def statistics(self) -> EngineStatistics:
         return replace(self._answering.statistics(), dropped_unread=self._drops.count())
@@ -222,7 +222,7 @@ class PythonEngine:
                     first = i + 1
                 continue
             if known is not None:
-                kept, place = known
+                kept, place, _ = known
                 size = len(kept) + 2
                 view[start + 2 : start + size] = kept
                 sizes[i] = size
@@ -231,7 +231,7 @@ class PythonEngine:
             if (end := query.find(0, 10) + 1) and (
                 known := recall(query[:10] + query[10:end].lower() + query[end:])
             ) is not None:
-                kept, place = known
+                kept, place, _ = known
                 size = len(kept) + 2
                 view[start + 2 : start + 12] = kept[:10]  # the name stays as it was asked
                 view[start + 2 + end : start + size] = kept[end:]
@@ -240,7 +240,7 @@ class PythonEngine:
                 continue
             others.append(i)
             wire = self._answer_one(octets[start : start + lengths[i]], batch, i, outbox, end)
-            recall = memo.young.get  # another dictionary, when full or invalidated meanwhile
+            recall = memo.young.get  # another dictionary, when it was full
             if wire is None:
                 self._send(batch, first, i - first, places)
                 first = i + 1

@@ -9,45 +9,87 @@ where it is counted.
 Two generations bound it: answers enter `young`; when that is full it becomes the old one, whose
 answers are promoted when they are asked for again and else thrown away with it. So a flood of
 random names turns over what nobody repeats, and the answers in use stay.
+
+A change drops the answers that came of it (slots.py), and of others none. Beside each generation
+stands which of its answers came of what: so finding one costs no more for it.
 """
 
 import threading
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
+from kudurru.adapters.dns.slots import ALL, LATEST, SLOTS, changed_slots, slots_of
 from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import counted_as
-from kudurru.domain.ports import Keep
+from kudurru.domain.ports import Keep, Origins
 
 ENTRIES_MAX = 131_072  # in both generations: the questions that a busy site asks again and again
 BYTES_MAX = 24 << 20  # of keys and answers; Python's own objects come to about as much again
 
 _HEADER = 12
 
-Kept = tuple[bytes, int]
-"""An answer without its ID, and its place in `Memo.hits`."""
+Kept = tuple[bytes, int, bytes]
+"""An answer without its ID, its place in `Memo.hits`, and the slots of what it comes of."""
+
+
+class _Generation:
+    """Answers, and which of them come of a slot."""
+
+    __slots__ = ("_by_slot", "answers", "size")
+
+    def __init__(self) -> None:
+        self.answers: dict[bytes, Kept] = {}
+        self.size = 0  # octets of keys and answers
+        self._by_slot: dict[int, set[bytes]] = {}
+
+    def put(self, key: bytes, kept: Kept) -> None:
+        self._remove(key)
+        self.answers[key] = kept
+        self.size += len(key) + len(kept[0])
+        for slot in kept[2]:
+            self._by_slot.setdefault(slot, set()).add(key)
+
+    def drop(self, slot: int) -> None:
+        for key in self._by_slot.pop(slot, ()):
+            self._remove(key)
+
+    def clear(self) -> None:
+        self.answers.clear()
+        self._by_slot.clear()
+        self.size = 0
+
+    def _remove(self, key: bytes) -> None:
+        kept = self.answers.pop(key, None)
+        if kept is not None:
+            self.size -= len(key) + len(kept[0])
+            for slot in kept[2]:
+                if keys := self._by_slot.get(slot):
+                    keys.discard(key)
 
 
 class Repeats(Protocol):
     """What an engine remembers. `Memo` says how each of these is meant."""
 
     @property
-    def era(self) -> object:
+    def era(self) -> int:
         """What is now, until `invalidate`. Whoever asks the handler takes it first, for `store`."""
         ...
 
     def find(self, packet: bytes) -> bytes | None: ...
 
-    def store(self, era: object, packet: bytes, wire: bytes) -> None: ...
+    def store(self, era: int, packet: bytes, wire: bytes, origins: Origins = None) -> None: ...
 
     def counts(self) -> dict[tuple[int, int], int]: ...
 
-    def invalidate(self) -> None: ...
+    def invalidate(self, changed: Origins = None) -> None: ...
 
 
 @runtime_checkable
 class Keeper(Protocol):
-    def keep(self, era: object, packet: bytes, wire: bytes, how: Keep) -> None:
-        """Keep an answer that is not simply for everybody until `invalidate`."""
+    def keep(
+        self, era: int, packet: bytes, wire: bytes, how: Keep, origins: Origins = None
+    ) -> None:
+        """Keep an answer that is not simply for everybody until what it comes of changes."""
         ...
 
 
@@ -55,36 +97,40 @@ class Memo:
     """One per kind of transport, because an answer may depend on it (size, TC).
 
     Thread rule: one thread looks up and stores, any thread may invalidate. Whoever asks the
-    handler takes `era` first and hands it to `store`, which keeps nothing when `invalidate` has
-    ended it meanwhile: what was computed before can never come back.
+    handler takes `era` first and hands it to `store`, which keeps nothing of what changed
+    meanwhile: what was computed before can never come back.
     """
 
     __slots__ = (
-        "_bytes", "_bytes_max", "_entries_max", "_lock", "_old", "_places", "hits", "young",
+        "_bytes_max", "_changed", "_entries_max", "_lock", "_old", "_places", "_young", "era",
+        "hits",
     )  # fmt: skip
 
     def __init__(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
-        self.young: dict[bytes, Kept] = {}  # packet loops look here first; only we write
-        self._old: dict[bytes, Kept] = {}
+        self._young = _Generation()
+        self._old = _Generation()
+        self.era = 0
+        """One more with each `invalidate`."""
+        self._changed = [0] * SLOTS  # the era that began when a slot changed last
         self.hits: list[int] = []
         """Answers given, counted by whoever gives them; `counts` says of what."""
         self._places: dict[tuple[int, int], int] = {}
-        self._bytes = 0  # in young
         self._entries_max = entries_max // 2
         self._bytes_max = bytes_max // 2
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self.young) + len(self._old)
+        return len(self._young.answers) + len(self._old.answers)
 
     @property
-    def era(self) -> object:
-        return self.young
+    def young(self) -> Mapping[bytes, Kept]:
+        """Packet loops look here first. Another one, when it is full."""
+        return self._young.answers
 
     @property
     def has_old(self) -> bool:
         """Whether there are answers beside the young ones."""
-        return bool(self._old)
+        return bool(self._old.answers)
 
     def counts(self) -> dict[tuple[int, int], int]:
         """Answers given, by type (as `counted_as` has it) and RCODE."""
@@ -92,24 +138,23 @@ class Memo:
 
     def find(self, packet: bytes) -> bytes | None:
         """The answer for a query, with its ID and its question, or None. It counts as given."""
-        young = self.young
         end = packet.find(0, _HEADER) + 1
         if not end:
             return None
         key = packet[2:_HEADER] + packet[_HEADER:end].lower() + packet[end:]
-        found = young.get(key)
+        found = self._young.answers.get(key)
         if found is None:
-            found = self._old.get(key)
+            era = self.era
+            found = self._old.answers.get(key)
             if found is None:
                 return None
-            self._put(young, key, found)
-        kept, place = found
+            self._put(era, key, found)
+        kept, place, _ = found
         self.hits[place] += 1
         return packet[:2] + kept[: _HEADER - 2] + packet[_HEADER:end] + kept[end - 2 :]
 
-    def store(self, era: object, packet: bytes, wire: bytes) -> None:
-        """Keep an answer. `era` is that of before the handler was asked. It ends with a generation
-        too, whose last answers are then not kept.
+    def store(self, era: int, packet: bytes, wire: bytes, origins: Origins = None) -> None:
+        """Keep an answer. `era` is that of before the handler was asked.
 
         Where the name holds a zero octet inside a label, only the part before it is lowered, in
         key and value alike: fewer hits, the same answers.
@@ -121,15 +166,20 @@ class Memo:
         key = packet[2:_HEADER] + name + packet[end:]
         type_at = names.end_of(packet, _HEADER)
         place = self._place(int.from_bytes(packet[type_at : type_at + 2], "big"), wire[3] & 15)
-        self._put(era, key, (wire[2:_HEADER] + name + wire[end:], place))
+        self._put(era, key, (wire[2:_HEADER] + name + wire[end:], place, slots_of(origins)))
 
-    def invalidate(self) -> None:
-        """Forget everything, also for a loop that still holds the dictionaries."""
+    def invalidate(self, changed: Origins = None) -> None:
+        """Forget what came of it, also for a loop that still holds the dictionaries."""
+        slots = changed_slots(changed)
         with self._lock:
-            young, old = self.young, self._old
-            self.young, self._old, self._bytes = {}, {}, 0
-            young.clear()
-            old.clear()
+            self.era += 1
+            for slot in (LATEST, *slots):
+                self._changed[slot] = self.era
+                self._young.drop(slot)
+                self._old.drop(slot)
+            if ALL in slots:
+                self._young.clear()
+                self._old.clear()
 
     def _place(self, rtype: int, rcode: int) -> int:
         of = counted_as(rtype), rcode
@@ -139,13 +189,12 @@ class Memo:
             self.hits.append(0)
         return place
 
-    def _put(self, before: object, key: bytes, kept: Kept) -> None:
-        size = len(key) + len(kept[0])
+    def _put(self, era: int, key: bytes, kept: Kept) -> None:
+        size, slots = len(key) + len(kept[0]), kept[2]
         with self._lock:
-            young = self.young
-            if before is not young or size > self._bytes_max:
+            if era < max(self._changed[slot] for slot in (ALL, *slots)) or size > self._bytes_max:
                 return
-            if len(young) >= self._entries_max or self._bytes + size > self._bytes_max:
-                self._old, self.young, self._bytes = young, {}, 0
-            self.young[key] = kept
-            self._bytes += size
+            young = self._young
+            if len(young.answers) >= self._entries_max or young.size + size > self._bytes_max:
+                self._old, self._young = young, _Generation()
+            self._young.put(key, kept)

@@ -48,7 +48,7 @@ from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
 from kudurru.adapters.turns import Turns
 from kudurru.domain.later import Later
-from kudurru.domain.ports import EngineStatistics, QueryHandler
+from kudurru.domain.ports import EngineStatistics, Origins, QueryHandler
 
 DATAGRAM_MAX = 4096  # octets; paths on the internet carry 1,500
 INITIAL_MIN = 1200  # RFC 9000 section 14.1
@@ -125,8 +125,8 @@ class QuicServer:
             sock.close()
         self._is_running = False
 
-    def invalidate(self) -> None:
-        self.answering.memo.invalidate()
+    def invalidate(self, changed: Origins = None) -> None:
+        self.answering.memo.invalidate(changed)
 
     def statistics(self) -> EngineStatistics:
         return msgspec.structs.replace(

@@ -25,7 +25,7 @@ from kudurru.adapters.dns.proxyproto import Malformed, read_header, refuse_heade
 from kudurru.adapters.dns.tls_stream import TlsStream
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.turns import Turns
-from kudurru.domain.ports import STREAM_IDLE_S, EngineStatistics, QueryHandler
+from kudurru.domain.ports import STREAM_IDLE_S, EngineStatistics, Origins, QueryHandler
 
 MESSAGE_MAX = 65_535  # what two octets of length can say
 READ_MAX = 64 << 10  # octets taken from a connection at a time
@@ -80,8 +80,8 @@ class StreamServer(ConnectionServer["StreamConnection"]):
         # A balancer stands for many clients: its connections count where they come from.
         return "" if self.is_proxy(peer) else super().network_of(peer)
 
-    def invalidate(self) -> None:
-        self.answering.memo.invalidate()
+    def invalidate(self, changed: Origins = None) -> None:
+        self.answering.memo.invalidate(changed)
 
     def statistics(self) -> EngineStatistics:
         return msgspec.structs.replace(

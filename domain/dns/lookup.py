@@ -104,6 +104,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     that says neither this nor AA for a referral, and ask the next server."""
     extended_text: str = ""
     """What people are told beside the extended error."""
+    zones: Sequence[bytes] = ()
+    """Apexes of the zones here that it was taken from, for what they hold or do not. Which zones
+    there are it comes of too, always."""
 
 
 NOT_OURS = Answer(REFUSED, extended_error=NOT_AUTHORITATIVE)
@@ -126,7 +129,8 @@ def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
             found = find_rrset(image, qtype)
             if found is not None:
                 owner = zone.cased.get(key) if zone.cased else None
-                return Answer(NOERROR, True, (Placed(owner, qtype, *found),))
+                placed = (Placed(owner, qtype, *found),)
+                return Answer(NOERROR, True, placed, zones=(zone.key,))
     return _Resolution(zones, qtype, now_s).run(zone, qname, key)
 
 
@@ -162,10 +166,12 @@ class _Resolution:
         self.additional: list[Placed] = []
         self.negative: Zone | None = None
         self.placed: set[tuple[bytes, int]] = set()
+        self.asked: set[bytes] = set()  # zones, by apex
 
     def run(self, zone: Zone, qname: bytes, key: bytes, owner: bytes | None = None) -> Answer:
         """`owner` is what the name is called in the answer, None: the question."""
         visited = {key}
+        self.asked.add(zone.key)
         for _ in range(CHAIN_MAX):
             target = self._step(zone, key, qname, owner)
             if target is None:
@@ -178,7 +184,10 @@ class _Resolution:
                 break
             visited.add(key)
             found = self.zones.find_for(key, self.qtype)
-            if found is None or not found.is_available:
+            if found is None:
+                break
+            self.asked.add(found.key)
+            if not found.is_available:
                 break
             zone = found
         return self._finish()
@@ -200,6 +209,7 @@ class _Resolution:
             parts,
             apex_size,
             self.is_lasting,
+            zones=tuple(self.asked),
         )
 
     def _step(self, zone: Zone, key: bytes, name: bytes, owner: bytes | None) -> bytes | None:
@@ -325,6 +335,7 @@ class _Resolution:
             zone = self.zones.find(key)
             if zone is None:
                 continue
+            self.asked.add(zone.key)
             if is_alias:
                 # The client asks for the target next, with the same type.
                 self._add(zone, key, target, rtype, self.additional, is_needed=False)

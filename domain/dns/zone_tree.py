@@ -561,14 +561,15 @@ class ZoneSet:
 
     A large change is made while questions come in, and none of them must see a part of it: between
     `hold` and `show` all readers see the zones as they were. Whoever changes a zone calls
-    `before_change` first.
+    `before_change` first, and tells who remembers answers of `changes` afterwards.
     """
 
-    __slots__ = ("_next", "_zones", "touched")
+    __slots__ = ("_changes", "_next", "_zones", "touched")
 
     def __init__(self, zones: Iterable[Zone] = ()) -> None:
         self._zones: dict[bytes, Zone] = {zone.key: zone for zone in zones}
         self._next: dict[bytes, Zone] | None = None  # what `show` brings
+        self._changes: set[bytes] | None = set()
         self.touched: set[bytes] | None = None
         """Zones, by apex, that are new, gone or changed since whoever copies them looked; None:
         nobody does."""
@@ -589,19 +590,38 @@ class ZoneSet:
     def is_held(self) -> bool:
         return self._next is not None
 
+    def changes(self) -> set[bytes] | None:
+        """Zones, by apex, that changed since this was asked last. None: other zones are served, so
+        whatever was answered may be answered by another one now."""
+        changes, self._changes = self._changes, set()
+        return changes
+
+    def note_change(self, apex_key: bytes | None) -> None:
+        """For `changes`. None: anything may be answered otherwise."""
+        if apex_key is None:
+            self._changes = None
+        elif self._changes is not None:
+            self._changes.add(apex_key)
+
     def before_change(self, zone: Zone) -> None:
         self._touch(zone.key)
+        self.note_change(zone.key)
         if self._next is not None and self._zones.get(zone.key) is zone:
             self._zones[zone.key] = zone.as_it_is()
 
     def add(self, zone: Zone) -> None:
         """Serve a zone, in place of one with the same apex."""
         self._touch(zone.key)
-        (self._zones if self._next is None else self._next)[zone.key] = zone
+        served = self._zones if self._next is None else self._next
+        if served.get(zone.key) is not zone:
+            served[zone.key] = zone
+            self.note_change(None)
 
     def remove(self, apex_key: bytes) -> None:
         self._touch(apex_key)
-        (self._zones if self._next is None else self._next).pop(apex_key, None)
+        served = self._zones if self._next is None else self._next
+        if served.pop(apex_key, None) is not None:
+            self.note_change(None)
 
     def _touch(self, apex_key: bytes) -> None:
         if self.touched is not None:

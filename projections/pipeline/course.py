@@ -16,8 +16,8 @@ class Course:
 
     __slots__ = (
         "asked", "client", "client_class", "client_id", "decision", "is_noted", "is_repeatable",
-        "is_restricted", "limit", "listener", "now_s", "now_us", "proto", "query", "signer",
-        "source", "started_us",
+        "is_restricted", "limit", "listener", "now_s", "now_us", "origins", "proto", "query",
+        "signer", "source", "started_us",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,8 @@ class Course:
         """To whom: to clients of this class, 0: to all, None: to nobody else."""
         self.is_restricted = False
         """Whether it may do so for those only who may recurse."""
+        self.origins: tuple[bytes, ...] | None = None
+        """What the answer comes of (`ports.Origins`), beside the zones that it names itself."""
 
     @property
     def is_silent(self) -> bool:

@@ -48,7 +48,7 @@ from kudurru.domain.filtering.clients import Caller, packed_address
 from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.histogram import Times
 from kudurru.domain.later import Later
-from kudurru.domain.ports import Clock, Keep, Reply
+from kudurru.domain.ports import CACHE, FILTERS, Clock, Keep, Origins, Reply
 from kudurru.domain.query_log import NO_RCODE, Answered, Repeat
 from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
 from kudurru.projections.pipeline.counts import Counts
@@ -303,7 +303,7 @@ class Pipeline:
             is_for_all, keep = False, None
         if course.signer is not None:
             wire = course.signer.sign(wire, self._clock.now_us() // 1_000_000)
-        return Reply(wire, is_for_all, None, keep)
+        return Reply(wire, is_for_all, None, keep, _origins(course, answer))
 
     def _tallied(self, course: Course) -> Keep | None:
         """How an answer that lasts is repeated, where that takes more than knowing it."""
@@ -419,6 +419,7 @@ class Pipeline:
         if answer is None:
             return self._filtered(course)
         course.source = "authoritative"
+        course.origins = ()
         if self._policy is not None and self._policy.has_silent:
             caller = self._policy.caller(course.client, course.listener, course.client_id)
             course.decision = self._policy.by_default(caller, course.now_s)
@@ -450,6 +451,7 @@ class Pipeline:
     def _filtered(self, course: Course) -> Found:
         """What policies make of a question that no zone here answers."""
         query, resolver = course.query, self._resolver
+        course.origins = (FILTERS,)
         if resolver is not None and not resolver.admits(course.client):
             course.source = "refused"
             return _NO_RECURSION if resolver.is_on and query.flags & RD else NOT_FOR_YOU
@@ -616,6 +618,12 @@ class Pipeline:
             return None
         self._counts.answer(where, SERVFAIL)
         return Reply(wire, False)
+
+
+def _origins(course: Course, answer: Answer | Resolved) -> Origins:
+    if course.origins is None:
+        return None
+    return *course.origins, *((CACHE,) if isinstance(answer, Resolved) else answer.zones)
 
 
 def _for_some(keep: Keep, wire: bytes, course: Course) -> Keep:

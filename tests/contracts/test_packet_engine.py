@@ -22,16 +22,18 @@ from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.https import ALPN, HttpsServer
 from kudurru.adapters.dns.quic import QuicServer
+from kudurru.adapters.dns.slots import slots_of
 from kudurru.adapters.dns.streams import OUTSTANDING_MAX, StreamLimits
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import CARRIERS, Listener, bind_all, split_address
+from kudurru.domain.dns import names
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.messages import COOKIE
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.notation import parse_network
-from kudurru.domain.ports import PacketEngine, QueryLimiter, Reply
+from kudurru.domain.ports import CACHE, FILTERS, Origins, PacketEngine, QueryLimiter, Reply
 from kudurru.domain.query_log import Repeat, Sampler
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
@@ -397,6 +399,102 @@ def test_an_answer_computed_while_the_memo_was_invalidated_is_not_remembered(kin
             assert counts == {0: 1, 1: 2, 2: 2}
 
     asyncio.run(main())
+
+
+ONE, TWO = (names.key(names.from_text(text)) for text in ("one.example", "two.example"))
+ORIGINS: dict[str, Origins] = {
+    "one": (ONE,),
+    "two": (TWO,),
+    "both": (ONE, TWO),
+    "filtered": (FILTERS,),
+    "filtered-one": (FILTERS, ONE),
+    "cached": (FILTERS, CACHE),
+    "many": [names.key(names.from_text(f"{number}.example")) for number in range(40)],
+    "neither": (),
+    "any": None,
+}
+"""What answers come of, by the first label of their names."""
+ENDED: dict[str, tuple[Origins, set[str]]] = {
+    "one": ((ONE,), {"one", "both", "filtered-one"}),
+    "two": ((TWO,), {"two", "both"}),
+    "both": ((ONE, TWO), {"one", "two", "both", "filtered-one"}),
+    "filters": ((FILTERS,), {"filtered", "filtered-one", "cached"}),
+    "filters and one": ({FILTERS, ONE}, {"filtered", "filtered-one", "cached", "one", "both"}),
+    "cache": ((CACHE,), {"cached"}),
+    "another": ((names.key(names.from_text("0.example")),), set()),
+    "nothing": ((), set()),
+    "all": (None, set(ORIGINS)),
+}
+"""What changes, and whose answers are over then, beside those that any change ends."""
+
+
+class OfOrigins(Handler):
+    """Says of its answers what they come of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        reply = super().handle(packet, client, proto)
+        assert isinstance(reply, Reply)
+        first = packet[13 : 13 + packet[12]].lower().decode()
+        self.meanwhile()
+        return reply._replace(origins=ORIGINS[first])
+
+
+def test_names_of_these_tests_share_no_slot() -> None:
+    some = ONE, TWO, FILTERS, CACHE, *(ENDED["another"][0] or ())
+    few = [slots_of((origin,)) for origin in some]
+    assert len(set(few)) == len(few)
+
+
+@pytest.mark.parametrize("change", ENDED)
+def test_a_change_drops_the_answers_that_come_of_it_and_no_others(kind: str, change: str) -> None:
+    changed, ended = ENDED[change]
+
+    async def main() -> None:
+        async with Rig(kind, OfOrigins(), "127.0.0.1:0").running() as rig:
+            before = await counts(rig)
+            assert await counts(rig) == before
+            rig.engine.invalidate(changed)
+            after = await counts(rig)
+            assert {text for text in ORIGINS if after[text] != before[text]} == (
+                ended | {"many", "any"}
+            )
+            assert await counts(rig) == after
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("change", ENDED)
+def test_an_answer_computed_before_a_change_of_what_it_comes_of_is_not_remembered(
+    kind: str, change: str
+) -> None:
+    changed, ended = ENDED[change]
+
+    async def main() -> None:
+        handler = OfOrigins()
+        async with Rig(kind, handler, "127.0.0.1:0").running() as rig:
+            handler.meanwhile = lambda: rig.engine.invalidate(changed)
+            before = await counts(rig)
+            handler.meanwhile = lambda: None
+            after = await counts(rig)
+            assert {text for text in ORIGINS if after[text] != before[text]} == (
+                ended | {"many", "any"}
+            )
+
+    asyncio.run(main())
+
+
+async def counts(rig: Rig) -> dict[str, int]:
+    """Which asking of the handler answers come from, by the first label of their names."""
+    found = {}
+    for text in reversed(ORIGINS):  # those that any change ends are asked for first
+        question = query(f"{text}.example")
+        (answer,) = await rig.exchange(question)
+        found[text] = count_of(answer, question)
+    return found
 
 
 def test_a_drop_sends_nothing(udp_kind: str) -> None:

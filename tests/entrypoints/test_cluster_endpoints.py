@@ -209,6 +209,30 @@ def test_records_of_another_manager_stay_and_the_refusal_names_it(owner: str) ->
     in_cluster(case)
 
 
+def test_a_record_set_that_changes_concerns_the_objects_that_it_is_in_the_way_of() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "log")
+        async with member.running():
+            world = World(kube, member)
+            for name in "abc":
+                await changes(member, an_apply(a_set(name, "198.51.100.1"), "gitops"))
+                await world.put(endpoint(name, one(f"{name}.lab.example", "A", "192.0.2.1")))
+            await until(lambda: len(member.cluster.endpoints._refused) == 3)
+            await until(lambda: len(member.cluster.endpoints._keys) == 0)
+            looked_at: list[int] = []
+            member.writer.listeners.append(
+                lambda _: looked_at.append(len(member.cluster.endpoints._keys))
+            )
+            await changes(member, an_apply(a_set("x", "198.51.100.1"), "gitops"))
+            assert looked_at == [0]
+            await changes(member, Delete(key=key_of("DNSRecordSet", "default", "b")))
+            assert looked_at[1] == 1
+            await until(lambda: list(world.specs()) == ["default/b"])
+            assert len(member.cluster.endpoints._refused) == 2
+
+    in_cluster(case)
+
+
 def test_of_two_endpoints_the_first_has_the_name_until_it_is_gone() -> None:
     async def case(kube: Kube) -> None:
         member = await a_world(kube, "cluster")

@@ -11,6 +11,7 @@ import pytest
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.domain.events import ChangeSet, Who
+from kudurru.domain.ports import Origins
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.service import ChangeRequest, manifest_from_wire, to_change
 from kudurru.entrypoints.steps import PER_STEP
@@ -40,7 +41,7 @@ class Rig:
         self.seen: list[tuple[str, ...]] = []  # what the first, a middle and the last name gave
         self.on_look: Callable[[Rig], None] = lambda _: None
 
-    def invalidate(self) -> None:
+    def invalidate(self, _changed: Origins) -> None:
         self.invalidated += 1
 
     async def apply(self, documents: list[dict[str, Any]]) -> None:

@@ -6,10 +6,12 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import dns.message
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native
 from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
@@ -18,14 +20,17 @@ from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.commands import Command
+from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.later import Later
 from kudurru.domain.objects import Key, key_of
-from kudurru.domain.ports import PacketEngine, Reply
+from kudurru.domain.ports import CACHE, Origins, PacketEngine, Reply
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.wiring import Node
+from kudurru.projections.pipeline.resolver import Rules
 from tests.nodes import a_change, commit_as_server
 from tests.objects import drop, endpoint, manifest, put, record_set, zone
 from tests.packets import edns, ident, query
+from tests.upstreams import Rig, response
 
 DEADLINE_S = 60
 KINDS: dict[str, Callable[..., PacketEngine]] = {"python": PythonEngine}
@@ -36,15 +41,22 @@ if engine_native.is_available():
 NAMES = ["www", "nas", "a.deep", "alias", "*.wild", "x.wild", "gone", "old"]
 SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
 CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the second one has a policy of its own
-ZONES = ["example.org", "sub.example.org"]
+ZONES = ["example.org", "sub.example.org", "third.test"]
 RTYPES = {"A": 1, "AAAA": 28, "TXT": 16, "CNAME": 5, "HTTPS": 65, "ANY": 255, "NS": 2, "SOA": 6}
+RTYPES |= {"MX": 15}
 SIZES = [0, 512, 700, 1231, 1232, 4096, 65_535]  # of EDNS
 TARGETS = {
     "A": ["192.0.2.1", "192.0.2.2"],
     "AAAA": ["2001:db8::1"],
     "TXT": [" ".join(f'"{n:0250}"' for n in range(8)), "short"],
-    "CNAME": ["nas.example.org", "www.sub.example.org"],
+    "CNAME": ["nas.example.org", "www.sub.example.org", "www.third.test"],
+    "MX": ["10 www.third.test", "10 www.sub.example.org"],  # with addresses beside them
+    "NS": ["nas.third.test", "www.example.org"],
 }
+UPSTREAM = "192.0.2.11"
+AHEAD_US = 3_600_000_000  # of the threads' time: they count down nothing
+SAID = ["A 192.0.2.7", "A 192.0.2.8", "CNAME nas.example.org.", "CNAME www.elsewhere.test."]
+REWRITTEN = ["192.0.2.60", "www.third.test", "nas.example.org"]
 
 records = st.sampled_from([(rtype, target) for rtype in TARGETS for target in TARGETS[rtype]])
 names = st.sampled_from(NAMES)
@@ -54,12 +66,19 @@ changes = st.one_of(
     st.tuples(st.just("zone"), st.sampled_from(ZONES)),
     st.tuples(st.just("no zone"), st.sampled_from(ZONES)),
     st.tuples(st.just("deny"), names, st.sampled_from(["zeroip", "nxdomain"]), st.booleans()),
+    st.tuples(st.just("rewrite"), names, st.sampled_from(REWRITTEN)),
+    st.tuples(st.just("be silent"), names),
     st.tuples(st.just("allow all")),
+    st.tuples(st.just("list"), names),
+    st.tuples(st.just("no list")),
+    st.tuples(st.just("mode"), st.sampled_from(["zeroip", "nodata", "refused"])),
+    st.tuples(st.just("upstream says"), names, st.sampled_from(SAID)),
+    st.tuples(st.just("forward"), st.sampled_from(ZONES[1:])),
     st.tuples(st.just("wait"), st.integers(1, 90)),
 )
 questions = st.tuples(
     st.sampled_from([*NAMES, "", "sub", "www.sub", "x.y.wild"]),
-    st.sampled_from(["example.org", "elsewhere.test"]),
+    st.sampled_from(["example.org", "third.test", "elsewhere.test"]),
     st.sampled_from(list(RTYPES.values())),
     st.sampled_from([0x0100, 0, 0x0110, 0x2900]),  # RD, nothing, RD and CD, UPDATE
     st.sampled_from([b"", *map(edns, SIZES), edns()[:5] + b"\0\0\x80\0" + edns()[9:]]),
@@ -77,15 +96,29 @@ steps = st.lists(
 )
 
 
+class StillClock(ManualClock):
+    """Whose monotonic time stands still, ahead of that of the threads."""
+
+    def monotonic_us(self) -> int:
+        return self.started_us
+
+    started_us = SystemClock().monotonic_us() + AHEAD_US
+
+
 class World:
-    """A node with a zone, an engine that serves it, and clients."""
+    """A node with a zone, an upstream, an engine that serves them, and clients."""
 
     def __init__(self, kind: str) -> None:
         (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
-        self.clock = ManualClock()
+        self.clock = StillClock()
+        self.rig = Rig(UPSTREAM)
+        self.rig.clock.advance(self.clock.monotonic_us())
+        self.rig.scripts[UPSTREAM] = self.answer_as_upstream
+        self.rig.resolver.configure(Rules(clients="all"), *self.rig.resolver.routes(), {})
+        self.said: dict[str, str] = {}
         log = MemoryEventLog(entropy=SeededEntropy(1), clock=self.clock)
-        self.node = Node(log, self.clock, SeededEntropy(2), on_change=lambda: self.forget())
-        self.pipeline = pipeline_of(self.node)
+        self.node = Node(log, self.clock, SeededEntropy(2), on_change=self.forget)
+        self.pipeline = pipeline_of(self.node, resolver=self.rig.resolver)
         self.pipeline.keeps_for_a_while = kind != "python"
         self.images: ZoneImages | None = None
         how: dict[str, Any] = {}
@@ -103,14 +136,27 @@ class World:
         group = {"clients": [{"ip": CLIENTS[1]}]}
         self.commit(put(zone(ZONES[0])), put(manifest("ClientGroup", "kids", group)))
 
-    def forget(self) -> None:
+    def forget(self, changed: Origins) -> None:
         if hasattr(self, "engine"):
-            self.engine.invalidate()
+            self.engine.invalidate(changed)
             if self.images is not None:
                 self.images.changed()
+            (default, *_) = self.rig.resolver.routes()
+            self.rig.resolver.set_zones(dict.fromkeys(self.node.zones.forwards, default))
+
+    def answer_as_upstream(self, question: dns.message.Message, _packet: bytes) -> bytes:
+        name, found = str(question.question[0].name).lower(), []
+        while len(found) < len(SAID):
+            rtype, value = self.said.get(name, "A 192.0.2.6").split()
+            found.append(f"{name} 3600 IN {rtype} {value}")
+            if rtype == "A":
+                break
+            name = value
+        return response(question, found)
 
     def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
         reply = self.pipeline.handle(packet, client, proto)
+        self.rig.pass_time(0)  # the upstream answers at once
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             meanwhile()  # what was just computed is not true any more
@@ -131,6 +177,28 @@ class World:
                 self._drop(key_of("DNSZone", "", how[0]))
             case "deny":
                 self._deny(*how)
+            case "rewrite":
+                one = {"name": f"{how[0]}.elsewhere.test", "targets": [how[1]]}
+                if not how[1][0].isdigit():
+                    one["type"] = "CNAME"
+                self._put_policy(rewrites=[one])
+            case "be silent":
+                self._put_policy(deny=[f"{how[0]}.elsewhere.test"], queryLog=False)
+            case "list":
+                rules = [f"||{how[0].replace('*', 'x')}.elsewhere.test^"]
+                self.commit(put(manifest("BlockList", "own", {"sources": [{"inline": rules}]})))
+            case "no list":
+                self._drop(key_of("BlockList", "default", "own"))
+            case "mode":
+                self.node.views.policies.configure(BlockDefaults(how[0], 10))
+            case "upstream says":
+                self.said[f"{how[0]}.elsewhere.test."] = how[1]
+                self.rig.cache.flush(None)
+                self.forget((CACHE,))
+            case "forward":
+                upstreams = {"upstreams": [f"udp://{UPSTREAM}"]}
+                self._drop(key_of("DNSZone", "", how[0]))
+                self.commit(put(zone(how[0], type="Forward", forward=upstreams)))
             case "allow all":
                 self._drop(key_of("Policy", "default", "some"))
             case "wait":
@@ -153,7 +221,10 @@ class World:
         }
         if for_one:
             spec["clientGroupRefs"] = ["kids"]
-        self.commit(put(manifest("Policy", "some", spec)))
+        self._put_policy(**spec)
+
+    def _put_policy(self, **spec: Any) -> None:
+        self.commit(put(manifest("Policy", "some", {"blockListRefs": ["own"], **spec})))
 
     def _drop(self, key: Key) -> None:
         if self.node.objects.find(key) is not None:
@@ -173,6 +244,9 @@ class World:
 
     def right_answer(self, packet: bytes, client: str) -> bytes:
         reply = self.pipeline.handle(packet, client, "udp")
+        self.rig.pass_time(0)
+        if isinstance(reply, Later):
+            reply = reply.value
         assert isinstance(reply, Reply)
         return reply.wire
 
@@ -224,6 +298,8 @@ def test_every_answer_is_the_one_that_the_pipeline_gives_now(kind: str, steps: A
 
 async def check(world: World, packets: list[bytes]) -> None:
     for client in CLIENTS:
+        for packet in packets:
+            world.right_answer(packet, client)  # then all is in the cache that will be
         got = await world.ask(client, packets)
         for packet in packets:
             assert got[ident(packet)] == world.right_answer(packet, client), packet.hex()

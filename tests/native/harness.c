@@ -25,6 +25,8 @@
 #define FILES_MAX 4096
 #define NAMES 300 /* questions that come again */
 #define MARK 8    /* octets behind an answer: the generation that it was given in */
+#define SPREAD 4  /* slots that names lead to */
+#define USED_SLOTS (FIRST_ZONE + SPREAD)
 #define HOSTS 40  /* of the zone */
 #define FIRST_MARK ((uint64_t)1 << 40) /* of the zone: no generation is as high */
 
@@ -54,35 +56,46 @@ static size_t make_query(uint8_t *packet, uint16_t id, unsigned name, uint64_t *
     return 13u + (size_t)length + 13;
 }
 
-/* Keep an answer to a query, marked with the class of clients and the generation, if it has the form
- * that answers have. */
+/* What the answers to a name come of, whatever its letters. */
+static uint8_t slot_of(const uint8_t *packet, size_t end) {
+    uint8_t sum = 0;
+    for (size_t at = HEADER_SIZE; at < end; at++)
+        sum += packet[at] & 0xdf;
+    return FIRST_ZONE + sum % SPREAD;
+}
+
+/* Keep an answer to a query, if it has the form that answers have. It is marked with the class of
+ * clients, another slot that it comes of, and the generation. */
 static void store(
     struct table *table, uint64_t generation, const uint8_t *packet, size_t size, size_t padding,
     uint8_t client_class, int64_t now_us) {
     uint8_t key[KEY_MAX], wire[MESSAGE_MAX];
     size_t cookie_at, end = name_end(packet, size);
     size_t key_size = message_key(0, packet, size, key, &cookie_at);
-    if (!key_size || end + padding + 1 + MARK > sizeof wire)
+    if (!key_size || end + padding + 2 + MARK > sizeof wire)
         return;
     memcpy(wire, packet + 2, end - 2);
     wire[0] = (wire[0] & 0xfd) | 0x80; /* QR and no TC, which tells it from a slip */
     for (size_t at = HEADER_SIZE - 2; at < end - 2; at++)
         wire[at] = wire[at] >= 'A' && wire[at] <= 'Z' ? wire[at] | 0x20 : wire[at];
     memset(wire + end - 2, 0x55, padding);
+    uint8_t other = client_class ? FILTERS : padding % 4 ? slot_of(packet, end) : LATEST;
     wire[end - 2 + padding++] = client_class;
+    wire[end - 2 + padding++] = other;
     for (int i = 0; i < MARK; i++)
         wire[end - 2 + padding + (size_t)i] = (uint8_t)(generation >> 8 * i);
     key_for_class(key, client_class);
     const uint16_t ttls_at[] = {(uint16_t)(end - 2), (uint16_t)(end + 2), (uint16_t)(end - 1)};
-    struct answer answer = {.wire = wire, .wire_size = end - 2 + padding + MARK, .place = 7};
-    if (padding > 8) { /* a TTL that counts down, for some who may have it and for some time */
+    struct answer answer = {.wire = wire, .wire_size = end - 2 + padding + MARK, .place = 7,
+                            .slots = {slot_of(packet, end), other}, .slot_count = 2};
+    if (padding > 9) { /* a TTL that counts down, for some who may have it and for some time */
         answer.is_restricted = padding & 1;
         answer.until_us = padding & 2 ? now_us + 100000 : 0;
         answer.stored_us = now_us - 5000000;
         answer.aged_s = 2;
         answer.ttls_at = ttls_at, answer.ttl_count = padding % 4;
     }
-    if (cookie_at && padding > 8 + COOKIE_SIZE)
+    if (cookie_at && padding > 9 + COOKIE_SIZE)
         answer.cookie_at = (uint16_t)(end + 6);
     table_store(table, generation, key, key_size, &answer);
 }
@@ -360,8 +373,8 @@ static void answer_messages(
 }
 
 static void check_answer(
-    const uint8_t *asked, size_t asked_size, const uint8_t *answer, size_t size,
-    const uint8_t *client, uint64_t generation, uint64_t zone_mark) {
+    const struct table *table, const uint8_t *asked, size_t asked_size, const uint8_t *answer,
+    size_t size, const uint8_t *client, uint64_t zone_mark) {
     check(size >= 12 && size <= MESSAGE_MAX, "an answer has a header, and no more than a slot");
     check(!memcmp(asked, answer, 2), "an answer has the ID of its query");
     check(answer[2] & 0x80, "an answer is a response");
@@ -374,11 +387,14 @@ static void check_answer(
         check(check_zone_answer(answer, size, host, end + 4) == zone_mark, "the zone is of now");
         return;
     }
-    if (mark_of(answer, size) != generation) {
-        check(answer[2] & 4, "an answer is of now, or of what is not there in the zone");
+    uint64_t mark = mark_of(answer, size);
+    if (mark > table_generation(table)) {
+        check(answer[2] & 4, "an answer is of before, or of what is not there in the zone");
         return;
     }
-    uint8_t client_class = answer[size - MARK - 1];
+    uint8_t other = answer[size - MARK - 1], client_class = answer[size - MARK - 2];
+    check(mark >= table_since(table, slot_of(asked, end)), "nothing old of what changed");
+    check(mark >= table_since(table, other), "nothing old of anything that changed");
     check(!client_class || client_class == class_of(client, 16), "an answer is for its class");
 }
 
@@ -414,15 +430,13 @@ static int run_packets(uint64_t state, uint64_t count) {
             if (chance(&state) % 8 == 0)
                 memcpy(clients[i], "\0\0\0\0\0\0\0\0\0\0\xff\xff\xc0\0\2", 15);
         }
-        uint64_t generation = table_generation(table);
         now_us += (int64_t)(chance(&state) % 40000);
         answer_messages(worker, number, messages, sizes, clients, now_us);
         for (unsigned i = 0; i < number; i++) {
             if (!sizes[i])
                 continue;
             check_answer(
-                before[i], sizes_before[i], messages[i], sizes[i], clients[i], generation,
-                zone_mark);
+                table, before[i], sizes_before[i], messages[i], sizes[i], clients[i], zone_mark);
             if (is_slip(messages[i], sizes[i]))
                 sums.slipped++;
             else
@@ -436,8 +450,10 @@ static int run_packets(uint64_t state, uint64_t count) {
                 (struct network){.octets = {192, 0, 2}, .bits = (uint8_t)(chance(&state) % 33)};
             table_admit(table, networks, chance(&state) % 3, chance(&state) % 4 == 0);
         }
-        if (chance(&state) % 500 == 0)
-            table_invalidate(table);
+        if (chance(&state) % 100 == 0) { /* one slot, or two */
+            const uint8_t slots[] = {chance(&state) % USED_SLOTS, chance(&state) % USED_SLOTS};
+            table_invalidate(table, slots, 1 + chance(&state) % 2);
+        }
         if (chance(&state) % 50 == 0)
             change_zone(zones, ++zone_mark);
         if (chance(&state) % 50 == 0)
@@ -492,7 +508,7 @@ struct stress {
     struct sockaddr_in addresses[WORKERS];
     uint64_t count; /* queries of each client */
     atomic_bool is_over;
-    _Atomic uint64_t changes; /* invalidations that are over */
+    _Atomic uint64_t changes[USED_SLOTS]; /* generation of the last one that is over */
     struct zones *zones;
     _Atomic uint64_t zone_changes; /* mark of the last one that is over */
     _Atomic uint64_t answers, hits, zone_answers;
@@ -520,7 +536,9 @@ static void *ask(void *context) {
         size_t size = (is_zone ? make_zone_query : make_query)(
             packet, (uint16_t)done, host, &client->state);
         uint64_t zone_before = atomic_load(&stress->zone_changes);
-        uint64_t before = atomic_load(&stress->changes);
+        uint64_t before[SLOTS] = {0};
+        for (unsigned slot = 0; slot < USED_SLOTS; slot++)
+            before[slot] = atomic_load(&stress->changes[slot]);
         struct sockaddr_in *to = &stress->addresses[chance(&client->state) % WORKERS];
         if (sendto(fd, packet, size, 0, (struct sockaddr *)to, sizeof *to) < 0)
             continue;
@@ -536,7 +554,11 @@ static void *ask(void *context) {
                       "nothing old of a zone that changed");
                 atomic_fetch_add(&stress->zone_answers, 1);
             } else if (!is_zone && !is_slip(answer, (size_t)got)) {
-                check(mark_of(answer, (size_t)got) >= before, "nothing old after a change");
+                uint64_t mark = mark_of(answer, (size_t)got);
+                check(mark >= before[ALL], "nothing old after a change of all");
+                check(mark >= before[slot_of(packet, name_end(packet, size))] &&
+                          mark >= before[answer[got - MARK - 1]],
+                      "nothing old after a change");
                 atomic_fetch_add(&stress->hits, 1);
             }
             atomic_fetch_add(&stress->answers, 1);
@@ -600,8 +622,11 @@ static void *change(void *context) {
     struct stress *stress = context;
     uint64_t state = stress->state + 1;
     for (uint64_t round = 0; !atomic_load(&stress->is_over); round++) {
-        table_invalidate(stress->table);
-        atomic_store(&stress->changes, table_generation(stress->table));
+        const uint8_t slots[] = {chance(&state) % USED_SLOTS, chance(&state) % USED_SLOTS};
+        table_invalidate(stress->table, slots, 2);
+        for (int i = 0; i < 2; i++)
+            atomic_store(&stress->changes[slots[i]], table_since(stress->table, slots[i]));
+        atomic_store(&stress->changes[LATEST], table_generation(stress->table));
         change_zone(stress->zones, FIRST_MARK + round + 1);
         atomic_store(&stress->zone_changes, FIRST_MARK + round + 1);
         zones_sweep(stress->zones, 50);
@@ -670,7 +695,7 @@ static int run_threads(uint64_t state, uint64_t count) {
            (unsigned long long)received, (unsigned long long)hits,
            (unsigned long long)atomic_load(&stress.zone_answers),
            (unsigned long long)atomic_load(&stress.answers),
-           (unsigned long long)atomic_load(&stress.changes));
+           (unsigned long long)atomic_load(&stress.changes[LATEST]));
     check(hits && received > hits, "workers answered, and left something to Python");
     check(atomic_load(&stress.zone_answers), "workers answered of the zone");
     limiter_free(stress.limiter);

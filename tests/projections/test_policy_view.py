@@ -11,6 +11,7 @@ from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.errors import Conflict, Invalid
 from kudurru.domain.filtering.pauses import pause_command, resume_command, stream_of
 from kudurru.domain.objects import key_of
+from kudurru.domain.ports import FILTERS, Origins
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.policy_view import PolicyView
 from tests.filtering import judged, lists
@@ -73,18 +74,20 @@ def test_what_is_switched_off_is_absent() -> None:
         apply(node, kind, name, spec, **on)
 
 
-def test_every_change_drops_what_was_answered_before() -> None:
-    heard: list[int] = []
+def test_every_change_drops_what_came_of_filters() -> None:
+    heard: list[Origins] = []
     clock = ManualClock()
     node = memory_node(clock)
-    view(node)._on_change = lambda: heard.append(1)  # as a server hears of it
+    view(node)._on_change = heard.append  # as a server hears of it
     apply(node, "ClientGroup", "kids", {"clients": [{"ip": KIDS}]})
     apply(node, "Policy", "p", {"deny": ["a.example"]})
     pause(node, "default/kids", for_s=5)
-    assert len(heard) == 3
+    assert heard == [(FILTERS,)] * 3
     clock.advance(5 * SECOND)
     node.advance()
-    assert len(heard) == 4
+    assert heard == [(FILTERS,)] * 4
+    apply(node, "Policy", "p", {"deny": ["a.example"], "queryLog": False})
+    assert heard[4:] == [None]  # its clients' answers from zones are nobody else's either
 
 
 def pause(node: Node, group: str, for_s: int | None) -> None:

@@ -14,6 +14,7 @@ from kudurru.domain.dns.zone_tree import Delta, Soa, Zone, find_rrset, unpack
 from kudurru.domain.errors import KudurruError, LogDamaged
 from kudurru.domain.events import OBJECT_APPLIED, ChangeSet, Event, Position, Who
 from kudurru.domain.object_store import AppliedBody
+from kudurru.domain.ports import Origins
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import zone_history
 from kudurru.projections.zone_history import ZoneHistory
@@ -370,7 +371,7 @@ def test_the_next_query_never_sees_a_name_without_its_records(node: Node) -> Non
     do(node, put(zone()), put(www()))
     seen = []
 
-    def look() -> None:
+    def look(_changed: Origins) -> None:
         seen.append(find_rrset(served(node).nodes[OWNER], A))
 
     node.zones._on_change = look

@@ -105,6 +105,17 @@ bool cookie_answer(
 
 #define READERS_MAX 1024
 
+/* What answers come of, by number. A zone has the one that its name leads to, others may have the same:
+ * a change of one of them ends the answers of all. */
+enum slot {
+    LATEST,  /* whatever it was that changed last */
+    ALL,     /* what ends every answer */
+    FILTERS, /* policies, groups of clients, lists */
+    FIRST_ZONE,
+    SLOTS = 256
+};
+#define ANSWER_SLOTS_MAX 6 /* what comes of more comes of LATEST */
+
 struct table;
 
 /* What may be repeated. `wire` is without its ID, its question in lower case. */
@@ -120,6 +131,9 @@ struct answer {
     const uint16_t *ttls_at;
     size_t ttl_count;
     uint16_t cookie_at; /* place in `wire` of a cookie, which is each client's own; 0: none */
+    /* It is over when one of them changes. ALL need not be named. */
+    uint8_t slots[ANSWER_SLOTS_MAX];
+    uint8_t slot_count;
 };
 
 /* An answer in the table. `octets` are the key, the answer and the places of its TTLs. */
@@ -128,6 +142,9 @@ struct entry {
     struct entry *limbo_next;
     uint64_t hash;
     uint64_t generation; /* of the table when its answer was asked for */
+    uint8_t slots[ANSWER_SLOTS_MAX];
+    uint8_t slot_count;
+    bool is_restricted;
     uint64_t left_at;    /* epoch in which it left the table */
     uint32_t position;   /* in the table's circle */
     uint16_t key_size;
@@ -137,7 +154,6 @@ struct entry {
     uint16_t cookie_at;
     uint32_t aged_s;
     int64_t stored_us, until_us;
-    bool is_restricted;
     atomic_bool is_used;
     uint8_t octets[];
 };
@@ -178,9 +194,12 @@ uint64_t table_oldest(struct table *table);
 const struct entry *table_find(
     struct table *table, const uint8_t *key, size_t size, uint64_t hash);
 
+/* Now: one more with each change. */
 uint64_t table_generation(const struct table *table);
-/* Keep an answer that was asked for in `generation`: false when that is over, or there is no
- * room. Any thread. */
+/* The generation of the last change that ended what comes of a slot. */
+uint64_t table_since(const struct table *table, uint8_t slot);
+/* Keep an answer that was asked for in `generation`: false when something that it comes of changed
+ * since, or there is no room. Any thread. */
 bool table_store(
     struct table *table,
     uint64_t generation,
@@ -192,20 +211,21 @@ void table_admit(struct table *table, struct network *networks, size_t count, bo
 bool table_admits(struct table *table, const uint8_t *client, size_t size);
 #define CLASSES_MAX 127
 
-/* Remember of which class a client of a scope is (1 to CLASSES_MAX), in a generation. Answers whose
- * keys name a class are for its clients only. Of many clients some are forgotten. */
+/* Remember of which class a client of a scope is (1 to CLASSES_MAX), until FILTERS change. Answers
+ * whose keys name a class are for its clients only. Of many clients some are forgotten. */
 void table_learn_class(
     struct table *table, uint64_t generation, uint8_t scope, const uint8_t *client, size_t size,
     uint8_t client_class);
-/* The class of a client, and the generation in which it is: only answers of that one are for it. 0:
- * it is not known. */
+/* The class of a client, and since when it is: only answers that are as young are for it, and only
+ * while FILTERS did not change after that. 0: it is not known. */
 uint8_t table_class_of(
-    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *generation);
+    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *since);
 /* Keys for the cookies in answers; there are none at first. */
 void table_set_cookie_keys(struct table *table, const struct cookie_keys *keys);
 bool table_cookie_keys(struct table *table, struct cookie_keys *keys);
-/* When it returns, no reader that looks up finds what was there before. Any thread. */
-void table_invalidate(struct table *table);
+/* These changed. When it returns, no reader that looks up finds what came of them before. Any
+ * thread. */
+void table_invalidate(struct table *table, const uint8_t *slots, size_t count);
 /* The query log is told of one query in so many, 1 or more; at first of all. Any thread. */
 void table_set_sample(struct table *table, uint32_t one_in);
 uint32_t table_sample(const struct table *table);

@@ -204,13 +204,16 @@ static PyObject *table_py_store(PyObject *object, PyObject *args, PyObject *name
     unsigned int aged_s = 0;
     unsigned short cookie_at = 0;
     unsigned char client_class = 0;
+    const char *slots;
+    Py_ssize_t slot_count;
     PyObject *ttls = NULL;
-    static char *names[] = {"",          "",       "",        "",          "",  "is_restricted",
-                            "until_us", "stored_us", "aged_s", "ttls_at", "cookie_at",
-                            "client_class", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*H|pLLIOHb", names, &scope, &generation,
-                                     &packet, &wire, &place, &is_restricted, &until_us, &stored_us,
-                                     &aged_s, &ttls, &cookie_at, &client_class))
+    static char *names[] = {"",          "",       "",        "",          "",  "",
+                            "is_restricted", "until_us", "stored_us", "aged_s", "ttls_at",
+                            "cookie_at", "client_class", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, named, "bKy*y*Hy#|pLLIOHb", names, &scope, &generation,
+                                     &packet, &wire, &place, &slots, &slot_count, &is_restricted,
+                                     &until_us, &stored_us, &aged_s, &ttls, &cookie_at,
+                                     &client_class))
         return NULL;
     uint16_t ttls_at[TTLS_MAX];
     struct answer answer = {.place = place, .is_restricted = is_restricted, .until_us = until_us,
@@ -225,6 +228,14 @@ static PyObject *table_py_store(PyObject *object, PyObject *args, PyObject *name
     if (is_read && client_class > CLASSES_MAX) {
         PyErr_SetString(PyExc_ValueError, "there are not so many classes");
         is_read = false;
+    }
+    if (is_read && slot_count > ANSWER_SLOTS_MAX) {
+        PyErr_SetString(PyExc_ValueError, "an answer has not so many slots");
+        is_read = false;
+    }
+    if (is_read) {
+        memcpy(answer.slots, slots, (size_t)slot_count);
+        answer.slot_count = (uint8_t)slot_count;
     }
     bool is_kept = is_read && keep((TableObject *)object, scope, generation, &packet, &wire,
                                    client_class, &answer);
@@ -339,8 +350,19 @@ static PyObject *table_py_generation(PyObject *self, PyObject *Py_UNUSED(args)) 
     return PyLong_FromUnsignedLongLong(table_generation(((TableObject *)self)->table));
 }
 
-static PyObject *table_py_invalidate(PyObject *self, PyObject *Py_UNUSED(args)) {
-    table_invalidate(((TableObject *)self)->table);
+static PyObject *table_py_since(PyObject *self, PyObject *args) {
+    unsigned char slot;
+    if (!PyArg_ParseTuple(args, "b", &slot))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(table_since(((TableObject *)self)->table, slot));
+}
+
+static PyObject *table_py_invalidate(PyObject *self, PyObject *args) {
+    const char *slots;
+    Py_ssize_t count;
+    if (!PyArg_ParseTuple(args, "y#", &slots, &count))
+        return NULL;
+    table_invalidate(((TableObject *)self)->table, (const uint8_t *)slots, (size_t)count);
     Py_RETURN_NONE;
 }
 
@@ -359,7 +381,8 @@ static PyMethodDef table_methods[] = {
     {"set_cookie_keys", table_py_set_cookie_keys, METH_VARARGS, NULL},
     {"cookie", table_py_cookie, METH_VARARGS, NULL},
     {"generation", table_py_generation, METH_NOARGS, NULL},
-    {"invalidate", table_py_invalidate, METH_NOARGS, NULL},
+    {"since", table_py_since, METH_VARARGS, NULL},
+    {"invalidate", table_py_invalidate, METH_VARARGS, NULL},
     {"statistics", table_py_statistics, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -4,9 +4,9 @@
  * readable until every reader that may have seen it is done (epochs, after K. Fraser, "Practical
  * lock freedom", 2004, section 5.2.3). Writers take turns.
  *
- * Everything is dropped by one write, of the generation: an answer carries the one that it was
- * asked for in, and readers compare. So an answer that was computed before a change and comes after
- * it is never given.
+ * A change drops what came of it by one write, for each slot that it concerns, of the generation that
+ * begins with it: an answer carries the one that it was asked for in, and readers compare. So an
+ * answer that was computed before a change and comes after it is never given.
  *
  * When there is no room, a hand goes round the circle of all answers: what was used since it last
  * came by stays, the rest goes. A flood of names that nobody asks for twice pushes out itself. */
@@ -35,13 +35,15 @@ struct client {
 };
 
 struct table {
-    _Atomic uint64_t generation;
+    _Atomic uint64_t changed[SLOTS]; /* generation in which each slot changed last */
     _Atomic uint64_t epoch;
     _Atomic uint32_t sample;
     struct seed seed;
     _Atomic(struct entry *) *buckets;
     uint64_t mask;
     struct reader *readers;
+
+    pthread_mutex_t changes_lock; /* held for some writes to `changed` */
 
     pthread_mutex_t admitted_lock; /* held for a look at some networks */
     struct network *admitted;
@@ -50,7 +52,7 @@ struct table {
 
     pthread_mutex_t clients_lock; /* held for a look at one of them */
     struct client *clients;
-    _Atomic uint64_t classed; /* the generation in which a class was learned last */
+    _Atomic uint64_t classed; /* the latest generation of which a class was learned */
 
     pthread_mutex_t cookies_lock; /* held for a copy of some octets */
     struct cookie_keys cookie_keys;
@@ -90,7 +92,7 @@ struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed 
     table->clients = calloc(CLIENTS, sizeof *table->clients);
     if (!table->buckets || !table->readers || !table->circle || !table->vacant ||
         !table->clients || pthread_mutex_init(&table->clients_lock, NULL) ||
-        pthread_mutex_init(&table->lock, NULL) ||
+        pthread_mutex_init(&table->lock, NULL) || pthread_mutex_init(&table->changes_lock, NULL) ||
         pthread_mutex_init(&table->admitted_lock, NULL) ||
         pthread_mutex_init(&table->cookies_lock, NULL)) {
         free(table->buckets), free(table->readers), free(table->circle), free(table->vacant);
@@ -101,7 +103,7 @@ struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed 
     memset(table->readers, 0, READERS_MAX * sizeof *table->readers);
     table->readers_count = 1;
     atomic_store(&table->epoch, 1);
-    atomic_store(&table->generation, 1);
+    atomic_store(&table->changed[ALL], 1), atomic_store(&table->changed[LATEST], 1);
     atomic_store(&table->sample, 1);
     for (size_t i = 0; i < entries_max; i++)
         table->vacant[i] = (uint32_t)(entries_max - 1 - i);
@@ -119,6 +121,7 @@ void table_free(struct table *table) {
         free(entry);
     }
     pthread_mutex_destroy(&table->lock), pthread_mutex_destroy(&table->admitted_lock);
+    pthread_mutex_destroy(&table->changes_lock);
     pthread_mutex_destroy(&table->cookies_lock), pthread_mutex_destroy(&table->clients_lock);
     free(table->clients);
     free(table->admitted);
@@ -163,14 +166,26 @@ void table_prefetch(const struct table *table, uint64_t hash) {
     __builtin_prefetch((const void *)&table->buckets[hash & table->mask]);
 }
 
+/* Whether nothing that an answer comes of changed since a generation. */
+static bool is_good(
+    const struct table *table, uint64_t generation, const uint8_t *slots, unsigned count) {
+    bool is_over = generation < atomic_load(&table->changed[ALL]);
+    for (unsigned i = 0; i < count; i++)
+        is_over |= generation < atomic_load(&table->changed[slots[i]]);
+    return !is_over;
+}
+
+static bool is_entry_good(const struct table *table, const struct entry *entry) {
+    return is_good(table, entry->generation, entry->slots, entry->slot_count);
+}
+
 const struct entry *table_find(
     struct table *table, const uint8_t *key, size_t size, uint64_t hash) {
-    uint64_t generation = atomic_load(&table->generation);
     struct entry *entry = atomic_load(&table->buckets[hash & table->mask]);
     for (; entry; entry = atomic_load(&entry->next)) {
         if (entry->hash != hash || entry->key_size != size || memcmp(entry->octets, key, size))
             continue;
-        if (entry->generation != generation)
+        if (!is_entry_good(table, entry))
             return NULL;
         if (!atomic_load_explicit(&entry->is_used, memory_order_relaxed))
             atomic_store_explicit(&entry->is_used, true, memory_order_relaxed);
@@ -217,7 +232,7 @@ static struct client *place_of(
 void table_learn_class(
     struct table *table, uint64_t generation, uint8_t scope, const uint8_t *client, size_t size,
     uint8_t client_class) {
-    if (generation != table_generation(table))
+    if (generation < table_since(table, FILTERS))
         return;
     client = unmapped(client, &size);
     struct client *place = place_of(table, scope, client, size);
@@ -225,20 +240,21 @@ void table_learn_class(
     *place = (struct client){.generation = generation, .scope = scope,
                              .client_class = client_class, .size = (uint8_t)size};
     memcpy(place->octets, client, size);
+    if (atomic_load(&table->classed) < generation)
+        atomic_store(&table->classed, generation);
     pthread_mutex_unlock(&table->clients_lock);
-    atomic_store(&table->classed, generation);
 }
 
 uint8_t table_class_of(
-    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *generation) {
-    *generation = atomic_load(&table->generation);
-    if (atomic_load(&table->classed) != *generation)
+    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *since) {
+    *since = table_since(table, FILTERS);
+    if (atomic_load(&table->classed) < *since)
         return 0;
     client = unmapped(client, &size);
     const struct client *place = place_of(table, scope, client, size);
     uint8_t found = 0;
     pthread_mutex_lock(&table->clients_lock);
-    if (place->generation == *generation && place->scope == scope && place->size == size &&
+    if (place->generation >= *since && place->scope == scope && place->size == size &&
         !memcmp(place->octets, client, size))
         found = place->client_class;
     pthread_mutex_unlock(&table->clients_lock);
@@ -279,7 +295,14 @@ void entry_age(const struct entry *entry, uint8_t *wire, int64_t now_us) {
     }
 }
 
-uint64_t table_generation(const struct table *table) { return atomic_load(&table->generation); }
+uint64_t table_generation(const struct table *table) {
+    return atomic_load(&table->changed[LATEST]);
+}
+
+uint64_t table_since(const struct table *table, uint8_t slot) {
+    uint64_t all = atomic_load(&table->changed[ALL]), one = atomic_load(&table->changed[slot]);
+    return one > all ? one : all;
+}
 
 /* --- writing, under the lock ------------------------------------------------------------------ */
 
@@ -331,14 +354,13 @@ static void remove_entry(struct table *table, struct entry *entry) {
 }
 
 static void make_room(struct table *table, size_t size) {
-    uint64_t generation = atomic_load(&table->generation);
     unsigned steps = 0;
     while (!table->vacant_count || table->bytes + size > table->bytes_max) {
         struct entry *entry = table->circle[table->hand];
         table->hand = table->hand + 1 == table->entries_max ? 0 : table->hand + 1;
         if (!entry)
             continue;
-        if (entry->generation == generation && steps++ < STEPS_MAX &&
+        if (is_entry_good(table, entry) && steps++ < STEPS_MAX &&
             atomic_exchange_explicit(&entry->is_used, false, memory_order_relaxed))
             continue;
         remove_entry(table, entry);
@@ -397,6 +419,8 @@ static struct entry *entry_new(
     entry->aged_s = answer->aged_s;
     entry->ttl_count = (uint16_t)answer->ttl_count;
     entry->cookie_at = answer->cookie_at;
+    entry->slot_count = answer->slot_count;
+    memcpy(entry->slots, answer->slots, sizeof entry->slots);
     atomic_init(&entry->is_used, false);
     uint8_t *at = entry->octets;
     memcpy(at, key, key_size), at += key_size;
@@ -412,7 +436,7 @@ bool table_store(
     const uint8_t *key,
     size_t key_size,
     const struct answer *answer) {
-    if (generation != table_generation(table))
+    if (!is_good(table, generation, answer->slots, answer->slot_count))
         return false;
     struct entry *entry = entry_new(table, generation, key, key_size, answer);
     if (!entry)
@@ -436,7 +460,17 @@ uint64_t table_oldest(struct table *table) {
     return oldest;
 }
 
-void table_invalidate(struct table *table) { atomic_fetch_add(&table->generation, 1); }
+/* Slots first: who is told of the new generation asks after the change, and nobody else's answer may
+ * seem to be of it. */
+void table_invalidate(struct table *table, const uint8_t *slots, size_t count) {
+    pthread_mutex_lock(&table->changes_lock);
+    uint64_t generation = table_generation(table) + 1;
+    for (size_t i = 0; i < count; i++)
+        if (slots[i] != LATEST)
+            atomic_store(&table->changed[slots[i]], generation);
+    atomic_store(&table->changed[LATEST], generation);
+    pthread_mutex_unlock(&table->changes_lock);
+}
 
 struct table_statistics table_statistics(struct table *table) {
     pthread_mutex_lock(&table->lock);

@@ -233,7 +233,7 @@ struct batch {
     unsigned admitted_at;
     bool is_class_known;
     uint8_t client_class; /* of the client of message `classed_at` */
-    uint64_t generation;  /* in which it is */
+    uint64_t classed_since;
     unsigned classed_at;
     bool are_keys_known, has_keys;
     int64_t now_s; /* wall time */
@@ -301,7 +301,7 @@ static const struct entry *find_for_class(struct batch *batch, unsigned i) {
         size_t size;
         const uint8_t *client = client_of(worker, i, &size);
         batch->client_class = table_class_of(
-            worker->table, worker->options.scope, client, size, &batch->generation);
+            worker->table, worker->options.scope, client, size, &batch->classed_since);
         batch->is_class_known = true;
         batch->classed_at = i;
     }
@@ -311,8 +311,11 @@ static const struct entry *find_for_class(struct batch *batch, unsigned i) {
     uint64_t hash = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
     const struct entry *entry =
         table_find(worker->table, worker->keys[i], worker->key_sizes[i], hash);
-    /* In another generation classes are others. */
-    return entry && entry->generation == batch->generation ? entry : NULL;
+    /* After a change of filters classes are others. */
+    return entry && entry->generation >= batch->classed_since &&
+                   table_since(worker->table, FILTERS) == batch->classed_since
+               ? entry
+               : NULL;
 }
 
 /* Whether the client of a message may have restricted answers. */
