@@ -310,6 +310,7 @@ static void set_keys(struct table *table, uint64_t *state) {
 
 struct sums {
     uint64_t answered, slipped, missed;
+    uint64_t told; /* of repeats, what they stand for */
 };
 
 /* Take what is left to Python; what has a name may be remembered. */
@@ -341,8 +342,13 @@ static void take_misses(
                   now_us);
     }
     struct queue *repeats = worker_repeats(worker);
-    for (size_t size; (size = queue_next(repeats));)
+    for (size_t size; (size = queue_next(repeats));) {
         queue_take(repeats, record, size);
+        struct repeat head;
+        memcpy(&head, record, sizeof head);
+        check(head.weight == table_sample(table), "each stands for its share");
+        sums->told += head.weight;
+    }
 }
 
 /* Answer messages as the thread does, but for the socket. The answer to message i, of sizes[i]
@@ -404,6 +410,8 @@ static int run_packets(uint64_t state, uint64_t count) {
     struct worker *worker = worker_new(&options, table, limiter, eventfd(0, EFD_NONBLOCK));
     check(worker != NULL, "a worker is made");
     set_keys(table, &state);
+    uint32_t one_in = 1 + (uint32_t)(chance(&state) % 20);
+    table_set_sample(table, one_in);
     static uint8_t messages[BATCH][MESSAGE_MAX], before[BATCH][MESSAGE_MAX];
     static uint8_t clients[BATCH][16];
     size_t sizes[BATCH], sizes_before[BATCH];
@@ -460,6 +468,9 @@ static int run_packets(uint64_t state, uint64_t count) {
             zone_hits += worker_zone_hits(worker, rcode, rtype);
     check(hits && zone_hits, "answers come of the table and of the zone");
     check(hits + zone_hits + unsent == sums.answered, "what was answered is counted");
+    uint64_t stood_for = sums.told + worker_counter(worker, UNTOLD) * one_in;
+    check(stood_for < sums.answered + one_in && sums.answered < stood_for + one_in,
+          "what is told of stands for all that was answered");
     while (zones_sweep(zones, 1000))
         continue;
     check(zones_statistics(zones).bytes < 10000, "what was taken out is freed");
@@ -626,6 +637,7 @@ static void *change(void *context) {
             worker_settle(stress->workers[i]);
         table_statistics(stress->table);
         table_admit(stress->table, NULL, 0, round % 4 != 0);
+        table_set_sample(stress->table, 1 + (uint32_t)(round % 3));
         set_keys(stress->table, &state);
         limiter_statistics(stress->limiter);
         usleep(chance(&state) % 4000);
