@@ -169,6 +169,10 @@ class Workers:
     ) -> tuple[int, int, int]:
         """Send answers to origins: how many were sent, refused by the system, and without room."""
 
+    def take_recent(self) -> list[tuple[int, list[int]]]:
+        """Of each worker: datagrams received so far, and clients of its last batches, one of each,
+        that were not taken before: an IPv4 address, or a number for the /64 of an IPv6 one."""
+
     def settle(self) -> bool:
         """Wait for the batches under way, for a while. Whether all are over."""
 

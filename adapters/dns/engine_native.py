@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from kudurru.adapters.dns import memo
 from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
+from kudurru.adapters.dns.overload import Overload
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
 from kudurru.adapters.dns.slots import ALL, FILTERS_SLOT, changed_slots, slots_of
 from kudurru.adapters.dns.socket_drops import SocketDrops
@@ -317,6 +318,8 @@ class NativeEngine:
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
         self._drops = SocketDrops(sockets)
+        self._overload = Overload(self._sockets)
+        self._looking: asyncio.TimerHandle | None = None
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._scope = (AnswerTable() if table is None else table).new_scope()
         self._answering = Answering(handler, "udp", MESSAGE_MAX, self._scope)
@@ -353,10 +356,14 @@ class NativeEngine:
         asyncio.get_running_loop().add_reader(self._workers.wake_fd(), self._woken)
         self._is_running = True
         self._workers.start()
+        self._look_turn()
 
     async def stop(self) -> None:
         if self._is_running and self._workers is not None:
             self._is_running = False
+            if self._looking is not None:
+                self._looking.cancel()
+            self._overload.end()
             asyncio.get_running_loop().remove_reader(self._workers.wake_fd())
             self._workers.stop()
             while self._serve_misses():
@@ -409,6 +416,12 @@ class NativeEngine:
             faults=seen.faults,
             waiting=seen.waiting,
         )
+
+    def _look_turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._workers is not None
+        again_s = self._overload.look(self._workers.take_recent(), loop.time())
+        self._looking = None if again_s is None else loop.call_later(again_s, self._look_turn)
 
     # --- what the threads leave to us -----------------------------------------------------
 

@@ -338,6 +338,8 @@ void queue_take(struct queue *queue, void *record, size_t size);
 
 struct zones;
 
+#define RECENT 64
+
 struct worker_options {
     int fd;
     struct zones *zones; /* NULL: there are none */
@@ -396,6 +398,9 @@ struct queue *worker_misses(struct worker *worker);
 struct queue *worker_urgent(struct worker *worker);
 struct queue *worker_repeats(struct worker *worker);
 uint64_t worker_counter(const struct worker *worker, enum counter which);
+/* Client i of the last RECENT batches: an IPv4 address, or a number for an IPv6 /64. 0: there is none
+ * that was not taken before. */
+uint32_t worker_take_recent(struct worker *worker, unsigned i);
 uint64_t worker_hits(const struct worker *worker, unsigned place);
 /* Answers from the zones. */
 uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype);

@@ -1077,6 +1077,32 @@ static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
     return PyLong_FromUnsignedLongLong(sum);
 }
 
+static PyObject *recent_list(struct worker *worker) {
+    PyObject *clients = PyList_New(0);
+    for (unsigned i = 0; clients && i < RECENT; i++) {
+        uint32_t client = worker_take_recent(worker, i);
+        PyObject *number = client ? PyLong_FromUnsignedLong(client) : NULL;
+        if (client && (!number || PyList_Append(clients, number)))
+            Py_CLEAR(clients);
+        Py_XDECREF(number);
+    }
+    return clients;
+}
+
+static PyObject *workers_take_recent(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    WorkersObject *self = (WorkersObject *)object;
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found && i < self->count; i++) {
+        unsigned long long received = worker_counter(self->workers[i], RECEIVED);
+        PyObject *clients = recent_list(self->workers[i]);
+        PyObject *one = clients ? Py_BuildValue("KN", received, clients) : NULL;
+        if (!one || PyList_Append(found, one))
+            Py_CLEAR(found);
+        Py_XDECREF(one);
+    }
+    return found;
+}
+
 static PyMethodDef workers_methods[] = {
     {"start", workers_start, METH_NOARGS, NULL},
     {"stop", workers_stop, METH_NOARGS, NULL},
@@ -1086,6 +1112,7 @@ static PyMethodDef workers_methods[] = {
     {"send", workers_send, METH_VARARGS, NULL},
     {"settle", workers_settle, METH_NOARGS, NULL},
     {"counters", workers_counters, METH_VARARGS, NULL},
+    {"take_recent", workers_take_recent, METH_NOARGS, NULL},
     {"untold", workers_untold, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
