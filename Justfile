@@ -23,9 +23,10 @@ test *args:
 slow *args:
     python -m pytest -m slow {{args}}
 
-# the server of the Kubernetes tests, built once: wants Go
+# the server of the Kubernetes tests, and external-dns, built once: wants Go
 kube-assets:
     python -m tests.kube.assets
+    python -m tests.kube.external_dns
 
 # the Kubernetes suite, on a real API server
 test-kube *args: kube-assets
@@ -34,6 +35,10 @@ test-kube *args: kube-assets
 # a day of told time, a write and 80 calls a minute: memory is flat
 soak minutes="1440":
     KUDURRU_SOAK_MINUTES={{minutes}} python -m pytest -m slow -s tests/soak
+
+# 24 million queries while names come, change and go: every answer is compared, memory is flat
+endurance queries="24000000":
+    KUDURRU_ENDURANCE_QUERIES={{queries}} python -m pytest -m slow -s tests/native/test_endurance.py
 
 # 1,000 kills of a writer, and those of a server
 crash:
@@ -51,6 +56,10 @@ fuzz-engine messages="100000000" seed=`date +%s`:
 # builds the native engine into this tree; pip install does so too
 engine:
     python setup.py build_ext --inplace
+
+# what a release is, in dist/; wants the extra wheels. See docs/release.md
+wheels *args:
+    python deploy/wheels.py {{args}}
 
 # prints figures beside peers and floors; asserts nothing
 bench *args:

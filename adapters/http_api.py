@@ -7,6 +7,7 @@ whole. Requests of a connection are answered one after the other.
 """
 
 import asyncio
+import hmac
 import socket
 import ssl
 import time
@@ -16,7 +17,8 @@ from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache, partial
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, cast
 
 import httptools
 import msgspec
@@ -36,6 +38,9 @@ SINGLE = frozenset({"host", "origin", "authorization", "x-api-key", "content-typ
 
 HEADERS_COUNT_MAX = 100
 
+HEADERS_KEPT_MAX = 2 << 10
+"""Octets of headers that a connection keeps, as the next request is likely to have the same."""
+
 ANSWER_S = 30.0
 """For the application to answer. What it does then goes on: half of it would be worse."""
 
@@ -49,7 +54,7 @@ class Request(msgspec.Struct, kw_only=True):
     method: str
     path: str
     query: str
-    headers: dict[str, str]  # names in lower case
+    headers: dict[str, str]  # names in lower case; not to be changed
     peer: str  # address of the client
     local: str  # address that it came to
     body: bytes = b""
@@ -63,6 +68,8 @@ class Request(msgspec.Struct, kw_only=True):
     """How long the application may take; infinite for what must not be cut off."""
     is_overdue: bool = False
     """Its client was told so, and hears no more."""
+    headers_number: int = 0
+    """Requests of one connection with the same number, if it is not 0, have the same headers."""
     kept: dict[str, Any] = {}
     """What the application keeps of the connection: the same of each request that it brings."""
 
@@ -181,6 +188,21 @@ class ApiServer(ConnectionServer["_Connection"]):
 _LONG_HEAD = failure(431, f"at most {HEADERS_MAX} octets of headers")
 
 
+class _Headers(NamedTuple):
+    """Those of a request, read. They are shown nowhere."""
+
+    sent: bytes
+    read: dict[str, str]
+    octets: int  # of names and values
+    number: int  # of its connection
+
+    def __repr__(self) -> str:
+        return f"_Headers({len(self.read)})"
+
+
+_NO_HEADERS = _Headers(b"", {}, 0, 0)
+
+
 class _Refused(Exception):
     """Ends the parsing of a connection: it was answered, and is closed."""
 
@@ -197,6 +219,8 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[Request, bool]] = deque()  # and whether the connection stays
         self._kept: dict[str, Any] = {}
+        self._before = _NO_HEADERS
+        self._numbers = 0  # of different headers
         self._is_busy = False  # with a request, until its answer is taken
         self._task: asyncio.Task[None] | None = None  # that answers it, where it needs one
         self._answering: Request | None = None  # by the application
@@ -342,20 +366,9 @@ class _Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _read_head(self) -> Request:
-        headers: dict[str, str] = {}
-        octets = len(self._url)
-        if len(self._headers) > HEADERS_COUNT_MAX:
-            self._stop(failure(431, f"at most {HEADERS_COUNT_MAX} headers"))
-        for name, value in self._headers:
-            octets += len(name) + len(value)
-            key, text = _lowered(name), value.decode("latin-1")
-            if key in headers:
-                if key in SINGLE:
-                    self._stop(failure(400, f"the header {key} is given twice"))
-                text = f"{headers[key]}, {text}"  # RFC 9110 section 5.3
-            headers[key] = text
-        self._own_head = octets
-        if octets > HEADERS_MAX:
+        headers = self._read_headers()
+        self._own_head = len(self._url) + headers.octets
+        if self._own_head > HEADERS_MAX:
             self._stop(_LONG_HEAD)
         path, _, query = self._url.decode("latin-1").partition("?")
         if not path.startswith("/"):
@@ -364,11 +377,40 @@ class _Connection(asyncio.Protocol):
             method=self._parser.get_method().decode("ascii"),
             path=path,
             query=query,
-            headers=headers,
+            headers=headers.read,
+            headers_number=headers.number,
             peer=self._peer,
             local=self._local,
             kept=self._kept,
         )
+
+    def _read_headers(self) -> _Headers:
+        """Most clients send the same ones with each request."""
+        # Neither names nor values hold a line feed. A token is among them: whoever shares a
+        # connection with others is not to find it out octet by octet.
+        sent = b"\n".join(chain.from_iterable(self._headers))
+        if hmac.compare_digest(sent, self._before.sent):
+            return self._before
+        found = self._read_new(sent)
+        if len(sent) <= HEADERS_KEPT_MAX:
+            self._before = found
+        return found
+
+    def _read_new(self, sent: bytes) -> _Headers:
+        read: dict[str, str] = {}
+        octets = 0
+        if len(self._headers) > HEADERS_COUNT_MAX:
+            self._stop(failure(431, f"at most {HEADERS_COUNT_MAX} headers"))
+        for name, value in self._headers:
+            octets += len(name) + len(value)
+            key, text = _lowered(name), value.decode("latin-1")
+            if key in read:
+                if key in SINGLE:
+                    self._stop(failure(400, f"the header {key} is given twice"))
+                text = f"{read[key]}, {text}"  # RFC 9110 section 5.3
+            read[key] = text
+        self._numbers += 1
+        return _Headers(sent, read, octets, self._numbers)
 
     def on_body(self, body: bytes) -> None:
         self._body += body

@@ -128,13 +128,13 @@ def key_of_command(command: Command) -> Key:
     return command.manifest.key if isinstance(command, Apply | Observe) else command.key
 
 
-def is_for_cluster(command: Command, manager: str | None) -> bool:
-    """Whether a command is the cluster's to carry out. `manager` is who manages the object now."""
+def is_for_cluster(command: Command) -> bool:
+    """Whether a command is the cluster's to carry out, as far as itself says."""
     match command:
         case Apply() | Revert():
             return is_mirrored(key_of_command(command), command.manager)
         case Delete():
-            return is_mirrored(command.key, manager)
+            return is_mirrored(command.key, None)
         case _:
             return False
 

@@ -5,7 +5,7 @@ returns no event when nothing would change, because an apply every minute must n
 `evolve` never raises and never looks at a clock: what was accepted once replays for ever.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol, assert_never
@@ -218,28 +218,36 @@ class Batch:
         return events[-1].ver if events else self._state.version(key)
 
     def decide(self, command: Command) -> tuple[list[Event], Outcome]:
+        events, outcome = self.judge(command)
+        self.note(events)
+        return events, outcome
+
+    def judge(self, command: Command) -> tuple[list[Event], Outcome]:
+        """What a command would lead to. It has not, until it is noted."""
         match command:
             case Apply():
-                events, outcome = self._apply(command)
+                return self._apply(command)
             case UpdateStatus():
-                events, outcome = self._update_status(command)
+                return self._update_status(command)
             case Delete():
-                events, outcome = self._delete(command)
+                return self._delete(command)
             case Revert():
-                events, outcome = self._revert(command)
+                return self._revert(command)
             case RecordFact():
-                events, outcome = self._record(command)
+                return self._record(command)
             case Observe():
-                events, outcome = self._observe(command)
+                return self._observe(command)
             case ObserveGone():
-                events, outcome = self._observe_gone(command)
+                return self._observe_gone(command)
             case _:
                 assert_never(command)
+
+    def note(self, events: Sequence[Event]) -> None:
+        """Let the events of one command have happened."""
         if events:
             key = events[0].key
             self._led_to[key] = (*self._led_to.get(key, ()), *events)
             self._zones.pop(key, None)
-        return events, outcome
 
     def _apply(self, command: Apply) -> tuple[list[Event], Outcome]:
         manifest = command.manifest

@@ -341,8 +341,7 @@ class Receiver:
         """The leaves of a page. `head` is at its end then."""
         verifier = self._verifier
         if len(page.rows) == page.last - self.head.seq and not page.leaves:
-            for row in page.rows:
-                verifier.feed(row)
+            verifier.feed_all(page.rows)
             leaves = [row.leaf for row in page.rows]
         else:
             leaves = self._verified_with_gaps(page)

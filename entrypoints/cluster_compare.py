@@ -20,7 +20,7 @@ from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.object_store import position_of
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Document
-from kudurru.entrypoints.cluster_facts import refused
+from kudurru.entrypoints.cluster_facts import is_of_cluster, refused
 from kudurru.entrypoints.cluster_feed import found_in, stored_digest
 from kudurru.entrypoints.wiring import Node
 
@@ -184,7 +184,7 @@ def recorded(node: Node, owner: Owner) -> dict[Key, Recorded]:
     found = {}
     for key in node.objects.all_keys():
         stored = node.objects.find(key)
-        if stored is None or not mirror.is_mirrored(key, stored.manager):
+        if stored is None or not is_of_cluster(stored):
             continue
         origin = stored.body.origin
         uid, version = stored.body.uid, origin.resource_version if origin is not None else ""

@@ -19,7 +19,7 @@ from kudurru.domain.events import CONTENT_TYPES, Recorded
 from kudurru.domain.object_store import StoredObject, manifest_of
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Timers
-from kudurru.entrypoints.cluster_facts import Facts
+from kudurru.entrypoints.cluster_facts import Facts, is_of_cluster
 from kudurru.entrypoints.cluster_feed import Feed, Found, stored_digest
 from kudurru.entrypoints.cluster_keys import Keys
 from kudurru.entrypoints.waiting import pause
@@ -90,7 +90,7 @@ class Copies:
 
     async def _settle(self, key: Key) -> bool:
         stored, found = self._node.objects.find(key), self._feed.find(key)
-        if stored is not None and not mirror.is_mirrored(key, stored.manager):
+        if stored is not None and not is_of_cluster(stored):
             return True
         try:
             if stored is not None:

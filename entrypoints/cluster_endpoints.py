@@ -8,7 +8,8 @@ that was in the way, is looked at as one of the object is. See docs/decisions/00
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -22,17 +23,27 @@ from kudurru.domain.commands import Delete
 from kudurru.domain.errors import Invalid, KudurruError, MassChange
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, Recorded, Who
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
+from kudurru.domain.kinds.stored import read_record_set
+from kudurru.domain.mass_change import Losses, records_of
 from kudurru.domain.object_store import CONTROLLER
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, Timers
 from kudurru.domain.settings import ExternalDnsSettings
 from kudurru.entrypoints.cluster_facts import actor
-from kudurru.entrypoints.cluster_keys import Keys
+from kudurru.entrypoints.cluster_keys import Keys, Waiting
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
-from kudurru.projections.dns_endpoints import Declared, declared, manager_of, plan, source_of
+from kudurru.projections.dns_endpoints import (
+    Declared,
+    Unplannable,
+    declared,
+    manager_of,
+    plan,
+    source_of,
+)
 from kudurru.projections.external_dns import Terms
+from kudurru.projections.mass_change import check_losses
 
 API_VERSION = "externaldns.k8s.io/v1alpha1"
 KIND, PLURAL = "DNSEndpoint", "dnsendpoints"
@@ -41,6 +52,9 @@ REASON = "RecordError"
 GONE_WAIT_US = 1_000_000
 """Before the record sets of objects that are gone are deleted, all together: one that is made again
 keeps its own, and the guard against mass changes sees what goes at once."""
+GONE_WINDOW_US = 600_000_000
+"""What goes within ten minutes is held against the guard as one, as what a list of the cluster
+lacks is: of a definition that is deleted the objects go one by one."""
 GONE_AGAIN_US = 60_000_000
 """Between tries to delete what must not be deleted, or could not be."""
 GONE_BATCH = 100
@@ -89,6 +103,7 @@ class DnsEndpoints(Handler[Declared]):
         self._clock = clock
         self._timers = timers
         self._chance = chance
+        self._losses = Losses(GONE_WINDOW_US)
         self._begin()
 
     def _begin(self) -> None:
@@ -100,6 +115,7 @@ class DnsEndpoints(Handler[Declared]):
         self._source: dict[Key, str] = {}  # the other way round
         self._refused: dict[str, str] = {}  # why, by object
         self._broken: dict[str, str] = {}  # the same, of those that cannot be read
+        self._in_the_way = Waiting()  # objects that are refused, for record sets of others
         self._withheld = ""
         self._problem = ""
         self._informers = [self._informer(namespace) for namespace in self._namespaces]
@@ -126,6 +142,7 @@ class DnsEndpoints(Handler[Declared]):
         finally:
             self._writer.listeners.remove(self._heard)
             self._refused, self._broken, self._withheld = {}, {}, ""
+            self._in_the_way = Waiting()
         raise AssertionError("unreachable")
 
     def warnings(self) -> Iterator[str]:
@@ -157,7 +174,7 @@ class DnsEndpoints(Handler[Declared]):
 
     def gone(self, key: str, last: Declared | None, version: str) -> None:  # noqa: ARG002
         self._broken.pop(key, None)
-        self._refused.pop(key, None)
+        self._forget_refusal(key)
         self._carried_out.pop(key, None)
         self._look.set()
 
@@ -179,22 +196,22 @@ class DnsEndpoints(Handler[Declared]):
 
     def _heard(self, recorded: Sequence[Recorded]) -> None:
         """What others write may have been in the way of an object, or was of one."""
-        is_zone = is_set = False
+        is_zone = False
         for event in recorded:
             if event.type not in (OBJECT_APPLIED, OBJECT_DELETED):
                 continue
             is_zone |= event.key.startswith(f"{DNS_ZONE.name}/")
             if event.key.startswith(f"{DNS_RECORD_SET.name}/"):
-                is_set = True
                 manager = event.manager if event.type == OBJECT_APPLIED else None
+                if manager is not None and self._losses.is_back(event.key):
+                    self._look.set()  # with it others may go that were kept
                 self._learned(event.key, manager)
+                for name in self._in_the_way.of(event.key):
+                    self._add(name)
         if is_zone:
             for informer in self._informers:
                 for name in informer.copy:
                     self._add(name)
-        elif is_set:
-            for name in self._refused:
-                self._add(name)
 
     def _learned(self, key: Key, manager: str | None) -> None:
         before, now = self._source.pop(key, None), source_of(key, manager)
@@ -233,16 +250,19 @@ class DnsEndpoints(Handler[Declared]):
             return True
         try:
             await self._carry_out(name, found)
+        except Unplannable as error:
+            self._refuse(name, found, _said(error), error.in_the_way)
+            return True  # until it changes, or its zone, or what is in its way
         except Invalid as error:
-            self._refuse(name, found, "; ".join(str(cause) for cause in error.causes))
-            return True  # until it changes, or what is in its way
+            self._refuse(name, found, _said(error))
+            return False
         except MassChange as error:
             self._refuse(name, found, f"{error}: externalDNS.allowMassChange")
             return False
         except KudurruError as error:
             self._refuse(name, found, str(error))
             return False
-        self._refused.pop(name, None)
+        self._forget_refusal(name)
         return True
 
     async def _carry_out(self, name: str, found: Declared) -> None:
@@ -297,10 +317,17 @@ class DnsEndpoints(Handler[Declared]):
                 return found
         return None
 
-    def _refuse(self, name: str, found: Declared, why: str) -> None:
+    def _refuse(
+        self, name: str, found: Declared, why: str, in_the_way: frozenset[Key] = frozenset()
+    ) -> None:
+        self._in_the_way.put(name, in_the_way)
         if self._note(self._refused, name, why):
             about = About(API_VERSION, KIND, found.namespace, found.name, found.uid)
             self._recorder.post(about, "Warning", REASON, why)
+
+    def _forget_refusal(self, name: str) -> None:
+        self._refused.pop(name, None)
+        self._in_the_way.put(name, frozenset())
 
     def _note(self, notes: dict[str, str], name: str, why: str) -> bool:
         """Whether that is new."""
@@ -351,13 +378,20 @@ class DnsEndpoints(Handler[Declared]):
         who = msgspec.structs.replace(actor(""), reason=text)
         settings = self._settings
         try:
+            going = await self._sizes(commands)
+            if not settings.allow_mass_change:
+                self._check_losses(going)
             # All of them are held against the guard at once, and deleted in parts.
             await self._submit(commands, who, is_dry=True, allowed=settings.allow_mass_change)
             if settings.dry_run:
                 log.info("%s, a dry run: %d record sets would go", text, len(commands))
                 return True
             for start in range(0, len(commands), GONE_BATCH):
-                await self._submit(commands[start : start + GONE_BATCH], who)
+                part = commands[start : start + GONE_BATCH]
+                await self._submit(part, who)
+                now_us = self._clock.monotonic_us()
+                for key in (one.key for one in part if one.key in going):
+                    self._losses.add(key, *going[key], now_us)
         except KudurruError as error:
             hint = ": externalDNS.allowMassChange" if isinstance(error, MassChange) else ""
             why = f"{error}{hint}"
@@ -368,6 +402,27 @@ class DnsEndpoints(Handler[Declared]):
         self._withheld = ""
         return True
 
+    async def _sizes(self, commands: Sequence[Delete]) -> dict[Key, tuple[str, int]]:
+        """Of record sets that are there: the zone, and how many records go with it."""
+        found = {}
+        for i, command in enumerate(commands, 1):
+            if i % PER_STEP == 0:
+                await asyncio.sleep(0)
+            stored = self._node.objects.find(command.key)
+            if stored is not None:
+                spec = read_record_set(stored.body.spec)
+                count = sum(map(len, records_of([spec], 0).values()))
+                found[command.key] = spec.zone_ref.name, count
+        return found
+
+    def _check_losses(self, going: Mapping[Key, tuple[str, int]]) -> None:
+        """Raises: MassChange."""
+        by_zone: Counter[str] = Counter()
+        for zone, count in going.values():
+            by_zone[zone] += count
+        went = self._losses.by_zone(self._clock.monotonic_us())
+        check_losses(by_zone, went, self._node.zones)
+
     async def _submit(
         self, commands: Sequence[Delete], who: Who, *, is_dry: bool = False, allowed: bool = True
     ) -> Any:
@@ -376,6 +431,10 @@ class DnsEndpoints(Handler[Declared]):
             allow_mass_change=allowed,
         )  # fmt: skip
         return await self._writer.submit(change)
+
+
+def _said(error: Invalid) -> str:
+    return "; ".join(str(cause) for cause in error.causes)
 
 
 def _key(name: str) -> Key:

@@ -120,9 +120,10 @@ def is_of_cluster(stored: StoredObject) -> bool:
 
 def is_theirs(node: Node, command: Command) -> bool:
     """Whether a command is the cluster's to carry out, where it owns the objects."""
-    key = mirror.key_of_command(command) if isinstance(command, Delete) else None
-    stored = node.objects.find(key) if key else None
-    return mirror.is_for_cluster(command, stored.manager if stored else None)
+    stored = node.objects.find(command.key) if isinstance(command, Delete) else None
+    if stored is not None:
+        return is_of_cluster(stored)
+    return mirror.is_for_cluster(command)
 
 
 # --- what is said of a node that is not in step with its cluster ----------------------------

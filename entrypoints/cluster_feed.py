@@ -126,8 +126,8 @@ class Feed:
         self.refused: dict[Key, str] = {}
         """Why one that can be read is not taken; the same."""
         self.early_tries = EARLY_TRIES
-        self.restored: list[str] = []
-        """What was noticed of a cluster that was set back."""
+        self.restored: dict[str, str] = {}
+        """By kind, what was noticed last of a cluster that was set back."""
         self._node = node
         self._writer = writer
         self._facts = facts
@@ -147,7 +147,8 @@ class Feed:
         """Nothing waits to be recorded."""
         self._versions: dict[str, int] = {}
         self._noted: dict[str, str] = {}
-        self._restorations: list[mirror.Restored] = []
+        self._restorations: dict[str, mirror.Restored] = {}
+        """By kind, what is not in the log yet."""
         self._parts = [
             _KindFeed(self, kind, namespace, client, chance)
             for kind in mirror.MIRRORED
@@ -155,6 +156,8 @@ class Feed:
         ]
 
     async def run(self) -> NoReturn:
+        if self._records:
+            await self._count_logged()
         async with asyncio.TaskGroup() as tasks:
             for part in self._parts:
                 tasks.create_task(part.informer.run(), name=f"informer {part.kind.name}")
@@ -181,7 +184,9 @@ class Feed:
             yield from (found.key for found in part.informer.copy.values())
 
     def _size(self) -> int:
-        return sum(len(part.informer.versions) for part in self._parts)
+        """Objects that are there; of a kind that is being listed those that were before."""
+        informers = (part.informer for part in self._parts)
+        return sum(one.before if one.is_listing else len(one.versions) for one in informers)
 
     @property
     def is_current(self) -> bool:
@@ -275,7 +280,7 @@ class Feed:
         self._wake.set()
 
     def look_at_missing(self) -> None:
-        """It is known now whose cluster this is."""
+        """It is known now whose cluster this is, or what was to be listed is not."""
         self._wake.set()
 
     def _wait(self, seen: Seen) -> None:
@@ -293,30 +298,40 @@ class Feed:
                 part.kind.plural,
             )
         elif self._records:
-            count = 0
-            for key in self._node.objects.keys(kind, part.namespace or None):
-                stored = self._node.objects.find(key)
-                if stored is None or not is_of_cluster(stored):
-                    continue
-                count += 1
+            self.missing.begin(part.logged)
+            for key in self._logged(part):
                 if part.name_of(key) not in part.informer.versions:
                     self.missing.takes(Gone(key, version, by_list=True))
-            self.missing.begin(count)
         self._check_not_restored(kind, version)
         self._wake.set()
+
+    def _logged(self, part: "_KindFeed") -> Iterator[Key]:
+        """What the log has of the cluster's."""
+        for key in self._node.objects.keys(part.kind.name, part.namespace or None):
+            stored = self._node.objects.find(key)
+            if stored is not None and is_of_cluster(stored):
+                yield key
+
+    async def _count_logged(self) -> None:
+        """Before anything is recorded of the first lists."""
+        for part in self._parts:
+            for _ in self._logged(part):
+                part.logged += 1
+                if part.logged % BATCH == 0:
+                    await asyncio.sleep(0)
 
     def hear_restored(self, kind: str, seen: str, now: str) -> None:
         """The versions of the cluster went back. What was recorded is no measure any more."""
         prefix = f"{kind}/"
-        if self._restorations and self._restorations[-1].kind == kind:
-            return  # of this list it was said
         self._recorded = {k: v for k, v in self._recorded.items() if not k.startswith(prefix)}
         self._versions[kind] = _number(now)
         text = f"{kind} objects of the cluster went back from version {seen} to {now}"
-        self.restored.append(text)
+        self.restored[kind] = text
         log.warning("%s: it was restored from a backup; the log follows it", text)
-        self._restorations.append(
-            mirror.Restored(cluster=self._facts.cluster, kind=kind, seen=seen, now=now)
+        before = self._restorations.get(kind)
+        seen = before.seen if before is not None else seen
+        self._restorations[kind] = mirror.Restored(
+            cluster=self._facts.cluster, kind=kind, seen=seen, now=now
         )
         self._wake.set()
 
@@ -416,7 +431,7 @@ class Feed:
             return None
         is_zone = seen.content.manifest.kind is DNS_ZONE
         is_own = self._keeps_status(read_zone(stored.body.spec) if is_zone else None)
-        is_other = seen.uid != stored.body.uid or not mirror.is_mirrored(seen.key, stored.manager)
+        is_other = seen.uid != stored.body.uid or not is_of_cluster(stored)
         status = _of_all_nodes(seen.content.status)
         if status is None or is_own or is_other:
             return None
@@ -480,12 +495,14 @@ class Feed:
 
     async def _record_restorations(self) -> None:
         while self._restorations:
+            kind, newest = next(iter(self._restorations.items()))
             try:
-                await self._facts.record(self._restorations[0])
+                await self._facts.record(newest)
             except KudurruError as error:
                 log.warning("that the cluster was set back is not recorded yet: %s", error)
                 return
-            del self._restorations[0]
+            if self._restorations[kind] is newest:
+                del self._restorations[kind]
 
     async def _keep_noted(self) -> NoReturn:
         await self.synced.wait()
@@ -518,7 +535,9 @@ class _KindFeed(Handler[Found]):
         self.kind = kind
         self.namespace = namespace
         self.has_read = False
+        self.logged = 0  # objects that the log had before the first list
         self.problem = ""
+        self._set_back_in = -1  # number of the list that it was noticed in
         self._feed = feed
         path = collection(kind, namespace or None)
         self.informer: Informer[Found] = Informer(
@@ -544,7 +563,7 @@ class _KindFeed(Handler[Found]):
         seen = max(old.version if old is not None else "", self._feed.logged(new), key=_number)
         if _number(new.version) < _number(seen):
             # Versions only rise, so that it was set back, and went on from there since.
-            self._feed.hear_restored(self.kind.name, seen, new.version)
+            self.rolled_back(seen, new.version)
         self._feed.hear(new)
 
     def gone(self, key: str, last: Found | None, version: str) -> None:  # noqa: ARG002
@@ -564,6 +583,7 @@ class _KindFeed(Handler[Found]):
 
     def list_failed(self, error: Exception) -> None:
         self.problem = str(error)
+        self._feed.look_at_missing()
 
     def broken(self, key: str, why: str) -> None:
         known, why = self.key_of(key), cut(why, WHY_MAX)
@@ -574,6 +594,10 @@ class _KindFeed(Handler[Found]):
         self._feed.missing.is_back(known)  # whatever it says
 
     def rolled_back(self, seen: str, now: str) -> None:
+        """Of one list it is said once, whatever its objects have."""
+        if self._set_back_in == self.informer.lists:
+            return
+        self._set_back_in = self.informer.lists
         self._feed.hear_restored(self.kind.name, seen, now)
 
 

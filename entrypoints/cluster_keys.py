@@ -9,6 +9,29 @@ from kudurru.domain.ports import Clock, Timers
 from kudurru.domain.reconcile.queue import RetryLimit, WorkQueue
 
 
+class Waiting:
+    """Names, by the keys of the objects that they wait for."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, frozenset[Key]] = {}
+        self._names: dict[Key, set[str]] = {}
+
+    def put(self, name: str, keys: frozenset[Key]) -> None:
+        """From now on a name waits for these, and for no others."""
+        for key in self._keys.pop(name, frozenset()):
+            self._names[key].discard(name)
+            if not self._names[key]:
+                del self._names[key]
+        if keys:
+            self._keys[name] = keys
+        for key in keys:
+            self._names.setdefault(key, set()).add(name)
+
+    def of(self, key: Key) -> list[str]:
+        """Who waits for it, in order of names."""
+        return sorted(self._names.get(key, ()))
+
+
 class Keys:
     """A queue in which a key is once. What fails is tried again, later each time."""
 

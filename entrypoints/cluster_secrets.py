@@ -16,7 +16,7 @@ import base64
 import binascii
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.informer import Handler, Informer, Source
 from kudurru.domain.commands import Apply, Delete
 from kudurru.domain.errors import Cause, Conflict, Invalid, KudurruError, ManagedBy, NotFound
-from kudurru.domain.events import SecretWrite
+from kudurru.domain.events import OBJECT_DELETED, Recorded, SecretWrite
 from kudurru.domain.kinds.apitoken import hash_of, name_in
 from kudurru.domain.kinds.meta import API_VERSION, GROUP, is_dns_subdomain
 from kudurru.domain.kinds.registry import API_TOKEN, TSIG_KEY, Kind
@@ -35,6 +35,7 @@ from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Entropy, Timers
 from kudurru.domain.secrets import FROM_CLUSTER, SALT_SIZE, digest_of, matches
 from kudurru.entrypoints.cluster_facts import actor
+from kudurru.entrypoints.cluster_keys import Waiting
 from kudurru.entrypoints.keyring import KeyRequest, Keyring
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
@@ -43,6 +44,8 @@ from kudurru.entrypoints.writer import Writer
 LABEL = f"{GROUP}/kind"
 SECRETS_MAX = 1_000
 RETRY_US = 5_000_000
+ROOM = Key("")
+"""What a Secret waits for that is one too many: any other."""
 READ_S = 5.0
 """While a Secret is read again, what was said before is still in use."""
 
@@ -87,6 +90,7 @@ class ClusterSecrets(Handler[Kept]):
         self._writer = writer
         self._keyring = keyring
         self._client = client
+        self._namespace = namespace
         self._timers = timers
         self._entropy = entropy
         self._waiting: dict[Key, object] = {}
@@ -97,6 +101,8 @@ class ClusterSecrets(Handler[Kept]):
         self._wake = asyncio.Event()
         self._unusable: dict[str, str] = {}
         """By Secret, why it is not used, until it is another."""
+        self._in_the_way = Waiting()
+        """Secrets that are not used for objects of this node's own, or for want of room."""
         self._second: dict[str, str] = {}
         """By Secret, which other one its object is of."""
         self._recorded: dict[Key, tuple[str, str]] = {}
@@ -114,15 +120,22 @@ class ClusterSecrets(Handler[Kept]):
         return [f"Secret {name}: {why}" for name, why in sorted(found.items())]
 
     async def run(self) -> NoReturn:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._informer.run(), name="cluster: secrets")
-            while True:
-                self._wake.clear()
-                is_done = True
-                for key in list(self._waiting):
-                    is_done &= await self._settle(key)
-                await (self._wake.wait() if is_done else pause(self._timers, RETRY_US))
+        self._writer.listeners.append(self._heard)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._informer.run(), name="cluster: secrets")
+                await self._keep_settled()
+        finally:
+            self._writer.listeners.remove(self._heard)
         raise AssertionError("unreachable")
+
+    async def _keep_settled(self) -> NoReturn:
+        while True:
+            self._wake.clear()
+            is_done = True
+            for key in list(self._waiting):
+                is_done &= await self._settle(key)
+            await (self._wake.wait() if is_done else pause(self._timers, RETRY_US))
 
     # --- hearing ------------------------------------------------------------------------
 
@@ -154,6 +167,17 @@ class ClusterSecrets(Handler[Kept]):
         if last is not None:
             self._look_at(last.key)
 
+    def _heard(self, recorded: Sequence[Recorded]) -> None:
+        """What went here may have been in the way of a Secret, or makes room for one."""
+        for event in recorded:
+            if event.type != OBJECT_DELETED or not event.key.startswith(_PREFIXES):
+                continue
+            for name in self._in_the_way.of(event.key) + self._in_the_way.of(ROOM):
+                found = self._informer.copy.get(f"{self._namespace}/{name}")
+                if found is not None:
+                    self._is_another(name)
+                    self._look_at(found.key)
+
     def _drop(self, last: Kept) -> None:
         found = self._sources.get(last.key, {})
         found.pop(last.source, None)
@@ -167,6 +191,7 @@ class ClusterSecrets(Handler[Kept]):
 
     def _is_another(self, name: str) -> None:
         self._unusable.pop(name, None)
+        self._in_the_way.put(name, frozenset())
         self._second.pop(name, None)
 
     def _refuse(self, name: str, why: str) -> None:
@@ -224,6 +249,7 @@ class ClusterSecrets(Handler[Kept]):
         except (Invalid, ManagedBy, Conflict) as error:
             if self._sources.get(key, {}).get(found.source) is found:
                 self._refuse(found.source, _why(error))
+                self._in_the_way.put(found.source, frozenset(_waits_for(error, key)))
                 found.secret = b""
             return False
         self._second.pop(found.source, None)
@@ -266,7 +292,7 @@ class ClusterSecrets(Handler[Kept]):
         if self._is_recorded(found, secret):
             return None
         if manager is None and sum(1 for _ in self._ours()) >= SECRETS_MAX:
-            raise Invalid("", [Cause("", f"it is one of more than {SECRETS_MAX}")])
+            raise _TooMany("", [Cause("", f"it is one of more than {SECRETS_MAX}")])
         if key.startswith(f"{TSIG_KEY.name}/"):
             return self._tsig(found, secret)
         return self._token(found, secret)
@@ -307,6 +333,10 @@ class ClusterSecrets(Handler[Kept]):
         command = Apply(manifest=manifest, manager=FROM_CLUSTER)
         write = SecretWrite(found.key, secret)
         return Change(commands=(command,), who=_WHO, secrets=(write,))
+
+
+class _TooMany(Invalid):
+    pass
 
 
 _WHO = actor("secrets")
@@ -379,6 +409,7 @@ def _token_of(data: dict[str, bytes], name: str) -> tuple[bytes, dict[str, Any]]
 
 
 _KINDS: dict[str, Kind] = {kind.name: kind for kind in (API_TOKEN, TSIG_KEY)}
+_PREFIXES = tuple(f"{name}/" for name in _KINDS)
 
 
 def _check_known(data: Iterable[str], known: tuple[str, ...]) -> None:
@@ -411,6 +442,14 @@ def _json(data: dict[str, bytes], name: str, type_: Any) -> Any:
 
 def _name(key: str) -> str:
     return key.rpartition("/")[2]
+
+
+def _waits_for(error: KudurruError, key: Key) -> Iterator[Key]:
+    """What has to go before a Secret can be used; none where it has to be another."""
+    if isinstance(error, ManagedBy):
+        yield key
+    if isinstance(error, _TooMany):
+        yield ROOM
 
 
 def _why(error: KudurruError) -> str:

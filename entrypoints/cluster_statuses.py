@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from kudurru.adapters.kubernetes.store import KubernetesStore
-from kudurru.domain import mirror
 from kudurru.domain.errors import Conflict, Invalid, KudurruError, NotFound
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, Recorded
 from kudurru.domain.object_store import CONTROLLER, StoredObject, to_document
@@ -24,6 +23,7 @@ from kudurru.domain.reconcile.conditions import (
     parts,
     status_beside,
 )
+from kudurru.entrypoints.cluster_facts import is_of_cluster
 from kudurru.entrypoints.cluster_feed import Feed, Found, said_digest
 from kudurru.entrypoints.cluster_keys import Keys
 from kudurru.entrypoints.wiring import Node
@@ -97,7 +97,7 @@ class StatusCopies:
         if stored is None or found is None:
             self._own.pop(key, None)
             return True
-        if stored.status is None or not mirror.is_mirrored(key, stored.manager):
+        if stored.status is None or not is_of_cluster(stored):
             return True
         base = self._base(key, found)
         said = said_digest(stored.status)
@@ -168,7 +168,7 @@ def _served(
     """The status of the version that the log has, with what was told of the one it refuses."""
     if stored is None or stored.status is None or stored.body.uid != found.uid:
         return there
-    if not mirror.is_mirrored(found.key, stored.manager):
+    if not is_of_cluster(stored):
         return there
     told = condition(there, ACCEPTED)
     conditions = parts(stored.status, "conditions") + ([told] if told is not None else [])

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
 from typing import NoReturn
 
 import msgspec
@@ -27,12 +26,14 @@ from kudurru.domain.errors import (
 )
 from kudurru.domain.events import PAYLOAD_REDACTED, Recorded
 from kudurru.domain.lineage import LogAbout
-from kudurru.domain.ports import Clock, Copied
+from kudurru.domain.ports import Clock
 from kudurru.domain.replica import Frame, Page, Pulse, Receiver, Target
 from kudurru.domain.settings import FollowSettings
 from kudurru.domain.signed_note import VerifierKey, parse_key
-from kudurru.entrypoints.follow_place import Copy, named, receiver_of, write_place
+from kudurru.entrypoints.follow_place import Copy, named, receiver_of
+from kudurru.entrypoints.follow_storing import Storing
 from kudurru.entrypoints.leader import Leader
+from kudurru.entrypoints.place_file import write_file
 from kudurru.entrypoints.standing import Standing
 
 log = logging.getLogger("kudurru.follow")
@@ -311,16 +312,28 @@ class Following:
         receiver = receiver_of(self._log, trusted)
         frames = self._heard(leader.frames(int(receiver.head.seq)))
         self._sessions += 1
-        for frame in frames:
-            match frame:
-                case Target():
+        with Storing(self._log, self._stored) as storing:
+            for frame in frames:
+                if isinstance(frame, Page):
+                    storing.add(receiver.take(frame))
+                    continue
+                self._settle(storing, receiver)
+                if isinstance(frame, Target):
                     self._aim(receiver, frame)
-                case Page():
-                    self._store(receiver, frame, frames)
-                case Pulse():
-                    self._pulse(frame)
-                    if is_first and self.in_step.is_set():
-                        return
+                    continue
+                self._pulse(frame)
+                if is_first and self.in_step.is_set():
+                    return
+
+    def _settle(self, storing: Storing, receiver: Receiver) -> None:
+        """Whatever is no page is looked at with all pages before it in the log."""
+        if not storing.is_whole:
+            after = int(receiver.head.seq) + 1
+            raise LogDamaged("gap", after, f"{self.url} ends in the middle of a change")
+        storing.settle()
+
+    def _stored(self, count: int) -> None:
+        self._copied += count
 
     def _heard(self, frames: Iterable[Frame]) -> Iterator[Frame]:
         for frame in frames:
@@ -347,23 +360,8 @@ class Following:
         if key is None:
             return
         self._place = msgspec.structs.replace(self._place, keys=[str(key)])
-        write_place(self._copy.path, self._place)
+        write_file(self._copy.path, self._place)
         log.info("the log of %s is signed by %s: only its successors are believed", self.url, key)
-
-    def _store(self, receiver: Receiver, page: Page, frames: Iterator[Frame]) -> None:
-        before = int(self._log.head().seq)
-        head = self._log.take_over(self._taken(receiver, chain([page], frames)))
-        if head is not None:
-            self._copied += int(head.seq) - before
-
-    def _taken(self, receiver: Receiver, frames: Iterable[Frame]) -> Iterator[Copied]:
-        """What a change set takes, which may be many pages."""
-        for frame in frames:
-            if not isinstance(frame, Page):
-                raise LogDamaged(
-                    "gap", int(receiver.head.seq) + 1, f"{self.url} ends in the middle of a change"
-                )
-            yield receiver.take(frame)
 
     def _pulse(self, pulse: Pulse) -> None:
         self._leader_head = pulse.head

@@ -48,6 +48,7 @@ class Hub:
     def __init__(self, node: Node) -> None:
         self.node = node
         self._watches: set[LogWatch] = set()
+        self._prefixes: tuple[str, ...] = ()  # of keys that somebody watches
         self._catch_ups: dict[str, int] = {}
         self._is_closed = False
         node.observer = self
@@ -56,7 +57,7 @@ class Hub:
         return WatchStatistics(len(self._watches), dict(self._catch_ups))
 
     def wants(self, key: Key) -> bool:
-        return any(key.startswith(watch.prefix) for watch in self._watches)
+        return key.startswith(self._prefixes)
 
     def changed(
         self, event: Recorded, before: StoredObject | None, after: StoredObject | None
@@ -76,10 +77,15 @@ class Hub:
             raise Closed("the store was closed")
         watch = LogWatch(self, kind, namespace, after)
         self._watches.add(watch)
+        self._note_prefixes()
         return watch
 
     def forget(self, watch: "LogWatch") -> None:
         self._watches.discard(watch)
+        self._note_prefixes()
+
+    def _note_prefixes(self) -> None:
+        self._prefixes = tuple({watch.prefix for watch in self._watches})
 
     def count_catch_up(self, kind: str) -> None:
         self._catch_ups[kind] = self._catch_ups.get(kind, 0) + 1

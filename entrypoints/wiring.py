@@ -309,6 +309,8 @@ class Node:
             raise error
 
     def _decide_one(self, outer: Batch, change: Change) -> Steps[_Decided]:
+        if len(change.commands) == 1:
+            return (yield from self._decide_single(outer, change))
         batch = outer.nested()
         events: list[Event] = []
         outcomes: list[Outcome] = []
@@ -327,6 +329,18 @@ class Node:
             return _Decided(change, [], outcomes)
         outer.absorb(batch)
         return _Decided(change, events, outcomes)
+
+    def _decide_single(self, outer: Batch, change: Change) -> Steps[_Decided]:
+        """The same of one command, which needs no batch to itself: nearly all changes."""
+        events, outcome = outer.judge(change.commands[0])
+        if not change.allow_mass_change and any(event.ver > 1 for event in events):
+            batch = outer.nested()
+            batch.note(events)
+            yield from mass_change.check_steps(outer, batch, {events[0].key}, self.zones)
+        if change.dry_run:
+            return _Decided(change, [], [outcome])
+        outer.note(events)
+        return _Decided(change, events, [outcome])
 
     def _batch(self, now_us: int) -> Batch:
         return Batch(self.objects, now_us=now_us, epoch=self.log.epoch, new_uid=self._new_uid)

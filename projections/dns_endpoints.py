@@ -63,6 +63,15 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
         return f"DNSEndpoint {self.namespace}/{self.name}"
 
 
+class Unplannable(Invalid):
+    """A DNSEndpoint that cannot be carried out. `in_the_way` are record sets of others that have
+    what it wants: without one of them it may be another matter."""
+
+    def __init__(self, what: str, causes: list[Cause], in_the_way: frozenset[Key]) -> None:
+        super().__init__(what, causes)
+        self.in_the_way = in_the_way
+
+
 class Plan(msgspec.Struct, frozen=True):
     commands: list[Command]  # none where all is as it should be
     is_here: bool  # whether a name of it is in a zone of ours
@@ -117,15 +126,16 @@ def plan(
 ) -> Plan:
     """What makes the record sets what a DNSEndpoint says; `mine` are those that are its own now.
 
-    Raises: Invalid with every fault, records that another manager has among them.
+    Raises: Unplannable with every fault, records that another manager has among them.
     """
     causes: list[Cause] = []
     parts = _by_zone(it, zones, terms, causes)
     commands: list[Command] = []
+    in_the_way: set[Key] = set()
     for part in parts.values():
-        commands += _commands_of(part, it, mine, objects, terms, causes)
+        commands += _commands_of(part, it, mine, objects, terms, causes, in_the_way)
     if causes:
-        raise Invalid(it.title, causes[:CAUSES_MAX])
+        raise Unplannable(it.title, causes[:CAUSES_MAX], frozenset(in_the_way))
     commands += _left_over(it, mine, zones, objects, parts) if terms.deletes else []
     return Plan(commands, bool(parts))
 
@@ -194,16 +204,22 @@ def _commands_of(
     objects: ObjectsView,
     terms: Terms,
     causes: list[Cause],
+    in_the_way: set[Key],
 ) -> list[Command]:
-    """For one zone. Faults go into `causes`, and no command comes of them."""
+    """For one zone. Faults go into `causes`, what others have into `in_the_way`, and no command
+    comes of them."""
     zone = part.state.name
     key = key_of(DNS_RECORD_SET.name, it.namespace, _set_name(it.name, zone))
     stored = objects.find(key)
     if stored is not None and key not in mine:
         causes.append(Cause("", f"{ref_of(key)} is managed by {stored.manager!r}"))
+        in_the_way.add(key)
         return []
     held = endpoints_in(stored)
-    faults = list(_contested(part, mine, held, objects))
+    faults = []
+    for theirs, fault in _contested(part, mine, held, objects):
+        faults.append(fault)
+        in_the_way.add(theirs)
     places = list(part.wanted)
     documents = [document_of(wanted) for _, wanted in part.wanted.values()]
     if not terms.deletes:
@@ -225,8 +241,8 @@ def _commands_of(
 
 def _contested(
     part: _Part, mine: Collection[Key], held: list[Endpoint], objects: ObjectsView
-) -> Iterator[Cause]:
-    """Records that others have, and that were not here before them."""
+) -> Iterator[tuple[Key, Cause]]:
+    """Records that others have, each with its record set, and that were not here before them."""
     ours = {(owner_of(one.dns_name), _type_of(one)) for one in held}
     theirs: dict[Key, dict[Name, set[str]]] = {}
     for i, (owner, wanted) in part.wanted.items():
@@ -242,7 +258,7 @@ def _contested(
             found = [one for one in theirs[key].get(owner, ()) if _exclude(rtype, one)]
             if found:
                 what = f"{wanted.dns_name} {min(found)} is managed by {stored.manager!r}, in"
-                yield Cause(f"spec.endpoints[{i}]", f"{what} {ref_of(key)}")
+                yield key, Cause(f"spec.endpoints[{i}]", f"{what} {ref_of(key)}")
 
 
 def _types_by_owner(stored: StoredObject) -> dict[Name, set[str]]:

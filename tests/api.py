@@ -147,8 +147,10 @@ class Api:
         peer: str = LOCAL,
         kind: str = "",
         prefix: str = "/api/v1",
+        number: int = 0,
     ) -> Answer:
-        """`token` is the name of one, or the headers say who asks; `body` is JSON or octets."""
+        """`token` is the name of one, or the headers say who asks; `body` is JSON or octets.
+        `number` is that of the headers, where they are those of another request."""
         target, _, query = path.partition("?")
         sent = {"host": "localhost:8080"}
         if token:
@@ -167,6 +169,7 @@ class Api:
             peer=peer,
             local=LOCAL,
             body=octets,
+            headers_number=number,
             kept=self.kept.setdefault(peer, {}),
         )
         answer = await self.raw(request)

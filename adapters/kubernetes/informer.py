@@ -11,7 +11,7 @@ is now, not what happened: changes that follow each other closely may be told as
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -36,8 +36,10 @@ PAGE = 250
 """Objects asked for at once. Listing costs the same whatever the size; a page of these is decoded
 in some milliseconds, for which nothing else happens on the loop."""
 AT_ONCE = 50
-"""Objects of a list that are told before others have their turn on the loop: converting one takes
-up to a tenth of a millisecond."""
+"""Objects that are told before others have their turn on the loop: converting one takes up to a
+tenth of a millisecond."""
+OCTETS_AT_ONCE = 64 << 10
+"""The same, where they are large: managedFields of this size take some ten milliseconds."""
 IN_LOOP_MAX = 16 << 10
 """Octets of an object that is converted on the loop; a larger one is in a thread."""
 WATCH_S = (290, 590)
@@ -165,6 +167,9 @@ class Informer(Generic[T]):
         self.as_of = ""
         """Version of the list or the event that is being told. An object of a list may have one
         that is lower than it had before, when the server was set back."""
+        self.before = 0
+        """Objects that were there before the newest list began. What is new in it is told before
+        what is gone."""
         self.is_listing = False
         """Whether what is told now is what a list has: what is gone is missing from it."""
         self.is_synced = False
@@ -185,6 +190,8 @@ class Informer(Generic[T]):
         self._version = ""  # to watch from; "": list first
         self._newest = 0  # seen of any object or list
         self._gone: dict[str, int] = {}
+        self._is_set_back = False  # and no list was told whole since
+        self._objects_in_turn = self._octets_in_turn = 0
         self._changed = asyncio.Event()
         self._has_read = False
         self._has_watched = False
@@ -245,9 +252,11 @@ class Informer(Generic[T]):
         if not self.is_absent:
             log.info("%s is not installed: nothing is read there (%s)", self._source.path, error)
         self.is_absent = True
-        self._version = ""
-        await self._replace({}, {}, "")
-        self._first_read()
+        self._version = self.as_of = ""
+        self.is_listing, self.before = True, len(self.versions)
+        await self._drop_others(())
+        self.is_listing = False
+        self._end_list()
         self._set_synced(True)
         return ABSENT_S
 
@@ -270,67 +279,79 @@ class Informer(Generic[T]):
     # Lists.
 
     async def _list(self) -> None:
+        """Page by page, each told before the next is asked for, so that one is in memory at a time.
+        When one fails, what was told is so, and what is missing is told by the next list."""
         try:
-            found, version = await self._pages()
-        except Exception as error:
-            if isinstance(error, (Refused, Unanswered)):
-                self._handler.list_failed(error)
+            await self._list_whole()
+        except (Refused, Unanswered) as error:
+            self._handler.list_failed(error)
             raise
         self.lists += 1
-        self.is_absent = False
-        number = _number(version)
-        if number < self._newest:
-            self._handler.rolled_back(str(self._newest), version)
-            self._gone.clear()
-            await self._replace(found, {}, version)
-        else:
-            await self._replace(found, self.versions, version)
-        self._version, self._newest = version, number
+        self._version, self._newest = self.as_of, _number(self.as_of)
+        self._is_set_back = False
         self._gone.clear()
-        self._first_read()
+        self._end_list()
 
-    async def _pages(self) -> tuple[dict[str, msgspec.Raw], str]:
-        found: dict[str, msgspec.Raw] = {}
-        token = ""
-        while True:
-            # Never resourceVersion=0: the cache that answers it may be older than our own write.
-            more = {"continue": token} if token else {}
-            target = self._source.target(limit=str(self._page), **more)
-            try:
-                page = await self._client.request("GET", target, type_=_Page)
-            except TooLarge:
-                self._page = max(1, self._page // 8)
-                raise
-            for item in page.items or ():
-                headed = self._read(item, _Headed)
-                found[headed.metadata.key] = self._kept(headed, item)
-            token = page.metadata.continue_
-            if not token:
-                return found, page.metadata.resource_version
+    async def _list_whole(self) -> None:
+        there: set[str] = set()
+        try:
+            token = await self._list_page("", there)
+            while token:
+                token = await self._list_page(token, there)
+            await self._drop_others(there)
+        finally:
+            self.is_listing = False
 
-    def _kept(self, headed: _Headed, item: msgspec.Raw) -> msgspec.Raw:
-        """Of what is asked for its metadata only, also annotations may be large; and an item
-        holds its page in memory."""
-        if self._client.is_metadata_only:
-            return msgspec.Raw(msgspec.json.encode(headed))
-        return item
+    async def _list_page(self, token: str, there: set[str]) -> str:
+        """The token of the next one; "" after the last."""
+        # Never resourceVersion=0: the cache that answers it may be older than our own write.
+        more = {"continue": token} if token else {}
+        target = self._source.target(limit=str(self._page), **more)
+        try:
+            page = await self._client.request("GET", target, type_=_Page)
+        except TooLarge:
+            self._page = max(1, self._page // 8)
+            raise
+        if not token:
+            self._begin_list(page.metadata.resource_version)
+        for item in page.items or ():
+            await self._listed(item, there)
+        return page.metadata.continue_
 
-    async def _replace(
-        self, found: dict[str, msgspec.Raw], known: dict[str, str], version: str
-    ) -> None:
-        """The collection is this. What has the version that is known is as it was. Nothing of a
-        watch is told meanwhile."""
-        self.as_of, self.is_listing = version, True
-        async for key in _in_turns([key for key in self.versions if key not in found]):
-            self._drop(key, version)
-        async for key in _in_turns(list(found)):
-            raw = found.pop(key)  # its memory is free as soon as it is told
-            meta = self._meta(raw)
-            if known.get(key) != meta.resource_version:
-                await self._take(key, meta.resource_version, raw)
-        self.is_listing = False
+    def _begin_list(self, version: str) -> None:
+        """Its version is that of its first page. Nothing of a watch is told until its end."""
+        self.as_of, self.is_listing, self.is_absent = version, True, False
+        self.before = len(self.versions)
+        if _number(version) < self._newest:
+            self._handler.rolled_back(str(self._newest), version)
+            self._newest, self._is_set_back = _number(version), True
+            self._gone.clear()
+
+    async def _listed(self, item: msgspec.Raw, there: set[str]) -> None:
+        """What has the version that is known is as it was, but for a server that was set back."""
+        meta = self._meta(item)
+        there.add(meta.key)
+        if self._is_set_back or self.versions.get(meta.key) != meta.resource_version:
+            await self._take(meta.key, meta.resource_version, item)
+        await self._rest(len(memoryview(item)))
+
+    async def _drop_others(self, there: Container[str]) -> None:
+        for key in [key for key in self.versions if key not in there]:
+            self._drop(key, self.as_of)
+            await self._rest()
+
+    def _end_list(self) -> None:
         self._handler.listed()
         self._wake()
+        self._first_read()
+
+    async def _rest(self, octets: int = 0) -> None:
+        """After each object: others have their turn now and then."""
+        self._objects_in_turn += 1
+        self._octets_in_turn += octets
+        if self._objects_in_turn >= AT_ONCE or self._octets_in_turn >= OCTETS_AT_ONCE:
+            self._objects_in_turn = self._octets_in_turn = 0
+            await asyncio.sleep(0)
 
     def _first_read(self) -> None:
         if not self._has_read:
@@ -374,6 +395,7 @@ class Informer(Generic[T]):
         if number > self._newest:
             self._version, self._newest = meta.resource_version, number
         self._wake()
+        await self._rest(len(memoryview(event.object)))
 
     async def _change(self, event: _Event, meta: Meta, number: int) -> None:
         key = meta.key
@@ -441,14 +463,6 @@ def key_of(found: Mapping[str, Any]) -> str:
     metadata = found["metadata"]
     namespace = metadata.get("namespace")
     return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
-
-
-async def _in_turns(keys: list[str]) -> AsyncIterator[str]:
-    """In order, with turns for others in between."""
-    for at, key in enumerate(keys, 1):
-        yield key
-        if at % AT_ONCE == 0:
-            await asyncio.sleep(0)
 
 
 def _now_s() -> float:

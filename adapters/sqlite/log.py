@@ -39,7 +39,7 @@ from kudurru.adapters.sqlite.connection import (
 )
 from kudurru.adapters.sqlite.elector import FileElector
 from kudurru.adapters.sqlite.storing import (
-    copy_in,
+    Copying,
     insert_checkpoint,
     insert_rows,
     insert_tiles,
@@ -242,19 +242,17 @@ class SQLiteEventLog(RecordedLog):
         with self._transaction() as db:
             head = self._head(db)
             self._check_head(db, head)
-            after = head.seq
+            copying = Copying(db, head.seq)
             for taken in parts:
-                if not taken.rows or taken.rows[0].seq <= after:
-                    raise Conflict(f"the log is at {after} already: begin again")
-                copy_in(db, after, taken)
-                after = taken.head.seq
+                copying.add(taken)
                 erased = erased or taken.upkeep.erase or taken.upkeep.prune
                 if taken.is_whole:
                     break
             if taken is None:
                 return None
             if not taken.is_whole:
-                raise Conflict(f"the copy ends in the middle of a change, at {taken.head.seq}")
+                raise Conflict(f"the copy ends in the middle of a change, at {copying.newest}")
+            copying.end()
         self._last, self._edge = taken.head, taken.edge
         self.epoch = taken.upkeep.epoch or self.epoch
         if erased:

@@ -1,7 +1,8 @@
 """Writing into the tables of a log, inside of a transaction that the log opened."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from kudurru.adapters.sqlite import schema
@@ -10,7 +11,17 @@ from kudurru.domain.objects import Key
 from kudurru.domain.ports import Copied, LogRow, StoredCheckpoint, Upkeep
 from kudurru.domain.tree import Tile
 
-_INSERT = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+LOG_COLUMNS = 14
+WIDTH_MAX = 512
+"""Rows of one statement, a power of two. SQLite lets the interpreter go once for each statement, so
+that other threads go on while the rows are stored; the next statement then waits for those. It has
+room for 32,766 parameters."""
+
+BARE_ROWS = 256
+"""Rows in a part of a copy from which on the trigger that looks for gaps is taken off for them: it
+costs a sixth of storing. Fewer are not worth a change of the schema, after which each connection
+reads it anew."""
+
 _INSERT_TILE = """
     INSERT INTO tiles (level, idx, width, hashes) VALUES (?, ?, ?, ?)
     ON CONFLICT (level, idx) DO UPDATE SET width = excluded.width, hashes = excluded.hashes"""
@@ -24,28 +35,31 @@ def insert_rows(
     db: sqlite3.Connection, rows: Sequence[LogRow], streams: dict[str | None, int]
 ) -> None:
     """`streams` has the id of each stream that exists and gets the others."""
-    new_streams, new_scopes = [], []
+    new_streams: list[Any] = []
+    new_scopes: list[Any] = []
     scopes: dict[str | None, int] = {}
     for row in rows:
         if row.obj not in streams:
             streams[row.obj] = row.seq
-            new_streams.append((row.seq, row.obj))
+            new_streams += (row.seq, row.obj)
         if row.scope not in scopes:
             sql = "SELECT id FROM scopes WHERE scope = ?"
             found = db.execute(sql, (row.scope,)).fetchone()
             scopes[row.scope] = found[0] if found else row.seq
             if not found:
-                new_scopes.append((row.seq, row.scope))
-    db.executemany("INSERT INTO streams VALUES (?, ?)", new_streams)
-    db.executemany("INSERT INTO scopes VALUES (?, ?)", new_scopes)
-    db.executemany(_INSERT, _columns(rows, streams, scopes))
+                new_scopes += (row.seq, row.scope)
+    _insert(db, "streams", 2, new_streams)
+    _insert(db, "scopes", 2, new_scopes)
+    _insert(db, "log", LOG_COLUMNS, _columns(rows, streams, scopes))
 
 
 def _columns(
     rows: Iterable[LogRow], streams: dict[str | None, int], scopes: dict[str | None, int]
-) -> Iterator[tuple[Any, ...]]:
+) -> list[Any]:
+    """Of all rows, one after the other."""
+    values: list[Any] = []
     for row in rows:
-        yield (
+        values += (
             row.seq,
             row.txn,
             row.ts,
@@ -61,27 +75,69 @@ def _columns(
             row.leaf,
             row.head,
         )
+    return values
 
 
-def copy_in(db: sqlite3.Connection, after: int, taken: Copied) -> None:
-    """Rows of another node's log, that come after a position, and all that belongs to them."""
-    has_gap = len(taken.rows) != taken.head.seq - after
-    if has_gap:  # of rows that were pruned there
-        db.execute("DROP TRIGGER log_has_no_gap")
+def _insert(db: sqlite3.Connection, table: str, columns: int, values: list[Any]) -> None:
+    """Rows of a table, in as few statements as may be."""
+    at, left, width = 0, len(values) // columns, WIDTH_MAX
+    while left:
+        while width > left:
+            width //= 2
+        end = at + columns * width
+        db.execute(_insertion(table, columns, width), values[at:end])
+        at, left = end, left - width
+
+
+@cache
+def _insertion(table: str, columns: int, width: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"INSERT INTO {table} VALUES {', '.join([row] * width)}"  # noqa: S608  # of constants
+
+
+class Copying:
+    """Writes a copy of another node's log, whose rows were checked, in one transaction."""
+
+    def __init__(self, db: sqlite3.Connection, after: int) -> None:
+        """The rows come after a position."""
+        self._db = db
+        self.newest = after
+        self._is_bare = False  # of the trigger that looks for gaps
+
+    def add(self, taken: Copied) -> None:
+        """The next rows and all that belongs to them. Raises: Conflict."""
+        db, rows = self._db, taken.rows
+        if not rows or rows[0].seq <= self.newest:
+            raise Conflict(f"the log is at {self.newest} already: begin again")
+        # Rows that were pruned there are a gap here. Where there is none, who checked the rows has
+        # seen that: the trigger is against mistakes of those who check nothing.
+        has_gap = len(rows) != taken.head.seq - self.newest
+        if not self._is_bare and (has_gap or len(rows) >= BARE_ROWS):
+            db.execute("DROP TRIGGER log_has_no_gap")
+            self._is_bare = True
+        insert_rows(db, rows, _streams_of(db, rows))
+        insert_tiles(db, taken.tiles)
+        for checkpoint in taken.checkpoints:
+            insert_checkpoint(db, checkpoint)
+        write_secrets(db, dict(taken.secrets))
+        take_away(db, taken.upkeep)
+        self.newest = taken.head.seq
+
+    def end(self) -> None:
+        """Before the transaction is committed."""
+        if self._is_bare:
+            self._db.execute(schema.NO_GAP)
+
+
+def _streams_of(db: sqlite3.Connection, rows: Iterable[LogRow]) -> dict[str | None, int]:
+    """Ids of those that are there."""
     streams: dict[str | None, int] = {}
-    for row in taken.rows:
+    for row in rows:
         if row.ver != 1 and row.obj not in streams:
             found = db.execute("SELECT id FROM streams WHERE key = ?", (row.obj,)).fetchone()
             if found is not None:
                 streams[row.obj] = found[0]
-    insert_rows(db, taken.rows, streams)
-    if has_gap:
-        db.execute(schema.NO_GAP)
-    insert_tiles(db, taken.tiles)
-    for checkpoint in taken.checkpoints:
-        insert_checkpoint(db, checkpoint)
-    write_secrets(db, dict(taken.secrets))
-    take_away(db, taken.upkeep)
+    return streams
 
 
 def insert_tiles(db: sqlite3.Connection, tiles: Iterable[Tile]) -> None:

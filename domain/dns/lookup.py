@@ -300,7 +300,7 @@ class _Resolution:
             is_needed = names.is_within(key, cut)
             if names.is_within(key, zone.key):
                 into = self.additional if is_needed else optional
-                self._add_addresses(zone, key, target, into, is_needed=is_needed)
+                self._add(zone, key, target, (A, AAAA), into, is_needed=is_needed)
         self.additional += optional
 
     def _substitute(
@@ -336,38 +336,44 @@ class _Resolution:
             if zone is None:
                 continue
             self.asked.add(zone.key)
-            if is_alias:
-                # The client asks for the target next, with the same type.
-                self._add(zone, key, target, rtype, self.additional, is_needed=False)
-            self._add_addresses(zone, key, target, self.additional, is_needed=False)
-
-    def _add_addresses(
-        self, zone: Zone, key: bytes, name: bytes, into: list[Placed], *, is_needed: bool
-    ) -> None:
-        for rtype in (A, AAAA):
-            self._add(zone, key, name, rtype, into, is_needed=is_needed)
+            # For an alias the client asks for the target next, with the same type.
+            types = (rtype, A, AAAA) if is_alias else (A, AAAA)
+            self._add(zone, key, target, types, self.additional)
 
     def _add(
         self,
         zone: Zone,
         key: bytes,
         name: bytes,
-        rtype: int,
+        types: Sequence[int],
         into: list[Placed],
         *,
-        is_needed: bool,
+        is_needed: bool = False,
     ) -> None:
-        image = zone.nodes.get(key)
-        if image is None or (key, rtype) in self.placed:
+        """What a question for these types at a target would find, glue too."""
+        at = _data_of(zone, key)
+        if at is None:
             return
-        if zone.dnames and zone.occluder(key, cut_counts=False) in zone.dnames:
-            return  # RFC 6672 section 2.3: what is below a DNAME is not there
-        rrset = find_rrset(image, rtype)
-        if rrset is not None:
-            self.placed.add((key, rtype))
-            rr_count, wire = rrset
-            wire = self._fresh(zone, key, rtype, wire)
-            into.append(Placed(zone.cased.get(key, name), rtype, rr_count, wire, is_needed))
+        for rtype in types:
+            rrset = find_rrset(zone.nodes[at], rtype) if (key, rtype) not in self.placed else None
+            if rrset is not None:
+                self.placed.add((key, rtype))
+                rr_count, wire = rrset
+                wire = self._fresh(zone, at, rtype, wire)
+                into.append(Placed(zone.cased.get(key, name), rtype, rr_count, wire, is_needed))
+
+
+def _data_of(zone: Zone, key: bytes) -> bytes | None:
+    """Where the records of a name are: there, or at the wildcard that it comes from (RFC 4592);
+    None where it has none."""
+    if zone.dnames and zone.occluder(key, cut_counts=False) in zone.dnames:
+        return None  # RFC 6672 section 2.3: what is below a DNAME is not there
+    if key in zone.nodes:
+        return key
+    if zone.has_name(key) or (zone.cuts and zone.occluder(key, cut_counts=True) is not None):
+        return None
+    wildcard = b"\x01*" + zone.closest_encloser(key)
+    return wildcard if wildcard in zone.nodes else None
 
 
 def _rrset_at(zone: Zone, key: bytes, rtype: int) -> tuple[int, bytes]:

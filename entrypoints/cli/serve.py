@@ -86,7 +86,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    engine: Annotated[Engine, typer.Option("--engine", help="What answers queries.")] = Engine.auto,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            "--engine",
+            help="What answers repeated queries. [default: auto: native where it was built]",
+            show_default=False,
+        ),
+    ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Add the zone demo.example once.")] = False,
     follow: Annotated[
         str | None,
@@ -117,8 +124,6 @@ def serve(
     ] = None,
 ) -> None:
     """Serve zones over DNS until SIGTERM or Control-C."""
-    if engine is Engine.native:
-        raise Invalid("--engine", [Cause("", "the native engine is not built here; use python")])
     flags: dict[str, tuple[str, Any]] = {}
     if dns:
         flags["listeners"] = ("--dns", dns_listeners(_addresses(dns)))
@@ -131,6 +136,7 @@ def serve(
         ("api.address", "--http", http),
         ("ops.address", "--ops", ops),
         ("metrics.address", "--metrics", metrics),
+        ("dns.engine", "--engine", engine and engine.value),
     ):
         if value is not None:
             flags[key] = (flag, value)

@@ -18,7 +18,10 @@ def version(
         Output, typer.Option("-o", "--output", help="How to print.", show_default=True)
     ] = Output.table,
 ) -> None:
-    """Show the version."""
-    document = {"version": __version__, "python": platform.python_version()}
+    """Show the version, and whether the native engine was built."""
+    from kudurru.adapters.dns import engine_native
+
+    engine = "native" if engine_native.is_available() else "python"
+    document = {"version": __version__, "python": platform.python_version(), "engine": engine}
     if not print_documents(output, [document], single=True):
-        echo(f"kudurru {document['version']} (Python {document['python']})")
+        echo(f"kudurru {__version__} (Python {document['python']}, engine {engine})")

@@ -79,8 +79,13 @@ class _LetIn(NamedTuple):
     """Who came with what, as far as is kept of a connection. It is shown nowhere."""
 
     text: bytes
+    headers_number: int  # of its request: its name was one of ours too
     principal: Principal
     at_s: int
+
+    def came_with(self, request: Request) -> bool:
+        """Whether it came with the headers of this request."""
+        return 0 < self.headers_number == request.headers_number
 
     def __repr__(self) -> str:
         return f"_LetIn({self.principal.name!r})"
@@ -141,7 +146,9 @@ class RestApp(Application):
 
     def admit(self, request: Request) -> Response | None:
         try:
-            refused = self._check_names(request)
+            before: _LetIn | None = request.kept.get(_LET_IN)
+            has_names = before is not None and before.came_with(request)
+            refused = None if has_names else self._check_names(request)
             if refused is None:
                 request.context = self._admitted(request)
         except KudurruError as error:
@@ -194,14 +201,19 @@ class RestApp(Application):
         return self._context
 
     def _let_in(self, request: Request, context: Context) -> Principal | None:
+        before: _LetIn | None = request.kept.get(_LET_IN)
+        if before is not None and not self._counts_still(before, context):
+            before = None
+        if before is not None and before.came_with(request):
+            return before.principal
         text = _token_of(request)
         if context.people is not None and is_of_cluster(text):
             found = context.people.known(text)
             if found is None:
                 check_stranger(request)
             return found
-        before: _LetIn | None = request.kept.get(_LET_IN)
-        if before is not None and self._is_same(before, text, context):
+        if before is not None and hmac.compare_digest(before.text, _octets(text)):
+            request.kept[_LET_IN] = before._replace(headers_number=request.headers_number)
             return before.principal
         try:
             principal = context.tokens.find(text, request.peer)
@@ -211,18 +223,15 @@ class RestApp(Application):
             raise kind(str(error)) from None
         context.access.came_in(principal.name, request.peer)
         now_s = context.node.clock.now_us() // 1_000_000
-        request.kept[_LET_IN] = _LetIn(_octets(text), principal, now_s)
+        request.kept[_LET_IN] = _LetIn(_octets(text), request.headers_number, principal, now_s)
         return principal
 
     @staticmethod
-    def _is_same(before: "_LetIn", text: str, context: Context) -> bool:
-        """Whether it was let in on this connection, and in this second: then nothing is new but
-        that the token may have been revoked."""
-        return (
-            context.node.clock.now_us() // 1_000_000 == before.at_s
-            and hmac.compare_digest(before.text, _octets(text))
-            and context.tokens.still_counts(before.principal)
-        )
+    def _counts_still(before: "_LetIn", context: Context) -> bool:
+        """Whether somebody was let in in this second: then nothing is new but that the token may
+        have been revoked."""
+        now_s = context.node.clock.now_us() // 1_000_000
+        return now_s == before.at_s and context.tokens.still_counts(before.principal)
 
     def _deny(self, context: Context, who: Principal, request: Request, route: Route) -> None:
         context.access.denied(who.name, request.peer, "right", route.right)

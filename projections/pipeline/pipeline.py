@@ -49,7 +49,7 @@ from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.histogram import Times
 from kudurru.domain.later import Later
 from kudurru.domain.ports import CACHE, FILTERS, Clock, Keep, Origins, Reply
-from kudurru.domain.query_log import NO_RCODE, Repeat
+from kudurru.domain.query_log import NO_RCODE, Answered, Repeat
 from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
 from kudurru.projections.pipeline.counts import Counts
 from kudurru.projections.pipeline.course import Course, where_of
@@ -171,7 +171,7 @@ class Pipeline:
         self._notes = notes
         self.hears_repeats = notes is not None
         self.keeps_for_a_while = False
-        """Whether there is an engine over UDP that counts down TTLs: telling it how costs time."""
+        """Whether there are engines that count down TTLs: telling them how costs time."""
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._signatures = signatures or Signatures()
@@ -282,7 +282,9 @@ class Pipeline:
         # What is not simply for all is for an engine that can tell, and make cookies.
         has_cookie, client_class = course.asked.has_cookie, course.client_class
         is_plain = not has_cookie and client_class == 0
-        if not is_plain and not (self.keeps_for_a_while and course.proto == UDP):
+        # Classes go by address, and who says a name may be of another one.
+        is_named = client_class != 0 and course.client_id != ""
+        if not is_plain and (is_named or not self.keeps_for_a_while):
             is_repeatable = False
         is_for_all = False
         if isinstance(answer, Resolved):  # only by who counts down TTLs
@@ -317,7 +319,7 @@ class Pipeline:
 
     def _aging(self, course: Course, found: Resolved, wire: bytes) -> Keep | None:
         """How an answer from the cache is repeated, where everybody who may have it gets it."""
-        if not self.keeps_for_a_while or course.proto != UDP or course.source != "cache":
+        if not self.keeps_for_a_while or course.source != "cache":
             return None
         if found.until_us <= course.started_us or self._resolver is None:
             return None
@@ -368,15 +370,22 @@ class Pipeline:
             return True
         if not course.is_noted or not course.source or course.is_silent:
             return False
-        fact = course.fact(rcode, upstream, elapsed_us, is_repeatable=is_repeatable)
+        weight = self._notes.weigh()
+        if not weight and not is_repeatable:
+            return True
+        fact = course.fact(rcode, upstream, elapsed_us, weight, is_repeatable=is_repeatable)
         return self._notes.note(fact)
+
+    def weigh(self) -> int:
+        """Implements `domain.ports.RepeatListener`."""
+        return 0 if self._notes is None else self._notes.weigh()
 
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         """Implements `domain.ports.RepeatListener`."""
         if self._notes is not None:
             self._notes.repeated(proto, repeats)
 
-    def answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
+    def answered(self, answers: Iterable[Answered]) -> None:
         """Implements `domain.ports.RepeatListener`."""
         if self._notes is not None:
             self._notes.answered(answers)

@@ -18,6 +18,7 @@ from kudurru.adapters.http_api import (
     ANSWER_S,
     BUFFERED_MAX,
     HEADERS_COUNT_MAX,
+    HEADERS_KEPT_MAX,
     PIPELINED_MAX,
     ApiLimits,
     ApiServer,
@@ -68,12 +69,14 @@ class Echo(Application):
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.admitted = 0
+        self.numbers: list[int] = []
         self.loudness = 1
         self.gate = asyncio.Event()
         self.is_stream_closed = False
 
     def admit(self, request: Request) -> Response | None:
         self.admitted += 1
+        self.numbers.append(request.headers_number)
         return failure(401, "who?" * self.loudness) if "x-nobody" in request.headers else None
 
     def overdue(self, request: Request) -> Response:
@@ -206,6 +209,54 @@ def test_requests_of_one_connection_are_answered_in_order() -> None:
             return found
 
     assert asyncio.run(asked()) == [f"/{i}" for i in range(9)]
+
+
+def test_the_same_headers_again_have_the_same_number_and_others_another_one() -> None:
+    app = Echo()
+    said = [{"X-A": "1"}, {"X-A": "1"}, {"X-A": "2"}, {"X-A": "1"}, {"x-a": "1"}, {"X": "A1"}, {}]
+
+    async def asked() -> None:
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            for headers in said:
+                writer.write(request("/", **headers))
+                found = (await one(reader))[2]["headers"]
+                expected = {name.lower().replace("_", "-"): text for name, text in headers.items()}
+                assert found == {"host": "localhost"} | expected
+
+    asyncio.run(asked())
+    assert app.numbers == [1, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_longer_head_of_the_same_headers_is_refused_as_ever() -> None:
+    app = Echo()
+    value = "a" * (HEADERS_KEPT_MAX - 100)
+    long_target = "/" + "b" * (HEADERS_MAX - HEADERS_KEPT_MAX + 100)
+
+    async def asked() -> list[int]:
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            found = []
+            for target in ("/", "/", long_target):
+                writer.write(request(target, X=value))
+                found.append((await one(reader))[0])
+            return found
+
+    assert asyncio.run(asked()) == [200, 200, 431]
+
+
+def test_large_headers_are_not_kept() -> None:
+    app = Echo()
+
+    async def asked() -> None:
+        async with serving(app) as server:
+            reader, writer = await opened(server)
+            for value in ("a", "b" * HEADERS_KEPT_MAX, "b" * HEADERS_KEPT_MAX, "a"):
+                writer.write(request("/", X=value))
+                assert (await one(reader))[2]["headers"]["x"] == value
+
+    asyncio.run(asked())
+    assert app.numbers == [1, 2, 3, 1]
 
 
 def test_a_request_may_come_octet_by_octet() -> None:

@@ -6,7 +6,17 @@ import sys
 
 BENCHES = (
     *("spine", "log", "tree", "replay", "postgres", "restore"),
-    *("master_file", "answers", "engine", "misses", "forward", "cache_dump", "visible"),
+    *(
+        "master_file",
+        "answers",
+        "engine",
+        "scaling",
+        "latency",
+        "misses",
+        "forward",
+        "cache_dump",
+        "visible",
+    ),
     *("transports", "lists", "transfers", "statuses", "follow"),
 )
 SHORT = ("spine", "log", "engine", "visible", "lists", "follow")

@@ -13,14 +13,16 @@ import argparse
 import asyncio
 import json
 import os
+import select
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import open_data_dir
@@ -38,6 +40,10 @@ from tests.blackbox.program import command, records, serving, zone
 
 WHO = Who(actor="token:bench", source="api 127.0.0.1")
 ZONE = "bench.example"
+NUMBERS_BEGIN = 1_000_000
+"""Of record sets over HTTP, so that each has as many octets."""
+
+READ = 1 << 16
 LINE = "{:<32}{:>7.0f} applies/s   p50 {:6.1f} ms   p99 {:6.1f} ms   {:4.0f} us CPU each"
 
 
@@ -108,9 +114,11 @@ async def writer_alone(folder: Path, clients: int, seconds: float) -> Row:
     async def client(number: int) -> None:
         nonlocal reading_s
         i = number
-        while (began := time.perf_counter()) < until:
+        while time.perf_counter() < until:
+            began_s = time.thread_time()
             change = _change(document(i))
-            reading_s += time.perf_counter() - began
+            reading_s += time.thread_time() - began_s
+            began = time.perf_counter()
             await writer.submit(change)
             waits.append(time.perf_counter() - began)
             i += clients
@@ -135,61 +143,67 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class Client(asyncio.Protocol):
-    """Sends one request after the other, as cheaply as can be: it shares the machine."""
+class Requests:
+    """Requests that apply one record set after another. They differ in digits only, which are put
+    in their places: the generator shares the machine with what it measures."""
 
-    def __init__(self, requests: Iterator[bytes], waits: list[float]) -> None:
-        self._requests = requests
-        self._waits = waits
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, token: str) -> None:
+        number = f"{NUMBERS_BEGIN}"
+        body = json.dumps(document(NUMBERS_BEGIN))
+        assert body.count(number) == 2
+        head = (
+            f"PUT /api/v1/namespaces/default/dnsrecordsets/h{number} HTTP/1.1\r\n"
+            f"Host: localhost\r\nAuthorization: Bearer {token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self._parts = f"{head}{body}".encode().split(number.encode())
+        self._numbers = count(NUMBERS_BEGIN)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._send()
-
-    def _send(self) -> None:
-        self._missing = 0
-        self._began = time.perf_counter()
-        self._transport.write(next(self._requests))
-
-    def data_received(self, data: bytes) -> None:
-        if not self._missing:
-            assert data.startswith(b"HTTP/1.1 20"), data
-            size = int(data.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            self._missing = data.index(b"\r\n\r\n") + 4 + size
-        self._missing -= len(data)
-        if self._missing:
-            return
-        self._waits.append(time.perf_counter() - self._began)
-        try:
-            self._send()
-        except StopIteration:
-            self._transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.done.set_result(None)
+    def next(self) -> bytes:
+        return (b"%d" % next(self._numbers)).join(self._parts)
 
 
-async def over_http(
-    name: str, address: str, pid: int, token: str, clients: int, seconds: float
-) -> Row:
-    waits: list[float] = []
-    until = time.perf_counter() + seconds
-    numbers = count()
+def drive(address: str, token: str, clients: int, seconds: float) -> list[float]:
+    """Let clients send one request after the other; how long each waited, in seconds."""
+    requests, waits = Requests(token), list[float]()
+    poll, began = select.epoll(), dict[int, float]()
+    now = time.perf_counter
+    until = now() + seconds
+    with ExitStack() as stack:
+        socks: dict[int, socket.socket] = {}
+        for _ in range(clients):
+            sock = stack.enter_context(socket.create_connection(split_address(address)))
+            socks[sock.fileno()], began[sock.fileno()] = sock, now()
+            poll.register(sock, select.EPOLLIN)
+            sock.sendall(requests.next())
+        while began:
+            for number, _ in poll.poll():
+                sock = socks[number]
+                answer = sock.recv(READ)
+                assert answer.startswith(b"HTTP/1.1 20"), answer
+                while not _is_whole(answer):
+                    answer += sock.recv(READ)
+                done = now()
+                waits.append(done - began.pop(number))
+                if done < until:
+                    began[number] = done
+                    sock.sendall(requests.next())
+    return waits
 
-    def requests() -> Iterator[bytes]:
-        while time.perf_counter() < until:
-            yield _request(token, next(numbers))
 
-    started, cpu_s = time.perf_counter(), cpu_of(pid)
-    loop, (host, port) = asyncio.get_running_loop(), split_address(address)
-    for connection in [
-        await loop.create_connection(lambda: Client(requests(), waits), host, port)
-        for _ in range(clients)
-    ]:
-        await connection[1].done
+def _is_whole(answer: bytes) -> bool:
+    head, end, body = answer.partition(b"\r\n\r\n")
+    return bool(end) and len(body) == int(head.rpartition(b"Content-Length: ")[2])
+
+
+def over_http(name: str, address: str, pid: int, token: str, clients: int, seconds: float) -> Row:
+    started, cpu_s, own_s = time.perf_counter(), cpu_of(pid), time.process_time()
+    waits = drive(address, token, clients, seconds)
     took_s = time.perf_counter() - started
-    return show(name, took_s, waits, cpu_of(pid) - cpu_s)
+    row = show(name, took_s, waits, cpu_of(pid) - cpu_s)
+    own_us = (time.process_time() - own_s) / len(waits) * 1e6
+    print(f"{'  its clients':<79}{own_us:6.0f} us CPU each")
+    return row
 
 
 def bare_http(clients: int, seconds: float) -> Row:
@@ -198,19 +212,9 @@ def bare_http(clients: int, seconds: float) -> Row:
         assert server.stdout is not None
         try:
             address = server.stdout.readline().strip()
-            load = over_http("HTTP alone", address, server.pid, "x" * 80, clients, seconds)
-            return asyncio.run(load)
+            return over_http("HTTP alone", address, server.pid, "x" * 80, clients, seconds)
         finally:
             server.terminate()
-
-
-def _request(token: str, i: int) -> bytes:
-    body = json.dumps(document(i)).encode()
-    path = f"/api/v1/namespaces/default/dnsrecordsets/h{i}"
-    return (
-        f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode() + body
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -233,9 +237,7 @@ def main(arguments: list[str] | None = None) -> None:
         with serving(data) as server:
             address = server.addresses["http"]
             pid, clients, seconds = server.process.pid, options.clients, options.seconds
-            api = asyncio.run(
-                over_http("API: PUT over HTTP", address, pid, token, clients, seconds)
-            )
+            api = over_http("API: PUT over HTTP", address, pid, token, clients, seconds)
         rest = writer.cpu_us - alone.cpu_us - decide.cpu_us
         print(
             f"of each: append {alone.cpu_us:.0f} us, decide {decide.cpu_us:.0f} us, views and "

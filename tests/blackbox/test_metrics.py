@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kudurru.adapters.dns import engine_native
 from kudurru.domain.dns import record_types
-from tests.blackbox.program import Serving, serving, wait_until
+from tests.blackbox.program import Serving, kudurru, serving, wait_until
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -126,3 +126,20 @@ def test_what_clients_ask_for_is_in_no_label(tmp_path: Path) -> None:
                 if label in BOUNDED:
                     assert value in BOUNDED[label], (name, label)
         assert len(seen) < 500
+
+
+def test_the_engine_that_is_named_on_the_command_line_answers(tmp_path: Path) -> None:
+    def held(server: Serving) -> float:
+        """Zones that threads in C answer from."""
+        shown = scraped(server).items()
+        return sum(value for (name, _), value in shown if name == "dns_engine_zones")
+
+    with serving(tmp_path / "python", "--demo", "--engine", "python") as server:
+        assert held(server) == 0
+    if engine_native.is_available():
+        with serving(tmp_path / "native", "--demo", "--engine", "native") as server:
+            wait_until(lambda: held(server))
+    else:
+        done = kudurru("serve", "--data", tmp_path / "native", "--engine", "native")
+        assert done.code == 1
+        assert "was not built" in done.err

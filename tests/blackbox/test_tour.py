@@ -181,7 +181,7 @@ def test_the_program_has_help_and_a_version() -> None:
     assert kudurru("--help").code == 0
     assert command("--version").out == f"kudurru {__version__}\n"
     done = kudurru("version", "-o", "json")
-    assert set(done.json()) == {"version", "python"}
+    assert set(done.json()) == {"version", "python", "engine"}
 
 
 @pytest.mark.parametrize(

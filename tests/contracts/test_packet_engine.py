@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 import sys
@@ -17,9 +18,10 @@ import pytest
 from kudurru.adapters.certificates import Certificates
 from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native, engine_python, mmsg
-from kudurru.adapters.dns.engine_native import NativeEngine
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.https import ALPN, HttpsServer
+from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.quic import QuicServer
 from kudurru.adapters.dns.slots import slots_of
 from kudurru.adapters.dns.streams import OUTSTANDING_MAX, StreamLimits
@@ -33,7 +35,7 @@ from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import CACHE, FILTERS, Origins, PacketEngine, QueryLimiter, Reply
-from kudurru.domain.query_log import Repeat
+from kudurru.domain.query_log import Repeat, Sampler
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 from tests.absent import absent
@@ -92,6 +94,7 @@ class Rig:
 
     def __init__(self, kind: str, handler: Handler, address: str, count: int = 1) -> None:
         self.kind, self.handler = kind, handler
+        self.client = kind.removesuffix(WITH_TABLE)  # what it speaks
         self.proto = PROTOCOLS[kind]
         self.carrier = CARRIERS[self.proto]
         (bound,) = bind_all([Listener(self.proto, address)], count)
@@ -103,26 +106,28 @@ class Rig:
     def _engine(self, handler: Handler) -> PacketEngine:
         limits = StreamLimits(drain_s=DRAIN_S)
         if self.kind == "native":
-            return NativeEngine(handler, self.sockets, drain_s=DRAIN_S)
+            return NativeEngine(handler, self.sockets, table=table_of(handler), drain_s=DRAIN_S)
         if self.proto == "udp":
             batched = self.kind == "batched"
             return PythonEngine(handler, self.sockets, batched=batched, drain_s=DRAIN_S)
+        memo = table_of(handler).new_scope() if self.kind.endswith(WITH_TABLE) else Memo()
         if self.proto == "tcp":
-            return TcpServer(handler, self.sockets, limits=limits)
+            return TcpServer(handler, self.sockets, limits=limits, memo=memo)
         with tempfile.TemporaryDirectory() as folder:
             cert, key = write_pair(Path(folder))
             certificates = Certificates(str(cert), str(key), SystemClock())
             tls, https = certificates.context("dot"), certificates.context(*ALPN)
         if self.proto == "tls":
-            return TcpServer(handler, self.sockets, tls=tls, limits=limits)
+            return TcpServer(handler, self.sockets, tls=tls, limits=limits, memo=memo)
         if self.proto == "https":
-            return HttpsServer(handler, self.sockets, tls=https, limits=limits)
+            return HttpsServer(handler, self.sockets, tls=https, limits=limits, memo=memo)
         return QuicServer(
             handler,
             self.sockets,
             proto=self.proto,
             certificate=lambda: certificates.current,
             limits=limits,
+            memo=memo,
         )
 
     def limit_by(self, limiter: QueryLimiter) -> None:
@@ -147,7 +152,7 @@ class Rig:
     async def exchange(self, *packets: bytes, answers: int | None = None) -> list[bytes]:
         """Send all, then read as many answers as queries, or `answers`."""
         count = len(packets) if answers is None else answers
-        match self.kind:
+        match self.client:
             case "tcp":
                 return await self._over_stream(
                     await asyncio.open_connection(*self.target), packets, count
@@ -194,6 +199,12 @@ class Rig:
             return [await loop.sock_recv(sock, 65_535) for _ in range(count)]
 
 
+def table_of(handler: Handler) -> AnswerTable:
+    table = AnswerTable()
+    table.sample(getattr(handler, "ONE_IN", 1))
+    return table
+
+
 def ok(found: Answered) -> bytes:
     if found.is_reset:
         raise ConnectionResetError
@@ -201,10 +212,7 @@ def ok(found: Answered) -> bytes:
     return found.body
 
 
-PROTOCOLS = {
-    "plain": "udp",
-    "batched": "udp",
-    "native": "udp",
+STREAMS = {
     "tcp": "tcp",
     "tls": "tls",
     "http1": "https",
@@ -212,6 +220,10 @@ PROTOCOLS = {
     "http3": "h3",
     "doq": "quic",
 }
+WITH_TABLE = " with table"  # in C; else with a memo in Python
+PROTOCOLS = {"plain": "udp", "batched": "udp", "native": "udp", **STREAMS}
+if engine_native.is_available():
+    PROTOCOLS |= {kind + WITH_TABLE: proto for kind, proto in STREAMS.items()}
 BURSTS = {"udp": 200, "h3": 100, "quic": 100}  # queries at once
 IS_HERE = {"batched": mmsg.is_available(), "native": engine_native.is_available()}
 KINDS = [kind for kind in PROTOCOLS if IS_HERE.get(kind, True)]
@@ -549,6 +561,9 @@ class Listening(Handler):
 
     hears_repeats = True
 
+    def weigh(self) -> int:
+        return 1
+
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         raise RuntimeError("a fault of the listener")
 
@@ -567,6 +582,46 @@ def test_a_listener_of_repeats_that_fails_costs_nobody_an_answer(kind: str) -> N
             assert (seen.answered, seen.unhandled_exceptions) == (240, 0)
             assert seen.faults == len(rig.faults)
             assert {str(fault["exception"]) for fault in rig.faults} == {"a fault of the listener"}
+
+    asyncio.run(main())
+
+
+class Hearing(Handler):
+    """Hears of one repeat in ten."""
+
+    ONE_IN = 10
+    hears_repeats = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weigh = Sampler(self.ONE_IN, random.Random(3).randrange).weigh
+        self.heard: list[tuple[str, bytes, bytes, int]] = []
+        self.untold = 0
+
+    def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
+        self.heard += [(proto, client, query, weight) for client, query, _, weight in repeats]
+
+    def missed(self, count: int) -> None:
+        self.untold += count
+
+
+def test_a_listener_hears_of_one_repeat_in_so_many_which_stands_for_the_others(kind: str) -> None:
+    async def main() -> None:
+        handler = Hearing()
+        rig = Rig(kind, handler, "127.0.0.1:0")
+        async with rig.running():
+            await rig.exchange(query("www.example"))
+            for _ in range(4):
+                packets = [query("www.example", ident=i) for i in range(80)]
+                assert len(await rig.exchange(*packets)) == 80
+        repeats = sum(rig.engine.statistics().memo_hits.values())
+        assert repeats == 320
+        # Some answers are found from Python and some in C, and each picks its own.
+        assert abs(len(handler.heard) * handler.ONE_IN - repeats) < 2 * handler.ONE_IN
+        assert handler.untold == 0
+        assert set(handler.heard) == {
+            (rig.proto, b"\x7f\0\0\1", query("www.example")[2:], handler.ONE_IN)
+        }
 
     asyncio.run(main())
 
@@ -813,7 +868,7 @@ def test_an_answer_may_come_later(kind: str) -> None:
     serve(kind, scenario)
 
 
-PARALLEL = [kind for kind in KINDS if kind != "http1"]
+PARALLEL = [kind for kind in KINDS if not kind.startswith("http1")]
 
 
 @pytest.mark.parametrize("kind", PARALLEL)
@@ -848,9 +903,11 @@ def test_what_a_client_that_left_waited_for_is_cancelled(kind: str) -> None:
     """One that ends its side of a connection only may still read: this one is gone."""
 
     async def scenario(rig: Rig, handler: Handler) -> None:
-        if kind in ("tcp", "tls"):
+        if rig.client in ("tcp", "tls"):
             opening = (
-                open_tls(rig.target) if kind == "tls" else asyncio.open_connection(*rig.target)
+                open_tls(rig.target)
+                if rig.client == "tls"
+                else asyncio.open_connection(*rig.target)
             )
             _, writer = await opening
             sock = writer.get_extra_info("socket")

@@ -59,6 +59,44 @@ def test_answers_are_those_of_knot_or_nsd(capsys: pytest.CaptureFixture[str]) ->
     assert not unexplained, "\n\n".join(unexplained[:SHOWN_MAX])
 
 
+TARGETS_OF_WILDCARDS = """\
+$ORIGIN z0.test.
+@ 300 IN SOA ns host 7 3600 600 86400 300
+@ 300 IN NS @
+@ 300 IN NS ns
+@ 300 IN NS w
+@ 300 IN HTTPS 0 *
+@ 300 IN A 192.0.2.4
+* 300 IN A 192.0.2.1
+* 300 IN HTTPS 1 .
+sub 300 IN NS x.y
+sub 300 IN NS ns.sub
+m 300 IN MX 1 x.y
+m 300 IN MX 2 x.ent
+m 300 IN MX 3 x.sub
+a.x.ent 300 IN TXT t
+"""
+
+
+def test_addresses_of_targets_that_come_of_a_wildcard_are_added_as_there() -> None:
+    """What the random zones found for the name servers of an apex."""
+    needs_peers()
+    zones = [ZoneText("z0.test.", TARGETS_OF_WILDCARDS)]
+    names = ("", "sub.", "a.sub.", "m.", "w.", "*.")
+    asked = [
+        Question(f"{name}z0.test.", rtype, True)
+        for name in names
+        for rtype in ("NS", "MX", "HTTPS", "A")
+    ]
+    pipeline = pipeline_of(zone_from_text(zones[0].text, zones[0].origin))
+    with peers(zones) as ports, ours(pipeline) as port:
+        found = list(ask_all({"kudurru": port, **ports}, asked))
+    unlike = [shown(*one, zones) for one in found if verdict(*one) not in ("equal", "addresses")]
+    assert not unlike, "\n\n".join(unlike)
+    (apex,) = [answers for question, answers in found if question[:2] == ("z0.test.", "NS")]
+    assert additional(apex["kudurru"]) == additional(apex["knot"]) == additional(apex["nsd"])
+
+
 @pytest.mark.skipif(not engine_native.is_available(), reason="the native engine was not built")
 def test_the_threads_answer_from_these_zones_what_the_pipeline_answers() -> None:
     number = int(os.environ.get("KUDURRU_SEED", random.SystemRandom().randrange(1 << 32)))

@@ -343,6 +343,38 @@ def test_targets_served_here_bring_their_addresses_once() -> None:
         assert shown(additional) == ["h.z. 5 A 192.0.2.1", "h.z. 5 AAAA 2001:db8::1"]
 
 
+def test_a_target_that_comes_of_a_wildcard_brings_what_a_question_for_it_would_find() -> None:
+    """RFC 1034 section 4.3.2 step 6 and RFC 4592; Knot and NSD do so too."""
+    zones = zones_of(
+        """
+        z. 5 NS z.
+        z. 5 NS w.z.
+        z. 5 HTTPS 0 *.z.
+        *.z. 5 A 192.0.2.1
+        *.z. 5 HTTPS 1 .
+        m.z. 5 MX 1 x.y.z.
+        m.z. 5 MX 2 x.sub.z.
+        m.z. 5 MX 3 x.ent.z.
+        m.z. 5 MX 4 x.d.z.
+        s.z. 5 HTTPS 0 w.z.
+        sub.z. 5 NS ns.z.
+        a.x.ent.z. 5 TXT t
+        d.z. 5 DNAME out.
+        """
+    )
+    assert shown(message_of(zones, "z.", NS).additional) == ["w.z. 5 A 192.0.2.1"]
+    assert shown(message_of(zones, "a.sub.z.", A).additional) == ["ns.z. 5 A 192.0.2.1"]
+    assert shown(message_of(zones, "m.z.", MX).additional) == ["x.y.z. 5 A 192.0.2.1"]
+    assert shown(message_of(zones, "s.z.", HTTPS).additional) == [
+        "w.z. 5 HTTPS 1 .",
+        "w.z. 5 A 192.0.2.1",
+    ]
+    assert shown(message_of(zones, "z.", HTTPS).additional) == [
+        "*.z. 5 HTTPS 1 .",
+        "*.z. 5 A 192.0.2.1",
+    ]
+
+
 def test_services_bring_what_their_targets_need() -> None:
     zones = zones_of(
         """

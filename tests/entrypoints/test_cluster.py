@@ -686,8 +686,39 @@ def test_a_cluster_that_was_set_back_is_noticed_by_the_next_list() -> None:
     in_cluster(case)
 
 
-def spec_of(member: Member) -> bytes:
-    stored = member.node.objects.find(KEY)
+def test_of_a_cluster_that_is_set_back_again_and_again_the_last_time_is_told() -> None:
+    async def case(kube: Kube) -> None:
+        await kube.apply(a_zone())
+        for i in range(3):
+            await kube.apply(a_set(f"n{i}", "192.0.2.1"))
+        member = Member(kube)
+
+        async def set_back(times: int) -> None:
+            def has_newest() -> bool:
+                return b".100.%d" % times in spec_of(member, "n2")
+
+            backup = kube.api.backup()
+            for i in range(3):
+                await kube.apply(a_set(f"n{i}", f"198.51.100.{times}"))
+            await until(has_newest)
+            kube.server.down()
+            kube.api.rolled_back(*backup)
+            kube.server.up()
+            await until(lambda: not has_newest())
+            sets = [e for e in member.events(MIRROR_RESTORED) if b"DNSRecordSet" in e.body]
+            assert len(sets) == times, "one fact for each time, whatever is in the list"
+
+        async with member.running():
+            for times in (1, 2, 3):
+                await set_back(times)
+            told = [text for text in member.cluster.warnings() if "went back" in text]
+            assert len([text for text in told if "DNSRecordSet" in text]) == 1
+
+    in_cluster(case)
+
+
+def spec_of(member: Member, name: str = "www") -> bytes:
+    stored = member.node.objects.find(key_of("DNSRecordSet", "default", name))
     return bytes(stored.body.spec) if stored is not None else b""
 
 

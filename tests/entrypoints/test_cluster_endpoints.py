@@ -1,5 +1,6 @@
 """DNSEndpoint objects of a cluster, as record sets."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -209,6 +210,32 @@ def test_records_of_another_manager_stay_and_the_refusal_names_it(owner: str) ->
     in_cluster(case)
 
 
+def test_a_record_set_that_changes_concerns_the_objects_that_it_is_in_the_way_of() -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, "log")
+        async with member.running():
+            world = World(kube, member)
+            for name in "abc":
+                await changes(member, an_apply(a_set(name, "198.51.100.1"), "gitops"))
+                await world.put(endpoint(name, one(f"{name}.lab.example", "A", "192.0.2.1")))
+            await until(lambda: len(member.cluster.endpoints._refused) == 3)
+            await until(lambda: len(member.cluster.endpoints._keys) == 0)
+            looked_at: list[int] = []
+
+            def heard(recorded: Sequence[Recorded]) -> None:
+                if any(event.key.startswith("DNSRecordSet/") for event in recorded):
+                    looked_at.append(len(member.cluster.endpoints._keys))
+
+            member.writer.listeners.append(heard)
+            await changes(member, an_apply(a_set("x", "198.51.100.1"), "gitops"))
+            await changes(member, Delete(key=key_of("DNSRecordSet", "default", "b")))
+            assert looked_at[:2] == [0, 1]
+            await until(lambda: list(world.specs()) == ["default/b"])
+            await until(lambda: len(member.cluster.endpoints._refused) == 2)
+
+    in_cluster(case)
+
+
 def test_of_two_endpoints_the_first_has_the_name_until_it_is_gone() -> None:
     async def case(kube: Kube) -> None:
         member = await a_world(kube, "cluster")
@@ -293,6 +320,31 @@ def test_endpoints_that_go_with_much_of_a_zone_keep_their_records_until_that_is_
         async with last.running():
             world = World(kube, last)
             await until(lambda: len(world.specs()) == 4)
+
+    in_cluster(case)
+
+
+@OWNERS
+def test_endpoints_that_go_one_by_one_are_held_as_those_that_go_at_once(owner: str) -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, owner)
+        world = World(kube, member)
+        async with member.running():
+            for i in range(20):
+                await world.put(endpoint(f"e{i}", many(20)[i]))
+            await until(lambda: len(world.specs()) == 20)
+            for i in range(0, 6, 3):
+                for name in (f"e{i}", f"e{i + 1}", f"e{i + 2}"):
+                    await world.delete(name)
+                await until(lambda left=17 - i: len(world.specs()) == left)
+            await world.delete("e6")
+            await until(lambda: "7 of the 20" in world.warnings())
+            assert "externalDNS.allowMassChange" in world.warnings()
+            assert len(world.specs()) == 14
+            await world.put(endpoint("e0", many(20)[0]))  # it is back, and one may go for it
+            await until(lambda: "default/e6" not in world.specs())
+            assert len(world.specs()) == 14
+            await until(lambda: "are gone" not in world.warnings())
 
     in_cluster(case)
 

@@ -11,7 +11,7 @@ from kudurru.adapters.kubernetes.fakes.network import Request, Response
 from kudurru.adapters.kubernetes.store import shown
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sealing import NodeKey
-from kudurru.domain.commands import Apply, Observe, Origin, UpdateStatus
+from kudurru.domain.commands import Apply, Delete, Observe, Origin, UpdateStatus
 from kudurru.domain.errors import Invalid, KudurruError, PartiallyApplied, StorageFailed
 from kudurru.domain.events import MIRROR_WRITTEN, OBJECT_APPLIED
 from kudurru.domain.kinds.meta import API_VERSION, MANAGED_BY
@@ -25,6 +25,7 @@ from tests.adapters.kubernetes.test_endpoints import SLICES, endpoint_slice
 from tests.blackbox.program import records, zone
 from tests.clusters import ALICE, APPLY, Kube, Member, in_cluster, path_of, until
 from tests.entrypoints.test_cluster import Lost, an_apply, changes
+from tests.entrypoints.test_cluster_compare import compared
 from tests.entrypoints.test_cluster_secrets import KEY, SECRETS, a_secret
 
 pytestmark = pytest.mark.timeout(120)
@@ -456,8 +457,10 @@ def test_a_cluster_that_lacks_most_of_the_log_takes_it_away_when_that_is_allowed
     in_cluster(case)
 
 
-def test_a_list_of_another_cluster_takes_nothing_from_a_node_that_runs() -> None:
-    """The address of the API server leads to another one now."""
+@pytest.mark.parametrize("first", ["dnszones", "dnsrecordsets"])
+def test_a_list_of_another_cluster_takes_nothing_from_a_node_that_runs(first: str) -> None:
+    """The address of the API server leads to another one now, which has more objects. Whichever
+    kind is listed first."""
 
     async def case(kube: Kube) -> None:
         kube.free_lease()
@@ -468,6 +471,15 @@ def test_a_list_of_another_cluster_takes_nothing_from_a_node_that_runs() -> None
         try:
             for number in range(2 * MANY):
                 await other.apply(a_set(f"m{number}", "192.0.2.1", "other.example"))
+            listed: set[str] = set()
+
+            def interfere(verb: str, plural: str, name: str) -> Response | None:
+                if verb == "list" and plural == first:
+                    listed.add(plural)
+                is_later = verb in ("list", "watch") and plural != first and not listed
+                return Response(500) if is_later else None
+
+            other.api.interfere = interfere
             member = Member(kube)
             async with member.running():
                 await until(lambda: names_of(member) == MANY)
@@ -475,7 +487,7 @@ def test_a_list_of_another_cluster_takes_nothing_from_a_node_that_runs() -> None
                 other.api.compact()
                 kube.server._handler = other.server._handler
                 kube.server.up()
-                await until(lambda: "objects of this log are not there" in warned(member))
+                await until(lambda: f"{MANY + 1} of {MANY + 1} objects of this" in warned(member))
                 assert names_of(member) == MANY
         finally:
             await other.close()
@@ -619,10 +631,11 @@ def test_an_object_that_an_earlier_version_took_under_the_name_of_a_nodes_own_is
 ):
     async def case(kube: Kube) -> None:
         before = await filled(kube, 1)
-        for name in ("forged", "other"):
+        names = ("forged", "here", "other")
+        for name in names:
             await kube.apply(a_set(name, "192.0.2.9"))
         async with Member(kube, before.log).running() as member:
-            for name in ("forged", "other"):
+            for name in names:
                 found = member.node.objects.find(key_of("DNSRecordSet", "default", name))
                 assert found is not None
                 document = await kube.people.get(path_of(a_set(name, "")), dict[str, Any])
@@ -635,6 +648,10 @@ def test_an_object_that_an_earlier_version_took_under_the_name_of_a_nodes_own_is
                     origin=found.body.origin or Origin(resource_version="1"),
                 )
                 await member.writer.submit(Change(commands=(observe,), who=ALICE))
+            found = await compared(kube, member)
+            assert (found.ok, found.objects) == (True, 5)
+            await changes(member, Delete(key=key_of("DNSRecordSet", "default", "here")))
+            assert "default/here" not in kube.api.objects("dnsrecordsets")
             await kube.delete(a_set("forged", ""))
             await until(lambda: not text_of(member, "forged"))
             assert text_of(member, "other")

@@ -15,6 +15,7 @@ from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native
 from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
@@ -27,6 +28,7 @@ from kudurru.domain.ports import CACHE, Origins, PacketEngine, Reply
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.pipeline.resolver import Rules
+from tests.dns_clients import framed, read_message
 from tests.nodes import a_change, commit_as_server
 from tests.objects import drop, endpoint, manifest, put, record_set, zone
 from tests.packets import edns, ident, query
@@ -35,8 +37,9 @@ from tests.upstreams import Rig, response
 DEADLINE_S = 60
 KINDS: dict[str, Callable[..., PacketEngine]] = {"python": PythonEngine}
 WITH_ZONES = "native, with zones"
+OVER_TCP = "native, over TCP"
 if engine_native.is_available():
-    KINDS |= {"native": NativeEngine, WITH_ZONES: NativeEngine}
+    KINDS |= {"native": NativeEngine, WITH_ZONES: NativeEngine, OVER_TCP: TcpServer}
 
 NAMES = ["www", "nas", "a.deep", "alias", "*.wild", "x.wild", "gone", "old"]
 SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
@@ -115,7 +118,8 @@ class World:
     """A node with a zone, an upstream, an engine that serves them, and clients."""
 
     def __init__(self, kind: str) -> None:
-        (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+        self.proto = "tcp" if kind == OVER_TCP else "udp"
+        (bound,) = bind_all([Listener(self.proto, "127.0.0.1:0")])
         self.clock = StillClock()
         self.rig = Rig(UPSTREAM)
         self.rig.clock.advance(self.clock.monotonic_us())
@@ -137,6 +141,8 @@ class World:
                 view.served, lambda: view.forwards, lambda: self.pipeline.has_plain_zones
             )
             how = {"table": table, "zones": self.images.core}
+        elif kind == OVER_TCP:
+            how = {"memo": AnswerTable().new_scope()}
         self.engine = KINDS[kind](self, bound.sockets, **how)
         self.target = split_address(bound.address)
         self.meanwhile: Callable[[], None] | None = None
@@ -240,6 +246,12 @@ class World:
 
     async def ask(self, client: str, packets: Sequence[bytes]) -> dict[int, bytes]:
         """Answers by ID."""
+        if self.proto == "tcp":
+            reader, writer = await asyncio.open_connection(*self.target, local_addr=(client, 0))
+            writer.write(framed(*packets))
+            got = [await read_message(reader) for _ in packets]
+            writer.close()
+            return {ident(one): one for one in got}
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
@@ -251,7 +263,7 @@ class World:
         return {ident(one): one for one in got}
 
     def right_answer(self, packet: bytes, client: str) -> bytes:
-        reply = self.pipeline.handle(packet, client, "udp")
+        reply = self.pipeline.handle(packet, client, self.proto)
         self.rig.pass_time(0)
         if isinstance(reply, Later):
             reply = reply.value

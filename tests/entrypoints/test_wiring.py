@@ -7,9 +7,16 @@ import msgspec
 import pytest
 
 from kudurru.adapters.memory.clock import ManualClock
-from kudurru.domain.commands import UpdateStatus
+from kudurru.domain.commands import Apply, UpdateStatus
 from kudurru.domain.dns.serials import CLOCK_LEAP_MAX_S
-from kudurru.domain.errors import Invalid, KudurruError, LogDamaged, ManagedBy, StorageFailed
+from kudurru.domain.errors import (
+    Invalid,
+    KudurruError,
+    LogDamaged,
+    ManagedBy,
+    MassChange,
+    StorageFailed,
+)
 from kudurru.domain.events import CLOCK_STEPPED, ChangeSet, Who
 from kudurru.domain.object_store import resource_version
 from kudurru.domain.reconcile.conditions import condition
@@ -139,6 +146,31 @@ def test_a_dry_run_says_what_would_be_and_does_nothing(node: Node) -> None:
     assert result.seq == 0
     assert node.log.head().seq == 0
     assert node.views.digests() == digests
+
+
+OTHER = put(record_set("other", endpoint("other.example.org", "A", "192.0.2.1")))
+
+
+@pytest.mark.parametrize("also", [(), (OTHER,)], ids=["of one command", "of several"])
+def test_what_is_tried_or_refused_is_not_there_for_the_next_change_of_the_group(
+    node: Node, also: tuple[Apply, ...]
+) -> None:
+    many = [endpoint(f"h{i}.example.org", "A", "192.0.2.1") for i in range(20)]
+    node.commit(a_change(put(zone()), put(record_set("many", *many))))
+    tried, refused, *others = write_group(
+        node,
+        a_change(put(www()), *also, dry_run=True),
+        a_change(put(record_set("many", many[0])), *also, allow_mass_change=False),
+        a_change(put(record_set("many", *many))),
+        a_change(put(www())),
+    )
+    assert isinstance(tried, Result)
+    assert isinstance(refused, MassChange)
+    assert [one.outcomes[0].verb for one in others if isinstance(one, Result)] == [
+        "unchanged",
+        "created",
+    ]
+    assert len(node.objects) == 3
 
 
 def test_who_did_it_stands_in_every_event_with_what_the_clock_said(

@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from kudurru import __version__
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ["adapters", "domain", "entrypoints", "projections"]
@@ -58,3 +61,8 @@ def test_with_a_safe_path_the_bare_name_cannot_be_imported() -> None:
         text=True,
     )
     assert found.stdout.strip() == "[True, False]"
+
+
+def test_the_chart_is_of_the_version_of_the_program() -> None:
+    chart = yaml.safe_load((ROOT / "deploy/chart/kudurru/Chart.yaml").read_text())
+    assert chart["appVersion"] == __version__

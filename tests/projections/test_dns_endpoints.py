@@ -13,6 +13,7 @@ from kudurru.domain.objects import Key, key_of
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.dns_endpoints import (
     ENDPOINTS_MAX,
+    Unplannable,
     declared,
     manager_of,
     plan,
@@ -128,6 +129,9 @@ def test_types_of_another_manager_at_a_name(theirs: str, mine: str, is_contested
     if not is_contested:
         assert planned(node, wanted)
         return
+    with pytest.raises(Unplannable) as error:
+        planned(node, endpoint("free.example.org", "A", "192.0.2.8"), wanted)
+    assert error.value.in_the_way == {key_of("DNSRecordSet", "default", "theirs")}
     (fault,) = faults(node, wanted)
     assert fault == (
         f"spec.endpoints[0]: www.example.org {theirs} is managed by 'kudurru', "

@@ -26,6 +26,7 @@
 #define PAUSE_NS 1000000   /* after a fault of the system that we know nothing of */
 #define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
 #define SPIN_NS 20000
+#define MIX 2654435761u /* as in overload.py */
 
 /* Where an answer is counted once it was sent, beside the places of the table. */
 #define NOWHERE PLACES
@@ -46,9 +47,12 @@ struct worker {
 
     _Alignas(64) _Atomic uint64_t sequence; /* odd during a batch */
     _Atomic uint64_t counters[COUNTERS];
+    _Atomic uint32_t recent[RECENT]; /* clients, each of another batch; 0: none */
+    unsigned recent_at;
     _Atomic uint64_t hits[PLACES];
     _Atomic uint64_t zone_hits[ZONE_RCODES * ZONE_TYPES];
     struct queue misses, urgent, repeats;
+    struct sampling sampling;
 
     uint8_t *octets;
     size_t sizes[BATCH];
@@ -99,6 +103,8 @@ struct worker *worker_new(
     worker->wake_fd = wake_fd;
     worker->octets = malloc((size_t)BATCH * STRIDE);
     worker->reader = table_register(table);
+    worker->sampling.state =
+        table_hash(table, (const uint8_t *)&worker->reader, sizeof worker->reader);
     if (!worker->octets || !worker->reader || !queue_init(&worker->misses, options->misses_size) ||
         !queue_init(&worker->urgent, options->urgent_size) ||
         (options->hears_repeats && !queue_init(&worker->repeats, options->repeats_size))) {
@@ -134,6 +140,10 @@ uint64_t worker_hits(const struct worker *worker, unsigned place) {
 
 uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype) {
     return atomic_load_explicit(&worker->zone_hits[rcode * ZONE_TYPES + rtype], memory_order_relaxed);
+}
+
+uint32_t worker_take_recent(struct worker *worker, unsigned i) {
+    return atomic_exchange_explicit(&worker->recent[i], 0, memory_order_relaxed);
 }
 
 bool worker_settle(const struct worker *worker) {
@@ -224,6 +234,7 @@ struct batch {
     unsigned number;
     int64_t now_us;
     bool has_news; /* for Python */
+    uint32_t one_in; /* queries, of which the query log is told of one */
     uint64_t zones_version; /* 0: they are closed */
     bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
     unsigned admitted_at;
@@ -263,6 +274,9 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
 /* Tell Python of an answer, as `head` has it but for the client. */
 static void tell_of(struct batch *batch, unsigned i, size_t size, struct repeat head) {
     struct worker *worker = batch->worker;
+    head.weight = sampling_weigh(&worker->sampling, batch->one_in);
+    if (!head.weight)
+        return;
     size_t client_size;
     const uint8_t *client = client_of(worker, i, &client_size);
     head.client_size = (uint8_t)client_size;
@@ -438,6 +452,7 @@ static void answer(struct batch *batch) {
     struct worker *worker = batch->worker;
     unsigned number = batch->number;
     count(worker, RECEIVED, number);
+    batch->one_in = table_sample(worker->table);
     bool is_limited = worker->limiter && limiter_is_enabled(worker->limiter);
     if (is_limited)
         judge(worker, number, batch->now_us);
@@ -543,8 +558,23 @@ static void prepare(struct worker *worker, unsigned number) {
     }
 }
 
+/* One client of a batch is enough to know who is there: most batches are small, unless there is a
+ * flood. */
+static void note_client(struct worker *worker) {
+    size_t size;
+    const uint8_t *client = client_of(worker, 0, &size);
+    uint32_t words[2];
+    memcpy(words, client, size == 16 ? 8 : 4);
+    uint32_t number = ntohl(words[0]);
+    if (size == 16)
+        number = number * MIX ^ ntohl(words[1]);
+    atomic_store_explicit(
+        &worker->recent[worker->recent_at++ % RECENT], number, memory_order_relaxed);
+}
+
 static void serve_batch(struct worker *worker, unsigned number) {
     atomic_fetch_add(&worker->sequence, 1);
+    note_client(worker);
     for (unsigned i = 0; i < number; i++) {
         worker->sizes[i] = worker->to_take[i].msg_len;
         if (worker->options.has_packet_info)

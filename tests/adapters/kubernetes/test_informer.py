@@ -13,6 +13,8 @@ from kudurru.adapters.kubernetes.fakes.network import Link, Response
 from kudurru.adapters.kubernetes.informer import (
     AT_ONCE,
     IN_LOOP_MAX,
+    OCTETS_AT_ONCE,
+    PAGE,
     RETRY_MAX_S,
     Handler,
     Informer,
@@ -189,6 +191,54 @@ def test_others_have_their_turn_while_a_large_list_is_told_in_order() -> None:
     in_world(case)
 
 
+def test_large_objects_leave_others_their_turn_sooner() -> None:
+    async def case(world: World) -> None:
+        size = IN_LOOP_MAX // 2
+        for number in range(20):
+            await world.write(f"m{number:02d}", "x" * size)
+        turns = Turns()
+        found = informer(world, turns)
+        async with running(found.run()):
+            await found.synced()
+        assert len(turns.told) == 20
+        assert turns.most <= OCTETS_AT_ONCE // size
+
+    in_world(case)
+
+
+def test_a_page_is_told_before_the_next_is_asked_for_and_a_list_that_breaks_drops_nothing() -> None:
+    async def case(world: World) -> None:
+        for name in "abcd":
+            await world.write(name, "1")
+        seen, link = Seen(), Link(world.server)
+        source = Source(MAPS, page=2)
+        found = informer(world, seen, client=world.client(link), source=source)
+        when_asked: list[list[str]] = []
+
+        def interfere(verb: str, plural: str, name: str) -> Response | None:
+            if verb != "list":
+                return None
+            when_asked.append([word for word in seen.told if word.startswith("default/")])
+            return Response(500) if len(when_asked) == 2 else None
+
+        async with running(found.run()):
+            await found.synced()
+            link.cut()
+            await world.delete("a")
+            await world.write("b", "2")
+            await world.write("d", "2")
+            world.api.compact()
+            seen.told.clear()
+            world.api.interfere = interfere
+            link.mend()
+            await found.changed(is_current(world, found))
+        first, second = ["default/b: 1 -> 2"], ["default/d: 1 -> 2", "default/a: 1 gone"]
+        assert when_asked == [[], first, first, first]
+        assert [word for word in seen.told if word.startswith("default/")] == [*first, *second]
+
+    in_world(case)
+
+
 def test_a_list_comes_in_pages() -> None:
     async def case(world: World) -> None:
         for number in range(260):
@@ -251,7 +301,7 @@ def test_after_versions_are_forgotten_it_lists_again_and_tells_the_differences()
             await found.changed(is_current(world, found))
             await found.changed(lambda: "recovered" in seen.told)
         told = [word for word in seen.told[3:] if word != "list failed"]
-        assert told == ["default/b: 1 gone", "default/a: 1 -> 2", "recovered"]
+        assert told == ["default/a: 1 -> 2", "default/b: 1 gone", "recovered"]
         assert found.lists == 2
 
     in_world(case)
@@ -616,7 +666,9 @@ def test_whatever_happens_the_copy_ends_as_what_the_server_has(seed: int) -> Non
         chance = random.Random(seed)
         link = Link(world.server)
         handler = Mirror()
-        found = informer(world, handler, client=world.client(link), seed=seed)
+        source = Source(MAPS, page=chance.choice((3, PAGE)))
+        client = world.client(link)
+        found = informer(world, handler, client=client, source=source, seed=seed)
         mischief = Mischief(world, link, chance)
         mischief.begin()
         async with running(found.run()):

@@ -2,6 +2,8 @@
 taken."""
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -64,11 +66,47 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize(("namespace", "wanted"), OTHERS, ids=[one["kind"] for _, one in OTHERS])
+SMALLEST = document("DNSZone", "z", {"zoneName": "z"})
+IDS = [one["kind"] for _, one in OTHERS]
+
+
+@pytest.mark.parametrize(("namespace", "wanted"), OTHERS, ids=IDS)
 def test_other_kinds_are_read_the_same_both_ways(namespace: str, wanted: Document) -> None:
     octets = json.dumps(wanted).encode()
     found = plain_manifest(octets, KINDS[wanted["kind"]], namespace, wanted["metadata"]["name"])
     assert found == parse_manifest(wanted, what="test", default_namespace="default")
+
+
+UNPLACED = json.dumps({**WWW, "metadata": {"name": "www"}})
+
+
+def doubled(value: Any) -> Iterator[str]:
+    """The JSON of a document with one of its keys given twice, for each of them."""
+    if isinstance(value, dict):
+        written = {key: f"{json.dumps(key)}:{json.dumps(part)}" for key, part in value.items()}
+        for key, part in value.items():
+            yield "{" + ",".join([written[key], *written.values()]) + "}"
+            for inner in doubled(part):
+                yield "{" + ",".join((written | {key: f"{json.dumps(key)}:{inner}"}).values()) + "}"
+    elif isinstance(value, list):
+        written_items = [json.dumps(part) for part in value]
+        for i, part in enumerate(value):
+            for inner in doubled(part):
+                yield "[" + ",".join([*written_items[:i], inner, *written_items[i + 1 :]]) + "]"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "wanted"),
+    [("default", WWW), ("", SMALLEST), *OTHERS],
+    ids=["DNSRecordSet", "the smallest", *IDS],
+)
+def test_no_key_of_any_kind_may_be_there_twice(namespace: str, wanted: Document) -> None:
+    kind, name = KINDS[wanted["kind"]], wanted["metadata"]["name"]
+    assert plain_manifest(json.dumps(wanted).encode(), kind, namespace, name) is not None
+    found = list(doubled(wanted))
+    assert len(found) >= 6
+    for octets in found:
+        assert plain_manifest(octets.encode(), kind, namespace, name) is None, octets
 
 
 def text(*changes: tuple[str, str]) -> bytes:
@@ -115,9 +153,20 @@ def test_what_needs_a_closer_look_is_not_taken(octets: bytes) -> None:
     assert short(octets) is None
 
 
-def test_what_a_request_leaves_to_its_path_is_read_at_length() -> None:
-    unnamed = {**WWW, "metadata": {"name": "www"}}
-    assert short(json.dumps(unnamed).encode()) is None
+def test_a_namespace_that_is_left_to_the_path_is_that_of_the_path() -> None:
+    octets = json.dumps({**WWW, "metadata": {"name": "www"}}).encode()
+    assert short(octets) == at_length(octets) == short(json.dumps(WWW).encode())
+    elsewhere = plain_manifest(octets, DNS_RECORD_SET, "other", "www")
+    assert elsewhere is not None
+    assert elsewhere.key == "DNSRecordSet/other/www"
+
+
+def test_what_else_a_request_leaves_to_its_path_is_read_at_length() -> None:
+    for left_out in ("kind", "apiVersion", "metadata"):
+        unsaid = {name: part for name, part in WWW.items() if name != left_out}
+        assert short(json.dumps(unsaid).encode()) is None
+    for metadata in ({"namespace": "default"}, {"name": "www", "namespace": ""}):
+        assert short(json.dumps({**WWW, "metadata": metadata}).encode()) is None
 
 
 KEYS = (
@@ -134,13 +183,15 @@ KEYS = (
 SCRAPS = [*(f'"{key}"' for key in KEYS), ",", ":", "{", "}", "[", "]", "1", "0", ".", "e", "-", " "]
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 300), st.integers(0, 12), st.sampled_from(SCRAPS)), max_size=4
-    )
+CUTS = st.lists(
+    st.tuples(st.integers(0, 300), st.integers(0, 12), st.sampled_from(SCRAPS)), max_size=4
 )
-def test_the_short_way_and_the_long_way_agree(cuts: list[tuple[int, int, str]]) -> None:
-    octets = text().decode()
+
+
+@given(st.sampled_from((text().decode(), UNPLACED)), CUTS)
+def test_the_short_way_and_the_long_way_agree(
+    octets: str, cuts: list[tuple[int, int, str]]
+) -> None:
     for at, size, put in cuts:
         octets = octets[:at] + put + octets[at + size :]
     found = short(octets.encode())

@@ -188,6 +188,37 @@ def test_who_was_let_in_on_a_connection_is_asked_again_in_every_second_and_after
     assert on_api(ask, clock=clock) == [200, 200, 200, 401, 200, 401, 401]
 
 
+def test_the_same_headers_again_are_let_in_as_long_as_their_token_counts() -> None:
+    clock = ManualClock()
+
+    async def ask(api: Api) -> list[int]:
+        async def code(number: int, token: str = "viewer", host: str = "localhost") -> int:
+            headers = {"host": host}
+            answer = await api.ask("GET", "/info", token=token, headers=headers, number=number)
+            return answer.code
+
+        await api.make_token("viewer", "short", lifetime_s=5)
+        found = [await code(7), await code(7), await code(8, "short"), await code(8, "short")]
+        found += [await code(9, "short", host="evil.example"), await code(8, "short")]
+        clock.advance(5_000_000)
+        found += [await code(8, "short"), await code(7), await code(7)]
+        await api.writer.submit(api.tokens.revocation("viewer", TESTER))
+        return [*found, await code(7)]
+
+    assert on_api(ask, clock=clock) == [200, 200, 200, 200, 421, 200, 401, 200, 200, 401]
+
+
+def test_headers_without_a_number_are_those_of_no_other_request() -> None:
+    async def ask(api: Api) -> list[int]:
+        await api.ask("GET", "/info", token="viewer")
+        others = ({"host": "evil.example"}, {"host": "localhost"})
+        return [
+            (await api.ask("GET", "/info", token="", headers=headers)).code for headers in others
+        ]
+
+    assert on_api(ask) == [421, 401]
+
+
 def test_what_is_kept_of_a_connection_shows_no_token() -> None:
     async def ask(api: Api) -> str:
         await api.ask("GET", "/info", token="viewer")
