@@ -42,14 +42,14 @@ def served(node: Node, apex: Name = APEX) -> Zone:
 
 
 def test_a_group_of_changes_is_told_once_when_all_of_it_is_served() -> None:
-    told: list[int] = []
+    told: list[tuple[int, Origins]] = []
     nodes: list[Node] = []
     clock = ManualClock()
     node = Node(
         brittle_log(clock),
         clock,
         SeededEntropy(4),
-        lambda: told.extend(served_names(node) for node in nodes),
+        lambda changed: told.extend((served_names(node), changed) for node in nodes),
     )
     nodes.append(node)
     do(node, put(zone()))
@@ -66,23 +66,23 @@ def test_a_group_of_changes_is_told_once_when_all_of_it_is_served() -> None:
     recorded = node.append(sets, clock.now_us())
     told.clear()
     node.take_in(recorded)
-    assert told == [names_before + 3]
+    assert told == [(names_before + 3, {from_text("example.org")})]  # and of what zone
     node.take_in([])
     assert len(told) == 1
 
 
 def test_what_ends_with_an_exception_is_told_too() -> None:
-    told: list[str] = []
+    told: list[Origins] = []
     clock = ManualClock()
-    node = Node(brittle_log(clock), clock, SeededEntropy(4), lambda: told.append("changed"))
+    node = Node(brittle_log(clock), clock, SeededEntropy(4), told.append)
     view = node.zones
     told.clear()
     with pytest.raises(RuntimeError, match="in the middle"), view.told_once():
         raise RuntimeError("in the middle of a change")
-    assert told == ["changed"]
+    assert told == [None]
     with view.told_once():
         pass
-    assert told == ["changed"]
+    assert told == [None]
 
 
 def served_names(node: Node) -> int:
