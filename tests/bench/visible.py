@@ -10,6 +10,7 @@ then one waits for a quarter of a second, and so does a change (docs/decisions/0
 
 import argparse
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -19,15 +20,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 from kudurru.entrypoints.rpc import connect
 from kudurru.entrypoints.service import ChangeRequest, Service, manifest_from_wire
 from tests.bench.spine import flat_zone, kudurru
-from tests.blackbox.program import Serving, records, serving
+from tests.blackbox.program import Serving, records, serving, zone
 from tests.packets import query
 
 ZONE = "demo.example"
 LOAD_PER_S = 20_000
+CHANGES_PER_S = 100
+BESIDE_S = 5
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -46,6 +50,64 @@ def main(arguments: list[str] | None = None) -> None:
                     title = f"{LOAD_PER_S:,} queries/s"
                     show(title, times_ms(server, service, given.changes, folder))
             gap_beside_import(server, folder, given.records)
+        for has_zones in ("true", "false"):
+            data, env = folder / has_zones, {"KUDURRU__DNS__ENGINEZONES": has_zones}
+            with serving(data, "--demo", env=env) as server:
+                beside_changes(server, folder, data)
+
+
+def beside_changes(server: Serving, folder: Path, data: Path) -> None:
+    """What is asked again and again while another zone changes."""
+    service = connect(data / "kudurru.sock")
+    assert service is not None
+    is_over = threading.Event()
+    changes = 0
+
+    def change() -> None:
+        nonlocal changes
+        while not is_over.wait(1 / CHANGES_PER_S):
+            target = ("bench.other.example", "A", f"10.0.{changes >> 8 & 255}.{changes & 255}")
+            manifest = manifest_from_wire(records("bench", "other.example", target))
+            service.change(ChangeRequest(apply=[manifest]))
+            changes += 1
+
+    with service, load(server, questions(folder)):
+        service.change(ChangeRequest(apply=[manifest_from_wire(zone("other.example"))]))
+        for title in ("idle", f"{CHANGES_PER_S} changes/s elsewhere"):
+            thread = threading.Thread(target=change)
+            if title != "idle":
+                thread.start()
+            before, cpu_before = answered(server), cpu_s(server.process.pid)
+            time.sleep(BESIDE_S)
+            after, cpu_after = answered(server), cpu_s(server.process.pid)
+            is_over.set()
+            if title != "idle":
+                thread.join()
+            is_over.clear()
+            whole, in_threads = (after[i] - before[i] for i in (0, 1))
+            print(
+                f"{title:<26} engineZones: {data.name:<6} {in_threads / whole:7.2%} by threads, "
+                f"{(cpu_after - cpu_before) / whole * 1e6:5.2f} µs CPU a query with all else, "
+                f"{changes / BESIDE_S:.0f} changes/s",
+                flush=True,
+            )
+
+
+def answered(server: Serving) -> tuple[float, float]:
+    """Queries over UDP, and those of them that the event loop had nothing to do with."""
+    with urlopen(f"http://{server.addresses['metrics']}/metrics") as page:
+        text = page.read().decode()
+
+    def total(name: str) -> float:
+        return sum(map(float, re.findall(rf"^kudurru_{name}\S* (\S+)", text, re.M)))
+
+    whole = total("dns_requests_total")
+    return whole, whole - total("dns_request_duration_seconds_count")
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def times_ms(
@@ -116,9 +178,11 @@ def load(server: Serving, questions: Path) -> Iterator[None]:
         *("-l", "600", "-c", "8", "-q", "200", "-Q", str(LOAD_PER_S)),
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        time.sleep(1)
-        yield
-        process.terminate()
+        try:
+            time.sleep(1)
+            yield
+        finally:
+            process.terminate()
 
 
 def gap_beside_import(server: Serving, folder: Path, count: int) -> None:
