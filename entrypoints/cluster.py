@@ -23,10 +23,10 @@ import msgspec
 from kudurru.adapters.kubernetes.access import Access, in_cluster, kubeconfig
 from kudurru.adapters.kubernetes.answers import Absent, Forbidden, Refused, Unanswered
 from kudurru.adapters.kubernetes.client import Client, Transport
-from kudurru.adapters.kubernetes.election import LeaseElector, Timings
-from kudurru.adapters.kubernetes.endpoints import Endpoint, LeaderAddress
+from kudurru.adapters.kubernetes.election import LeaseElector
+from kudurru.adapters.kubernetes.endpoints import Endpoint
 from kudurru.adapters.kubernetes.events import DROPS, About, EventRecorder
-from kudurru.adapters.kubernetes.store import KubernetesStore, Place
+from kudurru.adapters.kubernetes.store import Place
 from kudurru.adapters.metrics import Sample
 from kudurru.domain.errors import Invalid, KudurruError
 from kudurru.domain.kinds.meta import API_VERSION
@@ -34,9 +34,6 @@ from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.objects import key_of, ref_of
 from kudurru.domain.ports import Clock, Entropy, Notice, Timers
 from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
-from kudurru.entrypoints.cluster_beside import Beside
-from kudurru.entrypoints.cluster_copy import Copies
-from kudurru.entrypoints.cluster_endpoints import DnsEndpoints
 from kudurru.entrypoints.cluster_facts import (
     Facts,
     from_snapshot,
@@ -44,10 +41,8 @@ from kudurru.entrypoints.cluster_facts import (
     refused,
     snapshot_samples,
 )
-from kudurru.entrypoints.cluster_feed import SHOWN_MAX, Feed
-from kudurru.entrypoints.cluster_reach import Reach
-from kudurru.entrypoints.cluster_statuses import StatusCopies
-from kudurru.entrypoints.cluster_writes import ClusterWrites
+from kudurru.entrypoints.cluster_feed import SHOWN_MAX
+from kudurru.entrypoints.cluster_parts import Ground
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
@@ -61,8 +56,6 @@ ASK_AGAIN_US, ASK_AGAIN_MAX_US = 10_000_000, 600_000_000
 """The same while it refuses to say."""
 SETTLE_TRIES = 3
 """Answers that are errors, 10 s apart, until the feed begins without what came of a change."""
-SERVICE_PORT = "http"
-"""Name that the API's port has in the service."""
 HEADLESS_SERVICE = "KUDURRU_HEADLESS_SERVICE"
 """Variable that names the service in front of the nodes, as SERVICE.NAMESPACE.svc.DOMAIN."""
 ROLE = "controller"
@@ -114,97 +107,51 @@ def place_of(access: Access, environment: Mapping[str, str], node_name: str) -> 
 class Cluster:
     """What runs of it is in `cluster_late`."""
 
-    def __init__(
-        self,
-        settings: KubernetesSettings,
-        node: Node,
-        writer: Writer,
-        facts: Facts,
-        client: Client,
-        place: Place,
-        *,
-        clock: Clock,
-        timers: Timers,
-        entropy: Entropy,
-        chance: random.Random,
-        groups: Callable[[], Container[str]] = tuple,
-        service: str = "",
-        began_us: int | None = None,
-        external_dns: ExternalDnsSettings | None = None,
-    ) -> None:
-        """`groups` are the names of upstreams.groups now. `service` is the headless one of the
-        nodes, whose slices have their addresses; `began_us` when this node began to wait for the
-        cluster."""
-        self._settings = settings
-        self._node = node
-        self._writer = writer
-        self._clock = clock
-        self._timers = timers
+    def __init__(self, ground: Ground, *, began_us: int | None = None) -> None:
+        """`began_us` is when this node began to wait for the cluster."""
+        self._settings, self._node, self._writer = ground.settings, ground.node, ground.writer
+        self._clock, self._timers = ground.clock, ground.timers
         self.on_change: Callable[[], None] = lambda: None
         """Told when readiness is another."""
-        self.facts = facts
-        self.owns = settings.owner == "cluster"
-        """Whether the objects are the cluster's."""
-        self._began_us = clock.monotonic_us() if began_us is None else began_us
-        self._newest_us = node.log.head().ts
+        self.facts = ground.facts
+        self.owns = ground.owns
+        self._began_us = self._clock.monotonic_us() if began_us is None else began_us
+        self._newest_us = self._node.log.head().ts
         self._is_verified = False
         self._is_known = asyncio.Event()
         self._is_suspect = asyncio.Event()
         self._has_waited = False
         self._problem = ""
-        self.has_log = facts.has_followed
-        self.beside = Beside(
-            node, writer, client, place.namespace,
-            watched=settings.namespaces, owns=self.owns, has_endpoints=settings.dns_endpoints,
-            timers=timers, entropy=entropy, chance=chance,
-        )  # fmt: skip
+        self.has_log = self.facts.has_followed
+
+        self.beside = ground.beside()
         client = self.beside.client
         self._client = client.with_guard(self._guard)
-        timings = _timings(settings)
-        how: dict[str, Any] = {"entropy": entropy, "chance": chance, "timings": timings}
-        self._asking = KubernetesStore(client, place, **how)
-        self.feed = Feed(
-            node,
-            writer,
-            self.facts,
-            client,
-            namespaces=settings.namespaces,
-            records=self.owns,
-            leads=self._leads,
-            clock=clock,
-            timers=timers,
-            chance=chance,
-            allows_much=settings.allow_mass_change,
-            reach=Reach(settings.reach, groups),
+        self.feed = ground.feed(client, self._leads)
+        self._asking, leading = ground.store(client), ground.store(self._client)
+        self._addresses = ground.addresses(client)
+        self.leading = _Leading(
+            self._asking.elector(ROLE), self.feed.synced, self._catch_up, self._address_of
         )
-        self._addresses = None
-        if service:
-            self._addresses = LeaderAddress(client, place.namespace, service, SERVICE_PORT, chance)
-        self.recorder = EventRecorder(self._client, clock, place.pod, self._leads)
+        """By a Lease, where the cluster owns the objects; else the nodes of the log know who."""
+        self.recorder = ground.recorder(self._client, self._leads)
         self.sink = _EventsOf(self.recorder)
         """For notices beside their objects."""
-        lease = self._asking.elector(ROLE)
-        self.leading = _Leading(lease, self.feed.synced, self._catch_up, self._address_of)
-        """By a Lease, where the cluster owns the objects; else the nodes of the log know who."""
-        leading = KubernetesStore(self._client, place, **how)
-        waits: dict[str, Any] = {"clock": clock, "timers": timers}
-        self.statuses = StatusCopies(node, writer, leading, self.feed, **waits)
-        self.copies = Copies(node, writer, self.facts, leading, self.feed, **waits)
-        self.endpoints = None
-        if settings.dns_endpoints:
-            self.endpoints = DnsEndpoints(
-                node, writer, self._client, self.recorder,
-                namespaces=settings.namespaces, settings=external_dns or ExternalDnsSettings(),
-                synced=self.feed.synced, is_doubtful=lambda: self._is_doubtful, chance=chance,
-                **waits,
-            )  # fmt: skip
+        self.statuses = ground.statuses(leading, self.feed)
+        self.copies = ground.copies(leading, self.feed)
+        self.endpoints = ground.endpoints(
+            self._client, self.recorder, self.feed, lambda: self._is_doubtful
+        )
+        self._writes = ground.writes(self._asking, self.feed)
+        self._listen()
+
+    def _listen(self) -> None:
         self.feed.on_seen = self._seen
         self.feed.on_recovered = self._recovered
         self.feed.on_listed = self._suspect
-        self._writes = ClusterWrites(node, writer, self.facts, self._asking, self.feed, timers)
         if self.owns:
-            writer.elsewhere = self._writes
-            writer.may_stamp = self._leads
+            self._writer.elsewhere = self._writes
+            self._writer.may_stamp = self._leads
 
     async def run(self) -> NoReturn:
         """Follow the cluster. Raises: Invalid when it is not the one of the log."""
@@ -576,26 +523,19 @@ def open_cluster(
     external_dns: ExternalDnsSettings | None,
 ) -> Cluster:
     """As the environment of this process has it."""
-    return Cluster(
-        settings,
-        node,
-        writer,
-        facts,
-        Client(transport=Transport(access, clock)),
-        place_of(access, os.environ, node_name),
+    ground = Ground(
+        settings=settings,
+        node=node,
+        writer=writer,
+        facts=facts,
+        client=Client(transport=Transport(access, clock)),
+        place=place_of(access, os.environ, node_name),
         clock=clock,
         timers=timers,
         entropy=entropy,
         chance=random.SystemRandom(),
         groups=groups,
         service=os.environ.get(HEADLESS_SERVICE, "").partition(".")[0],
-        began_us=began_us,
-        external_dns=external_dns,
+        external_dns=external_dns or ExternalDnsSettings(),
     )
-
-
-def _timings(settings: KubernetesSettings) -> Timings:
-    lease = settings.lease
-    return Timings(
-        lease.duration.total_seconds(), lease.renew.total_seconds(), lease.retry.total_seconds()
-    )
+    return Cluster(ground, began_us=began_us)

@@ -156,6 +156,8 @@ class Feed:
         ]
 
     async def run(self) -> NoReturn:
+        if self._records:
+            await self._count_logged()
         async with asyncio.TaskGroup() as tasks:
             for part in self._parts:
                 tasks.create_task(part.informer.run(), name=f"informer {part.kind.name}")
@@ -182,7 +184,9 @@ class Feed:
             yield from (found.key for found in part.informer.copy.values())
 
     def _size(self) -> int:
-        return sum(len(part.informer.versions) for part in self._parts)
+        """Objects that are there; of a kind that is being listed those that were before."""
+        informers = (part.informer for part in self._parts)
+        return sum(one.before if one.is_listing else len(one.versions) for one in informers)
 
     @property
     def is_current(self) -> bool:
@@ -294,17 +298,27 @@ class Feed:
                 part.kind.plural,
             )
         elif self._records:
-            count = 0
-            for key in self._node.objects.keys(kind, part.namespace or None):
-                stored = self._node.objects.find(key)
-                if stored is None or not is_of_cluster(stored):
-                    continue
-                count += 1
+            self.missing.begin(part.logged)
+            for key in self._logged(part):
                 if part.name_of(key) not in part.informer.versions:
                     self.missing.takes(Gone(key, version, by_list=True))
-            self.missing.begin(count)
         self._check_not_restored(kind, version)
         self._wake.set()
+
+    def _logged(self, part: "_KindFeed") -> Iterator[Key]:
+        """What the log has of the cluster's."""
+        for key in self._node.objects.keys(part.kind.name, part.namespace or None):
+            stored = self._node.objects.find(key)
+            if stored is not None and is_of_cluster(stored):
+                yield key
+
+    async def _count_logged(self) -> None:
+        """Before anything is recorded of the first lists."""
+        for part in self._parts:
+            for _ in self._logged(part):
+                part.logged += 1
+                if part.logged % BATCH == 0:
+                    await asyncio.sleep(0)
 
     def hear_restored(self, kind: str, seen: str, now: str) -> None:
         """The versions of the cluster went back. What was recorded is no measure any more."""
@@ -521,6 +535,7 @@ class _KindFeed(Handler[Found]):
         self.kind = kind
         self.namespace = namespace
         self.has_read = False
+        self.logged = 0  # objects that the log had before the first list
         self.problem = ""
         self._set_back_in = -1  # number of the list that it was noticed in
         self._feed = feed

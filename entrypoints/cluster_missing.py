@@ -66,7 +66,7 @@ class Missing:
         self._held: dict[Key, Gone] = {}
 
     def begin(self, count: int) -> None:
-        """Of one kind the log has so many, and its first list is read."""
+        """Of one kind the log had so many, and its first list is read."""
         self._before = (self._before or 0) + count
 
     def identified(self) -> None:
@@ -80,7 +80,7 @@ class Missing:
         if not (gone.by_list or self.is_unknown or self.is_asked):
             return False
         if self._before is None:
-            self._before = self._there() + 1
+            self._before = self._there() + (not gone.by_list)
         self._waiting[gone.key] = gone
         return True
 

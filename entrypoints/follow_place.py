@@ -12,7 +12,6 @@ import msgspec
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.data_dir import DataDir, sync_folder
-from kudurru.adapters.secret_files import write_private
 from kudurru.adapters.signing import check_signature
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.checkpoint import KeyChain
@@ -24,6 +23,7 @@ from kudurru.domain.replica import Receiver, Target, forked
 from kudurru.domain.signed_note import VerifierKey
 from kudurru.domain.tree import Edge
 from kudurru.entrypoints.leader import Leader
+from kudurru.entrypoints.place_file import read_file, write_file
 from kudurru.entrypoints.serve_options import ServeOptions
 
 REPLACED = "log.db.replaced-{}"
@@ -48,24 +48,9 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_place(path: Path) -> FollowPlace | None:
-    """Raises: StorageFailed when it is there and cannot be read: to write then could be a fork."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=FollowPlace)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StorageFailed(
-            f"{path} cannot be read ({error}): mend it; or remove it and start the node with "
-            "--follow URL again"
-        ) from error
-
-
-def write_place(path: Path, place: FollowPlace) -> None:
     """Raises: StorageFailed."""
-    try:
-        write_private(path, msgspec.json.encode(place) + b"\n")
-    except OSError as error:
-        raise StorageFailed(f"{path} cannot be written: {error.strerror}") from error
+    advice = "mend it; or remove it and start the node with --follow URL again"
+    return read_file(path, FollowPlace, advice)
 
 
 def forget_place(path: Path) -> None:
@@ -107,7 +92,7 @@ def open_copy(directory: DataDir, options: ServeOptions) -> Copy | None:
     if log.log_id != place.log_id:
         log.close()
         raise _refused("--follow", f"{directory.follow} is of another log than {directory.log}")
-    write_place(directory.follow, place)
+    write_file(directory.follow, place)
     return Copy(log=log, place=place, path=directory.follow)
 
 

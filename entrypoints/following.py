@@ -30,9 +30,10 @@ from kudurru.domain.ports import Clock
 from kudurru.domain.replica import Frame, Page, Pulse, Receiver, Target
 from kudurru.domain.settings import FollowSettings
 from kudurru.domain.signed_note import VerifierKey, parse_key
-from kudurru.entrypoints.follow_place import Copy, named, receiver_of, write_place
+from kudurru.entrypoints.follow_place import Copy, named, receiver_of
 from kudurru.entrypoints.follow_storing import Storing
 from kudurru.entrypoints.leader import Leader
+from kudurru.entrypoints.place_file import write_file
 from kudurru.entrypoints.standing import Standing
 
 log = logging.getLogger("kudurru.follow")
@@ -359,7 +360,7 @@ class Following:
         if key is None:
             return
         self._place = msgspec.structs.replace(self._place, keys=[str(key)])
-        write_place(self._copy.path, self._place)
+        write_file(self._copy.path, self._place)
         log.info("the log of %s is signed by %s: only its successors are believed", self.url, key)
 
     def _pulse(self, pulse: Pulse) -> None:

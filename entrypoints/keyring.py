@@ -19,10 +19,11 @@ from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.registry import TSIG_KEY
 from kudurru.domain.kinds.tsigkey import TSIGKeySpec, decode_spec
 from kudurru.domain.kinds.validation import parse_manifest
-from kudurru.domain.object_store import DEFAULT_MANAGER
+from kudurru.domain.object_store import DEFAULT_MANAGER, StoredObject
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Entropy, SecretBox
 from kudurru.domain.secrets import FROM_CLUSTER, SALT_SIZE, digest_of, matches
+from kudurru.entrypoints.read_once import ReadOnce
 from kudurru.entrypoints.wiring import Change, Node
 
 KEYS_MAX = 1_000
@@ -54,7 +55,6 @@ class KeyState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Held(msgspec.Struct, frozen=True):
-    applied: int  # seq of the event that the rest was read at
     spec: TSIGKeySpec
     created: str
     key: TsigKey | None
@@ -62,32 +62,31 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class Keyring:
-    """Keys by name, as the newest events have them: each is opened once for every event of it, so
-    that a flood of unknown names reads nothing. `allow_old` lets algorithms be used that are
+    """Keys by name, as the newest events have them. `allow_old` lets algorithms be used that are
     broken or weak."""
 
     def __init__(self, node: Node, box: SecretBox, *, allow_old: bool = False) -> None:
         self._node = node
         self._box = box
         self._allow_old = allow_old
-        self._held: dict[Key, _Held] = {}
+        self._held = ReadOnce(node, self._open)
 
     def find(self, name: Name) -> TsigKey | None:
         """The key of a lower-case name, None where there is none that works. Raises: StorageFailed
         when that cannot be told."""
-        held = self._look(_object_key(name))
+        held = self._held.find(_object_key(name))
         return held.key if held is not None else None
 
     def spec(self, name: Name) -> TSIGKeySpec | None:
         """What a key is for."""
-        held = self._look(_object_key(name))
+        held = self._held.find(_object_key(name))
         return held.spec if held is not None else None
 
     def states(self) -> list[KeyState]:
         """Every key, in order of names."""
         found = []
         for key in self._node.objects.keys(TSIG_KEY.name):
-            held = self._look(key)
+            held = self._held.find(key)
             if held is not None:
                 found.append(_state(key, held))
         return found
@@ -96,28 +95,16 @@ class Keyring:
         """What to do about keys that do not work, a sentence for each."""
         return [f"TSIG key {s.name}: {s.problem}" for s in self.states() if s.problem]
 
-    def _look(self, key: Key) -> _Held | None:
-        entry = self._node.objects.entry(key)
-        if entry is None:
-            self._held.pop(key, None)
-            return None
-        held = self._held.get(key)
-        if held is None or held.applied != entry.applied:
-            held = self._held[key] = self._open(key, entry.applied)
-        return held
-
-    def _open(self, key: Key, applied: int) -> _Held:
-        stored = self._node.objects.find(key)
-        assert stored is not None
+    def _open(self, stored: StoredObject, _: int) -> _Held:
         spec = decode_spec(stored.body.spec)
-        sealed = self._node.log.secret(key)
-        secret = self._box.open(key, sealed) if sealed is not None else None
+        sealed = self._node.log.secret(stored.key)
+        secret = self._box.open(stored.key, sealed) if sealed is not None else None
         problem = self._problem(spec, sealed, secret)
         opened = None
         if secret is not None and not problem:
-            name = names.key(names.from_text(ref_of(key).name))
+            name = names.key(names.from_text(ref_of(stored.key).name))
             opened = TsigKey(name, ALGORITHMS[spec.algorithm], secret)
-        return _Held(applied, spec, stored.body.creation_timestamp, opened, problem)
+        return _Held(spec, stored.body.creation_timestamp, opened, problem)
 
     def _problem(self, spec: TSIGKeySpec, sealed: bytes | None, secret: bytes | None) -> str:
         if sealed is None:
@@ -159,7 +146,7 @@ class Keyring:
         return Change(commands=(command,), who=who, secrets=(write,))
 
     def _check_room(self, key: Key, request: KeyRequest) -> None:
-        held = self._look(key)
+        held = self._held.find(key)
         if held is not None and not held.problem and not request.replace:
             raise Conflict(
                 f"key {request.name} is there and works: revoke it, or give it another secret "

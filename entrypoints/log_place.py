@@ -4,17 +4,17 @@
 finds the same log. A directory that has a log is never given another one.
 """
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
-from kudurru.adapters.data_dir import DataDir, sync_folder
+from kudurru.adapters.data_dir import DataDir
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sqlite.log import SQLiteEventLog
-from kudurru.domain.errors import Cause, Invalid, KudurruError, StorageFailed
+from kudurru.domain.errors import Cause, Invalid, KudurruError
 from kudurru.domain.ports import VerifiableLog
+from kudurru.entrypoints.place_file import read_file, write_file
 
 SCHEMES = ("postgresql://", "postgres://")
 KNOWN = "memory, sqlite, or postgresql://HOST/DATABASE"
@@ -68,7 +68,7 @@ def _open_shared(
                 "name the right database, or give another --data"
             )
         if create:
-            _write_pointer(directory.store, Pointer(url, log.log_id))
+            write_file(directory.store, Pointer(url, log.log_id))
     except KudurruError:
         log.close()
         raise
@@ -93,31 +93,8 @@ def driver_of(store: str) -> str:
 
 
 def read_pointer(path: Path) -> Pointer | None:
-    """Raises: StorageFailed when it is there and cannot be read: guessing would begin a log."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Pointer)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StorageFailed(
-            f"{path} cannot be read ({error}): mend it, or write it anew with "
-            "`kudurru serve --store URL`"
-        ) from error
-
-
-def _write_pointer(path: Path, pointer: Pointer) -> None:
-    """Whole or not at all."""
-    draft = path.with_name(f"{path.name}.new")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(pointer) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise StorageFailed(f"{path} cannot be written: {error.strerror}") from error
+    """Raises: StorageFailed."""
+    return read_file(path, Pointer, "mend it, or write it anew with `kudurru serve --store URL`")
 
 
 def _refused(why: str) -> Invalid:

@@ -30,11 +30,12 @@ from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.registry import API_TOKEN
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.notation import Network, duration_text, time_text
-from kudurru.domain.object_store import DEFAULT_MANAGER
+from kudurru.domain.object_store import DEFAULT_MANAGER, StoredObject
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import ClusterUser, Entropy
 from kudurru.domain.secrets import SALT_SIZE, digest_of, matches
 from kudurru.entrypoints.keyring import check_kept_here
+from kudurru.entrypoints.read_once import ReadOnce
 from kudurru.entrypoints.wiring import Change, Node
 
 TOKENS_MAX = 1_000
@@ -118,7 +119,6 @@ class NotLetIn(Exception):
 
 
 class _Held(msgspec.Struct, frozen=True):
-    applied: int  # seq of the event that the rest was read at
     spec: APITokenSpec
     created: str
     principal: Principal
@@ -129,13 +129,13 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """Tokens by name, as the newest events have them: each is read once for every event of it."""
+    """Tokens by name, as the newest events have them."""
 
     def __init__(self, node: Node, *, max_lifetime: timedelta = YEAR) -> None:
         self._node = node
         self._objects = node.objects
         self._max_lifetime = max_lifetime
-        self._held: dict[Key, _Held] = {}
+        self._held = ReadOnce(node, self._open)
         self._counted: tuple[int, int, Principal] | None = None  # position, second, and who
         self.used_s: dict[str, int] = {}
         """Unix time of the last use by name, as far as it is remembered."""
@@ -144,7 +144,7 @@ class Tokens:
         """Whose token a text is, and whether it counts now and from there. Raises: NotLetIn;
         StorageFailed when that cannot be told."""
         name = name_in(text)
-        held = self._look(_key(name)) if name is not None else None
+        held = self._held.find(_key(name)) if name is not None else None
         given, kept = hash_of(text), held.hash if held is not None else b""
         if held is None or name is None or not hmac.compare_digest(given, kept):
             claimed = held.principal.name if held is not None else ""
@@ -168,7 +168,7 @@ class Tokens:
         asked = (self._objects.position, now_us // 1_000_000, principal)
         if asked == self._counted:
             return True
-        held = self._look(_key(principal.name))
+        held = self._held.find(_key(principal.name))
         does = (
             held is not None
             and bool(held.hash)
@@ -218,22 +218,11 @@ class Tokens:
 
     def _all(self) -> list[_Held]:
         keys = self._node.objects.keys(API_TOKEN.name)
-        return [held for key in keys if (held := self._look(key)) is not None]
+        return [held for key in keys if (held := self._held.find(key)) is not None]
 
-    def _look(self, key: Key) -> _Held | None:
-        entry, held = self._objects.entry(key), self._held.get(key)
-        if entry is None:
-            self._held.pop(key, None)
-            return None
-        if held is None or held.applied != entry.applied:
-            held = self._held[key] = self._open(key, entry.applied)
-        return held
-
-    def _open(self, key: Key, applied: int) -> _Held:
-        stored = self._node.objects.find(key)
-        assert stored is not None
+    def _open(self, stored: StoredObject, applied: int) -> _Held:
         spec = decode_spec(stored.body.spec)
-        kept = self._node.log.secret(key)
+        kept = self._node.log.secret(stored.key)
         problem = ""
         if kept is None:
             problem = "its hash is not here, as in a log that came from a backup: make another"
@@ -241,10 +230,9 @@ class Tokens:
             problem = "its hash is of another version of the token: make another"
         rights = Rights(role=spec.role, namespaces=tuple(spec.namespaces), zones=tuple(spec.zones))
         return _Held(
-            applied=applied,
             spec=spec,
             created=stored.body.creation_timestamp,
-            principal=Principal(ref_of(key).name, rights, applied),
+            principal=Principal(ref_of(stored.key).name, rights, applied),
             networks=tuple(ip_network(text, strict=False) for text in spec.cidrs),
             expires_us=expiry_us(spec) or 0,
             hash=kept if kept is not None and not problem else b"",
@@ -313,11 +301,11 @@ class Tokens:
 
     def has_bootstrap(self) -> bool:
         """Whether the token that makes the first one is there still."""
-        return self._look(_key(BOOTSTRAP)) is not None
+        return self._held.find(_key(BOOTSTRAP)) is not None
 
     def is_bootstrap_over(self) -> bool:
         """Whether it has had its time, or is not needed any more."""
-        held = self._look(_key(BOOTSTRAP))
+        held = self._held.find(_key(BOOTSTRAP))
         now_us = self._node.clock.now_us()
         return held is None or now_us >= held.expires_us or self.has_admin()
 

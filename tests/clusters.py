@@ -20,6 +20,7 @@ from kudurru.domain.ports import Clock, EventLog
 from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings, LeaseSettings
 from kudurru.entrypoints.cluster import Cluster
 from kudurru.entrypoints.cluster_late import LateCluster
+from kudurru.entrypoints.cluster_parts import Ground
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.wiring import Node
@@ -109,19 +110,20 @@ class Member:
         given = msgspec.structs.replace(given, **settings)
         how: dict[str, Any] = {"clock": clock, "timers": LoopTimers(), "entropy": entropy}
         self.late = LateCluster(given, self.node, self.writer, name, **how)
-        self.cluster = Cluster(
-            given,
-            self.node,
-            self.writer,
-            self.late.facts,
-            self.client,
-            Place("default", name),
+        ground = Ground(
+            settings=given,
+            node=self.node,
+            writer=self.writer,
+            facts=self.late.facts,
+            client=self.client,
+            place=Place("default", name),
             **how,
             chance=random.Random(1),
             groups=groups,
             service=service,
-            external_dns=external_dns,
+            external_dns=external_dns or ExternalDnsSettings(),
         )
+        self.cluster = Cluster(ground)
         if not is_late:
             self.late.take(self.cluster)
         elector = self.late.elector(None)

@@ -167,6 +167,9 @@ class Informer(Generic[T]):
         self.as_of = ""
         """Version of the list or the event that is being told. An object of a list may have one
         that is lower than it had before, when the server was set back."""
+        self.before = 0
+        """Objects that were there before the newest list began. What is new in it is told before
+        what is gone."""
         self.is_listing = False
         """Whether what is told now is what a list has: what is gone is missing from it."""
         self.is_synced = False
@@ -250,7 +253,7 @@ class Informer(Generic[T]):
             log.info("%s is not installed: nothing is read there (%s)", self._source.path, error)
         self.is_absent = True
         self._version = self.as_of = ""
-        self.is_listing = True
+        self.is_listing, self.before = True, len(self.versions)
         await self._drop_others(())
         self.is_listing = False
         self._end_list()
@@ -318,6 +321,7 @@ class Informer(Generic[T]):
     def _begin_list(self, version: str) -> None:
         """Its version is that of its first page. Nothing of a watch is told until its end."""
         self.as_of, self.is_listing, self.is_absent = version, True, False
+        self.before = len(self.versions)
         if _number(version) < self._newest:
             self._handler.rolled_back(str(self._newest), version)
             self._newest, self._is_set_back = _number(version), True
