@@ -4,6 +4,7 @@ Counted are resource records without SOA and apex NS. A record that goes, or who
 changes, counts once; records that come count nothing, because nobody loses an answer by them.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from kudurru.domain import zone_model
@@ -68,6 +69,32 @@ def changed(before: Records, after: Records) -> int:
         for identity, rdatas in before.items()
         for rdata, ttl in rdatas.items()
     )
+
+
+class Losses:
+    """Records that went from zones a short time ago, by the record set that had them: so that what
+    goes bit by bit is held against the guard as what goes at once."""
+
+    def __init__(self, window_us: int) -> None:
+        self._window_us = window_us
+        self._went: dict[Key, tuple[int, str, int]] = {}  # when, from which zone, how many
+
+    def add(self, key: Key, zone: str, count: int, now_us: int) -> None:
+        self._went[key] = now_us, zone, count
+
+    def is_back(self, key: Key) -> bool:
+        """A record set was made again. Whether it was one of those."""
+        return self._went.pop(key, None) is not None
+
+    def by_zone(self, now_us: int) -> Counter[str]:
+        """What went within the window, by the name of the DNSZone."""
+        self._went = {
+            key: one for key, one in self._went.items() if now_us - one[0] < self._window_us
+        }
+        found: Counter[str] = Counter()
+        for _, zone, count in self._went.values():
+            found[zone] += count
+        return found
 
 
 def is_much(changed: int, total: int) -> bool:

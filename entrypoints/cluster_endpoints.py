@@ -8,7 +8,8 @@ that was in the way, is looked at as one of the object is. See docs/decisions/00
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -22,6 +23,8 @@ from kudurru.domain.commands import Delete
 from kudurru.domain.errors import Invalid, KudurruError, MassChange
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, Recorded, Who
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
+from kudurru.domain.kinds.stored import read_record_set
+from kudurru.domain.mass_change import Losses, records_of
 from kudurru.domain.object_store import CONTROLLER
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, Timers
@@ -40,6 +43,7 @@ from kudurru.projections.dns_endpoints import (
     source_of,
 )
 from kudurru.projections.external_dns import Terms
+from kudurru.projections.mass_change import check_losses
 
 API_VERSION = "externaldns.k8s.io/v1alpha1"
 KIND, PLURAL = "DNSEndpoint", "dnsendpoints"
@@ -48,6 +52,9 @@ REASON = "RecordError"
 GONE_WAIT_US = 1_000_000
 """Before the record sets of objects that are gone are deleted, all together: one that is made again
 keeps its own, and the guard against mass changes sees what goes at once."""
+GONE_WINDOW_US = 600_000_000
+"""What goes within ten minutes is held against the guard as one, as what a list of the cluster
+lacks is: of a definition that is deleted the objects go one by one."""
 GONE_AGAIN_US = 60_000_000
 """Between tries to delete what must not be deleted, or could not be."""
 GONE_BATCH = 100
@@ -96,6 +103,7 @@ class DnsEndpoints(Handler[Declared]):
         self._clock = clock
         self._timers = timers
         self._chance = chance
+        self._losses = Losses(GONE_WINDOW_US)
         self._begin()
 
     def _begin(self) -> None:
@@ -195,6 +203,8 @@ class DnsEndpoints(Handler[Declared]):
             is_zone |= event.key.startswith(f"{DNS_ZONE.name}/")
             if event.key.startswith(f"{DNS_RECORD_SET.name}/"):
                 manager = event.manager if event.type == OBJECT_APPLIED else None
+                if manager is not None and self._losses.is_back(event.key):
+                    self._look.set()  # with it others may go that were kept
                 self._learned(event.key, manager)
                 for name in self._in_the_way.of(event.key):
                     self._add(name)
@@ -368,13 +378,20 @@ class DnsEndpoints(Handler[Declared]):
         who = msgspec.structs.replace(actor(""), reason=text)
         settings = self._settings
         try:
+            going = await self._sizes(commands)
+            if not settings.allow_mass_change:
+                self._check_losses(going)
             # All of them are held against the guard at once, and deleted in parts.
             await self._submit(commands, who, is_dry=True, allowed=settings.allow_mass_change)
             if settings.dry_run:
                 log.info("%s, a dry run: %d record sets would go", text, len(commands))
                 return True
             for start in range(0, len(commands), GONE_BATCH):
-                await self._submit(commands[start : start + GONE_BATCH], who)
+                part = commands[start : start + GONE_BATCH]
+                await self._submit(part, who)
+                now_us = self._clock.monotonic_us()
+                for key in (one.key for one in part if one.key in going):
+                    self._losses.add(key, *going[key], now_us)
         except KudurruError as error:
             hint = ": externalDNS.allowMassChange" if isinstance(error, MassChange) else ""
             why = f"{error}{hint}"
@@ -384,6 +401,27 @@ class DnsEndpoints(Handler[Declared]):
             return False
         self._withheld = ""
         return True
+
+    async def _sizes(self, commands: Sequence[Delete]) -> dict[Key, tuple[str, int]]:
+        """Of record sets that are there: the zone, and how many records go with it."""
+        found = {}
+        for i, command in enumerate(commands, 1):
+            if i % PER_STEP == 0:
+                await asyncio.sleep(0)
+            stored = self._node.objects.find(command.key)
+            if stored is not None:
+                spec = read_record_set(stored.body.spec)
+                count = sum(map(len, records_of([spec], 0).values()))
+                found[command.key] = spec.zone_ref.name, count
+        return found
+
+    def _check_losses(self, going: Mapping[Key, tuple[str, int]]) -> None:
+        """Raises: MassChange."""
+        by_zone: Counter[str] = Counter()
+        for zone, count in going.values():
+            by_zone[zone] += count
+        went = self._losses.by_zone(self._clock.monotonic_us())
+        check_losses(by_zone, went, self._node.zones)
 
     async def _submit(
         self, commands: Sequence[Delete], who: Who, *, is_dry: bool = False, allowed: bool = True

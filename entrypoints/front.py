@@ -157,7 +157,7 @@ class Front:
         for _, engine in self.engines:
             engine.invalidate(changed)
         if self.udp.images is not None:
-            self.udp.images.changed()
+            self.udp.images.changed(changed)
 
     # --- making -------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from kudurru.adapters.cpus import usable_cpus
 from kudurru.adapters.dns import engine_native
 from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.metrics import Sample
@@ -65,7 +66,8 @@ class AtListener:
 
 class Udp:
     """What engines over UDP are made of. `is_native`: repeats are answered by threads in C, from
-    one table and with one limiter for all listeners."""
+    one table and with one limiter for all listeners. Engines over connections have them from the
+    same table."""
 
     def __init__(
         self,
@@ -113,6 +115,11 @@ class Udp:
         if table is None or table.is_full or proxies is not None:
             return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
         return NativeEngine(handler, bound.sockets, limiter=limiter, table=table, zones=zones)
+
+    def memo(self) -> Memo | Keeper:
+        """What an engine over connections remembers: the same table, where there is one."""
+        table = self._table
+        return Memo() if table is None or table.is_full else table.new_scope()
 
 
 class Stoppable(Protocol):
@@ -219,7 +226,7 @@ def engines_of(
         handler = AtListener(pipeline, one.address)
         if listener.proto in ENCRYPTED:
             assert certificates is not None
-            engine = _encrypted(listener, one, handler, certificates, turns)
+            engine = _encrypted(listener, one, handler, certificates, turns, udp.memo())
         else:
             engine = _plain(listener, one, handler, udp, limiter, turns)
         engines.append((listener.proto, engine))
@@ -236,7 +243,7 @@ def _plain(
 ) -> PacketEngine:
     proxies = _networks(listener)
     if listener.proto == "tcp":
-        return TcpServer(handler, bound.sockets, proxies=proxies, turns=turns)
+        return TcpServer(handler, bound.sockets, proxies=proxies, memo=udp.memo(), turns=turns)
     return udp.engine(handler, bound, limiter, proxies)
 
 
@@ -246,12 +253,15 @@ def _encrypted(
     handler: QueryHandler,
     certificates: "Certificates",
     turns: Turns,
+    memo: Memo | Keeper,
 ) -> PacketEngine:
     trusted = Networks(listener.trusted_proxies)
     proxies = _networks(listener)
     if listener.proto == "tls":
         context = certificates.context("dot")
-        return TcpServer(handler, bound.sockets, tls=context, proxies=proxies, turns=turns)
+        return TcpServer(
+            handler, bound.sockets, tls=context, proxies=proxies, memo=memo, turns=turns
+        )
     if listener.proto == "https":
         from kudurru.adapters.dns.https import ALPN, HttpsServer
 
@@ -261,6 +271,7 @@ def _encrypted(
             tls=certificates.context(*ALPN),
             trusted=trusted,
             proxies=proxies,
+            memo=memo,
             turns=turns,
         )
     try:
@@ -274,6 +285,7 @@ def _encrypted(
         proto=listener.proto,
         certificate=lambda: certificates.current,
         trusted=trusted,
+        memo=memo,
         turns=turns,
     )
 

@@ -1,6 +1,6 @@
 """How much of each zone a change takes away or alters: what the mass-change guard asks."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 
 from kudurru.domain import mass_change
 from kudurru.domain.dns import names
@@ -10,6 +10,7 @@ from kudurru.domain.kinds.stored import read_record_set, read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import ObjectState, StoredObject
 from kudurru.domain.objects import Key, ref_of
+from kudurru.projections.zone_state import ZoneState
 from kudurru.projections.zone_view import ZoneView
 
 PER_STEP = 100
@@ -24,7 +25,7 @@ def check_steps(
         state = zones.state(name)
         if state is None or state.zone is None:
             continue
-        total = state.zone.record_count - len(set(state.spec.nameservers))
+        total = size_of(state)
         zone_after = _zone_spec(after.find(state.key))
         if mass_change.reaches_all(state.spec, zone_after):
             keys = keys | state.record_sets()
@@ -51,6 +52,21 @@ def check_steps(
                 yield
         apex = names.to_text(state.apex)
         mass_change.check(apex, mass_change.changed(old, new), total)
+
+
+def size_of(state: ZoneState) -> int:
+    """Records of a zone that the guard counts."""
+    return state.zone.record_count - len(set(state.spec.nameservers)) if state.zone else 0
+
+
+def check_losses(going: Mapping[str, int], went: Mapping[str, int], zones: ZoneView) -> None:
+    """What is to go from each zone, held against the guard with what went before. Raises
+    MassChange."""
+    for name, count in going.items():
+        before, state = went.get(name, 0), zones.state(name)
+        if before and state is not None:
+            apex = names.to_text(state.apex)
+            mass_change.check(apex, count + before, size_of(state) + before)
 
 
 def _by_zone(

@@ -12,6 +12,7 @@ from kudurru.adapters.certificates import Certificates
 from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.https import ALPN, HttpsServer
+from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.quic import QuicServer
 from kudurru.adapters.dns.streams import StreamLimits
 from kudurru.adapters.dns.tcp import TcpServer
@@ -44,6 +45,7 @@ def make_engine(
     limits: StreamLimits | None = None,
     proxies: Networks | None = None,
     trusted: Networks | None = None,
+    memo: Memo | Keeper | None = None,
 ) -> Any:
     """An engine for one protocol, of the class that speaks it."""
     (bound,) = bind_all([Listener(proto, address)])
@@ -52,7 +54,7 @@ def make_engine(
         return PythonEngine(handler, sockets, proxies=proxies)
     if proto in ("tcp", "tls"):
         tls = (lambda: certificates()._contexts[("dot",)]) if proto == "tls" else None
-        return TcpServer(handler, sockets, tls=tls, proxies=proxies, limits=limits)
+        return TcpServer(handler, sockets, tls=tls, proxies=proxies, limits=limits, memo=memo)
     if proto == "https":
         return HttpsServer(
             handler,
@@ -61,6 +63,7 @@ def make_engine(
             proxies=proxies,
             trusted=trusted,
             limits=limits,
+            memo=memo,
         )
     return QuicServer(
         handler,
@@ -69,6 +72,7 @@ def make_engine(
         certificate=lambda: certificates().current,
         trusted=trusted,
         limits=limits,
+        memo=memo,
     )
 
 

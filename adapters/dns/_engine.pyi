@@ -12,9 +12,6 @@ class Table:
     of others. Messages are as `Memo` has them."""
 
     def __init__(self, entries_max: int, bytes_max: int, seed: bytes) -> None: ...
-    def find(self, scope: int, packet: bytes, /) -> tuple[bytes, int] | None:
-        """The answer, with the ID and the question of the query, and its place."""
-
     def store(
         self,
         scope: int,
@@ -33,9 +30,7 @@ class Table:
         client_class: int = 0,
     ) -> bool:
         """Keep an answer, unless one of its slots, at most 6, was invalidated since the table had
-        that generation. The rest is as `domain.ports.Keep` has it; `find` leaves what is
-        restricted, or ends, or has a cookie or is for a class to the workers.
-        """
+        that generation. The rest is as `domain.ports.Keep` has it."""
 
     def admit(self, networks: Sequence[tuple[bytes, int]], is_everybody: bool, /) -> None:
         """From now on restricted answers are for clients in these networks (octets, bits)."""
@@ -61,6 +56,26 @@ class Table:
 
     def statistics(self) -> tuple[int, int, int]:
         """Answers, their octets, answers that left and may still be read."""
+
+class Repeats:
+    """Answers of a scope of a table, for who asks from Python; as `memo.Keeper` has it."""
+
+    def __init__(self, table: Table, scope: int, /) -> None: ...
+    def find(
+        self, packet: bytes, client: bytes, is_named: bool, room: int, /
+    ) -> tuple[bytes, int] | None: ...
+    def take(
+        self,
+        arrived: bytearray,
+        at: int,
+        client: bytes,
+        is_named: bool,
+        limit: int,
+        is_told: bool,
+        /,
+    ) -> tuple[int, int, bytes, list[tuple[bytes, bytes, int]]]: ...
+    def hits(self) -> list[int]:
+        """Answers given, by place."""
 
 class Zones:
     """Names of zones that the workers of a table answer from, where that is plain. Closed at first;
@@ -153,6 +168,10 @@ class Workers:
         self, worker: int, answers: tuple[tuple[bytes, bytes], ...], /
     ) -> tuple[int, int, int]:
         """Send answers to origins: how many were sent, refused by the system, and without room."""
+
+    def take_recent(self) -> list[tuple[int, list[int]]]:
+        """Of each worker: datagrams received so far, and clients of its last batches, one of each,
+        that were not taken before: an IPv4 address, or a number for the /64 of an IPv6 one."""
 
     def settle(self) -> bool:
         """Wait for the batches under way, for a while. Whether all are over."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
 
-from kudurru.adapters.dns.memo import Keeper, Memo, Repeats
+from kudurru.adapters.dns.memo import MESSAGE_MAX, Keeper, Memo
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.ports import (
@@ -20,8 +20,19 @@ from kudurru.domain.query_log import Repeat
 
 HEADER = 12  # octets of a DNS header: what is shorter cannot be answered, RFC 1035 section 4.1.1
 
+ANSWERS_MIN = 64 << 10  # octets of answers behind which no more are recalled at a time
+
 Wire = bytes | None
 """An answer; None is a drop."""
+
+
+def message_at(arrived: bytearray, at: int) -> bytes | None:
+    """The message at an offset of a stream, behind two octets of its length; None while it is not
+    whole."""
+    if len(arrived) < at + 2:
+        return None
+    end = at + 2 + int.from_bytes(arrived[at : at + 2], "big")
+    return bytes(arrived[at + 2 : end]) if len(arrived) >= end else None
 
 
 class Many(NamedTuple):
@@ -79,7 +90,7 @@ class Answering:
     handler: QueryHandler
     proto: str
     reply_max: int  # octets that the transport can carry
-    memo: Repeats = field(default_factory=Memo)
+    memo: Memo | Keeper = field(default_factory=Memo)
     received: int = 0
     answered: int = 0
     malformed: int = 0
@@ -98,23 +109,66 @@ class Answering:
     identifying: IdentifyingHandler | None = None
     """The handler, when it wants to know what clients call themselves."""
 
-    keeper: Keeper | None = None
-    """The memo, when it knows the time and the clients."""
-
     def __post_init__(self) -> None:
-        if isinstance(self.memo, Keeper):
-            self.keeper = self.memo
         if getattr(self.handler, "hears_repeats", False):
             self.listener = cast(RepeatListener, self.handler)
         if getattr(self.handler, "takes_client_ids", False):
             self.identifying = cast(IdentifyingHandler, self.handler)
 
-    def recall(self, packet: bytes, client: str) -> bytes | None:
-        """The answer from the memo, or None."""
-        wire = self.memo.find(packet)
-        if wire is not None and self.listener is not None:
-            self.tell(((packed_address(client), packet[2:], 0),))
+    def recall(
+        self, packet: bytes, client: str, client_id: str = "", room: int = MESSAGE_MAX
+    ) -> bytes | None:
+        """The answer from the memo, or None. `room`: octets that it may have."""
+        if isinstance(self.memo, Memo):
+            wire, client_class = self.memo.find(packet, room), 0
+            if wire is None:
+                return None
+        else:
+            asker = packed_address(client)
+            known = self.memo.find_for(packet, asker, is_named=bool(client_id), room=room)
+            if known is None:
+                return None
+            wire, client_class = known
+        if self.listener is not None:
+            self.tell(((packed_address(client), packet[2:], client_class),))
         return wire
+
+    def recall_many(
+        self, arrived: bytearray, at: int, client: str, client_id: str, limit: int
+    ) -> tuple[int, bytes]:
+        """Answer messages in a stream from the memo, from an offset on, as `Keeper.take` has it:
+        the offset behind them, and their answers. They are counted."""
+        if isinstance(self.memo, Memo):
+            return self._recall_each(arrived, at, client, limit)
+        at, count, answers, repeats = self.memo.take(
+            arrived,
+            at,
+            packed_address(client),
+            is_named=bool(client_id),
+            limit=limit,
+            is_told=self.listener is not None,
+        )
+        self.received += count
+        self.answered += count
+        if repeats:
+            self.tell(repeats)
+        return at, answers
+
+    def _recall_each(
+        self, arrived: bytearray, at: int, client: str, limit: int
+    ) -> tuple[int, bytes]:
+        answers = bytearray()
+        for _ in range(limit):
+            packet = message_at(arrived, at)
+            if packet is None or (wire := self.recall(packet, client)) is None:
+                break
+            at += 2 + len(packet)
+            answers += len(wire).to_bytes(2, "big") + wire
+            self.received += 1
+            self.answered += 1
+            if len(answers) >= ANSWERS_MIN:
+                break
+        return at, bytes(answers)
 
     def tell(self, repeats: Iterable[Repeat]) -> None:
         """Tell who listens of repeats. What goes wrong there costs nobody an answer."""
@@ -198,8 +252,8 @@ class Answering:
         wire = reply.wire
         if len(wire) > self.reply_max:
             raise ValueError(f"a reply of {len(wire)} octets; at most {self.reply_max}")
-        if reply.keep is not None and self.keeper is not None:
-            self.keeper.keep(era, packet, wire, reply.keep, reply.origins)
+        if reply.keep is not None and not isinstance(self.memo, Memo):
+            self.memo.keep(era, packet, wire, reply.keep, reply.origins)
         elif reply.memo:
             self.memo.store(era, packet, wire, reply.origins)
         return wire

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -46,6 +47,16 @@ class Response(NamedTuple):
     body: bytes
 
 
+class Form(NamedTuple):
+    """What a request says but for its body: who asks, and what, where its target says that. Its
+    body has `body_size` octets, None: it does not say."""
+
+    client: str
+    client_id: str
+    packet: bytes | None
+    body_size: int | None
+
+
 class Doh:
     """The resource /dns-query. `trusted` are the proxies whose X-Forwarded-For is believed."""
 
@@ -69,10 +80,38 @@ class Doh:
         if wire is None:
             return None
         self._answering.answered += 1
-        seconds = freshness_s(wire)
-        kept = b"no-store" if seconds is None else b"max-age=%d" % seconds
-        response = _response(200, MEDIA_TYPE, wire, [(b"cache-control", kept)])
+        response = _response(200, MEDIA_TYPE, wire, [(b"cache-control", _cache_control(wire))])
         return _without_body(response) if is_head else response
+
+    def form_of(self, headers: Headers, peer: str, client_id: str) -> Form | None:
+        """What all requests with these fields say; None where each is to be looked at."""
+        fields = dict(headers)
+        kept = kept_fields(headers)
+        request = Request(fields.get(b":method", b""), fields.get(b":path", b""), kept, b"")
+        size = fields.get(b"content-length")
+        if request.method not in (b"GET", b"POST") or not (size is None or size.isdigit()):
+            return None
+        try:
+            packet = _message_of(request)
+        except _Refused:
+            return None
+        return Form(
+            self._client_of(request, peer),
+            _client_id_of(request.target) or client_id,
+            packet if request.method == b"GET" else None,
+            None if size is None else int(size),
+        )
+
+    def repeat(
+        self, packet: bytes, client: str, client_id: str, room: int
+    ) -> tuple[bytes, bytes] | None:
+        """The answer that is known, of at most so many octets, and its cache-control; else None."""
+        wire = self._answering.recall(packet, client, client_id, room)
+        if wire is None:
+            return None
+        self._answering.received += 1
+        self._answering.answered += 1
+        return wire, _cache_control(wire)
 
     def _respond(
         self, request: Request, peer: str, client_id: str
@@ -87,9 +126,10 @@ class Doh:
             answering.malformed += 1
             return refusal(400, "the message has no whole header")
         client = self._client_of(request, peer)
-        wire = answering.recall(packet, client)
+        client_id = _client_id_of(request.target) or client_id
+        wire = answering.recall(packet, client, client_id)
         if wire is None:
-            found = answering.ask(packet, client, _client_id_of(request.target) or client_id)
+            found = answering.ask(packet, client, client_id)
             if isinstance(found, Later):
                 return found
             wire = found
@@ -122,6 +162,19 @@ def refusal(status: int, message: str, headers: Iterable[tuple[bytes, bytes]] = 
     """A response without a DNS message that says why."""
     more = [(b"cache-control", b"no-store"), *headers]
     return _response(status, b"text/plain; charset=utf-8", f"{message}\n".encode(), more)
+
+
+def _cache_control(wire: bytes) -> bytes:
+    return _made_cache_control(wire[2:]) if len(wire) <= _SHORT else _make_cache_control(wire)
+
+
+def _make_cache_control(wire: bytes) -> bytes:
+    seconds = freshness_s(wire)
+    return b"no-store" if seconds is None else b"max-age=%d" % seconds
+
+
+_SHORT = 512  # octets of answers whose freshness is remembered
+_made_cache_control = lru_cache(1024)(lambda tail: _make_cache_control(b"\0\0" + tail))
 
 
 def _without_body(response: Response) -> Response:
@@ -191,7 +244,7 @@ _TO_BASE64 = bytes.maketrans(b"-_", b"+/")
 
 def _response(status: int, media_type: bytes, body: bytes, more: Headers) -> Response:
     headers = [
-        (b"date", _date()),
+        (b"date", http_date()),
         (b"content-type", media_type),
         (b"content-length", b"%d" % len(body)),
         *more,
@@ -202,7 +255,7 @@ def _response(status: int, media_type: bytes, body: bytes, more: Headers) -> Res
 _dated = 0, b""
 
 
-def _date() -> bytes:
+def http_date() -> bytes:
     global _dated
     now = int(time.time())
     if now != _dated[0]:

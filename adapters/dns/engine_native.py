@@ -21,8 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from kudurru.adapters.dns import memo
 from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
+from kudurru.adapters.dns.overload import Overload
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
 from kudurru.adapters.dns.slots import ALL, FILTERS_SLOT, changed_slots, slots_of
 from kudurru.adapters.dns.socket_drops import SocketDrops
@@ -178,8 +180,8 @@ class AnswerTable:
 
 
 class TableScope:
-    """The table as one listener sees it. Implements `memo.Repeats`, with the contract of `Memo`;
-    what the threads find is counted there."""
+    """The table as one listener sees it. Implements `memo.Keeper`; what the threads find is counted
+    by them."""
 
     def __init__(self, table: AnswerTable, number: int) -> None:
         self.table = table
@@ -187,7 +189,7 @@ class TableScope:
         self.workers: _engine.Workers | None = None
         """The threads that count in this scope, once there are any."""
         self._core = table.core
-        self._hits: Counter[int] = Counter()  # found here, by place
+        self._repeats = _engine.Repeats(table.core, number)
         self._before: Counter[int] = Counter()  # counted at a place when it was emptied last
         self._emptied: Counter[Of] = Counter()
 
@@ -195,13 +197,22 @@ class TableScope:
     def era(self) -> int:
         return self._core.generation()
 
-    def find(self, packet: bytes) -> bytes | None:
-        found = self._core.find(self.number, packet)
-        if found is None:
-            return None
-        wire, place = found
-        self._hits[place] += 1
-        return wire
+    def find_for(
+        self, packet: bytes, client: bytes, *, is_named: bool, room: int = memo.MESSAGE_MAX
+    ) -> tuple[bytes, int] | None:
+        return self._repeats.find(packet, client, is_named, room)
+
+    def take(
+        self,
+        arrived: bytearray,
+        at: int,
+        client: bytes,
+        *,
+        is_named: bool,
+        limit: int,
+        is_told: bool,
+    ) -> memo.Taken:
+        return self._repeats.take(arrived, at, client, is_named, limit, is_told)
 
     def store(self, era: int, packet: bytes, wire: bytes, origins: Origins = None) -> None:
         self.keep(era, packet, wire, FOR_EVERYBODY, origins)
@@ -239,13 +250,11 @@ class TableScope:
     def hits(self, of_threads: Sequence[int]) -> Hits:
         """Answers given from the table: those found here, and those of the threads by place."""
         found = self._emptied.copy()
+        here = self._repeats.hits()
         for of, place in self.table.places.items():
-            if count := self._at(place, of_threads) - self._before[place]:
+            if count := _at(place, here, of_threads) - self._before[place]:
                 found[of] += count
         return found
-
-    def _at(self, place: int, of_threads: Sequence[int]) -> int:
-        return self._hits[place] + (of_threads[place] if place < len(of_threads) else 0)
 
     def is_settled(self) -> bool:
         """Whether nobody counts any more what was dropped from the table before now."""
@@ -254,13 +263,18 @@ class TableScope:
     def empty(self, places: Mapping[Of, int]) -> None:
         """Keep what was counted there apart: other answers will be."""
         of_threads = [] if self.workers is None else self.workers.counters(_engine.PLACES)[7]
+        here = self._repeats.hits()
         for of, place in places.items():
-            at = self._at(place, of_threads)
+            at = _at(place, here, of_threads)
             self._emptied[of] += at - self._before[place]
             self._before[place] = at
 
     def invalidate(self, changed: Origins = None) -> None:
         self._core.invalidate(changed_slots(changed))
+
+
+def _at(place: int, here: Sequence[int], of_threads: Sequence[int]) -> int:
+    return here[place] + (of_threads[place] if place < len(of_threads) else 0)
 
 
 def by_type(hits: Hits) -> dict[tuple[int, int], int]:
@@ -304,6 +318,8 @@ class NativeEngine:
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
         self._drops = SocketDrops(sockets)
+        self._overload = Overload(self._sockets)
+        self._looking: asyncio.TimerHandle | None = None
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._scope = (AnswerTable() if table is None else table).new_scope()
         self._answering = Answering(handler, "udp", MESSAGE_MAX, self._scope)
@@ -340,10 +356,14 @@ class NativeEngine:
         asyncio.get_running_loop().add_reader(self._workers.wake_fd(), self._woken)
         self._is_running = True
         self._workers.start()
+        self._look_turn()
 
     async def stop(self) -> None:
         if self._is_running and self._workers is not None:
             self._is_running = False
+            if self._looking is not None:
+                self._looking.cancel()
+            self._overload.end()
             asyncio.get_running_loop().remove_reader(self._workers.wake_fd())
             self._workers.stop()
             while self._serve_misses():
@@ -396,6 +416,12 @@ class NativeEngine:
             faults=seen.faults,
             waiting=seen.waiting,
         )
+
+    def _look_turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._workers is not None
+        again_s = self._overload.look(self._workers.take_recent(), loop.time())
+        self._looking = None if again_s is None else loop.call_later(again_s, self._look_turn)
 
     # --- what the threads leave to us -----------------------------------------------------
 

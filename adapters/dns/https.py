@@ -8,7 +8,7 @@ are not whole by flow control, responses that it does not take by `RESPONSES_HEL
 
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -32,7 +32,8 @@ from kudurru.adapters.dns.doh import (
     phrase,
     refusal,
 )
-from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.http2_repeats import SLICE, Http2Repeats
+from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.streams import (
     ANSWERS_HELD_MAX,
     StreamConnection,
@@ -46,7 +47,6 @@ from kudurru.domain.ports import QueryHandler
 
 ALPN = ("h2", "http/1.1")
 STREAMS_MAX = 100  # requests under way on a connection
-SLICE = 1 << 10  # octets parsed at a time, since what parses them does not stop in between
 STEPS_PER_TURN = 8  # slices parsed and requests answered, about 2 ms
 RESETS_MAX = 100  # by the client, of one connection (CVE-2023-44487, rapid reset)
 BODY_WINDOW = MESSAGE_MAX + 1  # a body that is too large is seen to be
@@ -66,7 +66,7 @@ class HttpsServer(StreamServer):
         trusted: Networks | None = None,
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
-        memo: Memo | None = None,
+        memo: Memo | Keeper | None = None,
         turns: Turns | None = None,
     ) -> None:
         super().__init__(
@@ -95,8 +95,8 @@ class _Http(Protocol):
         """Nothing more can be parsed before an answer that is to come."""
         ...
 
-    def receive(self, octets: bytes) -> None:
-        """Parse a slice."""
+    def receive(self, arrived: bytearray) -> int:
+        """Parse some of what has arrived: octets used. 0: there has to be more first."""
         ...
 
     def work(self) -> bool:
@@ -148,8 +148,10 @@ class _Connection(StreamConnection):
             if self._http.work():
                 self._idle_since_s = self.now_s
             elif self._arrived and not self._http.must_wait:
-                self._http.receive(bytes(self._arrived[:SLICE]))
-                del self._arrived[:SLICE]
+                used = self._http.receive(self._arrived)
+                if not used:
+                    break
+                del self._arrived[:used]
             else:
                 break
         else:
@@ -168,6 +170,12 @@ class _Connection(StreamConnection):
     def write(self, octets: bytes | bytearray) -> None:
         assert self._tls is not None
         self._responses += self._tls.send(octets)
+        if len(self._responses) > ANSWERS_HELD_MAX:
+            self._flush()
+
+    def write_each(self, parts: Iterable[bytes]) -> None:
+        assert self._tls is not None
+        self._responses += self._tls.send_each(parts)
         if len(self._responses) > ANSWERS_HELD_MAX:
             self._flush()
 
@@ -194,6 +202,12 @@ class _Connection(StreamConnection):
         self.now_s = self._idle_since_s = self._loop.time()
         later(self._server.doh.response_of(wire, is_head=is_head))
         self._want_turn()
+
+    def repeats_of(self, http: h2.connection.H2Connection) -> Http2Repeats:
+        return Http2Repeats(http, self._server.doh, self._client, self.client_id)
+
+    def note_response(self) -> None:
+        self._idle_since_s = self.now_s
 
     def give_up(self, later: Later[Wire]) -> None:
         self._waiting.discard(later)
@@ -231,8 +245,9 @@ class _Http1:
     def must_wait(self) -> bool:
         return self._later is not None
 
-    def receive(self, octets: bytes) -> None:
-        self._http.receive_data(octets)
+    def receive(self, arrived: bytearray) -> int:
+        self._http.receive_data(bytes(arrived[:SLICE]))
+        return min(SLICE, len(arrived))
 
     def started_s(self) -> float | None:
         return self._started_s
@@ -359,6 +374,7 @@ class _Http2:
         self._whole: list[int] = []
         self._held = 0
         self._resets = 0
+        self._repeats = connection.repeats_of(self._http)
         self._http.decoder.max_header_list_size = HEADERS_MAX
         self._http.initiate_connection()
         self._http.increment_flow_control_window(BODIES_WINDOW - 65_535)
@@ -371,7 +387,19 @@ class _Http2:
         self._http.close_connection()
         self._flush()
 
-    def receive(self, octets: bytes) -> None:
+    def receive(self, arrived: bytearray) -> int:
+        if len(self._streams) < STREAMS_MAX:
+            used, responses = self._repeats.take(arrived)
+            if used:
+                self._connection.write_each(responses)
+                self._connection.note_response()
+                return used
+        size, block = self._repeats.next_slice(arrived)
+        if size:
+            self._receive(bytes(arrived[:size]), block)
+        return size
+
+    def _receive(self, octets: bytes, block: bytes) -> None:
         try:
             events = self._http.receive_data(octets)
         except h2.exceptions.ProtocolError:
@@ -379,6 +407,8 @@ class _Http2:
             self._connection.cut()
             return
         for event in events:
+            if block and isinstance(event, h2.events.RequestReceived):
+                self._repeats.learn(block, event.headers)
             self._take(event)
         if self._held:
             self._send_held()

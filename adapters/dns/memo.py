@@ -15,16 +15,19 @@ stands which of its answers came of what: so finding one costs no more for it.
 """
 
 import threading
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from kudurru.adapters.dns.slots import ALL, LATEST, SLOTS, changed_slots, slots_of
 from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.ports import Keep, Origins
+from kudurru.domain.query_log import Repeat
 
 ENTRIES_MAX = 131_072  # in both generations: the questions that a busy site asks again and again
 BYTES_MAX = 24 << 20  # of keys and answers; Python's own objects come to about as much again
+
+MESSAGE_MAX = 65_535  # octets that any message can have
 
 _HEADER = 12
 
@@ -67,30 +70,56 @@ class _Generation:
                     keys.discard(key)
 
 
-class Repeats(Protocol):
-    """What an engine remembers. `Memo` says how each of these is meant."""
+class Keeper(Protocol):
+    """A memo that knows the time and its clients, as far as it must to repeat more. `Memo` says how
+    what both have is meant.
+
+    `client` is the asker's address, 4 or 16 octets; `is_named`: it says besides who it is, so what
+    is for a class of addresses is not for it.
+    """
 
     @property
     def era(self) -> int:
         """What is now, until `invalidate`. Whoever asks the handler takes it first, for `store`."""
         ...
 
-    def find(self, packet: bytes) -> bytes | None: ...
+    def find_for(
+        self, packet: bytes, client: bytes, *, is_named: bool, room: int = MESSAGE_MAX
+    ) -> tuple[bytes, int] | None:
+        """As `Memo.find`, with the class of clients that the answer is for."""
+        ...
+
+    def take(
+        self,
+        arrived: bytearray,
+        at: int,
+        client: bytes,
+        *,
+        is_named: bool,
+        limit: int,
+        is_told: bool,
+    ) -> "Taken":
+        """Answer the messages in a stream from an offset on, each behind two octets of its length:
+        as many as are whole and known one after the other, at most `limit` (and some 64 KiB).
+        `is_told`: the repeats are wanted."""
+        ...
 
     def store(self, era: int, packet: bytes, wire: bytes, origins: Origins = None) -> None: ...
+
+    def keep(
+        self, era: int, packet: bytes, wire: bytes, how: Keep, origins: Origins = None
+    ) -> None:
+        """Keep an answer that is not simply for everybody until what it comes of changes."""
+        ...
 
     def counts(self) -> dict[tuple[int, int], int]: ...
 
     def invalidate(self, changed: Origins = None) -> None: ...
 
 
-@runtime_checkable
-class Keeper(Protocol):
-    def keep(
-        self, era: int, packet: bytes, wire: bytes, how: Keep, origins: Origins = None
-    ) -> None:
-        """Keep an answer that is not simply for everybody until what it comes of changes."""
-        ...
+Taken = tuple[int, int, bytes, Sequence[Repeat]]
+"""Offset behind the last message that was answered, how many were, their answers as they go back
+into the stream, and what a query log wants to hear of them."""
 
 
 class Memo:
@@ -136,8 +165,9 @@ class Memo:
         """Answers given, by type (as `counted_as` has it) and RCODE."""
         return {of: self.hits[place] for of, place in self._places.items()}
 
-    def find(self, packet: bytes) -> bytes | None:
-        """The answer for a query, with its ID and its question, or None. It counts as given."""
+    def find(self, packet: bytes, room: int = MESSAGE_MAX) -> bytes | None:
+        """The answer for a query, of at most `room` octets, with its ID and its question, or None.
+        It counts as given."""
         end = packet.find(0, _HEADER) + 1
         if not end:
             return None
@@ -150,6 +180,8 @@ class Memo:
                 return None
             self._put(era, key, found)
         kept, place, _ = found
+        if len(kept) + 2 > room:
+            return None
         self.hits[place] += 1
         return packet[:2] + kept[: _HEADER - 2] + packet[_HEADER:end] + kept[end - 2 :]
 

@@ -32,7 +32,7 @@ from kudurru.adapters.certificates import Certificate
 from kudurru.adapters.connections import Connections, network_of
 from kudurru.adapters.dns.answering import Answering, Waiting, Wire
 from kudurru.adapters.dns.doh import MESSAGE_MAX, Doh
-from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.packet_info import ANCILLARY, Control, ask_for_packet_info, reply_info
 from kudurru.adapters.dns.quic_applications import (
     APPLICATIONS,
@@ -80,7 +80,7 @@ class QuicServer:
         certificate: Callable[[], Certificate],
         trusted: Networks | None = None,
         limits: StreamLimits | None = None,
-        memo: Memo | None = None,
+        memo: Memo | Keeper | None = None,
         turns: Turns | None = None,
     ) -> None:
         self._sockets = tuple(sockets)
@@ -89,7 +89,7 @@ class QuicServer:
         self._certificate = certificate
         self.trusted = trusted or Networks()
         self.limits = limits or StreamLimits()
-        self.answering = Answering(handler, proto, MESSAGE_MAX, memo or Memo())
+        self.answering = Answering(handler, proto, MESSAGE_MAX, Memo() if memo is None else memo)
         self.doh = Doh(self.answering, self.trusted)
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._configured: tuple[Certificate, QuicConfiguration] | None = None

@@ -118,13 +118,13 @@ class Doq:
         if len(packet) < HEADER or packet[:2] != b"\0\0":
             self._refuse()
             return
-        client = self._connection.client
-        wire: Wire | Later[Wire] = answering.recall(packet, client)
+        client, client_id = self._connection.client, self._connection.client_id
+        wire: Wire | Later[Wire] = answering.recall(packet, client, client_id)
         if wire is None:
             if _has_keepalive(packet):
                 self._refuse()
                 return
-            wire = answering.ask(packet, client, self._connection.client_id)
+            wire = answering.ask(packet, client, client_id)
         if isinstance(wire, Later):
             deliver = partial(self._send, stream)
             self._connection.wait(stream, wire, deliver, DOQ_EXCESSIVE_LOAD)

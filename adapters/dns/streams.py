@@ -20,7 +20,7 @@ import msgspec
 
 from kudurru.adapters.connections import ConnectionLimits, ConnectionServer, network_of
 from kudurru.adapters.dns.answering import Answering, Waiting
-from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.proxyproto import Malformed, read_header, refuse_header
 from kudurru.adapters.dns.tls_stream import TlsStream
 from kudurru.adapters.networks import Networks
@@ -56,7 +56,7 @@ class StreamServer(ConnectionServer["StreamConnection"]):
         tls: Callable[[], ssl.SSLContext] | None = None,
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
-        memo: Memo | None = None,
+        memo: Memo | Keeper | None = None,
         turns: Turns | None = None,
     ) -> None:
         self.limits = limits or StreamLimits()
@@ -64,7 +64,7 @@ class StreamServer(ConnectionServer["StreamConnection"]):
         self._make = make
         self.tls = tls
         self.proxies = proxies
-        self.answering = Answering(handler, proto, MESSAGE_MAX, memo or Memo())
+        self.answering = Answering(handler, proto, MESSAGE_MAX, Memo() if memo is None else memo)
         self.handshakes_failed = 0
         self.turns = turns or Turns()
         # One for all: the loop fills it and hands it over before it serves anything else.

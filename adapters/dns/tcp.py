@@ -13,8 +13,8 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 
-from kudurru.adapters.dns.answering import HEADER, Many, Wire
-from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.answering import HEADER, Many, Wire, message_at
+from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.streams import (
     ANSWERS_HELD_MAX,
     OUTSTANDING_MAX,
@@ -42,7 +42,7 @@ class TcpServer(StreamServer):
         tls: Callable[[], ssl.SSLContext] | None = None,
         proxies: Networks | None = None,
         limits: StreamLimits | None = None,
-        memo: Memo | None = None,
+        memo: Memo | Keeper | None = None,
         turns: Turns | None = None,
     ) -> None:
         super().__init__(
@@ -96,7 +96,7 @@ class _Connection(StreamConnection):
         if used or self._is_begun:
             self._is_begun = False
             self._set_deadline()
-        return self._rest is not None or self._message_size() is not None
+        return self._rest is not None or message_at(self._arrived, 0) is not None
 
     def _set_deadline(self) -> None:
         under_way = (
@@ -147,42 +147,42 @@ class _Connection(StreamConnection):
         answers = bytearray()
         used = cost = 0
         is_over = False
-        while (
-            not is_over
-            and self._rest is None
-            and cost < QUERIES_PER_TURN
-            and len(answers) < ANSWERS_HELD_MAX
-            and len(self._waiting) < OUTSTANDING_MAX
-            and (size := self._message_size(used)) is not None
-        ):
-            packet = bytes(self._arrived[used + 2 : used + 2 + size])
-            used += 2 + size
-            answering.received += 1
-            cost += 1
-            wire: Wire | Later[Wire] | Many = None
-            if size < HEADER:
-                answering.malformed += 1
-            elif (wire := answering.recall(packet, self._client)) is None:
-                wire = answering.ask_many(packet, self._client, self.client_id)
-                cost += MISS - 1
-            if isinstance(wire, Later):
-                self._waiting.add(wire, self._answer_late)
-            elif wire is None:
-                is_over = True
-            else:
-                if isinstance(wire, Many):
-                    wire, self._rest = wire
-                answers += len(wire).to_bytes(2, "big") + wire
-                answering.answered += 1
+        while not is_over and self._rest is None and len(self._waiting) < OUTSTANDING_MAX:
+            received = answering.received
+            used, known = answering.recall_many(
+                self._arrived, used, self._client, self.client_id, QUERIES_PER_TURN - cost
+            )
+            cost += answering.received - received
+            answers += known
+            if cost >= QUERIES_PER_TURN or len(answers) >= ANSWERS_HELD_MAX:
+                break
+            # It stopped before it had to: what comes next is not known, or not whole.
+            if (packet := message_at(self._arrived, used)) is None:
+                break
+            used += 2 + len(packet)
+            cost += MISS
+            is_over = not self._answer_one(packet, answers)
         if answers:
             self.write(answers)
         if is_over:
             self.close()
         return used
 
-    def _message_size(self, at: int = 0) -> int | None:
-        """Octets of the message at an offset of what has arrived, None while it is not whole."""
-        if len(self._arrived) < at + 2:
-            return None
-        size = int.from_bytes(self._arrived[at : at + 2], "big")
-        return size if len(self._arrived) >= at + 2 + size else None
+    def _answer_one(self, packet: bytes, answers: bytearray) -> bool:
+        """Add the answer to a query that is not known, or wait for it. False: there is none."""
+        answering = self._answering
+        answering.received += 1
+        if len(packet) < HEADER:
+            answering.malformed += 1
+            return False
+        wire = answering.ask_many(packet, self._client, self.client_id)
+        if isinstance(wire, Later):
+            self._waiting.add(wire, self._answer_late)
+            return True
+        if isinstance(wire, Many):
+            wire, self._rest = wire
+        if wire is None:
+            return False
+        answers += len(wire).to_bytes(2, "big") + wire
+        answering.answered += 1
+        return True

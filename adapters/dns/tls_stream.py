@@ -6,6 +6,7 @@ handshake is done, so what shakes hands for ever could be neither counted nor cu
 
 import contextlib
 import ssl
+from collections.abc import Iterable
 
 READ_MAX = 64 << 10
 LABEL_MAX = 63
@@ -54,7 +55,10 @@ class TlsStream:
                 self.is_ready = True
             while part := self._tls.read(READ_MAX):
                 parts.append(part)
-            self.has_ended = True
+                if not self._incoming.pending and not self._tls.pending():
+                    break  # to be told so costs more than all the rest
+            else:
+                self.has_ended = True
         except ssl.SSLWantReadError:
             pass
         return b"".join(parts)
@@ -62,6 +66,12 @@ class TlsStream:
     def send(self, octets: bytes | bytearray) -> bytes:
         """What to put on the wire for an answer."""
         self._tls.write(octets)
+        return self._outgoing.read()
+
+    def send_each(self, parts: Iterable[bytes]) -> bytes:
+        """The same for several, each in a record of its own."""
+        for part in parts:
+            self._tls.write(part)
         return self._outgoing.read()
 
     def pending(self) -> bytes:

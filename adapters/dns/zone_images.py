@@ -1,10 +1,10 @@
 """Zones as the threads of the native engine have them: a copy of names and images in the core.
 
 The copy is made name by name and changed name by name, some of them in each turn of the loop, so a
-change costs what it changes and nobody waits for a large zone. From the moment that anything served
-may be another until the copy says the same, `changed` has the threads leave all zones to Python; a
-zone of which more is left to do than one turn takes is left to Python alone, while the others are
-answered again. So what is answered here is what the pipeline would answer, or nothing.
+change costs what it changes and nobody waits for a large zone. From the moment that a zone may say
+something else until the copy says the same, `changed` has the threads leave it to Python, while the
+others are answered; when it may be another zone that answers, they leave all of them. So what is
+answered here is what the pipeline would answer, or nothing.
 
 docs/decisions/0049 says why it is a copy.
 """
@@ -21,6 +21,7 @@ import msgspec
 from kudurru.adapters.dns.engine_native import AnswerTable
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.zone_tree import EMPTY, Zone, ZoneSet, unpack
+from kudurru.domain.ports import CACHE, FILTERS, Origins
 
 if TYPE_CHECKING:
     from kudurru.adapters.dns import _engine
@@ -104,7 +105,7 @@ class ZoneImages:
         self._is_wanted: Callable[[], bool] = bool  # not before `follow`
         self._forwarded: Mapping[Name, object] = {}
         self._copies: dict[bytes, _Copy] = {}
-        self._unlooked: dict[bytes, None] = {}  # changed; the core is closed until they are seen
+        self._unlooked: dict[bytes, None] = {}  # changed, and left to Python until they are seen
         self._building: dict[bytes, _Copy] = {}  # the next one first
         self._full: dict[bytes, _Copy] = {}  # what waits for room
         self._is_freeing = False  # zones that are gone: there will be room
@@ -123,11 +124,27 @@ class ZoneImages:
         is answered elsewhere. `is_wanted`: zones are answered now, and the same to everybody."""
         self._zones, self._forwards, self._is_wanted = zones, forwards, is_wanted
 
-    def changed(self) -> None:
-        """Something that is served may be another now. When it returns, no later query is answered
-        from what was there before."""
-        self.core.close()
-        self._call(asyncio.get_running_loop().call_soon)
+    def changed(self, what: Origins = None) -> None:
+        """This changed of what is served. When it returns, no later query is answered from what was
+        there before."""
+        if self.leave(what):
+            self._call(asyncio.get_running_loop().call_soon)
+
+    def leave(self, what: Origins) -> bool:
+        """Have the threads leave to Python what changed, until the next turn. Whether that is
+        anything here."""
+        if what is None:
+            self.core.close()
+            return True
+        zones = [origin for origin in what if origin not in (FILTERS, CACHE)]
+        for apex in zones:
+            copy = self._copies.get(apex)
+            if copy is None:
+                self.core.close()
+            else:
+                self._say(apex, copy, ())
+                self._unlooked[apex] = None
+        return bool(zones)
 
     def statistics(self) -> ZoneImagesStatistics:
         _, owners, octets = self.core.statistics()
@@ -230,9 +247,10 @@ class ZoneImages:
             self._zones.touch_all()
             self._forwarded = {}
             self._unlooked.update(dict.fromkeys(self._copies))  # that were not let go of yet
-        self._unlooked.update(dict.fromkeys(self._touched()))
-        if self._unlooked:
-            self.core.close()  # should a turn come between a change and `changed`
+        touched = self._touched()
+        if not all(map(self._is_left, touched)):
+            self.core.close()
+        self._unlooked.update(dict.fromkeys(touched))
         while self._unlooked and budget.left > 0:
             apex = next(iter(self._unlooked))
             del self._unlooked[apex]
@@ -248,6 +266,12 @@ class ZoneImages:
             self._forwarded = now
             touched |= before.keys() ^ now.keys()
         return touched
+
+    def _is_left(self, apex: bytes) -> bool:
+        """Whether a zone that was touched is the one that is here, and left to Python. Else it
+        comes or goes, or this turn came between its change and `changed`."""
+        copy, zone = self._copies.get(apex), self._zones.get(apex)
+        return copy is not None and zone is not None and copy.zone is zone and not copy.said
 
     def _look(self, apex: bytes, budget: _Budget) -> None:
         """At a zone that is new, gone or changed."""

@@ -171,7 +171,7 @@ class Pipeline:
         self._notes = notes
         self.hears_repeats = notes is not None
         self.keeps_for_a_while = False
-        """Whether there is an engine over UDP that counts down TTLs: telling it how costs time."""
+        """Whether there are engines that count down TTLs: telling them how costs time."""
         self._edns = Edns(cookies, identity.hostname)
         self._ingress = Ingress(identity, is_synced, is_lameduck)
         self._signatures = signatures or Signatures()
@@ -282,7 +282,9 @@ class Pipeline:
         # What is not simply for all is for an engine that can tell, and make cookies.
         has_cookie, client_class = course.asked.has_cookie, course.client_class
         is_plain = not has_cookie and client_class == 0
-        if not is_plain and not (self.keeps_for_a_while and course.proto == UDP):
+        # Classes go by address, and who says a name may be of another one.
+        is_named = client_class != 0 and course.client_id != ""
+        if not is_plain and (is_named or not self.keeps_for_a_while):
             is_repeatable = False
         is_for_all = False
         if isinstance(answer, Resolved):  # only by who counts down TTLs
@@ -317,7 +319,7 @@ class Pipeline:
 
     def _aging(self, course: Course, found: Resolved, wire: bytes) -> Keep | None:
         """How an answer from the cache is repeated, where everybody who may have it gets it."""
-        if not self.keeps_for_a_while or course.proto != UDP or course.source != "cache":
+        if not self.keeps_for_a_while or course.source != "cache":
             return None
         if found.until_us <= course.started_us or self._resolver is None:
             return None

@@ -99,6 +99,9 @@ def beside_flood(
         asker.paced(at, seconds / 2, HONEST_PER_S, names)  # what it fills at first is full
         before = resident(server.process.pid)
         honest = asker.paced(at, seconds, HONEST_PER_S, names)
+        import sys
+
+        print(server.stderr(), file=sys.stderr)
         line, _ = process.communicate(timeout=length + 60)
         after = resident(server.process.pid)
     return Found(idle, honest, figures_of(line), peak_per_s, before, after)

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from kudurru.adapters.dns import engine_native
+from kudurru.adapters.dns.engine_native import AnswerTable
 from kudurru.adapters.sockets import split_address
 from tests.bench.answers import build_zone, pipeline_of
 from tests.certificates import write_pair
@@ -41,7 +43,12 @@ def serve() -> None:
     zone.stamp(1)
 
     async def main() -> None:
-        engines = [make_engine(proto, pipeline_of(zone)) for proto in PROTOCOLS]
+        table = AnswerTable() if engine_native.is_available() else None
+        pipeline = pipeline_of(zone)
+        engines = [
+            make_engine(proto, pipeline, memo=None if table is None else table.new_scope())
+            for proto in PROTOCOLS
+        ]
         for engine in engines:
             await engine.start()
         print(*(engine.addresses[0].rpartition(":")[2] for engine in engines), flush=True)
@@ -120,12 +127,12 @@ def bind(folder: Path) -> AbstractContextManager[tuple[Ports, int]]:
 
 
 def dnsdist(folder: Path, backend: int) -> AbstractContextManager[tuple[Ports, int]]:
-    """Not over HTTPS: it puts several responses into one TLS record, and then dnsperf 2.10 waits
-    for ever."""
-    ports = {"tcp": free_port(), "tls": free_port()}
+    ports = {"tcp": free_port(), "tls": free_port(), "https": free_port()}
+    files = f'"{folder}/cert.pem", "{folder}/key.pem"'
     (folder / "dnsdist.conf").write_text(
         f'setSecurityPollSuffix("")\nsetLocal("127.0.0.1:{ports["tcp"]}")\n'
-        f'addTLSLocal("127.0.0.1:{ports["tls"]}", "{folder}/cert.pem", "{folder}/key.pem")\n'
+        f'addTLSLocal("127.0.0.1:{ports["tls"]}", {files})\n'
+        f'addDOHLocal("127.0.0.1:{ports["https"]}", {files}, "/dns-query")\n'
         f'newServer("127.0.0.1:{backend}")\n'
         'getPool(""):setCache(newPacketCache(100000))\n'
     )

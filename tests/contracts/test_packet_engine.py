@@ -17,9 +17,10 @@ import pytest
 from kudurru.adapters.certificates import Certificates
 from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native, engine_python, mmsg
-from kudurru.adapters.dns.engine_native import NativeEngine
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.https import ALPN, HttpsServer
+from kudurru.adapters.dns.memo import Memo
 from kudurru.adapters.dns.quic import QuicServer
 from kudurru.adapters.dns.slots import slots_of
 from kudurru.adapters.dns.streams import OUTSTANDING_MAX, StreamLimits
@@ -92,6 +93,7 @@ class Rig:
 
     def __init__(self, kind: str, handler: Handler, address: str, count: int = 1) -> None:
         self.kind, self.handler = kind, handler
+        self.client = kind.removesuffix(WITH_TABLE)  # what it speaks
         self.proto = PROTOCOLS[kind]
         self.carrier = CARRIERS[self.proto]
         (bound,) = bind_all([Listener(self.proto, address)], count)
@@ -107,22 +109,24 @@ class Rig:
         if self.proto == "udp":
             batched = self.kind == "batched"
             return PythonEngine(handler, self.sockets, batched=batched, drain_s=DRAIN_S)
+        memo = AnswerTable().new_scope() if self.kind.endswith(WITH_TABLE) else Memo()
         if self.proto == "tcp":
-            return TcpServer(handler, self.sockets, limits=limits)
+            return TcpServer(handler, self.sockets, limits=limits, memo=memo)
         with tempfile.TemporaryDirectory() as folder:
             cert, key = write_pair(Path(folder))
             certificates = Certificates(str(cert), str(key), SystemClock())
             tls, https = certificates.context("dot"), certificates.context(*ALPN)
         if self.proto == "tls":
-            return TcpServer(handler, self.sockets, tls=tls, limits=limits)
+            return TcpServer(handler, self.sockets, tls=tls, limits=limits, memo=memo)
         if self.proto == "https":
-            return HttpsServer(handler, self.sockets, tls=https, limits=limits)
+            return HttpsServer(handler, self.sockets, tls=https, limits=limits, memo=memo)
         return QuicServer(
             handler,
             self.sockets,
             proto=self.proto,
             certificate=lambda: certificates.current,
             limits=limits,
+            memo=memo,
         )
 
     def limit_by(self, limiter: QueryLimiter) -> None:
@@ -147,7 +151,7 @@ class Rig:
     async def exchange(self, *packets: bytes, answers: int | None = None) -> list[bytes]:
         """Send all, then read as many answers as queries, or `answers`."""
         count = len(packets) if answers is None else answers
-        match self.kind:
+        match self.client:
             case "tcp":
                 return await self._over_stream(
                     await asyncio.open_connection(*self.target), packets, count
@@ -201,10 +205,7 @@ def ok(found: Answered) -> bytes:
     return found.body
 
 
-PROTOCOLS = {
-    "plain": "udp",
-    "batched": "udp",
-    "native": "udp",
+STREAMS = {
     "tcp": "tcp",
     "tls": "tls",
     "http1": "https",
@@ -212,6 +213,10 @@ PROTOCOLS = {
     "http3": "h3",
     "doq": "quic",
 }
+WITH_TABLE = " with table"  # in C; else with a memo in Python
+PROTOCOLS = {"plain": "udp", "batched": "udp", "native": "udp", **STREAMS}
+if engine_native.is_available():
+    PROTOCOLS |= {kind + WITH_TABLE: proto for kind, proto in STREAMS.items()}
 BURSTS = {"udp": 200, "h3": 100, "quic": 100}  # queries at once
 IS_HERE = {"batched": mmsg.is_available(), "native": engine_native.is_available()}
 KINDS = [kind for kind in PROTOCOLS if IS_HERE.get(kind, True)]
@@ -813,7 +818,7 @@ def test_an_answer_may_come_later(kind: str) -> None:
     serve(kind, scenario)
 
 
-PARALLEL = [kind for kind in KINDS if kind != "http1"]
+PARALLEL = [kind for kind in KINDS if not kind.startswith("http1")]
 
 
 @pytest.mark.parametrize("kind", PARALLEL)
@@ -848,9 +853,11 @@ def test_what_a_client_that_left_waited_for_is_cancelled(kind: str) -> None:
     """One that ends its side of a connection only may still read: this one is gone."""
 
     async def scenario(rig: Rig, handler: Handler) -> None:
-        if kind in ("tcp", "tls"):
+        if rig.client in ("tcp", "tls"):
             opening = (
-                open_tls(rig.target) if kind == "tls" else asyncio.open_connection(*rig.target)
+                open_tls(rig.target)
+                if rig.client == "tls"
+                else asyncio.open_connection(*rig.target)
             )
             _, writer = await opening
             sock = writer.get_extra_info("socket")

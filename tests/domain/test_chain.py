@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.domain import chain
+from kudurru.domain import verify as verification
 from kudurru.domain.codec import INTEGER_MAX
 from kudurru.domain.errors import LogDamaged, LogNewer
 from kudurru.domain.events import PAYLOAD_REDACTED, ChangeSet, Event, Position
@@ -319,20 +320,47 @@ def test_every_way_to_tamper_is_found_where_it_begins(
     assert damages_of(tamper(sealed_rows()))[0] == first
 
 
+class CountingVerifier(Verifier):
+    """Knows which rows were not plain."""
+
+    def __init__(self) -> None:
+        super().__init__(ORIGIN)
+        self.looked_at: list[int] = []
+
+    def _feed_closely(self, row: LogRow) -> None:
+        self.looked_at.append(row.seq)
+        super()._feed_closely(row)
+
+
 def test_rows_in_which_nothing_is_special_are_taken_the_short_way() -> None:
-    looked_at: list[int] = []
-
-    class CountingVerifier(Verifier):
-        def _feed_closely(self, row: LogRow) -> None:
-            looked_at.append(row.seq)
-            super()._feed_closely(row)
-
-    rows = sealed_rows([change(applied(f"n{i}")) for i in range(100)])
-    verifier = CountingVerifier(ORIGIN)
-    for row in rows:
-        verifier.feed(row)
+    verifier = CountingVerifier()
+    verifier.feed_all(sealed_rows([change(applied(f"n{i}")) for i in range(100)]))
     assert not verifier.finish()
-    assert looked_at == [1]  # from which it has who writes and how many rows at a time
+    assert verifier.looked_at == [1]  # from which it has who writes and how many rows at a time
+
+
+def test_managers_and_change_sets_may_alternate_and_are_looked_at_once_each() -> None:
+    def one(i: int) -> ChangeSet:
+        events = (applied(f"n{i}.{j}") for j in range(1 + i % 3))
+        manager = ("kudurru", 'a "quoted",\\"obj": one', "näme")[i // 3 % 3]
+        return change(*(msgspec.structs.replace(event, manager=manager) for event in events))
+
+    verifier = CountingVerifier()
+    verifier.feed_all(sealed_rows([one(i) for i in range(90)]))
+    assert not verifier.finish()
+    assert verifier.seq == 180
+    assert verifier.looked_at == [1, 2, 4, 7, 8, 10, 13, 14, 16]  # first rows of sets
+
+
+def test_what_a_verifier_remembers_of_managers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "SAID_MAX", 3)
+    names = [f"m{i % 5}" for i in range(50)]
+    events = [msgspec.structs.replace(applied(f"n{i}"), manager=m) for i, m in enumerate(names)]
+    verifier = CountingVerifier()
+    verifier.feed_all(sealed_rows([change(event) for event in events]))
+    assert not verifier.finish()
+    assert verifier.seq == 50
+    assert len(verifier._said) <= 3
 
 
 @pytest.mark.parametrize(

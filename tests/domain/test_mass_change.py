@@ -3,7 +3,8 @@
 import pytest
 
 from kudurru.domain.errors import MassChange
-from kudurru.domain.mass_change import changed, check, records_of
+from kudurru.domain.mass_change import Losses, changed, check, records_of
+from kudurru.domain.objects import Key
 from tests.objects import endpoint, record_set
 
 
@@ -49,3 +50,16 @@ def test_more_than_30_percent_of_10_or_more_is_refused(changed, total, is_refuse
         return
     with pytest.raises(MassChange, match=f"{changed} of the {total} records of example.org"):
         check("example.org.", changed, total)
+
+
+def test_losses_count_for_as_long_as_the_window_and_not_when_they_are_back() -> None:
+    losses = Losses(window_us=100)
+    losses.add(Key("a"), "one", 3, now_us=0)
+    losses.add(Key("b"), "one", 2, now_us=50)
+    losses.add(Key("c"), "two", 4, now_us=50)
+    assert losses.by_zone(99) == {"one": 5, "two": 4}
+    assert losses.by_zone(100) == {"one": 2, "two": 4}
+    assert losses.is_back(Key("c"))
+    assert not losses.is_back(Key("a")), "it is forgotten already"
+    assert losses.by_zone(149) == {"one": 2}
+    assert losses.by_zone(150) == {}

@@ -324,6 +324,31 @@ def test_endpoints_that_go_with_much_of_a_zone_keep_their_records_until_that_is_
     in_cluster(case)
 
 
+@OWNERS
+def test_endpoints_that_go_one_by_one_are_held_as_those_that_go_at_once(owner: str) -> None:
+    async def case(kube: Kube) -> None:
+        member = await a_world(kube, owner)
+        world = World(kube, member)
+        async with member.running():
+            for i in range(20):
+                await world.put(endpoint(f"e{i}", many(20)[i]))
+            await until(lambda: len(world.specs()) == 20)
+            for i in range(0, 6, 3):
+                for name in (f"e{i}", f"e{i + 1}", f"e{i + 2}"):
+                    await world.delete(name)
+                await until(lambda left=17 - i: len(world.specs()) == left)
+            await world.delete("e6")
+            await until(lambda: "7 of the 20" in world.warnings())
+            assert "externalDNS.allowMassChange" in world.warnings()
+            assert len(world.specs()) == 14
+            await world.put(endpoint("e0", many(20)[0]))  # it is back, and one may go for it
+            await until(lambda: "default/e6" not in world.specs())
+            assert len(world.specs()) == 14
+            await until(lambda: "are gone" not in world.warnings())
+
+    in_cluster(case)
+
+
 def test_an_object_that_would_change_much_of_a_zone_is_refused() -> None:
     async def case(kube: Kube) -> None:
         member = await a_world(kube, "cluster")

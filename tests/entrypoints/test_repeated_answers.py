@@ -140,7 +140,7 @@ class World:
         if hasattr(self, "engine"):
             self.engine.invalidate(changed)
             if self.images is not None:
-                self.images.changed()
+                self.images.changed(changed)
             (default, *_) = self.rig.resolver.routes()
             self.rig.resolver.set_zones(dict.fromkeys(self.node.zones.forwards, default))
 

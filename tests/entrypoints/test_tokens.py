@@ -154,6 +154,18 @@ def test_a_revoked_token_does_not_come_back(desk: Desk) -> None:
     assert desk.why(text) == "unknown"
 
 
+def test_who_counted_in_this_second_is_asked_again_once_something_changed(desk: Desk) -> None:
+    ci, other = (desk.tokens.find(desk.make(name).token, "192.0.2.1") for name in ("ci", "other"))
+    assert [desk.tokens.still_counts(who) for who in (ci, ci, other, ci)] == [True] * 4
+    desk.node.commit(desk.tokens.revocation("ci", TESTER))
+    assert [desk.tokens.still_counts(who) for who in (ci, other, ci, other)] == [
+        False, True, False, True,
+    ]  # fmt: skip
+    again = desk.tokens.find(desk.make("ci").token, "192.0.2.1")
+    assert desk.tokens.still_counts(again)
+    assert not desk.tokens.still_counts(ci)
+
+
 def test_a_token_made_again_does_not_keep_its_predecessor_in(desk: Desk) -> None:
     old = desk.tokens.find(desk.make().token, "192.0.2.1")
     desk.node.commit(desk.tokens.revocation("ci", TESTER))

@@ -14,7 +14,7 @@ from kudurru.adapters.kubernetes.rbac import FEATURES, Feature, in_namespaces
 from kudurru.adapters.kubernetes.rights import missing_rights, needed
 from kudurru.entrypoints.cluster import HEADLESS_SERVICE
 from tests.absent import absent
-from tests.blackbox.program import command
+from tests.blackbox.program import command, kudurru, records, serving, write_json, zone
 from tests.kube import helm, manifests
 from tests.kube.assets import VERSION, NoAssets
 from tests.kube.connections import connected
@@ -98,7 +98,28 @@ EVERYTHING: dict[str, Any] = {
     ],
     "priorityClassName": "system-cluster-critical",
 }
-VALUES = {"default": {}, "minimal": MINIMAL, "everything": EVERYTHING}
+FOLLOWERS: dict[str, Any] = {
+    "follow": {
+        "url": "https://dns-kudurru-0.dns-kudurru-nodes.dns:8080",
+        "existingSecret": "follower",
+        "tokenKey": "secret",
+        "caSecret": "leader-ca",
+        "peers": ["https://ns1.example:8080", "https://ns2.example:8080"],
+        "forwardWrites": False,
+    },
+    "tls": {"secretName": "dns-tls"},
+}
+LEADER: dict[str, Any] = {
+    "networkPolicy": {
+        "httpFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}],
+        "followersFrom": [{"podSelector": {"matchLabels": {"example.com/role": "follower"}}}],
+    },
+    "follow": {"existingSecret": "follower", "peers": ["https://ns2.example:8080"]},
+}
+VALUES = {
+    "default": {}, "minimal": MINIMAL, "everything": EVERYTHING, "followers": FOLLOWERS,
+    "leader": LEADER,
+}  # fmt: skip
 OF_THE_CLUSTER = {"ClusterRole", "ClusterRoleBinding", "DNSZone"}
 
 
@@ -334,12 +355,102 @@ def test_external_dns_and_nobody_else_reaches_its_listener(program: Path, tmp_pa
     assert ports["webhook"] == 8888
 
 
+def settings_of(manifests: list[dict[str, Any]]) -> Any:
+    (found,) = (one for one in manifests if one["kind"] == "ConfigMap")
+    return yaml.safe_load(found["data"]["kudurru.yaml"])
+
+
+def pod_of(manifests: list[dict[str, Any]]) -> Any:
+    (found,) = (one for one in manifests if one["kind"] == "StatefulSet")
+    return found["spec"]["template"]["spec"]
+
+
+def test_followers_get_their_token_and_ask_the_cluster_for_nothing(
+    program: Path, tmp_path: Path
+) -> None:
+    made = rendered(program, FOLLOWERS, tmp_path)
+    settings, pod = settings_of(made), pod_of(made)
+    assert settings["kubernetes"] == {"enabled": False}
+    given = FOLLOWERS["follow"]
+    assert settings["follow"] == {
+        "url": given["url"], "peers": given["peers"], "forwardWrites": False,
+        "token": "file:/etc/kudurru-follow/token", "ca": "file:/etc/kudurru-follow-ca/ca.crt",
+    }  # fmt: skip
+    secrets = {one["name"]: one["secret"] for one in pod["volumes"] if "secret" in one}
+    assert secrets["follow"]["secretName"] == "follower"
+    assert secrets["follow"]["items"] == [{"key": "secret", "path": "token"}]
+    assert secrets["follow-ca"]["secretName"] == "leader-ca"
+    mounts = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+    assert mounts["follow"] == "/etc/kudurru-follow"
+    assert mounts["follow-ca"] == "/etc/kudurru-follow-ca"
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"Role", "ClusterRole"} & {one["kind"] for one in made}
+
+
+def test_followers_reach_each_node_of_a_leading_release_by_its_name(
+    program: Path, tmp_path: Path
+) -> None:
+    made = rendered(program, LEADER, tmp_path)
+    settings = settings_of(made)
+    assert settings["kubernetes"]["enabled"] is True
+    assert settings["follow"]["peers"] == LEADER["follow"]["peers"]
+    assert "url" not in settings["follow"]
+    (stateful,) = (one for one in made if one["kind"] == "StatefulSet")
+    name, service = stateful["metadata"]["name"], stateful["spec"]["serviceName"]
+    for number in range(stateful["spec"]["replicas"]):
+        node = f"{name}-{number}.{service}.dns"
+        assert {node, f"{node}.svc", f"{node}.svc.cluster.local"} <= set(settings["api"]["names"])
+    (policy,) = (one for one in made if one["kind"] == "NetworkPolicy")
+    http = {"port": "http", "protocol": "TCP"}
+    sources = [one["from"] for one in policy["spec"]["ingress"] if http in one["ports"]]
+    assert LEADER["networkPolicy"]["followersFrom"] in sources
+
+
+def test_a_follower_of_the_chart_is_promoted_and_starts_again_as_the_leader(
+    program: Path, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+
+    def config(name: str, **follow: Any) -> str:
+        """The settings of a release, with the token where this test has it."""
+        values = {"replicas": 1, "follow": {"existingSecret": "a", **follow}}
+        settings = settings_of(rendered(program, values, tmp_path))
+        settings["follow"]["token"] = f"file:{token}"
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "kudurru.yaml").write_text(yaml.safe_dump(settings))
+        return str(folder)
+
+    def changed(data: Path, address: str) -> int:
+        www = records("www", "one.example", ("www.one.example", "A", address))
+        objects = write_json(tmp_path / "objects.json", zone("one.example"), www)
+        return kudurru("apply", "-f", objects, "--data", data).code
+
+    with serving(tmp_path / "leader") as leader:
+        assert changed(tmp_path / "leader", "192.0.2.1") == 0
+        done = kudurru("token", "create", "f", "--role", "follower", "--data", tmp_path / "leader")
+        token.write_text(done.out)
+        follower = tmp_path / "follower"
+        following = config("following", url=f"http://{leader.addresses['http']}")
+        with serving(follower, "--config", following) as node:
+            assert node.texts("www.one.example") == ["192.0.2.1"]
+            assert changed(follower, "192.0.2.2") != 0
+            leader.stop()
+            done = kudurru("promote", "--data", follower, "--reason", "gone", "--force")
+            assert done.code == 0, done.err
+    with serving(follower, "--config", config("promoted", promoted=True)) as node:
+        assert changed(follower, "192.0.2.2") == 0
+        assert node.texts("www.one.example") == ["192.0.2.2"]
+
+
 WEBHOOK: dict[str, Any] = {
     "enabled": True,
     "from": [{"podSelector": {}}],
     "clients": ["192.0.2.0/24"],
 }
 LOG: dict[str, Any] = {"kubernetes": {"owner": "log"}}
+FOLLOW: dict[str, Any] = {"url": "https://ns1.example:8080", "existingSecret": "a"}
+OF_THE_LEADER = "followers have objects and changes from their leader"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "replicas": ({"replicas": 0}, "'/replicas': minimum: got 0, want 1"),
     "no such value": ({"replicaCount": 2}, "additional properties 'replicaCount' not allowed"),
@@ -467,6 +578,70 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"externalDNS": WEBHOOK | {"clients": ["pods"]}},
         "'/externalDNS/clients/0': 'pods' does not match pattern",
     ),
+    "leader without a scheme": (
+        {"follow": FOLLOW | {"url": "ns1.example:8080"}},
+        "'/follow/url': 'ns1.example:8080' does not match pattern",
+    ),
+    "leader with a password": (
+        {"follow": FOLLOW | {"url": "https://me:word@ns1.example:8080"}},
+        "follow.url: an API is named as https://HOST:PORT, without user, path and query",
+    ),
+    "follower without a token": (
+        {"follow": FOLLOW | {"existingSecret": ""}},
+        "follow.existingSecret: other nodes are asked with a token of role follower",
+    ),
+    "token for nobody": (
+        {"follow": {"existingSecret": "a"}},
+        "follow.url: name the leader, or the peers",
+    ),
+    "follower with zones": (
+        {"follow": FOLLOW, "zones": {"home": {"zoneName": "home.example"}}},
+        f"zones: {OF_THE_LEADER}",
+    ),
+    "follower with lists": (
+        {"follow": FOLLOW, "blocklists": {"ads": {}}},
+        f"blocklists: {OF_THE_LEADER}",
+    ),
+    "follower that watches": (
+        {"follow": FOLLOW, "kubernetes": {"namespaces": ["apps"]}},
+        f"kubernetes.namespaces: {OF_THE_LEADER}",
+    ),
+    "follower that owns": (
+        {"follow": FOLLOW, **LOG},
+        f"kubernetes.owner: log: {OF_THE_LEADER}",
+    ),
+    "follower that external-dns asks": (
+        {"follow": FOLLOW, "externalDNS": WEBHOOK},
+        f"externalDNS.enabled: {OF_THE_LEADER}",
+    ),
+    "follower on a database": (
+        {"follow": FOLLOW, "store": {"existingSecret": "b"}, **LOG},
+        "store.existingSecret: each follower keeps a copy of its own",
+    ),
+    "several that were promoted": (
+        {"follow": FOLLOW | {"promoted": True}},
+        "follow.promoted: one node leads, and 2 would go on apart: make replicas 1",
+    ),
+    "promoted, and kept nowhere": (
+        {
+            "follow": FOLLOW | {"promoted": True},
+            "replicas": 1,
+            "persistence": {"enabled": False},
+        },
+        "persistence.enabled: the log of a node that was promoted is nowhere else",
+    ),
+    "leader in settings": (
+        {"follow": FOLLOW, "config": {"follow": {"url": "https://ns2.example:8080"}}},
+        "config.follow.url: it would override a value of the chart: set follow.url instead",
+    ),
+    "leader in the environment": (
+        {"env": [{"name": "KUDURRU__FOLLOW__URL", "value": "https://ns2.example:8080"}]},
+        "env: KUDURRU__FOLLOW__URL would override a value of the chart",
+    ),
+    "leader as an argument": (
+        {"extraArgs": ["--follow=https://ns2.example:8080"]},
+        "extraArgs: --follow=https://ns2.example:8080 would override a value of the chart",
+    ),
     "password in a URL": (
         {"config": {"upstreams": {"groups": {"a": ["https://me:word@dns.example/"]}}}},
         "config.upstreams.groups.a: a secret would be readable in a ConfigMap",
@@ -519,6 +694,12 @@ TAKEN: dict[str, dict[str, Any]] = {
     "addresses": {
         "listen": ["[::]:53", "[2001:db8::1]:53", "[1:2:3:4:5:6:7:8]:53", "192.0.2.1:1053"]
     },
+    "followers that keep their copy in memory": {
+        "follow": FOLLOW,
+        "persistence": {"enabled": False},
+        "extraArgs": ["--adopt"],
+    },
+    "one that was promoted": {"follow": FOLLOW | {"promoted": True}, "replicas": 1},
     "files of secrets": {"config": {"node": {"secretsKey": "file:/run/secrets/node-key"}}},
 }
 

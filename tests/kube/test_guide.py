@@ -6,11 +6,13 @@ import re
 import shlex
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.absent import absent
 from tests.blackbox.program import PATIENCE_S, ROOT, kudurru, records, serving, wait_until, zone
@@ -28,6 +30,14 @@ CRDS_DIFF, CRDS_INSTALL = "kudurru crds diff", "kudurru crds install"
 HELM = (
     "helm install dns deploy/chart/kudurru --namespace dns --create-namespace "
     "--set image.repository=…"
+)
+UPGRADE = (
+    "helm upgrade copy deploy/chart/kudurru --namespace dns --reuse-values "
+    "--set follow.promoted=true --set replicas=1"
+)
+PROMOTE = (
+    "kubectl -n dns exec copy-kudurru-0 -- kudurru promote "
+    "--reason 'the first site burnt down' --force"
 )
 COMPARE = "kudurru audit compare --kubernetes cluster --data /var/lib/kudurru"
 KUBECTL = [
@@ -69,7 +79,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 
 def test_every_command_of_the_guide_is_known_here() -> None:
-    assert sorted(commands()) == sorted([SERVE, CRDS_DIFF, CRDS_INSTALL, HELM, COMPARE, *KUBECTL])
+    assert sorted(commands()) == sorted(
+        [SERVE, CRDS_DIFF, CRDS_INSTALL, HELM, UPGRADE, PROMOTE, COMPARE, *KUBECTL]
+    )
     for words in map(shlex.split, KUBECTL):
         assert all((ROOT / name).exists() for name in words if name.endswith(".yaml"))
 
@@ -101,6 +113,27 @@ def test_helm_installs_as_the_guide_says(cluster: ApiServer, tmp_path: Path) -> 
     _done([str(helm.build()), *words[1:]], _access(cluster, tmp_path))
     code, found = cluster.call("GET", "/apis/apps/v1/namespaces/dns/statefulsets")
     assert (code, len(found["items"])) == (200, 1)
+
+
+def test_a_release_of_followers_is_upgraded_as_the_guide_says(
+    cluster: ApiServer, tmp_path: Path
+) -> None:
+    access, program = _access(cluster, tmp_path), str(helm.build())
+    [text] = re.findall(r"^    follow:\n(?:      .*\n)+", GUIDE, re.MULTILINE)
+    values = tmp_path / "values.yaml"
+    values.write_text(textwrap.dedent(text))
+    given = ["--namespace", "dns", "--create-namespace", "--values", str(values)]
+    _done([program, "install", "copy", "deploy/chart/kudurru", *given], access)
+    _done([program, *shlex.split(UPGRADE)[1:]], access)
+    path = "/api/v1/namespaces/dns/configmaps/copy-kudurru"
+    settings = yaml.safe_load(cluster.call("GET", path)[1]["data"]["kudurru.yaml"])
+    assert "url" not in settings["follow"]
+    # Of the pod it says what is run in it, as it is no cluster that runs pods.
+    words = shlex.split(PROMOTE)
+    pod, inside = words[4], words[words.index("--") + 1 :]
+    path = "/apis/apps/v1/namespaces/dns/statefulsets/copy-kudurru"
+    assert pod == f"{cluster.call('GET', path)[1]['metadata']['name']}-0"
+    assert kudurru(*inside[1:], "--help").code == 0
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")

@@ -137,9 +137,10 @@ def test_an_answer_that_depends_on_policies_is_kept_for_those_who_have_the_same(
         classes.setdefault(reply.keep.client_class, []).append(client)
     assert list(classes.values()) == [clients[:2], clients[2:3], clients[3:5], clients[5:]]
     assert 0 not in classes
-    reply = rig.pipeline.handle(query(), clients[0], "tcp")
-    assert isinstance(reply, Reply)
-    assert (reply.keep, reply.memo) == (None, False)
+    for client_id, is_kept in (("", True), ("anna-phone", False)):  # classes go by address
+        reply = rig.pipeline.handle(query(), clients[0], "tls", client_id)
+        assert isinstance(reply, Reply)
+        assert (reply.keep is not None, reply.memo) == (is_kept, False)
 
 
 def test_when_there_are_more_classes_than_numbers_the_rest_is_not_kept() -> None:
@@ -164,9 +165,14 @@ def test_a_truncated_answer_has_no_ttls() -> None:
     assert reply.keep.ttls_at == ()
 
 
+@pytest.mark.parametrize("proto", ["tcp", "tls", "https", "h3", "quic"])
+def test_an_answer_is_kept_alike_over_every_transport(proto: str) -> None:
+    www = "www.example. 100 IN A 192.0.2.1"
+    assert cached(rig_of(www), proto=proto).keep == cached(rig_of(www)).keep is not None
+
+
 def test_what_may_be_another_thing_for_the_next_one_is_not_kept() -> None:
     www = "www.example. 100 IN A 192.0.2.1"
-    assert cached(rig_of(www), proto="tcp").keep is None
     rig = rig_of(www)
     rig.pipeline.keeps_for_a_while = False
     assert cached(rig).keep is None

@@ -9,6 +9,7 @@
  * limiter.c  token buckets per network
  * queue.c    octets from one thread to another
  * worker.c   threads that receive, answer and send
+ * repeat.c   repeats for those who ask from Python
  *
  * module.c binds it to Python. docs/decisions/0040 says why it is made like this. */
 #ifndef KUDURRU_CORE_H
@@ -227,6 +228,37 @@ bool table_cookie_keys(struct table *table, struct cookie_keys *keys);
 void table_invalidate(struct table *table, const uint8_t *slots, size_t count);
 struct table_statistics table_statistics(struct table *table);
 
+/* --- repeats, one by one ---------------------------------------------------------------------- */
+
+#define STREAM_MESSAGE_MAX 65535 /* octets that two octets of length can say */
+
+/* Whose messages come together, and what was found out about them. */
+struct asker {
+    struct table *table;
+    uint8_t scope;
+    const uint8_t *client; /* 4 or 16 octets */
+    size_t client_size;
+    bool is_named; /* it says who it is, so its address does not */
+    int64_t now_us;
+    bool is_admitted_known, is_admitted, is_class_known;
+    uint8_t client_class;
+    uint64_t classed_since; /* as `table_class_of` has it */
+};
+
+struct repeated {
+    uint16_t place;
+    uint8_t client_class;
+};
+
+void asker_init(
+    struct asker *asker, struct table *table, uint8_t scope, const uint8_t *client,
+    size_t client_size, bool is_named);
+/* Write the answer to a message that the table knows, and its size; 0: it does not, or `room` is too
+ * little. Between `table_enter` and `table_leave`. */
+size_t repeat_message(
+    struct asker *asker, const uint8_t *packet, size_t size, uint8_t *answer, size_t room,
+    struct repeated *repeated);
+
 /* --- limiter -------------------------------------------------------------------------------- */
 
 #define LEVELS_MAX 129
@@ -306,6 +338,8 @@ void queue_take(struct queue *queue, void *record, size_t size);
 
 struct zones;
 
+#define RECENT 64
+
 struct worker_options {
     int fd;
     struct zones *zones; /* NULL: there are none */
@@ -364,6 +398,9 @@ struct queue *worker_misses(struct worker *worker);
 struct queue *worker_urgent(struct worker *worker);
 struct queue *worker_repeats(struct worker *worker);
 uint64_t worker_counter(const struct worker *worker, enum counter which);
+/* Client i of the last RECENT batches: an IPv4 address, or a number for an IPv6 /64. 0: there is none
+ * that was not taken before. */
+uint32_t worker_take_recent(struct worker *worker, unsigned i);
 uint64_t worker_hits(const struct worker *worker, unsigned place);
 /* Answers from the zones. */
 uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype);

@@ -92,49 +92,6 @@ static void table_dealloc(PyObject *self) {
     dealloc_of(self);
 }
 
-static PyObject *answer_to(
-    const struct entry *entry, const uint8_t *packet, size_t size) {
-    size_t end = name_end(packet, size);
-    PyObject *wire = PyBytes_FromStringAndSize(NULL, entry->wire_size + 2);
-    if (!wire)
-        return NULL;
-    uint8_t *octets = (uint8_t *)PyBytes_AsString(wire);
-    memcpy(octets, packet, 2);
-    memcpy(octets + 2, entry_wire(entry), entry->wire_size);
-    memcpy(octets + HEADER_SIZE, packet + HEADER_SIZE, end - HEADER_SIZE);
-    return wire;
-}
-
-static PyObject *table_py_find(PyObject *object, PyObject *args) {
-    TableObject *self = (TableObject *)object;
-    unsigned char scope;
-    Py_buffer packet;
-    if (!PyArg_ParseTuple(args, "by*", &scope, &packet))
-        return NULL;
-    uint8_t key[KEY_MAX];
-    size_t size = 0, cookie_at;
-    if (packet.len >= HEADER_SIZE)
-        size = message_key(scope, packet.buf, (size_t)packet.len, key, &cookie_at);
-    PyObject *found = NULL;
-    unsigned place = 0;
-    if (size) {
-        table_enter(self->table, self->reader);
-        const struct entry *entry =
-            table_find(self->table, key, size, table_hash(self->table, key, size));
-        if (entry && !entry->is_restricted && !entry->until_us && !entry->cookie_at) {
-            found = answer_to(entry, packet.buf, (size_t)packet.len);
-            place = entry->place;
-        }
-        table_leave(self->table, self->reader);
-    }
-    PyBuffer_Release(&packet);
-    if (found)
-        return Py_BuildValue("NI", found, place);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
-}
-
 /* The answer without its ID, its question in lower case, as the table has it; false where the
  * question is not the one that was asked. */
 static bool stored_form(
@@ -180,18 +137,23 @@ static bool read_ttls(PyObject *given, size_t wire_size, uint16_t *ttls_at, size
 static bool keep(
     TableObject *self, unsigned char scope, unsigned long long generation, const Py_buffer *packet,
     const Py_buffer *wire, unsigned char client_class, struct answer *answer) {
-    uint8_t key[KEY_MAX], octets[MESSAGE_MAX];
-    if (packet->len < HEADER_SIZE || wire->len < HEADER_SIZE || wire->len > MESSAGE_MAX ||
+    uint8_t key[KEY_MAX];
+    if (packet->len < HEADER_SIZE || wire->len < HEADER_SIZE || wire->len > STREAM_MESSAGE_MAX ||
         answer->place >= PLACES)
         return false;
     size_t cookie_at, size = message_key(scope, packet->buf, (size_t)packet->len, key, &cookie_at);
-    if (!size || (answer->cookie_at && !cookie_at) ||
-        !stored_form(packet, wire, name_end(packet->buf, (size_t)packet->len), octets))
+    if (!size || (answer->cookie_at && !cookie_at))
         return false;
     key_for_class(key, client_class);
-    answer->wire = octets;
-    answer->wire_size = (size_t)wire->len - 2;
-    return table_store(self->table, generation, key, size, answer);
+    uint8_t *octets = malloc((size_t)wire->len);
+    bool is_kept = false;
+    if (octets && stored_form(packet, wire, name_end(packet->buf, (size_t)packet->len), octets)) {
+        answer->wire = octets;
+        answer->wire_size = (size_t)wire->len - 2;
+        is_kept = table_store(self->table, generation, key, size, answer);
+    }
+    free(octets);
+    return is_kept;
 }
 
 static PyObject *table_py_store(PyObject *object, PyObject *args, PyObject *named) {
@@ -361,7 +323,6 @@ static PyObject *table_py_statistics(PyObject *self, PyObject *Py_UNUSED(args)) 
 }
 
 static PyMethodDef table_methods[] = {
-    {"find", table_py_find, METH_VARARGS, NULL},
     {"store", (PyCFunction)(void (*)(void))table_py_store, METH_VARARGS | METH_KEYWORDS, NULL},
     {"admit", table_py_admit, METH_VARARGS, NULL},
     {"learn_class", table_py_learn_class, METH_VARARGS, NULL},
@@ -1116,6 +1077,32 @@ static PyObject *workers_untold(PyObject *object, PyObject *Py_UNUSED(args)) {
     return PyLong_FromUnsignedLongLong(sum);
 }
 
+static PyObject *recent_list(struct worker *worker) {
+    PyObject *clients = PyList_New(0);
+    for (unsigned i = 0; clients && i < RECENT; i++) {
+        uint32_t client = worker_take_recent(worker, i);
+        PyObject *number = client ? PyLong_FromUnsignedLong(client) : NULL;
+        if (client && (!number || PyList_Append(clients, number)))
+            Py_CLEAR(clients);
+        Py_XDECREF(number);
+    }
+    return clients;
+}
+
+static PyObject *workers_take_recent(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    WorkersObject *self = (WorkersObject *)object;
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found && i < self->count; i++) {
+        unsigned long long received = worker_counter(self->workers[i], RECEIVED);
+        PyObject *clients = recent_list(self->workers[i]);
+        PyObject *one = clients ? Py_BuildValue("KN", received, clients) : NULL;
+        if (!one || PyList_Append(found, one))
+            Py_CLEAR(found);
+        Py_XDECREF(one);
+    }
+    return found;
+}
+
 static PyMethodDef workers_methods[] = {
     {"start", workers_start, METH_NOARGS, NULL},
     {"stop", workers_stop, METH_NOARGS, NULL},
@@ -1125,6 +1112,7 @@ static PyMethodDef workers_methods[] = {
     {"send", workers_send, METH_VARARGS, NULL},
     {"settle", workers_settle, METH_NOARGS, NULL},
     {"counters", workers_counters, METH_VARARGS, NULL},
+    {"take_recent", workers_take_recent, METH_NOARGS, NULL},
     {"untold", workers_untold, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -1141,6 +1129,181 @@ static PyType_Spec workers_spec = {
     .basicsize = sizeof(WorkersObject),
     .flags = Py_TPFLAGS_DEFAULT,
     .slots = workers_slots,
+};
+
+/* --- Repeats --------------------------------------------------------------------------------- */
+
+/* Octets of answers that `take` gives at most: it stops behind ANSWERS_MIN, with a whole one. */
+#define ANSWERS_MIN (64 << 10)
+#define TAKEN_MAX 256 /* queries at a time */
+#define ANSWERS_MAX (ANSWERS_MIN + 2 + STREAM_MESSAGE_MAX)
+
+typedef struct {
+    PyObject_HEAD
+    TableObject *table;
+    uint8_t scope;
+    uint8_t *answers;
+    unsigned long long hits[PLACES];
+} RepeatsObject;
+
+static PyObject *repeats_make(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
+    State *state = PyType_GetModuleState(type);
+    PyObject *table;
+    unsigned char scope;
+    if (!PyArg_ParseTuple(args, "O!b", state->table, &table, &scope))
+        return NULL;
+    RepeatsObject *self = (RepeatsObject *)alloc_of(type);
+    if (!self)
+        return NULL;
+    Py_INCREF(table);
+    self->table = (TableObject *)table;
+    self->scope = scope;
+    self->answers = malloc(ANSWERS_MAX);
+    if (!self->answers) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void repeats_dealloc(PyObject *object) {
+    RepeatsObject *self = (RepeatsObject *)object;
+    free(self->answers);
+    Py_XDECREF((PyObject *)self->table);
+    dealloc_of(object);
+}
+
+static PyObject *repeats_find(PyObject *object, PyObject *args) {
+    RepeatsObject *self = (RepeatsObject *)object;
+    struct table *table = self->table->table;
+    const char *packet, *client;
+    Py_ssize_t size, client_size, room;
+    int is_named;
+    if (!PyArg_ParseTuple(
+            args, "y#y#pn", &packet, &size, &client, &client_size, &is_named, &room) ||
+        !is_client(client_size))
+        return NULL;
+    if (room < 0 || room > STREAM_MESSAGE_MAX)
+        room = room < 0 ? 0 : STREAM_MESSAGE_MAX;
+    struct asker asker;
+    struct repeated repeated;
+    asker_init(&asker, table, self->scope, (const uint8_t *)client, (size_t)client_size, is_named);
+    table_enter(table, self->table->reader);
+    size_t found = repeat_message(
+        &asker, (const uint8_t *)packet, (size_t)size, self->answers, (size_t)room, &repeated);
+    table_leave(table, self->table->reader);
+    if (!found)
+        Py_RETURN_NONE;
+    self->hits[repeated.place]++;
+    return Py_BuildValue("y#i", self->answers, (Py_ssize_t)found, repeated.client_class);
+}
+
+/* A query that was answered. */
+struct taken {
+    const uint8_t *packet;
+    size_t size;
+    uint8_t client_class;
+};
+
+/* What a query log wants to hear: (client, message without its ID, class). */
+static PyObject *told_of(const Py_buffer *client, const struct taken *taken, Py_ssize_t number) {
+    PyObject *list = PyList_New(number);
+    for (Py_ssize_t i = 0; list && i < number; i++) {
+        PyObject *one = Py_BuildValue(
+            "y#y#i", client->buf, client->len, taken[i].packet + 2, (Py_ssize_t)taken[i].size - 2,
+            taken[i].client_class);
+        if (!one || PyList_SetItem(list, i, one))
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* Answer messages with two octets of length before each, from `*at` on. How many, and what they
+ * were; the octets of the answers are `*written`. */
+static Py_ssize_t take_known(
+    RepeatsObject *self, struct asker *asker, const Py_buffer *arrived, Py_ssize_t *at,
+    Py_ssize_t limit, struct taken *taken, size_t *written) {
+    Py_ssize_t number = 0;
+    table_enter(asker->table, self->table->reader);
+    while (number < limit && *written < ANSWERS_MIN && arrived->len - *at >= 2) {
+        const uint8_t *packet = (const uint8_t *)arrived->buf + *at + 2;
+        size_t size = (size_t)packet[-2] << 8 | packet[-1];
+        uint8_t *answer = self->answers + *written;
+        struct repeated repeated;
+        if ((size_t)(arrived->len - *at - 2) < size)
+            break;
+        size_t found =
+            repeat_message(asker, packet, size, answer + 2, STREAM_MESSAGE_MAX, &repeated);
+        if (!found)
+            break;
+        answer[0] = (uint8_t)(found >> 8), answer[1] = (uint8_t)found;
+        taken[number++] = (struct taken){packet, size, repeated.client_class};
+        self->hits[repeated.place]++;
+        *written += found + 2;
+        *at += (Py_ssize_t)size + 2;
+    }
+    table_leave(asker->table, self->table->reader);
+    return number;
+}
+
+static PyObject *repeats_take(PyObject *object, PyObject *args) {
+    RepeatsObject *self = (RepeatsObject *)object;
+    Py_buffer arrived, client;
+    Py_ssize_t at, limit;
+    int is_named, is_told;
+    if (!PyArg_ParseTuple(args, "y*ny*pnp", &arrived, &at, &client, &is_named, &limit, &is_told))
+        return NULL;
+    PyObject *found = NULL;
+    if (is_client(client.len) && at >= 0) {
+        struct asker asker;
+        struct taken taken[TAKEN_MAX];
+        size_t written = 0;
+        asker_init(&asker, self->table->table, self->scope, client.buf, (size_t)client.len,
+                   is_named);
+        Py_ssize_t number = take_known(self, &asker, &arrived, &at,
+                                       limit < TAKEN_MAX ? limit : TAKEN_MAX, taken, &written);
+        PyObject *answers = octets_object(self->answers, written);
+        PyObject *told = answers ? told_of(&client, taken, is_told ? number : 0) : NULL;
+        if (told)
+            found = Py_BuildValue("nnNN", at, number, answers, told);
+        else
+            Py_XDECREF(answers);
+    }
+    PyBuffer_Release(&arrived);
+    PyBuffer_Release(&client);
+    return found;
+}
+
+static PyObject *repeats_hits(PyObject *object, PyObject *Py_UNUSED(args)) {
+    RepeatsObject *self = (RepeatsObject *)object;
+    PyObject *list = PyList_New(PLACES);
+    for (Py_ssize_t i = 0; list && i < PLACES; i++) {
+        PyObject *one = PyLong_FromUnsignedLongLong(self->hits[i]);
+        if (!one || PyList_SetItem(list, i, one))
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyMethodDef repeats_methods[] = {
+    {"find", repeats_find, METH_VARARGS, NULL},
+    {"take", repeats_take, METH_VARARGS, NULL},
+    {"hits", repeats_hits, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot repeats_slots[] = {
+    {Py_tp_new, repeats_make},
+    {Py_tp_dealloc, repeats_dealloc},
+    {Py_tp_methods, repeats_methods},
+    {0, NULL},
+};
+
+static PyType_Spec repeats_spec = {
+    .name = "kudurru.adapters.dns._engine.Repeats",
+    .basicsize = sizeof(RepeatsObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = repeats_slots,
 };
 
 /* --- module ---------------------------------------------------------------------------------- */
@@ -1169,8 +1332,9 @@ static int fill(PyObject *module) {
     state->buckets = state->table ? add_type(module, &buckets_spec) : NULL;
     state->zones = state->buckets ? add_type(module, &zones_spec) : NULL;
     PyTypeObject *workers = state->zones ? add_type(module, &workers_spec) : NULL;
-    Py_XDECREF((PyObject *)workers); /* the module has it */
-    if (!workers || PyModule_AddIntMacro(module, BATCH) || PyModule_AddIntMacro(module, PLACES))
+    PyTypeObject *repeats = workers ? add_type(module, &repeats_spec) : NULL;
+    Py_XDECREF((PyObject *)workers), Py_XDECREF((PyObject *)repeats); /* the module has them */
+    if (!repeats || PyModule_AddIntMacro(module, BATCH) || PyModule_AddIntMacro(module, PLACES))
         return -1;
     return 0;
 }

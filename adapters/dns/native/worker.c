@@ -26,6 +26,7 @@
 #define PAUSE_NS 1000000   /* after a fault of the system that we know nothing of */
 #define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
 #define SPIN_NS 20000
+#define MIX 2654435761u /* as in overload.py */
 
 /* Where an answer is counted once it was sent, beside the places of the table. */
 #define NOWHERE PLACES
@@ -46,6 +47,8 @@ struct worker {
 
     _Alignas(64) _Atomic uint64_t sequence; /* odd during a batch */
     _Atomic uint64_t counters[COUNTERS];
+    _Atomic uint32_t recent[RECENT]; /* clients, each of another batch; 0: none */
+    unsigned recent_at;
     _Atomic uint64_t hits[PLACES];
     _Atomic uint64_t zone_hits[ZONE_RCODES * ZONE_TYPES];
     struct queue misses, urgent, repeats;
@@ -134,6 +137,10 @@ uint64_t worker_hits(const struct worker *worker, unsigned place) {
 
 uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype) {
     return atomic_load_explicit(&worker->zone_hits[rcode * ZONE_TYPES + rtype], memory_order_relaxed);
+}
+
+uint32_t worker_take_recent(struct worker *worker, unsigned i) {
+    return atomic_exchange_explicit(&worker->recent[i], 0, memory_order_relaxed);
 }
 
 bool worker_settle(const struct worker *worker) {
@@ -543,8 +550,23 @@ static void prepare(struct worker *worker, unsigned number) {
     }
 }
 
+/* One client of a batch is enough to know who is there: most batches are small, unless there is a
+ * flood. */
+static void note_client(struct worker *worker) {
+    size_t size;
+    const uint8_t *client = client_of(worker, 0, &size);
+    uint32_t words[2];
+    memcpy(words, client, size == 16 ? 8 : 4);
+    uint32_t number = ntohl(words[0]);
+    if (size == 16)
+        number = number * MIX ^ ntohl(words[1]);
+    atomic_store_explicit(
+        &worker->recent[worker->recent_at++ % RECENT], number, memory_order_relaxed);
+}
+
 static void serve_batch(struct worker *worker, unsigned number) {
     atomic_fetch_add(&worker->sequence, 1);
+    note_client(worker);
     for (unsigned i = 0; i < number; i++) {
         worker->sizes[i] = worker->to_take[i].msg_len;
         if (worker->options.has_packet_info)

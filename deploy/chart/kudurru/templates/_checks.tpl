@@ -3,7 +3,7 @@ Values that are right by themselves and wrong together, which the schema cannot 
 */}}
 {{- define "kudurru.checks" -}}
 {{- $faults := list -}}
-{{- range list "owner" "overrides" "namespaces" "account" "times" "listen" "http" "webhook" "passwords" -}}
+{{- range list "owner" "follow" "overrides" "namespaces" "account" "times" "listen" "http" "webhook" "passwords" -}}
 {{- $faults = concat $faults (include (printf "kudurru.checks.%s" .) $ | trim | splitList "\n" | compact) -}}
 {{- end -}}
 {{- if $faults -}}
@@ -12,7 +12,8 @@ Values that are right by themselves and wrong together, which the schema cannot 
 {{- end -}}
 
 {{- define "kudurru.checks.owner" -}}
-{{- if eq .Values.kubernetes.owner "log" }}
+{{- if include "kudurru.copies" . }}
+{{- else if eq .Values.kubernetes.owner "log" }}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.store.existingSecret) }}
 kubernetes.owner: with log, {{ .Values.replicas }} nodes need one log: name a database in store.existingSecret, or have replicas: 1
 {{- end }}
@@ -22,9 +23,41 @@ persistence.enabled: kubernetes.owner is log, and {{ ternary "the keys that sign
 {{- end }}
 {{- end -}}
 
+{{/* Followers have their objects, and the changes to them, from their leader alone. */}}
+{{- define "kudurru.checks.follow" -}}
+{{- $urls := append (compact .Values.follow.peers) .Values.follow.url | compact }}
+{{- range $urls }}
+{{- if not (regexMatch "^https?://[^/?#@\\s]+/?$" .) }}
+{{ ternary "follow.url" "follow.peers" (eq . $.Values.follow.url) }}: an API is named as https://HOST:PORT, without user, path and query
+{{- end }}
+{{- end }}
+{{- if and (include "kudurru.asks" .) (not .Values.follow.existingSecret) }}
+follow.existingSecret: other nodes are asked with a token of role follower: name the Secret that has it
+{{- else if and (not (include "kudurru.asks" .)) (or .Values.follow.existingSecret .Values.follow.caSecret) }}
+follow.url: name the leader, or the peers: what else follow says has no effect
+{{- end }}
+{{- if include "kudurru.copies" . }}
+{{- $theirs := dict "zones" .Values.zones "blocklists" .Values.blocklists "kubernetes.namespaces" .Values.kubernetes.namespaces "externalDNS.enabled" .Values.externalDNS.enabled "kubernetes.owner: log" (eq .Values.kubernetes.owner "log") -}}
+{{- range $place, $value := $theirs }}
+{{- if $value }}
+{{ $place }}: followers have objects and changes from their leader: give it to the leader's release
+{{- end }}
+{{- end }}
+{{- if .Values.store.existingSecret }}
+store.existingSecret: each follower keeps a copy of its own: leave it out
+{{- end }}
+{{- if and .Values.follow.promoted (gt (int .Values.replicas) 1) }}
+follow.promoted: one node leads, and {{ .Values.replicas }} would go on apart: make replicas 1, and have a release of others follow it
+{{- end }}
+{{- if and .Values.follow.promoted (not .Values.persistence.enabled) }}
+persistence.enabled: the log of a node that was promoted is nowhere else: switch it on
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* What the rights, volumes and ports of the release go by is said once. */}}
 {{- define "kudurru.checks.overrides" -}}
-{{- $mine := dict "store" "store.existingSecret" "kubernetes.owner" "kubernetes.owner" "kubernetes.namespaces" "kubernetes.namespaces" -}}
+{{- $mine := dict "store" "store.existingSecret" "kubernetes.owner" "kubernetes.owner" "kubernetes.namespaces" "kubernetes.namespaces" "follow.url" "follow.url" "follow.token" "follow.existingSecret" "follow.ca" "follow.caSecret" "follow.peers" "follow.peers" "follow.forwardWrites" "follow.forwardWrites" -}}
 {{- range $key, $value := $mine }}
 {{- if include "kudurru.setting" (list $.Values.config $key) }}
 config.{{ $key }}: it would override a value of the chart: set {{ $value }} instead
@@ -43,8 +76,8 @@ env: {{ $name }} would override a value of the chart: set {{ $value }} instead
 {{- end }}
 {{- end }}
 {{- range .Values.extraArgs }}
-{{- if regexMatch "^--(store|kubernetes)(=|$)" . }}
-extraArgs: {{ . }} would override a value of the chart: set store.existingSecret or kubernetes.owner instead
+{{- if regexMatch "^--(store|kubernetes|follow|token|ca)(=|$)" . }}
+extraArgs: {{ . }} would override a value of the chart: set store.existingSecret, kubernetes.owner or follow instead
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -57,12 +57,47 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- include "kudurru.fullname" . }}-webhook
 {{- end -}}
 
+{{/* Whether nodes serve the log of another node, and not what the cluster has. */}}
+{{- define "kudurru.copies" -}}
+{{- if or .Values.follow.url .Values.follow.promoted }}yes{{ end -}}
+{{- end -}}
+
+{{/* Whether nodes ask other ones, with the token. */}}
+{{- define "kudurru.asks" -}}
+{{- if or (include "kudurru.copies" .) .Values.follow.peers }}yes{{ end -}}
+{{- end -}}
+
+{{/* Of follow.*: a node that was promoted keeps all but its leader. */}}
+{{- define "kudurru.follow" -}}
+{{- with .Values.follow -}}
+{{- $found := dict "token" "file:/etc/kudurru-follow/token" "peers" .peers "forwardWrites" .forwardWrites -}}
+{{- if .caSecret }}{{ $_ := set $found "ca" "file:/etc/kudurru-follow-ca/ca.crt" }}{{ end -}}
+{{- if and .url (not .promoted) }}{{ $_ := set $found "url" .url }}{{ end -}}
+{{- toJson $found -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names of the release in the cluster, and of each node: followers ask one node. */}}
+{{- define "kudurru.apiNames" -}}
+{{- $full := include "kudurru.fullname" . -}}
+{{- $hosts := include "kudurru.hosts" (list . $full) | fromJsonArray -}}
+{{- range $number := until (int .Values.replicas) -}}
+{{- $node := printf "%s-%d.%s-nodes" $full $number $full -}}
+{{- $hosts = concat $hosts (include "kudurru.hosts" (list $ $node) | fromJsonArray) -}}
+{{- end -}}
+{{- toJson $hosts -}}
+{{- end -}}
+
 {{/* Settings of the release under those of `config`, which win. */}}
 {{- define "kudurru.config" -}}
-{{- $hosts := include "kudurru.hosts" (list . (include "kudurru.fullname" .)) | fromJsonArray -}}
+{{- $hosts := include "kudurru.apiNames" . | fromJsonArray -}}
 {{- $kubernetes := dict "owner" .Values.kubernetes.owner "enabled" true -}}
 {{- with .Values.kubernetes.namespaces }}{{ $_ := set $kubernetes "namespaces" . }}{{ end -}}
 {{- $ours := dict "kubernetes" $kubernetes -}}
+{{- if include "kudurru.copies" . -}}
+{{- $ours = dict "kubernetes" (dict "enabled" false) -}}
+{{- end -}}
+{{- if include "kudurru.asks" . }}{{ $_ := set $ours "follow" (include "kudurru.follow" . | fromJson) }}{{ end -}}
 {{- if .Values.externalDNS.enabled -}}
 {{- $hosts = concat $hosts (include "kudurru.hosts" (list . (include "kudurru.webhook" .)) | fromJsonArray) -}}
 {{- $_ := set $ours "externalDNS" (dict "listen" (printf "0.0.0.0:%d" (int .Values.externalDNS.port)) "clients" .Values.externalDNS.clients) -}}

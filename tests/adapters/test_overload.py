@@ -1,0 +1,194 @@
+"""Who is let in while a socket overflows: those who were there, and of the rest as many as can be
+read."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kudurru.adapters.dns.overload import (
+    CALM_S,
+    LOOK_S,
+    LOOKS_MIN,
+    REGULARS_MAX,
+    SEEN_MAX,
+    Gate,
+    Overload,
+    Regulars,
+    Seen,
+    attach,
+    detach,
+    filter_program,
+)
+from tests.absent import absent
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="filters are Linux's")
+
+
+@contextmanager
+def bound(address: str = "127.0.0.1") -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.bind((address, 0))
+        sock.setblocking(False)
+        yield sock
+
+
+def number(address: str) -> int:
+    return int.from_bytes(socket.inet_aton(address))
+
+
+def gets_in(sock: socket.socket, client: str) -> bool:
+    """Loopback: what is sent is there, or was dropped."""
+    with bound(client) as other:
+        other.sendto(b"?", sock.getsockname())
+    try:
+        return sock.recv(10) == b"?"
+    except BlockingIOError:
+        return False
+
+
+@linux_only
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 100, REGULARS_MAX])
+def test_regulars_come_in_and_nobody_else_however_many_they_are(count: int) -> None:
+    clients = [f"127.{1 + i * 7 % 200}.{i >> 7 & 255}.{1 + i % 128}" for i in range(count)]
+    with bound() as sock:
+        attach(sock, filter_program([number(one) for one in clients], 0, is_ipv6=False))
+        assert all(gets_in(sock, one) for one in clients)
+        strangers = ["127.0.0.1", "127.255.255.254", *(f"127.{i}.9.200" for i in range(1, 30))]
+        assert not any(gets_in(sock, one) for one in strangers)
+
+
+@linux_only
+def test_everybody_comes_in_again_when_it_is_over() -> None:
+    with bound() as sock:
+        attach(sock, filter_program([], 0, is_ipv6=False))
+        assert not gets_in(sock, "127.0.0.1")
+        detach(sock)
+        detach(sock)  # there is none any more
+        assert gets_in(sock, "127.0.0.1")
+
+
+IPV6 = """
+import select, socket
+from kudurru.adapters.dns import _engine
+from kudurru.adapters.dns.overload import attach, filter_program
+
+def bound(address):
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    sock.bind((address, 0))
+    return sock
+
+known, same, other = map(bound, ("2001:db8:1::1", "2001:db8:1::2", "2001:db8:2::1"))
+server = bound("2001:db8:3::1")
+table = _engine.Table(entries_max=8, bytes_max=4096, seed=bytes(16))
+workers = _engine.Workers(
+    table=table, buckets=None, zones=None, sockets=[(server.fileno(), True, False)], scope=0,
+    hears_repeats=False, misses_size=8192, urgent_size=8192, repeats_size=8192)
+workers.start()
+known.sendto(bytes(12), server.getsockname())
+select.select([workers.wake_fd()], [], [], 60)
+(found,) = workers.take_recent()
+workers.stop()
+sock = bound("2001:db8:3::1")
+sock.setblocking(False)
+attach(sock, filter_program(found[1], 0, is_ipv6=True))
+for one in (known, same, other):
+    one.sendto(b"?", sock.getsockname())
+    try:
+        print(len(sock.recv(9)))
+    except BlockingIOError:
+        print(0)
+"""
+
+
+@linux_only
+def test_of_ipv6_a_regular_is_a_network_of_64_bits_as_the_core_tells_of_it() -> None:
+    addresses = [f"2001:db8:{i}::{j}/128" for i, j in ((1, 1), (1, 2), (2, 1), (3, 1))]
+    lines = ["ip link set lo up", *(f"ip address add {one} dev lo nodad" for one in addresses)]
+    script = " && ".join([*lines, f'exec {sys.executable} -c "$0"'])
+    command = ["unshare", "--net", "sh", "-c", script, IPV6]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode and "_engine" not in done.stderr and "Traceback" not in done.stderr:
+        absent(f"a network namespace with IPv6 cannot be made here: {done.stderr[:200]}")
+    assert done.stdout.split() == ["1", "1", "0"], done.stderr
+
+
+def test_who_was_seen_once_or_long_ago_is_no_regular() -> None:
+    regulars = Regulars()
+    for look in range(LOOKS_MIN):
+        regulars.see([1, 2, 2, 100 + look])
+    assert regulars.known() == [1, 2]
+    for look in range(LOOKS_MIN):
+        regulars.see(range(1000, 1000 + SEEN_MAX - look))
+    assert 1 not in regulars.known(), "others came later"
+    assert len(regulars.known()) == REGULARS_MAX
+
+
+def test_a_socket_that_does_not_overflow_lets_all_in() -> None:
+    gate = Gate()
+    gate.look(Seen(received=1_000_000, dropped=0, level=0.99), 0.05)
+    assert gate.is_open
+
+
+def test_a_pause_of_the_thread_turns_nobody_away() -> None:
+    gate = Gate()
+    gate.look(Seen(received=1000, dropped=900, level=1), 0.05)
+    assert gate.is_open
+
+
+def test_of_a_flood_comes_in_what_keeps_the_threads_half_busy() -> None:
+    gate = Gate()
+    gate.look(Seen(received=1000, dropped=19_000, level=1), 0.1)
+    assert gate.share == pytest.approx(1000 / 20_000)
+
+
+def test_less_comes_in_as_long_as_the_buffer_fills_and_more_when_it_is_empty() -> None:
+    gate = Gate()
+    gate.look(Seen(received=1000, dropped=19_000, level=1), 0.1)
+    shares = [gate.share]
+    for level in (0.5, 0.03, 0.0):
+        gate.look(Seen(received=1000, dropped=19_000, level=level), 0.1)
+        shares.append(gate.share)
+    assert shares[1] < shares[0]
+    assert shares[2] == shares[1]
+    assert shares[1] < shares[3] < shares[0]
+
+
+@pytest.mark.parametrize("received", [0, 500])
+def test_it_is_over_when_no_more_comes_than_can_be_read(received: int) -> None:
+    gate = Gate()
+    gate.look(Seen(received=1000, dropped=19_000, level=1), 0.1)
+    gate.look(Seen(received=received, dropped=0, level=0), 0.1)
+    assert gate.is_open
+
+
+@linux_only
+def test_who_asked_before_a_flood_comes_in_during_it_and_who_floods_becomes_no_regular() -> None:
+    with bound() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the least that there is
+        overload, now_s, received = Overload([sock]), 0.0, 0
+        for _ in range(LOOKS_MIN):
+            assert overload.look([(received, [number("127.0.0.7")])], now_s) == LOOK_S
+            now_s += LOOK_S
+            received += 1
+        with bound("127.9.9.9") as flood:
+            for _ in range(1000):
+                flood.sendto(b"!", sock.getsockname())
+        while overload.is_over:
+            overload.look([(received, [number("127.9.9.9")] * 64)], now_s)
+            now_s += LOOK_S
+        with contextlib.suppress(BlockingIOError):
+            while True:  # until it is empty
+                sock.recv(10)
+        assert all(gets_in(sock, "127.0.0.7") for _ in range(20))
+        for _ in range(LOOKS_MIN):
+            overload.look([(received, [number("127.9.9.9")])], now_s)
+            now_s += CALM_S / 3
+        assert overload.is_over
+        assert gets_in(sock, "127.0.0.8")
+        overload.end()
