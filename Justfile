@@ -23,9 +23,10 @@ test *args:
 slow *args:
     python -m pytest -m slow {{args}}
 
-# the server of the Kubernetes tests, built once: wants Go
+# the server of the Kubernetes tests, and external-dns, built once: wants Go
 kube-assets:
     python -m tests.kube.assets
+    python -m tests.kube.external_dns
 
 # the Kubernetes suite, on a real API server
 test-kube *args: kube-assets

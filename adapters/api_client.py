@@ -3,7 +3,7 @@
 import http.client
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -136,16 +136,33 @@ class ApiClient:
     ) -> tuple[Given, Iterator[bytes]]:
         """An answer of any length: its head, and its body in parts; a refusal has its body with its
         head. Raises: Unreachable, also where the parts end too early."""
+        given, response = self._begun(path, params)
+        return given, iter(lambda: self._part(response), b"")
+
+    def reading(
+        self, path: str, params: Mapping[str, str | int | bool]
+    ) -> tuple[Given, Callable[[int], bytes]]:
+        """As `stream`, but for an answer whose parts say how long they are: the function gives so
+        many octets, once they are all there, or fewer at the end. Large ones are not copied."""
+        given, response = self._begun(path, params)
+        return given, lambda size: self._exactly(response, size)
+
+    def _begun(
+        self, path: str, params: Mapping[str, str | int | bool]
+    ) -> tuple[Given, http.client.HTTPResponse]:
         with self._translated():
             response = self._asked("GET", path, params, None, "")
             body = response.read(ANSWER_MAX) if response.status >= 400 else b""
         self._response = response
-        given = Given(response.status, dict(response.headers.items()), body)
-        return given, iter(lambda: self._part(response), b"")
+        return Given(response.status, dict(response.headers.items()), body), response
 
     def _part(self, response: http.client.HTTPResponse) -> bytes:
         with self._translated():
             return response.read1(PART_BYTES)
+
+    def _exactly(self, response: http.client.HTTPResponse, size: int) -> bytes:
+        with self._translated():
+            return response.read(size)
 
     def _asked(
         self,

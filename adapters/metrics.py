@@ -158,7 +158,9 @@ METRICS: Final = {
     "upstream_healthy": Declared("gauge", "0 while it is not answering", ("upstream",)),
     "blocked_total": Declared("counter", "Questions blocked", ("policy", "list")),
     "rewritten_total": Declared("counter", "Questions answered by rewrites"),
-    "querylog_dropped_total": Declared("counter", "Queries that were not logged", ("reason",)),
+    "querylog_dropped_total": Declared(
+        "counter", "Queries that were to be logged and were not", ("reason",)
+    ),
     "querylog_written_total": Declared("counter", "Queries logged"),
     "querylog_waiting": Declared("gauge", "Queries noted and not handed over yet"),
     "querylog_restarts_total": Declared("counter", "Times that its process ended by itself"),

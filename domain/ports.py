@@ -21,7 +21,7 @@ from kudurru.domain.events import ChangeSet, Position, Recorded
 from kudurru.domain.later import Later
 from kudurru.domain.object_store import Outcome
 from kudurru.domain.objects import Key
-from kudurru.domain.query_log import Repeat
+from kudurru.domain.query_log import Answered, Repeat
 from kudurru.domain.tree import Edge, Tile
 
 
@@ -678,14 +678,18 @@ class RepeatListener(Protocol):
 
     hears_repeats: bool
 
+    def weigh(self) -> int:
+        """For how many queries the one stands that is answered now; 0: it is not told of. An engine
+        that asks does so for each; one that does not goes by the same setting."""
+        ...
+
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         """Queries that got a reply which the handler had given before. Costs what an append
         costs."""
         ...
 
-    def answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
-        """(address, message without its ID, RCODE) of queries that an engine answered from the
-        zones, as the handler would have."""
+    def answered(self, answers: Iterable[Answered]) -> None:
+        """Queries that an engine answered from the zones, as the handler would have."""
         ...
 
     def missed(self, count: int) -> None:

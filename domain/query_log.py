@@ -5,13 +5,17 @@ pseudonyms, an HMAC whose key lives in memory and changes with the settings, so 
 told from others for a while and never be named; 3 counts and keeps no query at all. What a level
 took away is not there to be given back: lowering it reveals nothing older.
 
+Where only one query in so many is logged, each says for how many it stands: its weight.
+
 The query log is no part of the audit log, and nothing waits for it.
 """
 
 import hmac
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +30,7 @@ PSEUDONYM = "client-"
 """How one begins, and neither an address nor a network does."""
 
 KEY_SIZE = 32
+_CLIENTS_MAX = 4_096  # whose texts are remembered: those of a busy site
 _PSEUDONYM_SIZE = 8  # octets: a site has few clients, and the key guards them
 
 NO_RCODE = -1
@@ -52,22 +57,48 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Name (lower case), type and class of a question whose answer the engine repeats by itself."""
     client_class: int = 0
     """For which clients it does so, 0: for all (`ports.Keep`)."""
+    weight: int = 1
+    """Queries that this one stands for. 0: it is not logged, and says what the engine repeats."""
 
 
-Repeat = tuple[bytes, bytes, int]
+Repeat = tuple[bytes, bytes, int, int]
 """A query that an engine answered as it had before: the client's address, the message without its
-ID, and the class of clients that the answer was for (`ports.Keep`). A bare tuple, because the
-busiest loop makes one per query."""
+ID, the class of clients that the answer was for (`ports.Keep`), and its weight, which is never 0.
+A bare tuple, because the busiest loop makes one per query."""
 
 
-Answered = tuple[bytes, bytes, int]
-"""A query that an engine answered from the zones: the same, and the RCODE."""
+Answered = tuple[bytes, bytes, int, int]
+"""A query that an engine answered from the zones: the same with the RCODE in the place of the
+class."""
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A fact as it is stored."""
+class Sampler:
+    """Picks one of every `one_in` queries. Which one is chance's: `below(n)` is a number from 0 to
+    n - 1. Of each stretch of so many exactly one is picked, so counts are right but for a part of
+    a stretch, and what comes in a rhythm is seen like all the rest."""
 
-    fact: Fact
+    def __init__(self, one_in: int, below: Callable[[int], int]) -> None:
+        self.one_in = one_in
+        self._below = below
+        self._place = self._left = below(one_in)  # of the next one, and queries until it comes
+
+    def weigh(self) -> int:
+        """How many queries this one stands for: all of its stretch, or, 0, none."""
+        if self._left:
+            self._left -= 1
+            return 0
+        place = self._below(self.one_in)
+        self._left = self.one_in - 1 - self._place + place
+        self._place = place
+        return self.one_in
+
+
+EVERY = Sampler(1, lambda _: 0)
+
+
+class Kept(NamedTuple):
+    """Who asked for what, as it is stored."""
+
     client: str  # address, network or pseudonym
     name: str
 
@@ -88,21 +119,20 @@ class Filter:
         self.privacy = privacy
         self._key = key
         self._ignored = [_domain(text) for text in privacy.ignore]
-        self._client: Callable[[bytes], str] = {
-            0: _address,
-            _TRUNCATED: self._network,
-        }.get(privacy.level, self._pseudonym)
+        shown = {0: _address, _TRUNCATED: self._network}.get(privacy.level, self._pseudonym)
+        self._client: Callable[[bytes], str] = lru_cache(_CLIENTS_MAX)(shown)
 
     @property
     def keeps_queries(self) -> bool:
         return self.privacy.level < COUNTS_ONLY
 
-    def keep(self, fact: Fact) -> Kept | None:
-        """What may be stored; None: nothing, not even that there was a query."""
-        key = fact.name.lower()
-        if any(names.is_within(key, domain) for domain in self._ignored):
-            return None
-        return Kept(fact, self._client(fact.client), names.to_text(key, final_dot=False))
+    def keep(self, client: bytes, name: bytes) -> Kept | None:
+        """What may be stored of a query; None: nothing, not even that there was one."""
+        key = name.lower()
+        for domain in self._ignored:
+            if names.is_within(key, domain):
+                return None
+        return Kept(self._client(client), names.to_text(key, final_dot=False))
 
     def _network(self, client: bytes) -> str:
         bits = self.privacy.ipv4_bits if len(client) == 4 else self.privacy.ipv6_bits
@@ -134,10 +164,10 @@ def question_key(query: bytes) -> bytes | None:
 
 def fact_of(answered: Answered, now_us: int) -> Fact:
     """What is to be said of an answer from the zones."""
-    client, query, rcode = answered
+    client, query, rcode, weight = answered
     name, after = names.from_wire(query, _QUESTION_AT)
     rtype = int.from_bytes(query[after : after + 2], "big")
-    return Fact(now_us, client, name, rtype, "udp", rcode, "authoritative", "none")
+    return Fact(now_us, client, name, rtype, "udp", rcode, "authoritative", "none", weight=weight)
 
 
 _QUESTION_AT = 10  # in a message without its ID
@@ -152,7 +182,9 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     answers: Sequence[Answered] = ()
 
     def __len__(self) -> int:
-        return len(self.facts) + sum(map(len, self.repeats.values())) + len(self.answers)
+        """How many of them are to be logged."""
+        facts = sum(1 for fact in self.facts if fact.weight)
+        return facts + sum(map(len, self.repeats.values())) + len(self.answers)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):

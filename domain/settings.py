@@ -365,6 +365,9 @@ class QuerylogSettings(Section, frozen=True):
         int,
         cluster("0 keeps all, 1 cuts addresses, 2 has pseudonyms, 3 counts", low=0, high=3),
     ] = 0
+    sample: Annotated[
+        int, cluster("One query in so many is logged and stands for all", low=1, high=1_000_000)
+    ] = 1
     truncate: TruncateSettings = TruncateSettings()
     ignore: Annotated[tuple[Domain, ...], cluster("Domains that are not logged")] = ()
     retention: Annotated[timedelta, cluster("Age at which entries are deleted")] = timedelta(

@@ -29,6 +29,7 @@ class EarlyHandler:
         self._answered: Counter[int] = Counter()  # by response code
         self.handle = pipeline.handle  # an attribute, so that it costs nothing later
         self.hears_repeats = pipeline.hears_repeats
+        self.weigh = pipeline.weigh
         self.repeated = pipeline.repeated
         self.answered = pipeline.answered
         self.missed = pipeline.missed

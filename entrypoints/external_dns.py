@@ -14,6 +14,7 @@ from kudurru.adapters.http_api import ApiLimits, ApiServer, Application, Reply, 
 from kudurru.adapters.http_ops import LOOPBACK, Response, failure
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.sockets import Bound
+from kudurru.domain.dns.names import to_text
 from kudurru.domain.errors import Busy, Cause, Conflict, KudurruError, MassChange
 from kudurru.domain.events import Who
 from kudurru.domain.settings import ExternalDnsSettings
@@ -29,12 +30,15 @@ from kudurru.projections.external_dns import (
     command_steps,
     endpoint_steps,
     filters,
+    unowned,
 )
 
 log = logging.getLogger("kudurru")
 
 MEDIA_TYPE = "application/external.dns.webhook+json;version=1"
 """In exactly this spelling: external-dns compares it as text."""
+
+SHOWN_MAX = 3
 
 TRIES = 5
 """As `Store.apply` gives up: somebody else writes the same objects all the time."""
@@ -66,6 +70,7 @@ class ExternalDns(Application):
             domains=tuple(settings.domains),
             deletes=settings.policy == "sync",
         )
+        self._left_out: list[str] = []
         self._asked: Counter[tuple[str, str]] = Counter()  # by path and code
 
     def server(self, bound: Bound, body_bytes: int) -> ApiServer:
@@ -150,6 +155,7 @@ class ExternalDns(Application):
     async def _carry_out(self, changes: Changes, peer: str) -> None:
         """Raises: KudurruError."""
         settings = self._settings
+        self._tell_left_out(changes)
         who = Who(actor=MANAGER, source=f"webhook {peer}", reason=_summary(changes))
         for _ in range(TRIES):
             steps = command_steps(changes, self._node.zones, self._node.objects, self._terms)
@@ -170,6 +176,17 @@ class ExternalDns(Application):
                 continue
             return
         raise Busy("others write the same record sets all the time; try again")
+
+    def _tell_left_out(self, changes: Changes) -> None:
+        """Once, and not each minute."""
+        found = sorted(map(to_text, unowned(changes, self._node.zones, self._terms)))
+        if found and found != self._left_out:
+            log.warning(
+                "external-dns: %s: left out, since the TXT record that says whose it is would "
+                "be in no zone here; give external-dns --txt-prefix=%%{record_type}-owner.",
+                ", ".join(found[:SHOWN_MAX]) + (" and more" if len(found) > SHOWN_MAX else ""),
+            )
+        self._left_out = found
 
     def overdue(self, request: Request) -> Response:
         return self._counted(

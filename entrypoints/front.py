@@ -82,6 +82,7 @@ class Front:
             has_zones=options.engine_zones,
         )
         udp.admit(options.acl)
+        udp.sample(options.querylog.sample)
         self.bound = bind_listeners(pairs, udp.sockets)
         for one in self.bound:
             stack.callback(close, one)

@@ -39,6 +39,7 @@ def follow_settings(
     def log_queries(settings: Settings) -> None:
         if query_log is not None:
             query_log.configure(settings.querylog)
+            front.udp.sample(settings.querylog.sample)
 
     def sign(settings: Settings) -> None:
         if parts.checkpointer is not None:

@@ -54,22 +54,16 @@ class Leader:
 
     def frames(self, after: int) -> Iterator[Frame]:
         """What it sends, as it comes. Raises: Unreachable, also where it ends."""
-        given, parts = self._client.stream(f"{PREFIX}/log/rows", {"after": after})
+        given, read = self._client.reading(f"{PREFIX}/log/rows", {"after": after})
         self._check(given)
-        octets = bytearray()
-        for part in parts:
-            octets += part
-            at = 0
-            while len(octets) - at >= LENGTH.size:
-                size = LENGTH.unpack_from(octets, at)[0]
-                if size > FRAME_MAX:
-                    raise self._strange(f"it sends {size} octets at once")
-                end = at + LENGTH.size + size
-                if len(octets) < end:
-                    break
-                yield self._decoded(memoryview(octets)[at + LENGTH.size : end].tobytes())
-                at = end
-            del octets[:at]
+        while len(length := read(LENGTH.size)) == LENGTH.size:
+            size = LENGTH.unpack(length)[0]
+            if size > FRAME_MAX:
+                raise self._strange(f"it sends {size} octets at once")
+            octets = read(size)
+            if len(octets) < size:
+                break
+            yield self._decoded(octets)
         raise Unreachable(f"{self.url} sends no more")
 
     def _decoded(self, octets: bytes) -> Frame:

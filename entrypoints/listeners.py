@@ -54,6 +54,7 @@ class AtListener:
         self._pipeline = pipeline
         self._address = address
         self.hears_repeats = pipeline.hears_repeats
+        self.weigh = pipeline.weigh
         self.repeated = pipeline.repeated
         self.answered = pipeline.answered
         self.missed = pipeline.missed
@@ -96,6 +97,11 @@ class Udp:
         """From now on answers for those who may recurse are for these."""
         if self._table is not None:
             self._table.admit(acl.recursion)
+
+    def sample(self, one_in: int) -> None:
+        """From now on the query log hears of one query in so many that the threads answer."""
+        if self._table is not None:
+            self._table.sample(one_in)
 
     def limiter(
         self, settings: RatelimitSettings, clock: Clock, cookies: Cookies | None

@@ -1,12 +1,14 @@
 """The query log of a server: what the settings say of it, and its parts put together."""
 
+import random
+import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.query_log.process import QueryLogProcess
 from kudurru.domain.ports import Clock
-from kudurru.domain.query_log import Privacy, Retention
+from kudurru.domain.query_log import Privacy, Retention, Sampler
 from kudurru.domain.settings import QuerylogSettings
 from kudurru.projections.query_log import QueryNotes
 
@@ -16,6 +18,8 @@ class QueryLog:
 
     def __init__(self, path: Path, settings: QuerylogSettings, clock: Clock) -> None:
         self.notes = QueryNotes()
+        self._chance = random.Random(secrets.randbits(64))  # noqa: S311  # which query is picked is no secret
+        self._sample(settings.sample)
         self.process = QueryLogProcess(
             path,
             lambda: self.notes.take(clock.now_us()),
@@ -30,6 +34,10 @@ class QueryLog:
     def configure(self, settings: QuerylogSettings) -> None:
         """Take new settings, at once."""
         self.process.configure(privacy_of(settings), retention_of(settings))
+        self._sample(settings.sample)
+
+    def _sample(self, one_in: int) -> None:
+        self.notes.sampler = Sampler(one_in, self._chance.randrange)
 
     def samples(self) -> Iterable[Sample]:
         noted, written = self.notes.statistics(), self.process.statistics

@@ -5,7 +5,7 @@ it makes is one record set per owner name, of manager `external-dns`. Records of
 so that it leaves them alone, and a change of one is refused.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -38,14 +38,15 @@ CHANGES_MAX = 10_000
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An Endpoint of external-dns. Its `labels` are for itself, and stand in its TXT records;
-    `providerSpecific` means nothing here."""
+    """An Endpoint of external-dns. Its `labels` are for itself, and stand in its TXT records, but
+    for OWNED; `providerSpecific` means nothing here."""
 
     dns_name: str = ""
     record_type: str = ""
     targets: list[str] | None = None
     record_ttl: int = msgspec.field(name="recordTTL", default=0)  # 0: that of the zone
     set_identifier: str = ""
+    labels: dict[str, str] | None = None
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -64,6 +65,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     domains: tuple[str, ...] = ()
     deletes: bool = True
 
+
+OWNED = "ownedRecord"
+"""Label of a TXT record of its registry: the name whose owner it tells."""
 
 Identity = tuple[str, str]  # recordType in capitals, setIdentifier
 
@@ -106,6 +110,31 @@ def endpoint_steps(
     return list(found.values())
 
 
+def unowned(changes: Changes, zones: ZoneView, terms: Terms) -> set[Name]:
+    """Names that external-dns would make and could not keep, since the TXT record that says whose
+    they are would be in no zone of ours: without a prefix that ends with a dot, that is so for the
+    apex. Their records are left out, for it would take them for somebody else's afterwards; what
+    else it plans is carried out."""
+    primaries, within = {state.apex: state for state in _primaries(zones)}, domains_of(terms)
+    found = set()
+    for wanted in changes.create or ():
+        owned = (wanted.labels or {}).get(OWNED)
+        if owned is None or wanted.record_type.upper() != "TXT":
+            continue
+        try:
+            at, owner = owner_of(wanted.dns_name), owner_of(owned)
+        except names.BadName:
+            continue  # told with all other faults
+        if _zone_of(at, primaries) is None or not is_inside(at, within):
+            found.add(owner)
+    return found
+
+
+def _is_left_out(wanted: Wanted, unowned: Collection[Name]) -> bool:
+    owned = (wanted.labels or {}).get(OWNED, wanted.dns_name)
+    return bool(unowned) and owner_of(owned) in unowned
+
+
 def command_steps(
     changes: Changes, zones: ZoneView, objects: ObjectsView, terms: Terms
 ) -> Generator[None, None, list[Command]]:
@@ -141,6 +170,7 @@ def _by_owner(changes: Changes, zones: ZoneView, terms: Terms) -> dict[Name, _Ch
         raise Invalid("changes", [Cause("", f"more than {CHANGES_MAX} endpoints")])
     within = domains_of(terms)
     primaries = {state.apex: state for state in _primaries(zones)}
+    left_out = unowned(changes, zones, terms)
     found: dict[Name, _Change] = {}
     causes: list[Cause] = []
     for part, endpoints in lists.items():
@@ -152,6 +182,8 @@ def _by_owner(changes: Changes, zones: ZoneView, terms: Terms) -> dict[Name, _Ch
                 owner = owner_of(wanted.dns_name)
             except names.BadName as error:
                 causes.append(Cause(where, str(error)))
+                continue
+            if part == "create" and _is_left_out(wanted, left_out):
                 continue
             state = _zone_of(owner, primaries)
             if state is None or not is_inside(owner, within):

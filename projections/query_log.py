@@ -1,7 +1,7 @@
 """Queries on their way to the query log: noted beside the answering, handed over in batches.
 
 Noting costs an append. When the log cannot keep up, what is over the limit is dropped and counted:
-DNS never waits.
+DNS never waits. Where only some are logged, what engines will repeat is noted all the same.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kudurru.domain.query_log import Answered, Fact, Repeat, Seen
+from kudurru.domain.query_log import EVERY, Answered, Fact, Repeat, Seen
 
 NOTES_MAX = 65_536
 """Notes held at once: about a second of all that this process can answer, some 20 MB."""
@@ -36,14 +36,21 @@ class QueryNotes:
         self._repeats: dict[str, list[Repeat]] = {}  # by protocol
         self._answers: list[Answered] = []
         self._noted = self._dropped = 0
+        self.sampler = EVERY
+        """Picks those that are logged, of the queries that threads of the core do not answer."""
+
+    def weigh(self) -> int:
+        """For how many queries the one stands that comes now; 0: it is not logged."""
+        return self.sampler.weigh()
 
     def note(self, fact: Fact) -> bool:
         """False: there is no room, and it is dropped."""
+        is_logged = fact.weight > 0
         if len(self) >= self._notes_max:
-            self._dropped += 1
+            self._dropped += is_logged
             return False
         self._facts.append(fact)
-        self._noted += 1
+        self._noted += is_logged
         return True
 
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:

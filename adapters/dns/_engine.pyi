@@ -35,6 +35,9 @@ class Table:
     def admit(self, networks: Sequence[tuple[bytes, int]], is_everybody: bool, /) -> None:
         """From now on restricted answers are for clients in these networks (octets, bits)."""
 
+    def sample(self, one_in: int, /) -> None:
+        """From now on `Workers.repeats` has one query of so many. Raises: ValueError for 0."""
+
     def learn_class(self, scope: int, generation: int, client: bytes, client_class: int, /) -> None:
         """Of which class a client was in a generation. Answers with a class are for its clients.
         Classes end with the slot of what filters."""
@@ -73,7 +76,7 @@ class Repeats:
         limit: int,
         is_told: bool,
         /,
-    ) -> tuple[int, int, bytes, list[tuple[bytes, bytes, int]]]: ...
+    ) -> tuple[int, int, bytes, list[tuple[bytes, bytes, int, int]]]: ...
     def hits(self) -> list[int]:
         """Answers given, by place."""
 
@@ -157,7 +160,7 @@ class Workers:
 
     def repeats(
         self, limit: int, /
-    ) -> tuple[list[tuple[bytes, bytes, int]], list[tuple[bytes, bytes, int]]]:
+    ) -> tuple[list[tuple[bytes, bytes, int, int]], list[tuple[bytes, bytes, int, int]]]:
         """Queries that were answered, at most so many of each worker, as `RepeatListener` wants
         them: repeats, and answers from the zones."""
 

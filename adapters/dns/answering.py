@@ -1,7 +1,7 @@
 """What every transport does with a query: the memo, then the handler; and the counting."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
@@ -16,7 +16,7 @@ from kudurru.domain.ports import (
     RepeatListener,
     Reply,
 )
-from kudurru.domain.query_log import Repeat
+from kudurru.domain.query_log import Answered, Repeat
 
 HEADER = 12  # octets of a DNS header: what is shorter cannot be answered, RFC 1035 section 4.1.1
 
@@ -130,7 +130,9 @@ class Answering:
                 return None
             wire, client_class = known
         if self.listener is not None:
-            self.tell(((packed_address(client), packet[2:], client_class),))
+            (weight,) = self.weigh(1)
+            if weight:
+                self.tell(((packed_address(client), packet[2:], client_class, weight),))
         return wire
 
     def recall_many(
@@ -170,6 +172,16 @@ class Answering:
                 break
         return at, bytes(answers)
 
+    def weigh(self, count: int) -> Sequence[int]:
+        """What the next repeats stand for, `RepeatListener.weigh` of each. What goes wrong there
+        costs nobody an answer."""
+        if self.listener is not None:
+            try:
+                return [self.listener.weigh() for _ in range(count)]
+            except Exception as fault:
+                self.noticed(fault)
+        return (0,) * count
+
     def tell(self, repeats: Iterable[Repeat]) -> None:
         """Tell who listens of repeats. What goes wrong there costs nobody an answer."""
         if self.listener is not None:
@@ -178,7 +190,7 @@ class Answering:
             except Exception as fault:
                 self.noticed(fault)
 
-    def tell_answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
+    def tell_answered(self, answers: Iterable[Answered]) -> None:
         """The same of answers from the zones."""
         if self.listener is not None:
             try:

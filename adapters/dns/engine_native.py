@@ -57,7 +57,7 @@ REPEATS_BYTES = 1 << 22
 """Of repeats that the query log has not heard of, per socket: some 40,000."""
 MISSES_PER_TURN = 64  # of each socket: then other work has its turn
 REPEATS_PER_TURN = 2_000
-REPEATS_S = 0.02  # they are told of together: one by one they would keep Python awake
+REPEATS_S = 0.1  # they are told of together: one by one they would keep Python awake
 
 _SCOPES_MAX = 256  # an octet of each key
 FOR_EVERYBODY = Keep()
@@ -132,6 +132,10 @@ class AnswerTable:
             clients = PRIVATE
         networks = [(one.network_address.packed, one.prefixlen) for one in clients]
         self.core.admit(networks, is_everybody)
+
+    def sample(self, one_in: int) -> None:
+        """As the setting `querylog.sample` has it."""
+        self.core.sample(one_in)
 
     def can_make_cookies(self) -> bool:
         """Whether the threads can: they have the keys of today then."""
@@ -519,7 +523,7 @@ class NativeEngine:
                 self._telling = asyncio.get_running_loop().call_later(0, self._tell_turn)
 
     def _tell(self) -> bool:
-        """Tell who listens of some repeats. Whether there were any."""
+        """Tell who listens of some repeats. Whether there may be more."""
         listener = self._answering.listener
         if listener is None or self._workers is None:
             return False
@@ -532,4 +536,4 @@ class NativeEngine:
         if untold > self._untold:
             missed, self._untold = untold - self._untold, untold
             listener.missed(missed)
-        return bool(repeats or answers)
+        return len(repeats) + len(answers) >= REPEATS_PER_TURN

@@ -252,9 +252,17 @@ class PythonEngine:
         for place in places.values():
             hits[place] += 1
         if answering.listener is not None and len(others) < count:
-            repeats = set(range(count)).difference(others)
-            clients = batch.clients(count)
-            answering.tell([(clients[i], queries[i], 0) for i in sorted(repeats)])
+            repeats = sorted(set(range(count)).difference(others))
+            weights = answering.weigh(len(repeats))
+            if any(weights):
+                clients = batch.clients(count)
+                answering.tell(
+                    [
+                        (clients[i], queries[i], 0, weight)
+                        for i, weight in zip(repeats, weights, strict=True)
+                        if weight
+                    ]
+                )
 
     def _verdicts(
         self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[Kept | None]

@@ -4,6 +4,7 @@ Orders come on standard input and answers go to standard output, as frames: a le
 significant first) and MessagePack. The process ends with its input, whatever became of the parent.
 """
 
+import gc
 import os
 import secrets
 import signal
@@ -23,6 +24,9 @@ from kudurru.domain.query_log import Privacy, Retention, Seen
 LENGTH = struct.Struct("!I")
 TIDY_S = 60.0
 NICENESS = 10
+OBJECTS = 200_000
+"""New objects before cycles are looked for. There are none to speak of, and each batch makes
+thousands of objects that are gone after it."""
 
 
 class Configure(msgspec.Struct, frozen=True, tag="configure"):
@@ -97,6 +101,7 @@ def main(path: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Control-C is for the parent, which tells us
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(NICENESS)
+    gc.set_threshold(OBJECTS)
     store = QueryLogStore(Path(path), secrets.token_bytes)
     with suppress(BrokenPipeError):
         serve(store, sys.stdin.buffer, sys.stdout.buffer)

@@ -4,12 +4,13 @@ One transaction per batch, in which facts and roll-ups change together. A batch 
 not take is lost and counted; a file that is damaged is set aside and a new one begun.
 """
 
+import json
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +23,7 @@ from kudurru.domain.query_log import (
     Filter,
     Kept,
     Privacy,
+    Repeat,
     Retention,
     Seen,
     fact_of,
@@ -44,6 +46,22 @@ _RULES_MAX = 512  # characters of a rule that are kept
 
 Repeated = tuple[str, int, bytes]
 """What engines repeat: a protocol, a class of clients, and a question as `Fact.key` has it."""
+
+
+class _Entry(NamedTuple):
+    """Queries that are one row."""
+
+    what: Fact  # but for what is said here
+    ts_us: int
+    client: bytes
+    duration_us: int
+    queries: int
+    weight: int  # of all of them
+
+
+_Kept = Sequence[tuple[_Entry, Kept]]
+_Row = tuple[_Entry, int, int]
+"""With the ids of its client and its name."""
 
 
 class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +120,7 @@ class QueryLogStore:
     def _open(self) -> None:
         """Open the file; one that is damaged goes aside. Without a file nothing is kept."""
         self._ids: dict[str, dict[str, int]] = {"names": {}, "clients": {}, "words": {}}
+        self._said: dict[tuple[str, ...], tuple[int, ...]] = {}
         try:
             self._connection = open_log(self._path)
         except StorageBroken:
@@ -123,21 +142,24 @@ class QueryLogStore:
 
     def write(self, seen: Seen) -> None:
         """Keep what was noted, as far as privacy lets it. Never raises for the disk."""
-        counted: Counter[Kept] = Counter()
-        for fact in self._facts(seen):
-            kept = self._filter.keep(fact)
+        entries = []
+        total = 0
+        for entry in self._entries(seen):
+            kept = self._filter.keep(entry.client, entry.what.name)
             if kept is None:
-                self._counts["ignored"] += 1
+                self._counts["ignored"] += entry.queries
             else:
-                counted[kept] += 1
-        if not counted:
+                entries.append((entry, kept))
+                total += entry.queries
+        if not entries:
             return
-        total = counted.total()
         try:
             with self._transaction() as connection:
+                self._count(connection, entries)
                 if self._filter.keeps_queries:
-                    self._insert(connection, counted)
-                self._roll_up(connection, counted)
+                    rows = self._numbered(connection, entries)
+                    self._insert(connection, rows)
+                    self._count_by(connection, rows)
             self._counts["written"] += total
         except StorageFailed as error:
             self._counts["failed"] += total
@@ -147,23 +169,22 @@ class QueryLogStore:
                 self._set_aside()
                 self._open()
 
-    def _facts(self, seen: Seen) -> Iterator[Fact]:
+    def _entries(self, seen: Seen) -> Iterator[_Entry]:
         for fact in seen.facts:
             if fact.key:
                 self._remember(fact)
-            yield fact
-        for answered in seen.answers:
-            yield fact_of(answered, seen.now_us)
+            if fact.weight:
+                yield _Entry(fact, fact.ts_us, fact.client, fact.duration_us, 1, fact.weight)
+        for answered, times in Counter(seen.answers).items():
+            what = fact_of(answered, seen.now_us)
+            yield _Entry(what, seen.now_us, what.client, 0, times, times * what.weight)
         for proto, repeats in seen.repeats.items():
-            for client, query, client_class in repeats:
-                key = question_key(query)
-                template = self._recall((proto, client_class, key)) if key is not None else None
-                if template is None:
-                    self._counts["unknown"] += 1
-                    continue
-                yield msgspec.structs.replace(
-                    template, ts_us=seen.now_us, client=client, duration_us=0, key=b""
-                )
+            for (client, client_class, key), (times, weight) in _together(repeats).items():
+                known = self._recall((proto, client_class, key)) if key is not None else None
+                if known is None:
+                    self._counts["unknown"] += times
+                else:
+                    yield _Entry(known, seen.now_us, client, 0, times, weight)
 
     def _remember(self, fact: Fact) -> None:
         if len(self._young) >= TEMPLATES_MAX:
@@ -193,54 +214,86 @@ class QueryLogStore:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _insert(self, connection: sqlite3.Connection, counted: Counter[Kept]) -> None:
-        word = self._word
-        rows = [
-            (
-                kept.fact.ts_us, self._id(connection, "clients", kept.client),
-                self._id(connection, "names", kept.name), kept.fact.rtype,
-                word(connection, kept.fact.proto), kept.fact.rcode,
-                word(connection, kept.fact.source), word(connection, kept.fact.reason),
-                word(connection, kept.fact.policy), word(connection, kept.fact.list),
-                word(connection, kept.fact.rule[:_RULES_MAX]), word(connection, kept.fact.upstream),
-                kept.fact.duration_us, count,
-            )
-            for kept, count in counted.items()
-        ]  # fmt: skip
-        connection.executemany(
-            "INSERT INTO facts (ts, client, name, type, proto, rcode, source, reason, policy, list,"
-            " rule, upstream, duration_us, count) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            rows,
-        )
+    def _numbered(self, connection: sqlite3.Connection, entries: _Kept) -> list[_Row]:
+        self._learn(connection, "clients", [kept.client for _, kept in entries])
+        self._learn(connection, "names", [kept.name for _, kept in entries])
+        return [
+            (entry, self._id(connection, "clients", client), self._id(connection, "names", name))
+            for entry, (client, name) in entries
+        ]
 
-    def _roll_up(self, connection: sqlite3.Connection, counted: Counter[Kept]) -> None:
-        totals: Counter[tuple[int, int, int]] = Counter()
-        by: dict[str, Counter[tuple[int, int]]] = {"names": Counter(), "clients": Counter()}
-        blocked: dict[str, Counter[tuple[int, int]]] = {"names": Counter(), "clients": Counter()}
-        for kept, count in counted.items():
-            hour = kept.fact.ts_us // HOUR_US
-            totals[hour, self._word(connection, kept.fact.source), kept.fact.rcode] += count
-            if not self._filter.keeps_queries:
-                continue
-            for table, text in (("names", kept.name), ("clients", kept.client)):
-                place = hour, self._id(connection, table, text)
-                by[table][place] += count
-                if kept.fact.source == _BLOCKED:
-                    blocked[table][place] += count
+    def _insert(self, connection: sqlite3.Connection, rows: Iterable[_Row]) -> None:
+        connection.executemany(
+            "INSERT INTO facts (client, name, ts, type, rcode, duration_us, count, proto, source,"
+            " reason, policy, list, rule, upstream) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            [
+                (client, name, ts_us, what.rtype, what.rcode, duration_us, weight,
+                 *self._words(connection, what))
+                for (what, ts_us, _, duration_us, _, weight), client, name in rows
+            ],
+        )  # fmt: skip
+
+    def _count(self, connection: sqlite3.Connection, entries: _Kept) -> None:
+        """Roll up by source and code."""
+        totals: dict[tuple[int, int, int], int] = defaultdict(int)
+        for entry, _ in entries:
+            source = self._id(connection, "words", entry.what.source)
+            totals[entry.ts_us // HOUR_US, source, entry.what.rcode] += entry.weight
         connection.executemany(
             "INSERT INTO hourly VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET"
             " queries = queries + excluded.queries",
             [(*place, count) for place, count in totals.items()],
         )
-        for table, counts in by.items():
+
+    def _count_by(self, connection: sqlite3.Connection, rows: Iterable[_Row]) -> None:
+        """Roll up by name and by client."""
+        counts: dict[str, dict[tuple[int, int], list[int]]] = {"clients": {}, "names": {}}
+        by_client, by_name = counts["clients"], counts["names"]
+        for (what, ts_us, _, _, _, weight), client, name in rows:
+            hour = ts_us // HOUR_US
+            blocked = weight if what.source == _BLOCKED else 0
+            for by, place in ((by_client, (hour, client)), (by_name, (hour, name))):
+                if (sums := by.get(place)) is None:
+                    by[place] = [weight, blocked]
+                else:
+                    sums[0] += weight
+                    sums[1] += blocked
+        for table, by in counts.items():
             connection.executemany(
                 f"INSERT INTO hourly_{table} VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET"  # noqa: S608  # our own table names
                 " queries = queries + excluded.queries, blocked = blocked + excluded.blocked",
-                [(*place, count, blocked[table][place]) for place, count in counts.items()],
+                [(*place, *sums) for place, sums in sorted(by.items())],
             )
 
-    def _word(self, connection: sqlite3.Connection, text: str) -> int:
-        return self._id(connection, "words", text)
+    def _words(self, connection: sqlite3.Connection, what: Fact) -> tuple[int, ...]:
+        """Ids of what a fact says in words. Most say the same."""
+        said = (what.proto, what.source, what.reason, what.policy, what.list,
+                what.rule[:_RULES_MAX], what.upstream)  # fmt: skip
+        found = self._said.get(said)
+        if found is None:
+            if len(self._said) >= DICTIONARY_MAX:
+                self._said.clear()
+            found = tuple([self._id(connection, "words", text) for text in said])
+            self._said[said] = found
+        return found
+
+    def _learn(self, connection: sqlite3.Connection, table: str, texts: Iterable[str]) -> None:
+        """Get to know the ids of texts, made where they are new: all in two statements, in the
+        order of the index, so that it is walked once."""
+        known = self._ids[table]
+        new = sorted({text for text in texts if text not in known})
+        if len(known) + len(new) > DICTIONARY_MAX:
+            known.clear()
+        connection.executemany(
+            f"INSERT INTO {table} (text) VALUES (?) ON CONFLICT DO NOTHING",  # noqa: S608  # as above
+            [(text,) for text in new],
+        )
+        known.update(
+            connection.execute(
+                f"SELECT t.text, t.id FROM json_each(?) j CROSS JOIN {table} t ON t.text = j.value",  # noqa: S608  # as above
+                (json.dumps(new),),
+            )
+        )
 
     def _id(self, connection: sqlite3.Connection, table: str, text: str) -> int:
         """Id of a text in a dictionary, made when it is new."""
@@ -259,6 +312,7 @@ class QueryLogStore:
 
     def _forget_ids(self) -> None:
         """What a transaction that failed had made is not there."""
+        self._said.clear()
         for known in self._ids.values():
             known.clear()
 
@@ -347,3 +401,15 @@ class QueryLogStore:
         if gone:
             self._forget_ids()
             self._shrink()
+
+
+def _together(
+    repeats: Iterable[Repeat],
+) -> dict[tuple[bytes, int, bytes | None], tuple[int, int]]:
+    """How many times a client repeated a question, by its class and key, and what they weigh."""
+    found: dict[tuple[bytes, int, bytes | None], tuple[int, int]] = {}
+    for (client, query, client_class, weight), times in Counter(repeats).items():
+        one = client, client_class, question_key(query)
+        queries, weights = found.get(one, (0, 0))
+        found[one] = queries + times, weights + times * weight
+    return found

@@ -60,7 +60,9 @@ class Course:
         policy = self.decision.policy
         return policy is not None and policy.query_log is False
 
-    def fact(self, rcode: int, upstream: str, elapsed_us: int, *, is_repeatable: bool) -> Fact:
+    def fact(
+        self, rcode: int, upstream: str, elapsed_us: int, weight: int, *, is_repeatable: bool
+    ) -> Fact:
         query, decision = self.query, self.decision
         return Fact(
             self.now_us,
@@ -78,6 +80,7 @@ class Course:
             elapsed_us,
             query.qname.lower() + query.question[-4:] if is_repeatable else b"",
             self.client_class or 0,
+            weight,
         )
 
 

@@ -49,7 +49,7 @@ from kudurru.domain.filtering.decision import PASS, Decision
 from kudurru.domain.histogram import Times
 from kudurru.domain.later import Later
 from kudurru.domain.ports import CACHE, FILTERS, Clock, Keep, Origins, Reply
-from kudurru.domain.query_log import NO_RCODE, Repeat
+from kudurru.domain.query_log import NO_RCODE, Answered, Repeat
 from kudurru.projections.pipeline.control import NOTIFY, UPDATE, Control
 from kudurru.projections.pipeline.counts import Counts
 from kudurru.projections.pipeline.course import Course, where_of
@@ -370,15 +370,22 @@ class Pipeline:
             return True
         if not course.is_noted or not course.source or course.is_silent:
             return False
-        fact = course.fact(rcode, upstream, elapsed_us, is_repeatable=is_repeatable)
+        weight = self._notes.weigh()
+        if not weight and not is_repeatable:
+            return True
+        fact = course.fact(rcode, upstream, elapsed_us, weight, is_repeatable=is_repeatable)
         return self._notes.note(fact)
+
+    def weigh(self) -> int:
+        """Implements `domain.ports.RepeatListener`."""
+        return 0 if self._notes is None else self._notes.weigh()
 
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         """Implements `domain.ports.RepeatListener`."""
         if self._notes is not None:
             self._notes.repeated(proto, repeats)
 
-    def answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
+    def answered(self, answers: Iterable[Answered]) -> None:
         """Implements `domain.ports.RepeatListener`."""
         if self._notes is not None:
             self._notes.answered(answers)

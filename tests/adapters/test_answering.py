@@ -17,10 +17,14 @@ class Listening:
     hears_repeats = True
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, bytes, bytes, int]] = []
+        self.heard: list[tuple[str, bytes, bytes, int, int]] = []
+        self.weights = [3, 0]
 
     def handle(self, packet: bytes, client: str, proto: str) -> Reply:
         return Reply(packet, memo=True)
+
+    def weigh(self) -> int:
+        return self.weights.pop(0)
 
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         self.heard += [(proto, *one) for one in repeats]
@@ -35,4 +39,14 @@ def test_a_repeat_is_told_with_the_octets_of_its_client(client: str) -> None:
     answering.ask(packet, client)
     assert handler.heard == []
     assert answering.recall(packet, client) == packet
-    assert handler.heard == [("tcp", packed_address(client), packet[2:], 0)]
+    assert handler.heard == [("tcp", packed_address(client), packet[2:], 0, 3)]
+
+
+def test_a_repeat_that_is_not_to_be_logged_is_not_told_of() -> None:
+    handler = Listening()
+    answering = Answering(handler, "tcp", 65_535)
+    packet = query("www.example", ident=7)
+    answering.ask(packet, "192.0.2.1")
+    for _ in range(2):
+        assert answering.recall(packet, "192.0.2.1") == packet
+    assert [heard[-1] for heard in handler.heard] == [3]

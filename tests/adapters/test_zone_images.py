@@ -721,11 +721,14 @@ class Told:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.asked = 0
-        self.answers: list[tuple[bytes, bytes, int]] = []
+        self.answers: list[tuple[bytes, bytes, int, int]] = []
 
     def handle(self, packet: bytes, client: str, proto: str) -> Any:
         self.asked += 1
         return self.pipeline.handle(packet, client, proto)
+
+    def weigh(self) -> int:
+        return 1
 
     def repeated(self, proto: str, repeats: Any) -> None: ...
 
@@ -745,7 +748,7 @@ def test_the_query_log_says_of_an_answer_what_the_pipeline_says(name: str, rtype
     wire = world.right(packet)
     assert wire is not None
     (noted,) = notes.take(5).facts
-    fact = fact_of((ip_address("192.0.2.1").packed, packet[2:], wire[3] & 15), noted.ts_us)
+    fact = fact_of((ip_address("192.0.2.1").packed, packet[2:], wire[3] & 15, 1), noted.ts_us)
     assert fact == msgspec.structs.replace(noted, duration_us=0, key=b"")
 
 

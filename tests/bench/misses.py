@@ -144,7 +144,7 @@ def beside_changes(server: Serving, data: Path, folder: Path, changes: int) -> N
     assert service is not None, "it serves"
     print()
     with service, load(server, folder / HITS):
-        show("misses beside it", times_ms(server, service, changes, ZONE))
+        show("misses beside it", times_ms(server, service, changes, folder, ZONE))
 
 
 if __name__ == "__main__":

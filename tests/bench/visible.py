@@ -2,10 +2,14 @@
 
     python -m tests.bench.visible [--changes 200] [--records 100000]
 
-Prints figures, asserts nothing. The load is dnsperf, which takes a processor of its own.
+Prints figures, asserts nothing. The load is dnsperf, which takes a processor of its own. A change
+is durable before it is answered, so before each one a write of as many octets to the same disk,
+without a server, shows what of the time is the disk's: beside other programs that write, now and
+then one waits for a quarter of a second, and so does a change (docs/decisions/0054).
 """
 
 import argparse
+import os
 import socket
 import statistics
 import subprocess
@@ -37,17 +41,18 @@ def main(arguments: list[str] | None = None) -> None:
             service = connect(folder / "data" / "kudurru.sock")
             assert service is not None
             with service:
-                show("idle", times_ms(server, service, given.changes))
+                show("idle", times_ms(server, service, given.changes, folder))
                 with load(server, questions(folder)):
                     title = f"{LOAD_PER_S:,} queries/s"
-                    show(title, times_ms(server, service, given.changes))
+                    show(title, times_ms(server, service, given.changes, folder))
             gap_beside_import(server, folder, given.records)
 
 
 def times_ms(
-    server: Serving, service: Service, changes: int, zone: str = ZONE
-) -> list[tuple[float, float]]:
-    """(to the new answer, to the acknowledgement) of each change, from the call on."""
+    server: Serving, service: Service, changes: int, folder: Path, zone: str = ZONE
+) -> list[tuple[float, float, float]]:
+    """(to the new answer, to the acknowledgement) of each change, from the call on, and of a write
+    to the disk of `folder` just before it."""
     found = []
     name = f"bench.{zone}"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -63,6 +68,7 @@ def times_ms(
                 service.change(ChangeRequest(apply=[manifest]))
                 acknowledged.append(time.perf_counter())
 
+            alone_ms = durable_write_ms(folder / "written")
             thread = threading.Thread(target=change)
             started = time.perf_counter()
             thread.start()
@@ -72,16 +78,27 @@ def times_ms(
                     break
             seen = time.perf_counter()
             thread.join()
-            found.append(((seen - started) * 1e3, (acknowledged[0] - started) * 1e3))
+            found.append(((seen - started) * 1e3, (acknowledged[0] - started) * 1e3, alone_ms))
     return found
 
 
-def show(title: str, times: list[tuple[float, float]]) -> None:
-    for what, column in zip(("new answer", "acknowledged"), zip(*times, strict=True), strict=True):
+def durable_write_ms(file: Path) -> float:
+    """As many octets as a small change writes to the log."""
+    started = time.perf_counter()
+    with file.open("ab") as opened:
+        opened.write(b"x" * (6 * 4096))
+        opened.flush()
+        os.fdatasync(opened.fileno())
+    return (time.perf_counter() - started) * 1e3
+
+
+def show(title: str, times: list[tuple[float, float, float]]) -> None:
+    titles = ("change to new answer", "change to acknowledged", "the disk alone")
+    for what, column in zip(titles, zip(*times, strict=True), strict=True):
         worst = sorted(column)[len(column) * 99 // 100]
         print(
-            f"change to {what:<12} {title:<18} median {statistics.median(column):6.2f} ms, "
-            f"99 % {worst:6.2f} ms",
+            f"{what:<23} {title:<18} median {statistics.median(column):6.2f} ms, "
+            f"99 % {worst:6.2f} ms, max {max(column):6.2f} ms",
             flush=True,
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.blackbox.program import (
+    Serving,
     command,
     command_line,
     environment,
@@ -21,6 +22,7 @@ from tests.blackbox.program import (
     write_json,
 )
 from tests.blackbox.test_filtering import GROWN_UP, KID, OBJECTS, document, told
+from tests.real_servers import need
 
 
 def queries(data: Path, *options: str) -> list[dict[str, Any]]:
@@ -178,3 +180,57 @@ def test_a_server_may_keep_no_query_log(tmp_path: Path) -> None:
         assert command("queries", "--purge", "--data", data).code == 1
     assert not (data / "querylog.db").exists()
     assert "no query log" in command("queries", "--data", data).err
+
+
+ASKED = (
+    "www.demo.example A\nWWW.demo.example AAAA\nnone.demo.example A\nads.example A\nnas.test A\n"
+)
+TIMES = 2_000  # each of these
+BLOCKED = document("Policy", "everybody", {"deny": ["ads.example"]})
+
+
+def counted(server: Serving, *names: str) -> int:
+    """Sum of metrics over all their labels, without what is about the server itself."""
+    with urllib.request.urlopen(f"http://{server.addresses['metrics']}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return sum(
+        int(float(line.rpartition(" ")[2]))
+        for line in lines
+        if line.startswith(names) and 'source="local"' not in line
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "engine"), [("udp", "auto"), ("udp", "python"), ("tcp", "auto")])
+@pytest.mark.parametrize("one_in", [1, 100])
+def test_what_a_client_got_is_counted_and_logged_or_dropped(
+    one_in: int, mode: str, engine: str, tmp_path: Path
+) -> None:
+    """At one in a hundred within a hundred for each thread, of which two answer, and Python."""
+    dnsperf = need("dnsperf")
+    (tmp_path / "asked").write_text(ASKED)
+    settings = {
+        "KUDURRU__QUERYLOG__SAMPLE": str(one_in),
+        "KUDURRU__LISTENERS__SOCKETS": "2",
+        "KUDURRU__DNS__ENGINE": engine,
+    }
+    data = tmp_path / "data"
+    with serving(data, "--demo", env=settings) as server:
+        file = write_json(tmp_path / "objects.json", BLOCKED)
+        assert command("apply", "--data", data, "-f", file).code == 0
+        shown = subprocess.check_output([
+            dnsperf, "-m", mode, "-s", server.host, "-p", str(server.port), "-c", "4", "-q", "40",
+            "-d", tmp_path / "asked", "-n", str(TIMES), "-t", "30",
+        ], text=True)  # fmt: skip
+        sent = 5 * TIMES
+        assert f"Queries completed:    {sent} " in shown, shown
+        assert counted(server, "kudurru_dns_responses_total{") == sent
+
+        def accounted() -> int:
+            dropped = counted(server, "kudurru_querylog_dropped_total{")
+            return count(data, "--limit", "0") + dropped * one_in
+
+        wait_until(lambda: abs(accounted() - sent) < (3 * one_in if one_in > 1 else 1))
+        rows = queries(data, "--limit", "0")
+        assert {row["source"] for row in rows} == {"authoritative", "blocked", "refused"}
+        assert one_in == 1 or {row["count"] % one_in for row in rows} == {0}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 import sys
@@ -34,7 +35,7 @@ from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.later import Later
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import CACHE, FILTERS, Origins, PacketEngine, QueryLimiter, Reply
-from kudurru.domain.query_log import Repeat
+from kudurru.domain.query_log import Repeat, Sampler
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 from tests.absent import absent
@@ -105,11 +106,11 @@ class Rig:
     def _engine(self, handler: Handler) -> PacketEngine:
         limits = StreamLimits(drain_s=DRAIN_S)
         if self.kind == "native":
-            return NativeEngine(handler, self.sockets, drain_s=DRAIN_S)
+            return NativeEngine(handler, self.sockets, table=table_of(handler), drain_s=DRAIN_S)
         if self.proto == "udp":
             batched = self.kind == "batched"
             return PythonEngine(handler, self.sockets, batched=batched, drain_s=DRAIN_S)
-        memo = AnswerTable().new_scope() if self.kind.endswith(WITH_TABLE) else Memo()
+        memo = table_of(handler).new_scope() if self.kind.endswith(WITH_TABLE) else Memo()
         if self.proto == "tcp":
             return TcpServer(handler, self.sockets, limits=limits, memo=memo)
         with tempfile.TemporaryDirectory() as folder:
@@ -196,6 +197,12 @@ class Rig:
             for one in packets:
                 await loop.sock_sendall(sock, one)
             return [await loop.sock_recv(sock, 65_535) for _ in range(count)]
+
+
+def table_of(handler: Handler) -> AnswerTable:
+    table = AnswerTable()
+    table.sample(getattr(handler, "ONE_IN", 1))
+    return table
 
 
 def ok(found: Answered) -> bytes:
@@ -554,6 +561,9 @@ class Listening(Handler):
 
     hears_repeats = True
 
+    def weigh(self) -> int:
+        return 1
+
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         raise RuntimeError("a fault of the listener")
 
@@ -572,6 +582,46 @@ def test_a_listener_of_repeats_that_fails_costs_nobody_an_answer(kind: str) -> N
             assert (seen.answered, seen.unhandled_exceptions) == (240, 0)
             assert seen.faults == len(rig.faults)
             assert {str(fault["exception"]) for fault in rig.faults} == {"a fault of the listener"}
+
+    asyncio.run(main())
+
+
+class Hearing(Handler):
+    """Hears of one repeat in ten."""
+
+    ONE_IN = 10
+    hears_repeats = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weigh = Sampler(self.ONE_IN, random.Random(3).randrange).weigh
+        self.heard: list[tuple[str, bytes, bytes, int]] = []
+        self.untold = 0
+
+    def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
+        self.heard += [(proto, client, query, weight) for client, query, _, weight in repeats]
+
+    def missed(self, count: int) -> None:
+        self.untold += count
+
+
+def test_a_listener_hears_of_one_repeat_in_so_many_which_stands_for_the_others(kind: str) -> None:
+    async def main() -> None:
+        handler = Hearing()
+        rig = Rig(kind, handler, "127.0.0.1:0")
+        async with rig.running():
+            await rig.exchange(query("www.example"))
+            for _ in range(4):
+                packets = [query("www.example", ident=i) for i in range(80)]
+                assert len(await rig.exchange(*packets)) == 80
+        repeats = sum(rig.engine.statistics().memo_hits.values())
+        assert repeats == 320
+        # Some answers are found from Python and some in C, and each picks its own.
+        assert abs(len(handler.heard) * handler.ONE_IN - repeats) < 2 * handler.ONE_IN
+        assert handler.untold == 0
+        assert set(handler.heard) == {
+            (rig.proto, b"\x7f\0\0\1", query("www.example")[2:], handler.ONE_IN)
+        }
 
     asyncio.run(main())
 

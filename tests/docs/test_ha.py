@@ -7,10 +7,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from kudurru.entrypoints.settings import load_settings
 from tests import postgres
+from tests.absent import absent
 from tests.blackbox.program import (
     PATIENCE_S,
     ROOT,
@@ -24,6 +23,11 @@ from tests.blackbox.program import (
 )
 
 GUIDE = (ROOT / "docs/ha.md").read_text()
+SECTIONS = (
+    "Several nodes on one PostgreSQL", "A follower", "Changes through a follower",
+    "When the leader is gone", "dnsdist in front",
+)  # fmt: skip
+"""Those with commands: each is run by a test below."""
 
 
 def commands(section: str) -> Iterator[tuple[str, list[str]]]:
@@ -149,8 +153,9 @@ def test_the_settings_of_the_guide_are_read(tmp_path: Path) -> None:
     assert found.token == "/etc/kudurru/leader.token"
 
 
-@pytest.mark.skipif(shutil.which("dnsdist") is None, reason="no dnsdist here")
 def test_dnsdist_takes_the_configuration_of_the_guide(tmp_path: Path) -> None:
+    if shutil.which("dnsdist") is None:
+        absent("there is no dnsdist")
     [text] = re.findall(r"```lua\n(.*?)```", GUIDE, re.DOTALL)
     path = tmp_path / "dnsdist.conf"
     path.write_text(text)
@@ -161,9 +166,25 @@ def test_dnsdist_takes_the_configuration_of_the_guide(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_other_command_of_the_guide_is_one() -> None:
-    words = [words for _, words in commands("dnsdist in front")]
-    assert words == [["lameduck", "10s"]]
+def test_a_node_is_taken_out_as_the_guide_says(tmp_path: Path) -> None:
+    [(_, words)] = commands("dnsdist in front")
+    health = "health.kudurru.internal"
+    with serving(tmp_path / "data") as node:
+        wait_until(lambda: node.texts(health) != ["SERVFAIL"])
+        done = kudurru(*words, env={"KUDURRU__OPS__ADDRESS": node.addresses["ops"]})
+        assert done.code == 0, done.err
+        assert node.texts(health) == ["SERVFAIL"]
+
+
+def test_no_command_of_the_guide_is_run_by_no_test() -> None:
+    run = [words for section in SECTIONS for _, words in commands(section)]
+    there = re.findall(r"^kudurru .*$", GUIDE, re.MULTILINE)
+    assert sorted(shlex.split(line)[1:] for line in there) == sorted(run)
+
+
+def test_every_command_and_metric_that_is_named_is_one() -> None:
+    for line in set(re.findall(r"`kudurru ([a-z ]+?)(?: [-A-Z].*)?`", GUIDE)):
+        assert kudurru(*line.split(), "--help").code == 0, line
     named = set(re.findall(r"`kudurru_(\w+)", GUIDE))
     from kudurru.adapters.metrics import METRICS
 

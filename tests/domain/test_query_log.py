@@ -1,15 +1,19 @@
+import random
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kudurru.domain.dns import names
 from kudurru.domain.filtering.clients import packed_address
-from kudurru.domain.query_log import Fact, Filter, Privacy, question_key
+from kudurru.domain.query_log import EVERY, Filter, Privacy, Sampler, question_key
 
 KEY = bytes(range(32))
 
 
-def fact(client: str = "192.0.2.77", name: str = "Www.Example") -> Fact:
-    wire = names.from_text(name)
-    return Fact(1, packed_address(client), wire, 1, "udp", 0, "forward")
+def asked(client: str = "192.0.2.77", name: str = "Www.Example") -> tuple[bytes, bytes]:
+    return packed_address(client), names.from_text(name)
 
 
 @pytest.mark.parametrize(
@@ -22,14 +26,14 @@ def fact(client: str = "192.0.2.77", name: str = "Www.Example") -> Fact:
     ],
 )
 def test_a_level_takes_away_what_it_says(level: int, client: str, kept: str) -> None:
-    found = Filter(Privacy(level=level), KEY).keep(fact(client))
+    found = Filter(Privacy(level=level), KEY).keep(*asked(client))
     assert found is not None
     assert (found.client, found.name) == (kept, "www.example")
 
 
 @pytest.mark.parametrize("bits", [0, 8, 23, 32])
 def test_as_many_bits_as_wanted_are_kept(bits: int) -> None:
-    found = Filter(Privacy(level=1, ipv4_bits=bits), KEY).keep(fact("255.255.255.255"))
+    found = Filter(Privacy(level=1, ipv4_bits=bits), KEY).keep(*asked("255.255.255.255"))
     assert found is not None
     assert found.client.endswith(f"/{bits}")
     octets = packed_address(found.client.partition("/")[0])
@@ -38,10 +42,10 @@ def test_as_many_bits_as_wanted_are_kept(bits: int) -> None:
 
 def test_a_pseudonym_tells_clients_apart_and_ends_with_its_key() -> None:
     level = Privacy(level=2)
-    one = Filter(level, KEY).keep(fact("192.0.2.1"))
-    same = Filter(level, KEY).keep(fact("192.0.2.1", "other.example"))
-    other = Filter(level, KEY).keep(fact("192.0.2.2"))
-    later = Filter(level, bytes(32)).keep(fact("192.0.2.1"))
+    one = Filter(level, KEY).keep(*asked("192.0.2.1"))
+    same = Filter(level, KEY).keep(*asked("192.0.2.1", "other.example"))
+    other = Filter(level, KEY).keep(*asked("192.0.2.2"))
+    later = Filter(level, bytes(32)).keep(*asked("192.0.2.1"))
     assert one is not None
     assert same is not None
     assert other is not None
@@ -64,7 +68,7 @@ def test_a_pseudonym_tells_clients_apart_and_ends_with_its_key() -> None:
 )
 def test_ignored_domains_leave_nothing(name: str, is_kept: bool) -> None:
     found = Filter(Privacy(ignore=("lan", "*.Secret.example.", "a..b")), KEY)
-    assert (found.keep(fact(name=name)) is not None) == is_kept
+    assert (found.keep(*asked(name=name)) is not None) == is_kept
 
 
 def test_the_key_of_a_question_is_that_of_its_fact() -> None:
@@ -86,3 +90,25 @@ def test_a_repeat_has_the_key_of_the_question_that_was_noted(text: str) -> None:
 @pytest.mark.parametrize("query", [b"", bytes(10), bytes(10) + b"\5abc", bytes(10) + b"\xc0\x0c"])
 def test_what_has_no_question_has_no_key(query: bytes) -> None:
     assert question_key(query) is None
+
+
+@given(one_in=st.integers(1, 50), seed=st.integers(0, 1000))
+def test_of_each_stretch_exactly_one_query_is_picked_and_stands_for_all(
+    one_in: int, seed: int
+) -> None:
+    sampler = Sampler(one_in, random.Random(seed).randrange)
+    for _ in range(20):
+        weights = [sampler.weigh() for _ in range(one_in)]
+        assert sorted(weights) == [0] * (one_in - 1) + [one_in]
+
+
+def test_a_query_that_comes_in_the_rhythm_of_the_sample_is_seen_like_all_others() -> None:
+    """Ten names in turn, of which one in ten is picked: a plain counter would see one of them."""
+    sampler = Sampler(10, random.Random(1).randrange)
+    seen = Counter(i % 10 for i in range(10_000) if sampler.weigh())
+    assert set(seen) == set(range(10))
+    assert max(seen.values()) < 3 * min(seen.values())
+
+
+def test_without_a_sample_every_query_stands_for_itself() -> None:
+    assert [EVERY.weigh() for _ in range(3)] == [1, 1, 1]

@@ -38,7 +38,7 @@ KEYS_BY_MARKS = {
         blocking.mode blocking.ttl
         lists.maxBytes lists.concurrency lists.allowPrivate
         querylog.privacyLevel querylog.truncate.ipv4 querylog.truncate.ipv6 querylog.ignore
-        querylog.retention querylog.maxBytes
+        querylog.sample querylog.retention querylog.maxBytes
         audit.retention audit.trustedKeys audit.checkpoint.events audit.checkpoint.interval
         audit.checkpoint.publish
         health.lameduck log.level zones.coalesce
@@ -111,6 +111,7 @@ DEFAULTS = {
     "querylog.enabled": True,
     "querylog.sink": "sqlite",
     "querylog.privacyLevel": 0,
+    "querylog.sample": 1,
     "querylog.truncate.ipv4": 24,
     "querylog.truncate.ipv6": 56,
     "querylog.retention": "30d",

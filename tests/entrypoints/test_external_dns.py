@@ -344,3 +344,36 @@ def test_requests_are_counted_under_labels_that_are_bounded() -> None:
             assert counted == {("/", "200"): 1, ("other", "404"): 1}
 
     asyncio.run(run())
+
+
+def heritage(name: str, owned: str) -> Json:
+    """A TXT record of external-dns' registry."""
+    return endpoint(name, "TXT", "heritage=external-dns") | {"labels": {"ownedRecord": owned}}
+
+
+def test_names_whose_owner_could_not_be_told_are_left_out_and_all_else_is_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with webhook() as it:
+            plan = [
+                endpoint("Example.ORG", "A", "192.0.2.1"),
+                heritage("a-example.org", "example.org"),
+                endpoint("www.example.org", "A", "192.0.2.2"),
+                heritage("a-www.example.org", "www.example.org"),
+            ]
+            for _ in range(2):
+                assert (await it.change(create=plan)).code == 204
+            assert [(one["dnsName"], one["recordType"]) for one in await it.records()] == [
+                ("a-www.example.org", "TXT"), ("www.example.org", "A"),
+            ]  # fmt: skip
+            stray = heritage("a-www.elsewhere.example", "www.example.org")
+            text = endpoint("elsewhere.example", "TXT", "of no registry")
+            assert (await it.change(updateNew=[stray])).code == 422
+            assert (await it.change(create=[text])).code == 422
+
+    asyncio.run(main())
+    told = [one.getMessage() for one in caplog.records if "left out" in one.getMessage()]
+    assert len(told) == 1, told
+    assert "example.org.: left out" in told[0]
+    assert "--txt-prefix=%{record_type}-owner." in told[0]

@@ -214,6 +214,7 @@ HOT: dict[str, Hot] = {
     "querylog.privacyLevel": Hot(
         2, inside("query_log", "process", "_settings", "privacy", "level"), 2
     ),
+    "querylog.sample": Hot(100, inside("query_log", "notes", "sampler", "one_in"), 100),
     "querylog.truncate.ipv4": Hot(
         16, inside("query_log", "process", "_settings", "privacy", "ipv4_bits"), 16
     ),

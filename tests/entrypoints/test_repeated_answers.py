@@ -15,6 +15,7 @@ from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native
 from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.dns.tcp import TcpServer
 from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
@@ -27,6 +28,7 @@ from kudurru.domain.ports import CACHE, Origins, PacketEngine, Reply
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.pipeline.resolver import Rules
+from tests.dns_clients import framed, read_message
 from tests.nodes import a_change, commit_as_server
 from tests.objects import drop, endpoint, manifest, put, record_set, zone
 from tests.packets import edns, ident, query
@@ -35,13 +37,14 @@ from tests.upstreams import Rig, response
 DEADLINE_S = 60
 KINDS: dict[str, Callable[..., PacketEngine]] = {"python": PythonEngine}
 WITH_ZONES = "native, with zones"
+OVER_TCP = "native, over TCP"
 if engine_native.is_available():
-    KINDS |= {"native": NativeEngine, WITH_ZONES: NativeEngine}
+    KINDS |= {"native": NativeEngine, WITH_ZONES: NativeEngine, OVER_TCP: TcpServer}
 
 NAMES = ["www", "nas", "a.deep", "alias", "*.wild", "x.wild", "gone", "old"]
 SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
 CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the second one has a policy of its own
-ZONES = ["example.org", "sub.example.org", "third.test"]
+ZONES = ["example.org", "sub.example.org", "third.example"]
 RTYPES = {"A": 1, "AAAA": 28, "TXT": 16, "CNAME": 5, "HTTPS": 65, "ANY": 255, "NS": 2, "SOA": 6}
 RTYPES |= {"MX": 15}
 SIZES = [0, 512, 700, 1231, 1232, 4096, 65_535]  # of EDNS
@@ -49,14 +52,14 @@ TARGETS = {
     "A": ["192.0.2.1", "192.0.2.2"],
     "AAAA": ["2001:db8::1"],
     "TXT": [" ".join(f'"{n:0250}"' for n in range(8)), "short"],
-    "CNAME": ["nas.example.org", "www.sub.example.org", "www.third.test"],
-    "MX": ["10 www.third.test", "10 www.sub.example.org"],  # with addresses beside them
-    "NS": ["nas.third.test", "www.example.org"],
+    "CNAME": ["nas.example.org", "www.sub.example.org", "www.third.example"],
+    "MX": ["10 www.third.example", "10 www.sub.example.org"],  # with addresses beside them
+    "NS": ["nas.third.example", "www.example.org"],
 }
 UPSTREAM = "192.0.2.11"
 AHEAD_US = 3_600_000_000  # of the threads' time: they count down nothing
-SAID = ["A 192.0.2.7", "A 192.0.2.8", "CNAME nas.example.org.", "CNAME www.elsewhere.test."]
-REWRITTEN = ["192.0.2.60", "www.third.test", "nas.example.org"]
+SAID = ["A 192.0.2.7", "A 192.0.2.8", "CNAME nas.example.org.", "CNAME www.elsewhere.example."]
+REWRITTEN = ["192.0.2.60", "www.third.example", "nas.example.org"]
 
 records = st.sampled_from([(rtype, target) for rtype in TARGETS for target in TARGETS[rtype]])
 names = st.sampled_from(NAMES)
@@ -78,12 +81,18 @@ changes = st.one_of(
 )
 questions = st.tuples(
     st.sampled_from([*NAMES, "", "sub", "www.sub", "x.y.wild"]),
-    st.sampled_from(["example.org", "third.test", "elsewhere.test"]),
+    st.sampled_from(["example.org", "third.example", "elsewhere.example"]),
     st.sampled_from(list(RTYPES.values())),
     st.sampled_from([0x0100, 0, 0x0110, 0x2900]),  # RD, nothing, RD and CD, UPDATE
     st.sampled_from([b"", *map(edns, SIZES), edns()[:5] + b"\0\0\x80\0" + edns()[9:]]),
     st.integers(0, 2**32),  # letters of its copies
 )
+USUAL = [
+    (f"{name}.{origin}", rtype)
+    for origin in ("example.org", "third.example", "elsewhere.example")
+    for name, rtype in (("www", 1), ("nas", 1), ("alias", 1), ("gone", 1), ("www", 15))
+]
+"""What is asked after every step, so that there is something to be dropped by a change."""
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("change"), changes),
@@ -109,13 +118,15 @@ class World:
     """A node with a zone, an upstream, an engine that serves them, and clients."""
 
     def __init__(self, kind: str) -> None:
-        (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+        self.proto = "tcp" if kind == OVER_TCP else "udp"
+        (bound,) = bind_all([Listener(self.proto, "127.0.0.1:0")])
         self.clock = StillClock()
         self.rig = Rig(UPSTREAM)
         self.rig.clock.advance(self.clock.monotonic_us())
         self.rig.scripts[UPSTREAM] = self.answer_as_upstream
         self.rig.resolver.configure(Rules(clients="all"), *self.rig.resolver.routes(), {})
         self.said: dict[str, str] = {}
+        self.handled: set[bytes] = set()  # queries that came to the pipeline
         log = MemoryEventLog(entropy=SeededEntropy(1), clock=self.clock)
         self.node = Node(log, self.clock, SeededEntropy(2), on_change=self.forget)
         self.pipeline = pipeline_of(self.node, resolver=self.rig.resolver)
@@ -130,6 +141,8 @@ class World:
                 view.served, lambda: view.forwards, lambda: self.pipeline.has_plain_zones
             )
             how = {"table": table, "zones": self.images.core}
+        elif kind == OVER_TCP:
+            how = {"memo": AnswerTable().new_scope()}
         self.engine = KINDS[kind](self, bound.sockets, **how)
         self.target = split_address(bound.address)
         self.meanwhile: Callable[[], None] | None = None
@@ -155,6 +168,7 @@ class World:
         return response(question, found)
 
     def handle(self, packet: bytes, client: str, proto: str) -> Reply | Later[Reply | None] | None:
+        self.handled.add(packet)
         reply = self.pipeline.handle(packet, client, proto)
         self.rig.pass_time(0)  # the upstream answers at once
         meanwhile, self.meanwhile = self.meanwhile, None
@@ -178,21 +192,21 @@ class World:
             case "deny":
                 self._deny(*how)
             case "rewrite":
-                one = {"name": f"{how[0]}.elsewhere.test", "targets": [how[1]]}
+                one = {"name": f"{how[0]}.elsewhere.example", "targets": [how[1]]}
                 if not how[1][0].isdigit():
                     one["type"] = "CNAME"
                 self._put_policy(rewrites=[one])
             case "be silent":
-                self._put_policy(deny=[f"{how[0]}.elsewhere.test"], queryLog=False)
+                self._put_policy(deny=[f"{how[0]}.elsewhere.example"], queryLog=False)
             case "list":
-                rules = [f"||{how[0].replace('*', 'x')}.elsewhere.test^"]
+                rules = [f"||{how[0].replace('*', 'x')}.elsewhere.example^"]
                 self.commit(put(manifest("BlockList", "own", {"sources": [{"inline": rules}]})))
             case "no list":
                 self._drop(key_of("BlockList", "default", "own"))
             case "mode":
                 self.node.views.policies.configure(BlockDefaults(how[0], 10))
             case "upstream says":
-                self.said[f"{how[0]}.elsewhere.test."] = how[1]
+                self.said[f"{how[0]}.elsewhere.example."] = how[1]
                 self.rig.cache.flush(None)
                 self.forget((CACHE,))
             case "forward":
@@ -216,7 +230,7 @@ class World:
 
     def _deny(self, name: str, mode: str, for_one: bool) -> None:
         spec: dict[str, Any] = {
-            "deny": [f"{name}.elsewhere.test", "nas.example.org"],
+            "deny": [f"{name}.elsewhere.example", "nas.example.org"],
             "blockMode": mode,
         }
         if for_one:
@@ -232,6 +246,12 @@ class World:
 
     async def ask(self, client: str, packets: Sequence[bytes]) -> dict[int, bytes]:
         """Answers by ID."""
+        if self.proto == "tcp":
+            reader, writer = await asyncio.open_connection(*self.target, local_addr=(client, 0))
+            writer.write(framed(*packets))
+            got = [await read_message(reader) for _ in packets]
+            writer.close()
+            return {ident(one): one for one in got}
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
@@ -243,7 +263,7 @@ class World:
         return {ident(one): one for one in got}
 
     def right_answer(self, packet: bytes, client: str) -> bytes:
-        reply = self.pipeline.handle(packet, client, "udp")
+        reply = self.pipeline.handle(packet, client, self.proto)
         self.rig.pass_time(0)
         if isinstance(reply, Later):
             reply = reply.value
@@ -277,7 +297,9 @@ def test_every_answer_is_the_one_that_the_pipeline_gives_now(kind: str, steps: A
             world = World(kind)
             await world.engine.start()
             try:
+                usual = [query(*one, ident=i, flags=0x0100) for i, one in enumerate(USUAL)]
                 for what, *how in steps:
+                    await check(world, usual, CLIENTS[:1])
                     if what == "change":
                         world.change(*how[0])
                     elif what == "change while asked":
@@ -290,19 +312,80 @@ def test_every_answer_is_the_one_that_the_pipeline_gives_now(kind: str, steps: A
                         await check(world, packets_of([question]))
                     else:
                         await check(world, packets_of(how[0]))
+                    await check(world, usual, CLIENTS[:2])
             finally:
                 await world.engine.stop()
 
     asyncio.run(main())
 
 
-async def check(world: World, packets: list[bytes]) -> None:
-    for client in CLIENTS:
+async def check(world: World, packets: list[bytes], clients: Sequence[str] = CLIENTS) -> None:
+    for client in clients:
         for packet in packets:
             world.right_answer(packet, client)  # then all is in the cache that will be
         got = await world.ask(client, packets)
         for packet in packets:
             assert got[ident(packet)] == world.right_answer(packet, client), packet.hex()
+
+
+OF_ORG, OF_THIRD, BOTH = "www.example.org", "www.third.example", "alias.example.org"
+CACHED, BLOCKED = "x.elsewhere.example", "gone.elsewhere.example"
+ASKED_AGAIN = [
+    (("put", "nas", ("A", "192.0.2.1"), ZONES[0], False), {OF_ORG, BOTH}),
+    (("put", "nas", ("A", "192.0.2.1"), ZONES[2], False), {OF_THIRD, BOTH}),
+    (("drop", "old", ZONES[0]), {OF_ORG, BOTH}),
+    (("deny", "gone", "nxdomain", False), {CACHED, BLOCKED}),
+    (("list", "nas"), {CACHED, BLOCKED}),
+    (("mode", "nodata"), {CACHED, BLOCKED}),
+    (("upstream says", "a.deep", SAID[0]), {CACHED}),
+    (("be silent", "nas"), {OF_ORG, OF_THIRD, BOTH, CACHED, BLOCKED}),
+    (("zone", ZONES[1]), {OF_ORG, OF_THIRD, BOTH, CACHED, BLOCKED}),
+    (("wait", 10), set()),
+]  # fmt: skip
+"""A change, and the names whose answers are over."""
+
+
+@pytest.mark.parametrize(("change", "expected"), ASKED_AGAIN, ids=[str(c) for c, _ in ASKED_AGAIN])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != WITH_ZONES])
+def test_what_did_not_change_is_still_repeated(
+    kind: str, change: tuple[Any, ...], expected: set[str]
+) -> None:
+    names_asked = [OF_ORG, OF_THIRD, BOTH, BLOCKED]
+    if kind != "python":  # which keeps nothing that ends
+        names_asked.append(CACHED)
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            world = World(kind)
+            world.commit(put(zone(ZONES[2])))
+            for name, record, origin in (
+                ("www", ("A", "192.0.2.1"), ZONES[0]),
+                ("old", ("A", "192.0.2.1"), ZONES[0]),
+                ("alias", ("CNAME", OF_THIRD), ZONES[0]),
+                ("www", ("A", "192.0.2.2"), ZONES[2]),
+            ):
+                world.change("put", name, record, origin, False)
+            world.change("deny", "gone", "zeroip", False)
+            await world.engine.start()
+            try:
+                for _ in range(2):  # an answer is kept when it comes from the cache
+                    await handled(world, names_asked)
+                assert await handled(world, names_asked) == set()
+                world.change(*change)
+                assert await handled(world, names_asked) == expected & {*names_asked}
+            finally:
+                await world.engine.stop()
+
+    asyncio.run(main())
+
+
+async def handled(world: World, names_asked: Sequence[str]) -> set[str]:
+    """Those that the engine asked the pipeline for."""
+    world.handled.clear()
+    packets = {text: query(text, 1, flags=0x0100) for text in names_asked}
+    for packet in packets.values():
+        await world.ask(CLIENTS[0], [packet])
+    return {text for text, packet in packets.items() if packet in world.handled}
 
 
 @pytest.mark.skipif("native" not in KINDS, reason="the native engine was not built")

@@ -1,22 +1,24 @@
 """What engines repeat is in the query log like what the pipeline answers, and nothing else is."""
 
 import asyncio
+import random
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from kudurru.adapters.dns import engine_native
-from kudurru.adapters.dns.engine_native import NativeEngine
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.query_log.reader import Wanted, open_reader
 from kudurru.adapters.query_log.store import QueryLogStore
 from kudurru.adapters.sockets import Listener, bind_all, split_address
-from kudurru.domain.ports import PacketEngine
+from kudurru.domain.ports import PacketEngine, QueryHandler
+from kudurru.domain.query_log import Sampler
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.pipeline.ingress import Identity
@@ -26,9 +28,7 @@ from tests.objects import endpoint, manifest, put, record_set, zone
 from tests.packets import edns, query
 
 DEADLINE_S = 30
-KINDS: dict[str, Callable[..., PacketEngine]] = {"python": PythonEngine}
-if engine_native.is_available():
-    KINDS["native"] = NativeEngine
+KINDS = ["python", *(["native"] if engine_native.is_available() else [])]
 
 CHAOS, HESIOD = 3, 4
 ABOUT_THE_SERVER = [
@@ -49,7 +49,18 @@ LOGGED = [
 TIMES = 5
 
 
-def ask_all(kind: str, notes: QueryNotes) -> int:
+def engine_of(
+    kind: str, handler: QueryHandler, sockets: Sequence[socket.socket], one_in: int
+) -> PacketEngine:
+    """`one_in` as `handler` has it."""
+    if kind == "python":
+        return PythonEngine(handler, sockets)
+    table = AnswerTable()
+    table.sample(one_in)
+    return NativeEngine(handler, sockets, table=table)
+
+
+def ask_all(kind: str, notes: QueryNotes, times: int = TIMES) -> int:
     """Ask each question some times, one after the other. How many times the engine repeated."""
 
     async def main() -> int:
@@ -61,13 +72,13 @@ def ask_all(kind: str, notes: QueryNotes) -> int:
             commit_as_server(node, a_change(put(zone("example.org")), put(www)))
             pipeline = pipeline_of(node, notes=notes, identity=Identity(version="v"))
             (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
-            engine = KINDS[kind](pipeline, bound.sockets)
+            engine = engine_of(kind, pipeline, bound.sockets, notes.sampler.one_in)
             await engine.start()
             loop = asyncio.get_running_loop()
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
                 sock.setblocking(False)
                 await loop.sock_connect(sock, split_address(bound.address))
-                for _ in range(TIMES):
+                for _ in range(times):
                     for packet in ABOUT_THE_SERVER + LOGGED:
                         await loop.sock_sendall(sock, packet)
                         await loop.sock_recv(sock, 4096)
@@ -98,6 +109,29 @@ def test_each_query_is_in_the_log_once_and_those_about_the_server_are_not(
         ("a\\000bc.example.org", 16): TIMES,
         ("elsewhere.test", 1): TIMES,
     }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("one_in", [2, 7, 100])
+def test_of_a_sample_each_query_is_known_and_stands_for_its_share(
+    kind: str, one_in: int, tmp_path: Path
+) -> None:
+    """Python has a share of its own, and so has each thread: so many may be off by one each."""
+    notes, times = QueryNotes(), 50
+    notes.sampler = Sampler(one_in, random.Random(one_in).randrange)
+    assert ask_all(kind, notes, times) >= (times - 1) * 3
+    store = QueryLogStore(tmp_path / "q.db", bytes)
+    while (seen := notes.take(9)) is not None:
+        store.write(seen)
+    assert (store.statistics().unknown, notes.statistics().dropped) == (0, 0)
+    store.close()
+    with open_reader(tmp_path / "q.db") as reader:
+        rows = list(reader.queries(Wanted(), 1000))
+    stands_for = sum(row.count for row in rows)
+    assert abs(stands_for - len(LOGGED) * times) < one_in * (2 if kind == "native" else 1)
+    assert stands_for == store.statistics().written * one_in == notes.statistics().noted * one_in
+    asked = {"www.example.org", "gone.example.org", "a\\000bc.example.org", "elsewhere.test"}
+    assert {row.name for row in rows} <= asked
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -310,6 +310,7 @@ static void set_keys(struct table *table, uint64_t *state) {
 
 struct sums {
     uint64_t answered, slipped, missed;
+    uint64_t told; /* of repeats, what they stand for */
 };
 
 /* Take what is left to Python; what has a name may be remembered. */
@@ -341,8 +342,13 @@ static void take_misses(
                   now_us);
     }
     struct queue *repeats = worker_repeats(worker);
-    for (size_t size; (size = queue_next(repeats));)
+    for (size_t size; (size = queue_next(repeats));) {
         queue_take(repeats, record, size);
+        struct repeat head;
+        memcpy(&head, record, sizeof head);
+        check(head.weight == table_sample(table), "each stands for its share");
+        sums->told += head.weight;
+    }
 }
 
 /* Answer messages as the thread does, but for the socket. The answer to message i, of sizes[i]
@@ -392,6 +398,33 @@ static void check_answer(
     check(!client_class || client_class == class_of(client, 16), "an answer is for its class");
 }
 
+/* Ask for one message as Python does. Query and room are as large as they say, so that sanitizers see
+ * what is read or written beside them. Whether there was an answer. */
+static bool ask_alone(
+    struct table *table, unsigned reader, const uint8_t *asked, size_t asked_size,
+    const uint8_t *client, int64_t now_us, uint64_t zone_mark, uint64_t *state) {
+    size_t room = chance(state) % 4 ? STREAM_MESSAGE_MAX : chance(state) % 100;
+    uint8_t *packet = malloc(asked_size + !asked_size), *answer = malloc(room + !room);
+    check(packet && answer, "there is memory");
+    memcpy(packet, asked, asked_size);
+    struct asker asker;
+    struct repeated repeated;
+    bool is_named = chance(state) % 4 == 0;
+    asker_init(&asker, table, 0, client, 16, is_named);
+    asker.now_us = now_us;
+    table_enter(table, reader);
+    size_t size = repeat_message(&asker, packet, asked_size, answer, room, &repeated);
+    table_leave(table, reader);
+    check(size <= room, "an answer fits into its room");
+    if (size) {
+        check(repeated.place == 7, "an answer is counted at its place");
+        check(!is_named || !repeated.client_class, "who says a name has no class");
+        check_answer(table, asked, asked_size, answer, size, client, zone_mark);
+    }
+    free(packet), free(answer);
+    return size;
+}
+
 static int run_packets(uint64_t state, uint64_t count) {
     struct seed seed = {{chance(&state), chance(&state)}};
     struct table *table = table_new(200, 60000, &seed);
@@ -404,10 +437,14 @@ static int run_packets(uint64_t state, uint64_t count) {
     struct worker *worker = worker_new(&options, table, limiter, eventfd(0, EFD_NONBLOCK));
     check(worker != NULL, "a worker is made");
     set_keys(table, &state);
+    uint32_t one_in = 1 + (uint32_t)(chance(&state) % 20);
+    table_set_sample(table, one_in);
     static uint8_t messages[BATCH][MESSAGE_MAX], before[BATCH][MESSAGE_MAX];
     static uint8_t clients[BATCH][16];
     size_t sizes[BATCH], sizes_before[BATCH];
     struct sums sums = {0};
+    unsigned reader = table_register(table);
+    uint64_t alone = 0;
     int64_t now_us = 1000000;
     for (uint64_t done = 0; done < count;) {
         unsigned number = 1 + chance(&state) % BATCH;
@@ -434,6 +471,9 @@ static int run_packets(uint64_t state, uint64_t count) {
             else
                 sums.answered++;
         }
+        for (unsigned i = 0; i < number; i += 8)
+            alone += ask_alone(table, reader, before[i], sizes_before[i], clients[i], now_us,
+                               zone_mark, &state);
         take_misses(worker, table, &sums, &state, now_us);
         if (chance(&state) % 100 == 0) { /* others may have what is not for everybody */
             struct network *networks = calloc(2, sizeof *networks);
@@ -459,7 +499,11 @@ static int run_packets(uint64_t state, uint64_t count) {
         for (unsigned rtype = 0; rtype < ZONE_TYPES; rtype++)
             zone_hits += worker_zone_hits(worker, rcode, rtype);
     check(hits && zone_hits, "answers come of the table and of the zone");
+    check(alone, "some that are asked for alone do too");
     check(hits + zone_hits + unsent == sums.answered, "what was answered is counted");
+    uint64_t stood_for = sums.told + worker_counter(worker, UNTOLD) * one_in;
+    check(stood_for < sums.answered + one_in && sums.answered < stood_for + one_in,
+          "what is told of stands for all that was answered");
     while (zones_sweep(zones, 1000))
         continue;
     check(zones_statistics(zones).bytes < 10000, "what was taken out is freed");
@@ -626,6 +670,7 @@ static void *change(void *context) {
             worker_settle(stress->workers[i]);
         table_statistics(stress->table);
         table_admit(stress->table, NULL, 0, round % 4 != 0);
+        table_set_sample(stress->table, 1 + (uint32_t)(round % 3));
         set_keys(stress->table, &state);
         limiter_statistics(stress->limiter);
         usleep(chance(&state) % 4000);

@@ -7,6 +7,7 @@
  * cookies.c  what is answered to a DNS cookie
  * networks.c who may be given what is not for everybody
  * limiter.c  token buckets per network
+ * sampling.c of which queries the query log is told
  * queue.c    octets from one thread to another
  * worker.c   threads that receive, answer and send
  * repeat.c   repeats for those who ask from Python
@@ -226,6 +227,9 @@ bool table_cookie_keys(struct table *table, struct cookie_keys *keys);
 /* These changed. When it returns, no reader that looks up finds what came of them before. Any
  * thread. */
 void table_invalidate(struct table *table, const uint8_t *slots, size_t count);
+/* The query log is told of one query in so many, 1 or more; at first of all. Any thread. */
+void table_set_sample(struct table *table, uint32_t one_in);
+uint32_t table_sample(const struct table *table);
 struct table_statistics table_statistics(struct table *table);
 
 /* --- repeats, one by one ---------------------------------------------------------------------- */
@@ -303,6 +307,18 @@ struct limiter_statistics {
 };
 struct limiter_statistics limiter_statistics(struct limiter *limiter);
 
+/* --- sampling ------------------------------------------------------------------------------- */
+
+/* Of one thread. */
+struct sampling {
+    uint64_t state; /* of chance: begins with what nobody outside knows */
+    uint32_t one_in, left, place; /* queries until the next one is told of, and its place in its stretch */
+};
+
+/* How many queries the one that is answered now stands for in the query log: one of each `one_in`
+ * stands for all of them, and of the others, 0, it is not told. */
+uint32_t sampling_weigh(struct sampling *sampling, uint32_t one_in);
+
 /* --- queues --------------------------------------------------------------------------------- */
 
 /* Records of octets from one thread that writes to one that reads. */
@@ -372,6 +388,7 @@ struct miss {
 #define REPEATED (-1)
 
 struct repeat {
+    uint32_t weight; /* queries that it stands for */
     uint8_t client_class; /* that it was answered for */
     uint8_t client_size;
     int8_t rcode; /* of an answer from the zones; REPEATED: it was given before */

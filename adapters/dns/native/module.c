@@ -244,6 +244,18 @@ static PyObject *table_py_admit(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *table_py_sample(PyObject *self, PyObject *args) {
+    unsigned one_in;
+    if (!PyArg_ParseTuple(args, "I", &one_in))
+        return NULL;
+    if (!one_in) {
+        PyErr_SetString(PyExc_ValueError, "one in 0 is none");
+        return NULL;
+    }
+    table_set_sample(((TableObject *)self)->table, one_in);
+    Py_RETURN_NONE;
+}
+
 static PyObject *table_py_learn_class(PyObject *self, PyObject *args) {
     unsigned char scope, client_class;
     unsigned long long generation;
@@ -325,6 +337,7 @@ static PyObject *table_py_statistics(PyObject *self, PyObject *Py_UNUSED(args)) 
 static PyMethodDef table_methods[] = {
     {"store", (PyCFunction)(void (*)(void))table_py_store, METH_VARARGS | METH_KEYWORDS, NULL},
     {"admit", table_py_admit, METH_VARARGS, NULL},
+    {"sample", table_py_sample, METH_VARARGS, NULL},
     {"learn_class", table_py_learn_class, METH_VARARGS, NULL},
     {"set_cookie_keys", table_py_set_cookie_keys, METH_VARARGS, NULL},
     {"cookie", table_py_cookie, METH_VARARGS, NULL},
@@ -918,7 +931,7 @@ static PyObject *repeat_object(const struct repeat *head, const uint8_t *octets,
     PyObject *message = octets_object(octets, size);
     int third = head->rcode == REPEATED ? head->client_class : head->rcode;
     if (client && message)
-        return Py_BuildValue("NNi", client, message, third);
+        return Py_BuildValue("NNiI", client, message, third, (unsigned)head->weight);
     Py_XDECREF(client), Py_XDECREF(message);
     return NULL;
 }
@@ -1142,6 +1155,7 @@ typedef struct {
     PyObject_HEAD
     TableObject *table;
     uint8_t scope;
+    struct sampling sampling;
     uint8_t *answers;
     unsigned long long hits[PLACES];
 } RepeatsObject;
@@ -1158,6 +1172,7 @@ static PyObject *repeats_make(PyTypeObject *type, PyObject *args, PyObject *Py_U
     Py_INCREF(table);
     self->table = (TableObject *)table;
     self->scope = scope;
+    self->sampling.state = table_hash(self->table->table, &scope, sizeof scope);
     self->answers = malloc(ANSWERS_MAX);
     if (!self->answers) {
         Py_DECREF(self);
@@ -1205,15 +1220,21 @@ struct taken {
     uint8_t client_class;
 };
 
-/* What a query log wants to hear: (client, message without its ID, class). */
-static PyObject *told_of(const Py_buffer *client, const struct taken *taken, Py_ssize_t number) {
-    PyObject *list = PyList_New(number);
+/* What a query log wants to hear: (client, message without its ID, class, weight). */
+static PyObject *told_of(
+    RepeatsObject *self, const Py_buffer *client, const struct taken *taken, Py_ssize_t number) {
+    uint32_t one_in = table_sample(self->table->table);
+    PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list && i < number; i++) {
+        uint32_t weight = sampling_weigh(&self->sampling, one_in);
+        if (!weight)
+            continue;
         PyObject *one = Py_BuildValue(
-            "y#y#i", client->buf, client->len, taken[i].packet + 2, (Py_ssize_t)taken[i].size - 2,
-            taken[i].client_class);
-        if (!one || PyList_SetItem(list, i, one))
+            "y#y#iI", client->buf, client->len, taken[i].packet + 2, (Py_ssize_t)taken[i].size - 2,
+            taken[i].client_class, (unsigned)weight);
+        if (!one || PyList_Append(list, one))
             Py_CLEAR(list);
+        Py_XDECREF(one);
     }
     return list;
 }
@@ -1263,7 +1284,7 @@ static PyObject *repeats_take(PyObject *object, PyObject *args) {
         Py_ssize_t number = take_known(self, &asker, &arrived, &at,
                                        limit < TAKEN_MAX ? limit : TAKEN_MAX, taken, &written);
         PyObject *answers = octets_object(self->answers, written);
-        PyObject *told = answers ? told_of(&client, taken, is_told ? number : 0) : NULL;
+        PyObject *told = answers ? told_of(self, &client, taken, is_told ? number : 0) : NULL;
         if (told)
             found = Py_BuildValue("nnNN", at, number, answers, told);
         else

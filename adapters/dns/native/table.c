@@ -37,6 +37,7 @@ struct client {
 struct table {
     _Atomic uint64_t changed[SLOTS]; /* generation in which each slot changed last */
     _Atomic uint64_t epoch;
+    _Atomic uint32_t sample;
     struct seed seed;
     _Atomic(struct entry *) *buckets;
     uint64_t mask;
@@ -103,6 +104,7 @@ struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed 
     table->readers_count = 1;
     atomic_store(&table->epoch, 1);
     atomic_store(&table->changed[ALL], 1), atomic_store(&table->changed[LATEST], 1);
+    atomic_store(&table->sample, 1);
     for (size_t i = 0; i < entries_max; i++)
         table->vacant[i] = (uint32_t)(entries_max - 1 - i);
     table->vacant_count = entries_max;
@@ -190,6 +192,14 @@ const struct entry *table_find(
         return entry;
     }
     return NULL;
+}
+
+void table_set_sample(struct table *table, uint32_t one_in) {
+    atomic_store_explicit(&table->sample, one_in, memory_order_relaxed);
+}
+
+uint32_t table_sample(const struct table *table) {
+    return atomic_load_explicit(&table->sample, memory_order_relaxed);
 }
 
 void table_admit(struct table *table, struct network *networks, size_t count, bool is_everybody) {

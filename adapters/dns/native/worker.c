@@ -52,6 +52,7 @@ struct worker {
     _Atomic uint64_t hits[PLACES];
     _Atomic uint64_t zone_hits[ZONE_RCODES * ZONE_TYPES];
     struct queue misses, urgent, repeats;
+    struct sampling sampling;
 
     uint8_t *octets;
     size_t sizes[BATCH];
@@ -102,6 +103,8 @@ struct worker *worker_new(
     worker->wake_fd = wake_fd;
     worker->octets = malloc((size_t)BATCH * STRIDE);
     worker->reader = table_register(table);
+    worker->sampling.state =
+        table_hash(table, (const uint8_t *)&worker->reader, sizeof worker->reader);
     if (!worker->octets || !worker->reader || !queue_init(&worker->misses, options->misses_size) ||
         !queue_init(&worker->urgent, options->urgent_size) ||
         (options->hears_repeats && !queue_init(&worker->repeats, options->repeats_size))) {
@@ -231,6 +234,7 @@ struct batch {
     unsigned number;
     int64_t now_us;
     bool has_news; /* for Python */
+    uint32_t one_in; /* queries, of which the query log is told of one */
     uint64_t zones_version; /* 0: they are closed */
     bool is_admitted_known, is_admitted; /* the client of message `admitted_at` */
     unsigned admitted_at;
@@ -270,6 +274,9 @@ static void hand_over(struct batch *batch, unsigned i, bool is_slip) {
 /* Tell Python of an answer, as `head` has it but for the client. */
 static void tell_of(struct batch *batch, unsigned i, size_t size, struct repeat head) {
     struct worker *worker = batch->worker;
+    head.weight = sampling_weigh(&worker->sampling, batch->one_in);
+    if (!head.weight)
+        return;
     size_t client_size;
     const uint8_t *client = client_of(worker, i, &client_size);
     head.client_size = (uint8_t)client_size;
@@ -445,6 +452,7 @@ static void answer(struct batch *batch) {
     struct worker *worker = batch->worker;
     unsigned number = batch->number;
     count(worker, RECEIVED, number);
+    batch->one_in = table_sample(worker->table);
     bool is_limited = worker->limiter && limiter_is_enabled(worker->limiter);
     if (is_limited)
         judge(worker, number, batch->now_us);

@@ -117,7 +117,7 @@ def test_another_child_is_started_when_one_ends(tmp_path: Path) -> None:
 
 
 KEY = names.from_text("www.example") + b"\0\1\0\1"
-REPEAT = packed_address("192.0.2.9"), bytes(10) + KEY, 0
+REPEAT = packed_address("192.0.2.9"), bytes(10) + KEY, 0, 1
 
 
 def test_another_child_gets_to_know_what_is_repeated(tmp_path: Path) -> None:
@@ -208,16 +208,16 @@ def test_privacy_is_there_before_the_first_query_and_changes_at_once(tmp_path: P
 def test_when_notes_are_full_the_newest_are_dropped_and_counted() -> None:
     notes = QueryNotes(notes_max=3)
     notes.note(fact())
-    notes.answered([(b"\0\0\0\1", b"q", 3)])
-    notes.repeated("udp", [(b"\0\0\0\1", b"q", 0)] * 5)
+    notes.answered([(b"\0\0\0\1", b"q", 3, 1)])
+    notes.repeated("udp", [(b"\0\0\0\1", b"q", 0, 1)] * 5)
     notes.note(fact())
-    notes.answered([(b"\0\0\0\1", b"q", 0)])
+    notes.answered([(b"\0\0\0\1", b"q", 0, 1)])
     assert notes.statistics().dropped == 6
     assert notes.statistics().noted == 3
     taken = notes.take(9)
     assert taken is not None
     assert (taken.now_us, len(taken.facts), len(taken.repeats["udp"])) == (9, 1, 1)
-    assert taken.answers == [(b"\0\0\0\1", b"q", 3)]
+    assert taken.answers == [(b"\0\0\0\1", b"q", 3, 1)]
     assert notes.take(9) is None
 
 
@@ -225,18 +225,18 @@ def test_a_repeat_never_goes_before_the_fact_that_it_repeats() -> None:
     notes = QueryNotes()
     for i in range(BATCH_MAX + 1):
         notes.note(fact(ts_us=i))
-    notes.repeated("udp", [(b"\0\0\0\1", b"q", 0)])
+    notes.repeated("udp", [(b"\0\0\0\1", b"q", 0, 1)])
     first, second = notes.take(0), notes.take(0)
     assert first is not None
     assert second is not None
     assert (len(first.facts), len(first.repeats)) == (BATCH_MAX, 0)
-    assert second.repeats == {"udp": [(b"\0\0\0\1", b"q", 0)]}
+    assert second.repeats == {"udp": [(b"\0\0\0\1", b"q", 0, 1)]}
 
 
 def test_many_repeats_are_handed_over_in_batches_of_each_protocol() -> None:
     notes = QueryNotes()
     for proto, count in (("udp", BATCH_MAX + 5), ("tls", 3), ("tcp", 2 * BATCH_MAX + 1)):
-        notes.repeated(proto, [(b"\0\0\0\1", b"q", 0)] * count)
+        notes.repeated(proto, [(b"\0\0\0\1", b"q", 0, 1)] * count)
     taken = iter(lambda: notes.take(0), None)
     sizes = [
         {proto: len(repeats) for proto, repeats in seen.repeats.items()}

@@ -135,7 +135,7 @@ def test_a_repeat_is_logged_with_its_own_protocol(path: Path, store: QueryLogSto
     key = names.from_text("www.example") + b"\0\1\0\1"
     over_udp = fact(key=key)
     over_tls = msgspec.structs.replace(over_udp, proto="tls")
-    repeat = packed_address(OTHER), bytes(10) + key, 0
+    repeat = packed_address(OTHER), bytes(10) + key, 0, 1
     store.write(seen(over_udp, over_tls))
     store.write(Seen(NOON_US, [], {"udp": [repeat] * 2, "tls": [repeat] * 3, "tcp": [repeat] * 4}))
     found = {(one.proto, one.count) for one in logged(path, client=OTHER)}
@@ -148,8 +148,8 @@ def test_a_repeat_is_logged_as_what_it_repeats(path: Path, store: QueryLogStore)
     key = wire + b"\0\1\0\1"
     first = fact("ads.example", source="blocked", policy="home/kids", key=key)
     query = bytes(10) + names.from_text("ADS.example") + b"\0\1\0\1"
-    repeats = tuple((packed_address(OTHER), query, 0) for _ in range(3))
-    strange = (packed_address(OTHER), bytes(10) + b"\1x\0\0\1\0\1", 0)
+    repeats = tuple((packed_address(OTHER), query, 0, 1) for _ in range(3))
+    strange = (packed_address(OTHER), bytes(10) + b"\1x\0\0\1\0\1", 0, 1)
     store.write(seen(first))
     store.write(seen(repeats=(*repeats, strange), now_us=NOON_US + SECOND))
     newest, _ = logged(path)
@@ -166,7 +166,7 @@ def test_a_repeat_is_logged_as_what_it_repeats(path: Path, store: QueryLogStore)
 
 def test_what_an_engine_answered_from_the_zones_is_logged(path: Path, store: QueryLogStore) -> None:
     query = bytes(10) + names.from_text(r"NAS\000x.example") + b"\0\x1c\0\1"
-    answers = [(packed_address(OTHER), query, 3)] * 2
+    answers = [(packed_address(OTHER), query, 3, 1)] * 2
     store.write(Seen(NOON_US, (), {}, answers))
     (found,) = logged(path)
     assert (found.client, found.name, found.type, found.rcode) == (
@@ -208,7 +208,7 @@ def forms(address: str) -> list[bytes]:
 def test_no_form_of_a_client_is_in_the_file(path: Path, store: QueryLogStore, level: int) -> None:
     store.configure(Privacy(level=level), Retention())
     store.write(seen(fact(key=b"\3www\7example\0\0\1\0\1"), fact(client=OTHER)))
-    repeat = (packed_address(CLIENT), bytes(10) + b"\3www\7example\0\0\1\0\1", 0)
+    repeat = (packed_address(CLIENT), bytes(10) + b"\3www\7example\0\0\1\0\1", 0, 1)
     store.write(seen(repeats=(repeat,)))
     store.close()
     data = octets(path)
@@ -270,7 +270,7 @@ def test_a_purge_deletes_queries_and_keeps_the_hours(path: Path, store: QueryLog
 
 
 def test_a_purge_counts_queries_and_not_rows(path: Path, store: QueryLogStore) -> None:
-    store.write(seen(*[fact()] * 5))
+    store.write(seen(fact(weight=5)))
     assert len(logged(path)) == 1
     assert store.purge(None) == 5
 
@@ -381,3 +381,33 @@ def test_a_folder_that_is_not_there_costs_queries_until_it_is(tmp_path: Path) ->
     store.write(seen(fact()))
     assert store.statistics().written == 1
     store.close()
+
+
+def test_a_query_counts_as_many_as_it_stands_for(path: Path, store: QueryLogStore) -> None:
+    key = names.from_text("www.example") + b"\0\1\0\1"
+    repeat = packed_address(OTHER), bytes(10) + key, 0, 100
+    answer = packed_address(OTHER), bytes(10) + names.from_text("nas.example") + b"\0\1\0\1", 3, 50
+    store.write(Seen(NOON_US, [fact(key=key, weight=7)], {"udp": [repeat] * 2}, [answer]))
+    assert [(one.name, one.client, one.count) for one in logged(path)] == [
+        ("www.example", OTHER, 200),
+        ("nas.example", OTHER, 50),
+        ("www.example", CLIENT, 7),
+    ]
+    with open_reader(path) as reader:
+        assert [(one.text, one.queries) for one in reader.top("domains", NOON_US, 9)] == [
+            ("www.example", 207),
+            ("nas.example", 50),
+        ]
+        assert reader.totals(NOON_US) == {"forward": 207, "authoritative": 50}
+    assert store.statistics().written == 4
+
+
+def test_what_only_says_what_is_repeated_is_not_logged(path: Path, store: QueryLogStore) -> None:
+    key = names.from_text("www.example") + b"\0\1\0\1"
+    only = fact(key=key, weight=0, source="cache")
+    assert len(Seen(NOON_US, [only], {})) == 0
+    store.write(seen(only))
+    assert logged(path) == []
+    store.write(seen(repeats=((packed_address(OTHER), bytes(10) + key, 0, 1),)))
+    assert [(one.client, one.source) for one in logged(path)] == [(OTHER, "cache")]
+    assert (store.statistics().written, store.statistics().unknown) == (1, 0)
