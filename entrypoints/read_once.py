@@ -16,19 +16,18 @@ class ReadOnce(Generic[T]):
 
     def __init__(self, node: Node, make: Callable[[StoredObject, int], T]) -> None:
         """`make` is given an object and the seq of the event that it is of."""
-        self._node = node
+        self._objects = node.objects
         self._make = make
         self._made: dict[Key, tuple[int, T]] = {}
 
     def find(self, key: Key) -> T | None:
         """Raises what `make` does, and tries again the next time."""
-        entry = self._node.objects.entry(key)
+        entry, made = self._objects.entry(key), self._made.get(key)
         if entry is None:
             self._made.pop(key, None)
             return None
-        made = self._made.get(key)
         if made is None or made[0] != entry.applied:
-            stored = self._node.objects.find(key)
+            stored = self._objects.find(key)
             assert stored is not None
             made = self._made[key] = entry.applied, self._make(stored, entry.applied)
         return made[1]

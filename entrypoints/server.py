@@ -32,7 +32,7 @@ from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
 from kudurru.entrypoints.checkpoint_loop import keep_checkpoints
 from kudurru.entrypoints.checkpoints import Checkpointer, tell_key
-from kudurru.entrypoints.directory import UNREADABLE, trust_of
+from kudurru.entrypoints.directory import UNREADABLE, nothing_collected, trust_of
 from kudurru.entrypoints.doctor import Patient, examine
 from kudurru.entrypoints.follow_place import Copy, open_copy
 from kudurru.entrypoints.following import Following
@@ -293,7 +293,7 @@ class Server:
         else:
             event_log = open_event_log(directory, store=self._options.store, create=True)
         stack.callback(event_log.close)
-        stack.callback(lambda: self._save_last())
+        stack.callback(self._save_at_end)
         node = Node(event_log, SystemClock(), SystemEntropy(), on_change=self._changed)
         if copy is not None:
             node.follows = Follows(copy.place.url)
@@ -312,6 +312,10 @@ class Server:
                 self._stop_writing(node, difference)
         node.views.policies.configure(block_defaults(self._live.current))
         return node
+
+    def _save_at_end(self) -> None:
+        with nothing_collected():
+            self._save_last()
 
     def _take_up_undamaged_settings(self, event_log: EventLog) -> None:
         """What the log said before its damage. An access list that is only there must not go with

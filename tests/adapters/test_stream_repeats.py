@@ -17,7 +17,7 @@ from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.messages import COOKIE
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import Keep, Reply
-from kudurru.domain.query_log import Repeat
+from kudurru.domain.query_log import Answered, Repeat
 from tests.dns_clients import framed
 from tests.packets import edns_with, query
 
@@ -36,17 +36,21 @@ class Listening:
 
     def __init__(self) -> None:
         self.heard: list[Repeat] = []
+        self.weight = 1
         self.fault: Exception | None = None
 
     def handle(self, packet: bytes, client: str, proto: str) -> Reply | None:
         raise AssertionError("nobody asks")
+
+    def weigh(self) -> int:
+        return self.weight
 
     def repeated(self, proto: str, repeats: Iterable[Repeat]) -> None:
         self.heard += repeats
         if self.fault is not None:
             raise self.fault
 
-    def answered(self, answers: Iterable[tuple[bytes, bytes, int]]) -> None:
+    def answered(self, answers: Iterable[Answered]) -> None:
         raise AssertionError("there are no zones")
 
     def missed(self, count: int) -> None:
@@ -94,7 +98,7 @@ def test_what_is_known_one_after_the_other_is_answered_as_each_would_be(
     assert answering.received == answering.answered == len(expected)
     assert sum(answering.memo.counts().values()) == len(expected)
     client = ip_address(CLIENT).packed
-    assert handler.heard == [(client, packet[2:], 0) for packet in expected]
+    assert handler.heard == [(client, packet[2:], 0, 1) for packet in expected]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,6 +127,31 @@ def test_a_fault_of_who_listens_costs_no_answer(kind: str) -> None:
     asyncio.run(main())
 
 
+def test_what_the_memo_answers_is_told_of_as_often_as_is_wanted() -> None:
+    answering, handler = known("memo", ONE)
+    for handler.weight in (0, 3, 0):
+        answering.recall_many(bytearray(framed(ONE)), 0, CLIENT, "", 9)
+    assert handler.heard == [(ip_address(CLIENT).packed, ONE[2:], 0, 3)]
+    assert answering.answered == 3
+
+
+@needs_table
+def test_what_the_table_answers_is_told_of_one_in_some() -> None:
+    scope = AnswerTable().new_scope()
+    scope.table.sample(5)
+    scope.store(scope.era, ONE, answer_to(ONE))
+    stream = bytearray(framed(*[ONE] * 50))
+    told: list[Repeat] = []
+    for _ in range(2):
+        _, count, _, some = scope.take(
+            stream, 0, ip_address(CLIENT).packed, is_named=False, limit=50, is_told=True
+        )
+        assert count == 50
+        told += some
+    assert len(told) == 20
+    assert sum(weight for *_, weight in told) == 100
+
+
 def kept(how: Keep, packet: bytes = ONE, tail: bytes = b"tail") -> TableScope:
     scope = AnswerTable(cookies=COOKIES).new_scope()
     scope.keep(scope.era, packet, answer_to(packet, tail), how)
@@ -142,7 +171,7 @@ def found(
         assert (count, answers, told) == (0, b"", [])
         return None
     assert (count, answers) == (1, framed(alone[0]))
-    assert told == [(packed, packet[2:], alone[1])]
+    assert told == [(packed, packet[2:], alone[1], 1)]
     return alone
 
 

@@ -196,7 +196,7 @@ def counted(server: Serving, *names: str) -> int:
     return sum(
         int(float(line.rpartition(" ")[2]))
         for line in lines
-        if line.startswith(names) and 'source="local"' not in line
+        if line.startswith(names) and 'source="server"' not in line
     )
 
 

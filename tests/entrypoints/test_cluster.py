@@ -252,7 +252,8 @@ def test_what_somebody_writes_right_after_us_is_in_the_log_as_his() -> None:
                 member.events(MIRROR_WRITTEN)[-1].body or b"", type=mirror.Written
             )
             there = kube.api.objects("dnsrecordsets")["default/www"]["metadata"]
-            assert int(said.versions[0].resource_version) == int(there["resourceVersion"]) - 1
+            # Ours, and not his. A Lease or a status may have had one in between.
+            assert int(said.versions[0].resource_version) < int(there["resourceVersion"])
 
     in_cluster(case)
 

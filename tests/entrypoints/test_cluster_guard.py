@@ -209,8 +209,11 @@ def test_while_it_is_unknown_which_cluster_it_is_no_key_comes_or_goes_and_nobody
     in_cluster(case)
 
 
-def test_credentials_that_are_refused_are_no_answer_to_which_cluster_it_is() -> None:
+def test_credentials_that_are_refused_are_no_answer_to_which_cluster_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def case(kube: Kube) -> None:
+        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_FIRST_US", 10_000)
         before = await filled(kube)
         refused = []
 

@@ -103,6 +103,19 @@ def run(case: Callable[[Bench], Awaitable[None]], folder: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_secret_makes_the_token_of_a_follower_that_can_mount_it(tmp_path: Path) -> None:
+    async def case(bench: Bench) -> None:
+        made = a_secret(
+            "deployer", "APIToken", token=TOKEN, role="follower", expiresAt="2999-01-01T00:00:00Z"
+        )
+        await bench.put(made)
+        async with bench.running():
+            await until(lambda: bench.role(TOKEN) == "follower")
+            assert bench.tokens.find(TOKEN, "192.0.2.1").rights.may("log.follow")
+
+    run(case, tmp_path)
+
+
 def test_a_key_and_a_token_are_used_from_a_secret_until_it_is_gone(tmp_path: Path) -> None:
     async def case(bench: Bench) -> None:
         await bench.put(a_secret("transfer", "TSIGKey", secret=KEY))
