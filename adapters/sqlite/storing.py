@@ -12,10 +12,12 @@ from kudurru.domain.ports import Copied, LogRow, StoredCheckpoint, Upkeep
 from kudurru.domain.tree import Tile
 
 LOG_COLUMNS = 14
-WIDTH_MAX = 512
+WIDTH_MAX = 2048
 """Rows of one statement, a power of two. SQLite lets the interpreter go once for each statement, so
 that other threads go on while the rows are stored; the next statement then waits for those. It has
-room for 32,766 parameters."""
+room for 32,766 parameters, which are 2,340 rows."""
+
+NO_UPKEEP = Upkeep()
 
 BARE_ROWS = 256
 """Rows in a part of a copy from which on the trigger that looks for gaps is taken off for them: it
@@ -103,6 +105,7 @@ class Copying:
         self._db = db
         self.newest = after
         self._is_bare = False  # of the trigger that looks for gaps
+        self._waiting: list[LogRow] = []  # for a statement to be full
 
     def add(self, taken: Copied) -> None:
         """The next rows and all that belongs to them. Raises: Conflict."""
@@ -115,7 +118,9 @@ class Copying:
         if not self._is_bare and (has_gap or len(rows) >= BARE_ROWS):
             db.execute("DROP TRIGGER log_has_no_gap")
             self._is_bare = True
-        insert_rows(db, rows, _streams_of(db, rows))
+        self._waiting += rows
+        if len(self._waiting) >= WIDTH_MAX or taken.upkeep != NO_UPKEEP:
+            self._insert_waiting()
         insert_tiles(db, taken.tiles)
         for checkpoint in taken.checkpoints:
             insert_checkpoint(db, checkpoint)
@@ -125,8 +130,13 @@ class Copying:
 
     def end(self) -> None:
         """Before the transaction is committed."""
+        self._insert_waiting()
         if self._is_bare:
             self._db.execute(schema.NO_GAP)
+
+    def _insert_waiting(self) -> None:
+        rows, self._waiting = self._waiting, []
+        insert_rows(self._db, rows, _streams_of(self._db, rows))
 
 
 def _streams_of(db: sqlite3.Connection, rows: Iterable[LogRow]) -> dict[str | None, int]:
