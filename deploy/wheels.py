@@ -16,6 +16,7 @@ import gzip
 import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -109,7 +110,8 @@ def make_wheel(sdist: Path, machine: str, epoch: int, scratch: Path, to: Path) -
     (checked,) = (tree / "checked").glob("*.whl")
     if not checked.stem.endswith(TAG.format(machine)):
         sys.exit(f"{checked.name} wants more of a system than {TAG.format(machine)} allows")
-    return checked.rename(to / checked.name)
+    # No rename: /tmp and the working tree may be on two file systems.
+    return Path(shutil.move(checked, to / checked.name))
 
 
 def debian_headers(machine: str, folder: Path) -> Path:

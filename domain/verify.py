@@ -44,6 +44,10 @@ the last must not take memory for a message per row."""
 SAID_MAX = 4_096
 """Pairs of a manager and a number of rows that a verifier remembers how they are written."""
 
+AT_ONCE = 256
+"""Rows that are taken in together: after one that is not plain the rest of them is copied, and
+somebody may send a hundred thousand that are not."""
+
 _decode_redaction = msgspec.json.Decoder(Redaction).decode
 
 
@@ -250,8 +254,10 @@ class Verifier:
         """`feed` of one after the other, for less. Raises: LogNewer."""
         at = 0
         while at < len(rows):
-            at += self._take_plain(rows[at:] if at else rows)
-            if at < len(rows):
+            part = rows[at : at + AT_ONCE]
+            plain = self._take_plain(part)
+            at += plain
+            if plain < len(part):
                 self._feed_closely(rows[at])
                 at += 1
 

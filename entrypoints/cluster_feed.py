@@ -184,9 +184,9 @@ class Feed:
             yield from (found.key for found in part.informer.copy.values())
 
     def _size(self) -> int:
-        """Objects that are there; of a kind that is being listed those that were before."""
+        """Objects that are there; of a kind whose list is not told whole those that were before."""
         informers = (part.informer for part in self._parts)
-        return sum(one.before if one.is_listing else len(one.versions) for one in informers)
+        return sum(len(one.versions) if one.before is None else one.before for one in informers)
 
     @property
     def is_current(self) -> bool:

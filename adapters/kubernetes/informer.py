@@ -167,9 +167,9 @@ class Informer(Generic[T]):
         self.as_of = ""
         """Version of the list or the event that is being told. An object of a list may have one
         that is lower than it had before, when the server was set back."""
-        self.before = 0
-        """Objects that were there before the newest list began. What is new in it is told before
-        what is gone."""
+        self.before: int | None = None
+        """Objects that were there before a list began that is not told whole yet, whether it goes
+        on or failed; else None. What is new in it is told before what is gone."""
         self.is_listing = False
         """Whether what is told now is what a list has: what is gone is missing from it."""
         self.is_synced = False
@@ -253,9 +253,10 @@ class Informer(Generic[T]):
             log.info("%s is not installed: nothing is read there (%s)", self._source.path, error)
         self.is_absent = True
         self._version = self.as_of = ""
-        self.is_listing, self.before = True, len(self.versions)
+        self.is_listing = True
+        self._note_before()
         await self._drop_others(())
-        self.is_listing = False
+        self.is_listing, self.before = False, None
         self._end_list()
         self._set_synced(True)
         return ABSENT_S
@@ -288,7 +289,7 @@ class Informer(Generic[T]):
             raise
         self.lists += 1
         self._version, self._newest = self.as_of, _number(self.as_of)
-        self._is_set_back = False
+        self._is_set_back, self.before = False, None
         self._gone.clear()
         self._end_list()
 
@@ -321,11 +322,15 @@ class Informer(Generic[T]):
     def _begin_list(self, version: str) -> None:
         """Its version is that of its first page. Nothing of a watch is told until its end."""
         self.as_of, self.is_listing, self.is_absent = version, True, False
-        self.before = len(self.versions)
+        self._note_before()
         if _number(version) < self._newest:
             self._handler.rolled_back(str(self._newest), version)
             self._newest, self._is_set_back = _number(version), True
             self._gone.clear()
+
+    def _note_before(self) -> None:
+        if self.before is None:
+            self.before = len(self.versions)
 
     async def _listed(self, item: msgspec.Raw, there: set[str]) -> None:
         """What has the version that is known is as it was, but for a server that was set back."""

@@ -498,6 +498,53 @@ def test_a_list_of_another_cluster_takes_nothing_from_a_node_that_runs(first: st
     in_cluster(case)
 
 
+def test_what_a_list_told_before_it_broke_off_lets_no_more_go() -> None:
+    """Another cluster again, whose record sets come in pages; the first time not to the end."""
+
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(a_zone())
+        for number in range(MANY):
+            await kube.apply(a_set(f"n{number}", "192.0.2.1"))
+        other = Kube()
+        try:
+            for number in range(2 * MANY):
+                await other.apply(a_set(f"m{number}", "192.0.2.1", "other.example"))
+            member = Member(kube)
+            async with member.running():
+                await until(lambda: names_of(member) == MANY)
+                (sets,) = (
+                    part.informer
+                    for part in member.cluster.feed._parts
+                    if part.kind.plural == "dnsrecordsets"
+                )
+                sets._page = 10
+                lists, broke_off = sets.lists, False
+
+                def interfere(verb: str, plural: str, name: str) -> Response | None:
+                    """Once, not the page after four of five."""
+                    nonlocal broke_off
+                    is_fifth = plural == "dnsrecordsets" and len(sets.versions) == MANY + 40
+                    if broke_off or verb != "list" or not (is_fifth and sets.is_listing):
+                        return None
+                    broke_off = True
+                    return Response(410, b"{}")
+
+                other.api.interfere = interfere
+                kube.server.down()
+                other.api.compact()
+                kube.server._handler = other.server._handler
+                kube.server.up()
+                await until(lambda: broke_off)
+                await until(lambda: sets.lists > lists)
+                await until(lambda: f"{MANY + 1} of {MANY + 1} objects of this" in warned(member))
+                assert names_of(member) == MANY
+        finally:
+            await other.close()
+
+    in_cluster(case)
+
+
 SPECS: dict[str, dict[str, Any]] = {
     "BlockList": {"sources": [{"url": "https://lists.example/ads"}]},
     "ClientGroup": {"clients": [{"cidr": "192.0.2.0/24"}]},
