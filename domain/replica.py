@@ -52,6 +52,10 @@ from kudurru.domain.tree import Edge, Tile, Tree, verify_consistency
 from kudurru.domain.verify import Verifier
 
 PAGE_ROWS = 1_000
+PAGE_ROWS_MAX = 16 * PAGE_ROWS
+"""That a follower takes: versions of this program may send larger pages, and nobody ones that keep
+it busy for minutes before it is known whether a key vouches for them."""
+
 PAGE_BYTES = 1 << 20
 """Of payloads: a page ends with the row that reaches it, so it is that and one row at most."""
 
@@ -307,6 +311,9 @@ class Receiver:
         first = int(self.head.seq) + 1
         if checkpoint is None or not first <= page.last <= checkpoint.size:
             raise _refused("gap", first, f"rows up to {page.last} come, which were not announced")
+        if len(page.rows) > PAGE_ROWS_MAX:
+            fault = f"{len(page.rows)} rows at once come, and at most {PAGE_ROWS_MAX} are taken"
+            raise _refused("gap", first, fault)
         leaves = self._verified(page)
         edge, tiles, signed = self._grown(page, leaves)
         if not verify_consistency(

@@ -107,6 +107,29 @@ def test_a_copy_goes_on_from_wherever_it_was_cut_off(
     check_equal(copy, leader)
 
 
+def test_a_page_of_many_more_rows_than_a_leader_sends_is_refused_before_any_is_looked_at(
+    leader: MemoryEventLog, copy: SQLiteEventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(leader, 9)
+
+    class Unread(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            raise AssertionError("a row was looked at")
+
+        __getitem__: Any = __iter__
+
+    ours = receiver(copy)
+    target, page, *_ = frames(leader, 0)
+    assert isinstance(target, Target)
+    assert isinstance(page, Page)
+    ours.aim(target)
+    monkeypatch.setattr(replica, "PAGE_ROWS_MAX", len(page.rows) - 1)
+    with pytest.raises(LogDamaged, match="rows at once"):
+        ours.take(msgspec.structs.replace(page, rows=Unread(page.rows)))
+    monkeypatch.setattr(replica, "PAGE_ROWS_MAX", len(page.rows))
+    assert ours.take(page).rows == page.rows
+
+
 def test_a_change_set_is_stored_whole_however_many_pages_it_takes(
     leader: MemoryEventLog, copy: SQLiteEventLog
 ) -> None:
