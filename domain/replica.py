@@ -363,7 +363,7 @@ class Receiver:
         return leaves
 
     def _verified_with_gaps(self, page: Page) -> list[bytes]:
-        anchor, given = self._anchor, page.leaves
+        anchor, given, at = self._anchor, page.leaves, 0
         rows = {row.seq: row for row in page.rows}
         leaves = []
         for seq in range(int(self.head.seq) + 1, page.last + 1):
@@ -372,11 +372,12 @@ class Receiver:
                 self._verifier.feed(row)
                 leaves.append(row.leaf)
                 continue
-            if anchor is None or seq > anchor.upto or anchor.keeps(seq) or len(given) < 32:
+            leaf = given[at : at + 32]
+            if anchor is None or seq > anchor.upto or anchor.keeps(seq) or len(leaf) < 32:
                 raise _refused("gap", seq, "the row is missing, and was not pruned")
-            leaves.append(given[:32])
-            self._verifier.skip(seq, given[:32])
-            given = given[32:]
+            leaves.append(leaf)
+            self._verifier.skip(seq, leaf)
+            at += 32
             self._has_gap = True
         return leaves
 

@@ -487,6 +487,34 @@ def test_a_pruned_log_is_copied_as_it_is(
     check_equal(copy, leader)
 
 
+class Counted(bytes):
+    """Knows how many octets were copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        Counted.copied += len(found)
+        return Counted(found)
+
+
+def test_leaves_of_pruned_rows_take_time_by_their_number_only(
+    leader: MemoryEventLog, copy: SQLiteEventLog
+) -> None:
+    """Each copied all that come after it."""
+    grow(leader, 600)
+    prune(leader, 512)
+    ours, given = receiver(copy), 0
+    for frame in frames(leader, 0):
+        if isinstance(frame, Target):
+            ours.aim(frame)
+        elif isinstance(frame, Page):
+            given += len(frame.leaves)
+            ours.take(msgspec.structs.replace(frame, leaves=Counted(frame.leaves)))
+    assert given > 450 * 32
+    assert Counted.copied == given
+
+
 def test_rows_that_were_not_pruned_are_missed(leader: MemoryEventLog, copy: SQLiteEventLog) -> None:
     grow(leader, 600)
     prune(leader, 512)
