@@ -32,7 +32,7 @@ from kudurru.adapters.dns.doh import (
     phrase,
     refusal,
 )
-from kudurru.adapters.dns.http2_repeats import SLICE, Http2Repeats
+from kudurru.adapters.dns.http2_repeats import CREDIT, SLICE, Http2Repeats
 from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.streams import (
     ANSWERS_HELD_MAX,
@@ -50,7 +50,9 @@ STREAMS_MAX = 100  # requests under way on a connection
 STEPS_PER_TURN = 8  # slices parsed and requests answered, about 2 ms
 RESETS_MAX = 100  # by the client, of one connection (CVE-2023-44487, rapid reset)
 BODY_WINDOW = MESSAGE_MAX + 1  # a body that is too large is seen to be
-BODIES_WINDOW = 2 * BODY_WINDOW  # of all requests of a connection that are not whole
+BODIES_WINDOW = 2 * (BODY_WINDOW + CREDIT)
+"""Of all requests of a connection that are not whole. h2 gives back what was taken when it is half
+of this, and `Http2Repeats` when it is CREDIT; one body has room beside both."""
 RESPONSES_HELD_MAX = 256 << 10  # octets that HTTP/2 flow control keeps back
 
 

@@ -161,7 +161,10 @@ class Gate:
             self._readable_per_s *= LESS
         elif seen.level < LOW:
             self._most_per_s = max(self._most_per_s, received_per_s)
-            self._readable_per_s = min(self._readable_per_s * MORE, self._most_per_s)
+            # What was just read can be. Else a look in which a thread had no processor counts for
+            # ever: zero does not grow.
+            readable_per_s = max(self._readable_per_s * MORE, received_per_s)
+            self._readable_per_s = min(readable_per_s, self._most_per_s)
         is_flood = came_per_s > FLOOD * self._readable_per_s
         wanted_per_s = self._readable_per_s / 2 if is_flood else self._readable_per_s
         self.share = min(1.0, wanted_per_s / came_per_s) if came_per_s else 1.0

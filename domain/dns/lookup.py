@@ -336,6 +336,8 @@ class _Resolution:
             if zone is None:
                 continue
             self.asked.add(zone.key)
+            if not zone.is_available:
+                continue  # RFC 1035 section 4.3.5: what has expired is not told, here either
             # For an alias the client asks for the target next, with the same type.
             types = (rtype, A, AAAA) if is_alias else (A, AAAA)
             self._add(zone, key, target, types, self.additional)

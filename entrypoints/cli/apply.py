@@ -55,8 +55,8 @@ def _warn(service: Service, result: Result) -> None:
     set has at that name."""
     changed = [o for o in result.outcomes if ref_of(o.key).kind == DNS_RECORD_SET.name]
     warnings = [
-        f"warning: {short_name(outcome)}: {p['dnsName']} {p['recordType']} is not served: "
-        f"{p['reason']}: {p['message']}"
+        " ".join(f"warning: {short_name(outcome)} {p['dnsName']} {p['recordType']}".split())
+        + f" is not served: {p['reason']}: {p['message']}"
         for outcome in changed[:CHECKED_MAX]
         for p in service.problems(outcome.key)
     ]

@@ -290,6 +290,52 @@ def test_an_older_stream_is_not_answered_again() -> None:
     assert ends.past_h2 == before
 
 
+def test_a_block_that_came_to_mean_something_else_is_read_anew() -> None:
+    """It points into a table that another block has filled meanwhile."""
+    ends = Ends()
+    fields = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"dns.test")]
+    common = hpack.Encoder().encode([hpack.NeverIndexedHeaderTuple(*one) for one in fields])
+
+    def asked(packet: bytes, *, is_pointer: bool) -> bytes:
+        path = PATH + b"?dns=" + base64.urlsafe_b64encode(packet).rstrip(b"=")
+        # RFC 7541: a path that is put into the table (section 6.2.1), or what came there last.
+        block = common + (b"\xbe" if is_pointer else b"\x44%c%b" % (len(path), path))
+        stream = ends.send(packet, method=b"GET")
+        ends.client.data_to_send()  # ours goes instead
+        ends.arrived += len(block).to_bytes(3, "big") + b"\1\5" + stream.to_bytes(4, "big") + block
+        ends.flow()
+        return ends.found.pop(stream).body
+
+    for number, packet in ((1, ONE), (2, OTHER), (1, ONE)):
+        before = ends.past_h2
+        for is_pointer in (False, True, True):
+            assert asked(packet, is_pointer=is_pointer) == answer_to(packet, number)
+        assert ends.past_h2 == before + 1
+
+
+def test_no_more_is_sent_than_the_window_of_the_connection_lets() -> None:
+    ends = Ends()
+    for _ in range(3):
+        ends.ask(ONE)
+    before = ends.past_h2
+    ends.server.outbound_flow_control_window = 3 * len(answer_to(ONE, 1)) - 1
+    streams = [ends.send(ONE) for _ in range(3)]
+    with contextlib.suppress(h2.exceptions.FlowControlError):  # of this server, which does not wait
+        ends.flow()
+    assert ends.past_h2 == before + 2
+    assert [ends.found[stream].body for stream in streams[:2]] == [answer_to(ONE, 1)] * 2
+
+
+def test_another_size_of_the_table_of_headers_is_told_of_before_the_next_answer() -> None:
+    ends = Ends()
+    for _ in range(3):
+        ends.ask(ONE)
+    before = ends.past_h2
+    ends.client.update_settings({h2.settings.SettingCodes.HEADER_TABLE_SIZE: 64})
+    assert ends.ask(ONE) == answer_to(ONE, 1)  # its client would take no other one
+    assert ends.past_h2 == before
+
+
 def test_forms_are_bounded() -> None:
     ends = Ends()
     for number in range(3 * FORMS_MAX):

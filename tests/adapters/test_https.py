@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.adapters.dns.answering import Answering
-from kudurru.adapters.dns.doh import HEADERS_MAX, TARGET_MAX, Doh, Request
-from kudurru.adapters.dns.https import RESETS_MAX, RESPONSES_HELD_MAX, STREAMS_MAX
+from kudurru.adapters.dns.doh import HEADERS_MAX, MESSAGE_MAX, TARGET_MAX, Doh, Request
+from kudurru.adapters.dns.http2_repeats import CREDIT
+from kudurru.adapters.dns.https import BODIES_WINDOW, RESETS_MAX, RESPONSES_HELD_MAX, STREAMS_MAX
 from kudurru.adapters.dns.streams import StreamLimits
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import split_address
@@ -495,5 +496,38 @@ def test_no_octets_harm_the_listener(alpn, has_preface, pieces) -> None:
             async with open_http1(target_of(engine)) as client:
                 assert (await client.request(*post(PACKET))).status == 200
             writer.transport.abort()
+
+    asyncio.run(main())
+
+
+class Kept:
+    """Answers that may be repeated, where the question says so."""
+
+    def handle(self, packet: bytes, client: str, proto: str) -> Reply:
+        return Reply(packet[:2] + b"\x81\x80" + bytes(8) + packet[12:60], memo=b"kept" in packet)
+
+
+def test_the_largest_body_has_room_beside_all_that_is_not_given_back_yet() -> None:
+    """h2 gives back what it saw, and who answers past it what it did not, each when it is much."""
+
+    def of_size(name: str, size: int) -> bytes:
+        return query(name, ident=0).ljust(size, b"\0")
+
+    async def main() -> None:
+        async with (
+            serving("https", Kept()) as engine,
+            open_http2(target_of(engine)) as client,
+        ):
+            kept = of_size("kept.example", 1000)
+            seen = BODIES_WINDOW // 2 - 1
+            for size in (seen // 2 - len(kept), seen - seen // 2 - len(kept)):
+                await client.request(*post(of_size("other.example", size)))
+            past_h2 = (CREDIT - 1) // len(kept)
+            for _ in range(2 + past_h2):  # from the third one on its form is known
+                await client.request(*post(kept))
+            room = BODIES_WINDOW - seen - past_h2 * len(kept)
+            assert client.http.outbound_flow_control_window == room
+            found = await client.request(*post(of_size("other.example", MESSAGE_MAX)))
+            assert found.status == 200
 
     asyncio.run(main())

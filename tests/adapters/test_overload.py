@@ -170,6 +170,15 @@ def test_it_is_over_when_no_more_comes_than_can_be_read(received: int) -> None:
     assert gate.is_open
 
 
+def test_a_look_in_which_the_thread_had_no_processor_does_not_count_for_ever() -> None:
+    gate = Gate()
+    gate.look(Seen(received=0, dropped=50, level=1), 0.05)
+    assert gate.share == 0
+    gate.look(Seen(received=4000, dropped=60, level=0), 0.02)  # what lay in the buffer
+    gate.look(Seen(received=4, dropped=56, level=0), 0.02)  # 3,000 a second, as ever
+    assert gate.is_open
+
+
 @linux_only
 def test_who_asked_before_a_flood_comes_in_during_it_and_who_floods_becomes_no_regular() -> None:
     with bound() as sock:

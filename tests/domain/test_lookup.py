@@ -343,6 +343,44 @@ def test_targets_served_here_bring_their_addresses_once() -> None:
         assert shown(additional) == ["h.z. 5 A 192.0.2.1", "h.z. 5 AAAA 2001:db8::1"]
 
 
+@pytest.mark.parametrize(
+    ("name", "qtype", "expected"),
+    [
+        ("h.z.", A, {"z."}),
+        ("none.z.", A, {"z."}),
+        ("m.z.", MX, {"z.", "y."}),
+        ("c.z.", A, {"z.", "y."}),
+        ("x.d.z.", A, {"z.", "y."}),
+        ("s.z.", HTTPS, {"z.", "y."}),
+        ("cc.z.", MX, {"z.", "y.", "x."}),
+        ("out.z.", MX, {"z."}),
+    ],
+)
+def test_an_answer_names_the_zones_that_it_comes_of_also_where_they_have_nothing(
+    name: str, qtype: int, expected: set[str]
+) -> None:
+    texts = {
+        "z.": "h.z. 5 A 192.0.2.1\nm.z. 5 MX 1 none.y.\nc.z. 5 CNAME none.y.\nd.z. 5 DNAME y.\n"
+        "s.z. 5 HTTPS 0 none.y.\ncc.z. 5 CNAME mx.y.\nout.z. 5 MX 1 elsewhere.",
+        "y.": "mx.y. 5 MX 1 none.x.",
+        "x.": "x. 5 TXT t",
+    }
+    zones = ZoneSet([zone for apex, text in texts.items() for zone in zones_of(text, apex)])
+    found = lookup(zones, names.from_text(name), qtype, NOW_S)
+    assert {names.to_text(apex) for apex in found.zones} == expected
+
+
+def test_targets_in_a_zone_that_has_expired_bring_nothing_until_it_is_there_again() -> None:
+    (other,) = zones_of("h.y. 5 A 192.0.2.1", "y.")
+    zones = ZoneSet([*zones_of("m.z. 5 MX 1 h.y."), other])
+    other.is_available = False
+    assert not message_of(zones, "m.z.", MX).additional
+    answer = lookup(zones, names.from_text("m.z."), MX, NOW_S)
+    assert other.key in answer.zones  # it comes of that one too
+    other.is_available = True
+    assert shown(message_of(zones, "m.z.", MX).additional) == ["h.y. 5 A 192.0.2.1"]
+
+
 def test_a_target_that_comes_of_a_wildcard_brings_what_a_question_for_it_would_find() -> None:
     """RFC 1034 section 4.3.2 step 6 and RFC 4592; Knot and NSD do so too."""
     zones = zones_of(
