@@ -557,8 +557,8 @@ class ZoneSetStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZoneSet:
-    """The zones that are served, by apex, and the apexes below which others are asked (zones of type
-    Forward): what a zone here holds there is not told.
+    """The zones that are served, by apex, and the apexes at and below which others are asked (zones
+    of type Forward): what a zone above them holds there is not told.
 
     A large change is made while questions come in, and none of them must see a part of it: between
     `hold` and `show` all readers see the zones as they were. Whoever changes a zone calls

@@ -40,8 +40,8 @@ FORWARDED: list[Labels] = [("z", "a"), ("z", "a", "b", "a"), ("z", "b"), ("y",),
 
 
 def reference(zones: Zones, forwards: list[Labels], qname: Labels, qtype: int):
-    """RFC 1034 section 4.3.2 in its own order; others are asked for `forwards`. Returns (rcode, aa, answer, authority), the
-    sections as sets of (owner, type, text)."""
+    """RFC 1034 section 4.3.2 in its own order; others are asked for `forwards`. Returns (rcode, aa,
+    answer, authority), the sections as sets of (owner, type, text)."""
     answer: set[tuple[Labels, int, str]] = set()
     visited: set[Labels] = set()
     aa = False
