@@ -324,6 +324,23 @@ def test_events_come_in_pages_that_end() -> None:
     assert seqs == sorted(seqs, reverse=True)
 
 
+def test_events_are_found_by_the_dns_name_that_they_changed() -> None:
+    async def ask(api: Api) -> list[Any]:
+        other = {**www()["spec"]["endpoints"][0], "dnsName": "b.example.org", "recordType": "TXT"}
+        both = www()
+        both["spec"]["endpoints"].append(other)
+        await api.ask("PUT", SET, both)
+        pages = []
+        for query in ("dnsName=WWW.example.org.", "dnsName=b.example.org&recordType=TXT"):
+            pages.append((await api.ask("GET", f"/events?{query}&noStatus=true")).json["items"])
+        return [*pages, await api.ask("GET", "/events?recordType=A")]
+
+    first, second, untold = on_api(ask)
+    assert [event["verb"] for event in first] == ["created"]
+    assert [event["verb"] for event in second] == ["changed"]
+    assert "give the name too" in str(refused(untold, 422, "Invalid"))
+
+
 def test_a_restore_is_planned_then_carried_out_and_undone() -> None:
     async def ask(api: Api) -> list[Any]:
         at = api.node.objects.position
