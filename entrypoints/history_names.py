@@ -1,7 +1,8 @@
-"""Which changes concern a DNS name: what record sets and zones held there, whichever object it was in.
+"""Which changes concern a DNS name: what record sets and zones held there, whichever it was.
 
-An object can hold many names, and a change of it is one of this name where what it holds there differs
-from what it held before. So a name that moved from one record set to another has the changes of both.
+An object can hold many names, and a change of it is one of this name where what it holds there
+differs from what it held before. So a name that moved from one record set to another has the
+changes of both.
 """
 
 from collections.abc import Iterator
@@ -69,7 +70,8 @@ def name_changes(name: str, rtype: str) -> NameChanges | None:
     """Of what a person wrote; None where no name is asked for. Raises: Invalid."""
     if not name:
         if rtype:
-            raise Invalid("history", [Cause("", "a record type is that of a name: give the name too")])
+            why = "a record type is that of a name: give the name too"
+            raise Invalid("history", [Cause("", why)])
         return None
     faults = []
     owner, number = names.ROOT, None
