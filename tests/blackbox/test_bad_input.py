@@ -220,6 +220,8 @@ FAILING = [
     (("delete", "rs", "www.home.arpa", "--manager", ""), "manager: empty"),
     (("delete", "rs", "www.home.arpa", "--manager", "external-dns"), "is reserved"),
     (("history", "nope"), "'nope' is not KIND/NAME, such as rs/www; of a zone: --zone Z"),
+    (("history", "--type", "A"), "a record type is that of a name: give the name too"),
+    (("history", "--name", "a..b"), "'a..b': "),
     (("history", "--since", "whenever"), "write for example 1042"),
     (("history", "--since", "9" * 30), "write for example 1042"),
     (("delete", "rs", "www.home.arpa", "--reason", "\udcff"), "reason: half of a surrogate pair"),

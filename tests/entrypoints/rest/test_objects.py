@@ -349,6 +349,22 @@ def test_events_come_in_pages_that_end() -> None:
     assert seqs == sorted(seqs, reverse=True)
 
 
+def test_events_are_found_by_the_dns_name_that_they_changed() -> None:
+    async def ask(api: Api) -> list[Any]:
+        other = {**www()["spec"]["endpoints"][0], "dnsName": "b.example.org", "recordType": "TXT"}
+        both = www()
+        both["spec"]["endpoints"].append(other)
+        await api.ask("PUT", SET, both)
+        texts_of_b = "dnsName=b.example.org&recordType=TXT"
+        queries = ("dnsName=WWW.example.org.", texts_of_b, "recordType=A")
+        return [await api.ask("GET", f"/events?{query}&noStatus=true") for query in queries]
+
+    first, second, untold = on_api(ask)
+    assert [event["verb"] for event in first.json["items"]] == ["created"]
+    assert [event["verb"] for event in second.json["items"]] == ["changed"]
+    assert "give the name too" in str(refused(untold, 422, "Invalid"))
+
+
 def test_a_restore_is_planned_then_carried_out_and_undone() -> None:
     async def ask(api: Api) -> list[Any]:
         at = api.node.objects.position
