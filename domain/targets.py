@@ -38,9 +38,10 @@ _SECOND_US = 1_000_000
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-def resolve(text: str, log: EventLog, now_us: int) -> Position:
-    """The position that a target means. Raises Invalid for a text that is no target, a time that
-    is to come, or one that the clock showed twice; NotFound for what is not in the log."""
+def resolve(text: str, log: EventLog, now_us: int, *, is_limit: bool = False) -> Position:
+    """The position that a target means; as the limit of what goes, a second has not begun. Raises
+    Invalid for a text that is no target, a time that is to come, or one that the clock showed
+    twice; NotFound for what is not in the log."""
     text = text.strip()
     if (position := position_in(text)) is not None:
         return _position(position, log)
@@ -52,7 +53,8 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     if moment > now_us:
         raise Invalid("target", [Cause("", f"{text!r} is still to come")])
     # A time is shown to the second: who writes it so means what was shown with it, too.
-    upto = moment + _SECOND_US - 1 if _WHOLE_SECOND.search(text) else moment
+    is_second = not is_limit and _WHOLE_SECOND.search(text) is not None
+    upto = moment + _SECOND_US - 1 if is_second else moment
     position = _position_at(moment, upto, text, log, now_us)
     if position == 0 and not log.oldest():
         raise NotFound(f"{text!r} is before the first event of the log")

@@ -192,7 +192,7 @@ def position_before(text: str, log: EventLog, now_us: int) -> int:
     """The position before which rows are to go, by a target; 0 where none are so old. Raises:
     Invalid for a text that is no target, or one that is to come."""
     try:
-        position = targets.resolve(text, log, now_us)
+        position = targets.resolve(text, log, now_us, is_limit=True)
     except (NotFound, Pruned) as error:
         if targets.position_in(text) is not None and not isinstance(error, Pruned):
             raise

@@ -471,7 +471,8 @@ async def redact(call: Call) -> Any:
 async def prune(call: Call) -> Any:
     wanted = call.body(PruneBody)
     node = call.context.node
-    resolve = partial(targets.resolve, wanted.before, node.log, node.clock.now_us())
+    now_us = node.clock.now_us()
+    resolve = partial(targets.resolve, wanted.before, node.log, now_us, is_limit=True)
     before = await call.context.aside(resolve)
     request = PruneRequest(before=before, dry_run=wanted.dry_run, reason=wanted.reason)
     return await call.context.operate("prune", msgspec.to_builtins(request), call.who)

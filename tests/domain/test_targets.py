@@ -74,6 +74,7 @@ def test_the_time_that_an_event_is_shown_with_is_the_moment_after_it() -> None:
     for text in (shown, shown.replace("T", " "), shown.replace("Z", "+00:00"), shown[:-1]):
         assert resolve(text, log, NOW_US) == 3
         assert resolve(text, log, NOON_US + 400_000) == 3
+        assert resolve(text, log, NOW_US, is_limit=True) == 1
     for fraction, seq in ((".000", 1), (".4", 2), (",399999", 1), (".999999", 3)):
         assert resolve(f"{shown[:-1]}{fraction}Z", log, NOW_US) == seq
 

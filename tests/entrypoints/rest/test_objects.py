@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from kudurru.entrypoints.rest.answers import QueryAnswer
 from kudurru.entrypoints.rest.writing import merged
 from tests.api import Answer, Api, refused, serving
 
@@ -226,6 +228,8 @@ def test_an_object_and_its_list_are_as_they_were() -> None:
     assert [record["data"] for record in answer["answer"]] == ["192.0.2.1"]
     assert "policies and upstreams did then is not part of this" in answer["note"]
     assert "note" not in answer_now
+    assert msgspec.convert(answer_now, QueryAnswer).answer == []
+    assert msgspec.convert(answer, QueryAnswer).note == answer["note"]
 
 
 def test_pages_of_a_list_show_one_moment_and_end() -> None:
