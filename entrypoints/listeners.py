@@ -20,6 +20,7 @@ from kudurru.adapters.sockets import CARRIERS, Bound, Listener, bind_all
 from kudurru.adapters.turns import Turns
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
+from kudurru.domain.extras import how_to_install
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, Reply
 from kudurru.domain.settings import (
@@ -288,7 +289,7 @@ def _encrypted(
     try:
         from kudurru.adapters.dns.quic import QuicServer
     except ImportError as fault:
-        hint = f"{listener.proto} wants the extra quic: pip install 'kudurru[quic]' ({fault})"
+        hint = f"{listener.proto} wants the extra quic: {how_to_install('quic')} ({fault})"
         raise Invalid("listeners", [Cause("", hint)]) from None
     return QuicServer(
         handler,

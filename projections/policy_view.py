@@ -92,15 +92,15 @@ class PolicyView:
                 self._apply_object(event.key, event.body)
             elif event.type in (OBJECT_APPLIED, OBJECT_DELETED):
                 # Gone, or an old content that was redacted: a newer one follows it.
-                self._forget(ref_of(event.key))
+                changed = self._forget(ref_of(event.key))
                 self._count(event.key, None)
-                self._changed()
+                self._changed(changed)
 
     def _apply_object(self, key: Key, octets: bytes) -> None:
-        ref, changed = ref_of(key), ONLY_FILTERS
+        ref = ref_of(key)
         name = f"{ref.namespace}/{ref.name}"
         body = decode_body(octets)
-        self._forget(ref)
+        changed = self._forget(ref)
         self._count(key, octets)
         if not is_enabled(body.annotations):
             self._disabled.add((ref.kind, name))
@@ -118,16 +118,19 @@ class PolicyView:
             self._lists.add(key)
         self._changed(changed)
 
-    def _forget(self, ref: ObjectRef) -> None:
+    def _forget(self, ref: ObjectRef) -> Origins:
+        """What changed by that: with a policy that wants no trace also how zones are answered."""
         name = f"{ref.namespace}/{ref.name}"
         self._disabled.discard((ref.kind, name))
         if ref.kind == POLICY.name:
-            self._policies.pop(name, None)
-        elif ref.kind == CLIENT_GROUP.name:
+            gone = self._policies.pop(name, None)
+            return None if gone is not None and gone.query_log is False else ONLY_FILTERS
+        if ref.kind == CLIENT_GROUP.name:
             self._groups.pop(name, None)
             self._unsupported.discard(name)
         else:
             self._lists.discard(key_of(ref.kind, ref.namespace, ref.name))
+        return ONLY_FILTERS
 
     def _set_blocking(self, key: Key, octets: bytes | None) -> None:
         if octets is None:

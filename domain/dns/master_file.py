@@ -444,7 +444,9 @@ def _origin_of_soa(words: list[str], is_owner_omitted: bool) -> Name:
     """Origin from the owner of a SOA that opens a file. Raises BadRecord."""
     if not is_owner_omitted and words[0].endswith(".") and "SOA" in map(str.upper, words[1:4]):
         return names.from_text(words[0])
-    raise BadRecord("no origin yet: give the name of the zone, or begin the file with $ORIGIN")
+    raise BadRecord(
+        "no origin yet: give the name of the zone (--zone), or begin the file with $ORIGIN"
+    )
 
 
 def _is_class_in(word: str) -> bool:

@@ -131,6 +131,8 @@ def _with_options(found: UpstreamAddress, options: str) -> UpstreamAddress:
         key, _, value = option.partition("=")
         values.setdefault(key, []).append(value)
     unknown = sorted(values.keys() - {"ip", "name", "pin", "trusted"})
+    if unknown and unknown[0].isdecimal():  # as dnsmasq and unbound write a port
+        raise ValueError(f"{found.text!r}: a port is written {found.host}:{unknown[0]}")
     if unknown:
         raise ValueError(
             f"{found.text!r}: unknown option {unknown[0]!r}; there are ip=, name=, pin=, trusted"

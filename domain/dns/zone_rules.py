@@ -51,6 +51,7 @@ def check_zone(zone: Iterable[Record], origin: Name) -> Findings:
     survey.check_aliases()
     survey.check_dnames()
     survey.check_targets()
+    survey.check_signatures()
     return Findings(survey.faults, survey.warnings)
 
 
@@ -66,6 +67,7 @@ class _Survey:
         self._ttls: dict[bytes, int] = {}  # by owner and type
         self._singles: dict[tuple[bytes, int], Record] = {}
         self._pointing: list[Record] = []
+        self._signature: Record | None = None
 
     def add(self, record: Record) -> None:
         owner = names.key(record.owner)
@@ -81,6 +83,8 @@ class _Survey:
             self._check_single(record, owner)
         elif rtype in _POINTING:
             self._pointing.append(record)
+        elif rtype == RRSIG and self._signature is None:
+            self._signature = record
 
     def _with_type(self, before: frozenset[int], rtype: int) -> frozenset[int]:
         return self._type_sets.setdefault((before, rtype), before | {rtype})
@@ -106,6 +110,15 @@ class _Survey:
             self._warn(record, f"{what}, the same as at {first.place}")
         else:
             self._fault(record, f"{what}; the first is at {first.place}; one is allowed")
+
+    def check_signatures(self) -> None:
+        """Known gap: zones are not signed here, and signatures are records only."""
+        if self._signature is not None:
+            self._warn(
+                self._signature,
+                f"{_text(self._apex)} is signed: signatures are not served with answers, and no "
+                "new ones are made; take its DS out of the parent zone before it is served here",
+            )
 
     def check_apex(self) -> None:
         apex = _text(self._apex)

@@ -182,7 +182,9 @@ def split_reference(text: str, namespace: str) -> tuple[Kind, Key]:
     """`KIND/NAME` as people write it on the command line."""
     word, slash, name = text.partition("/")
     if not slash or not name:
-        raise Invalid("object", [Cause("", f"{text!r} is not KIND/NAME, such as rs/www")])
+        raise Invalid(
+            "object", [Cause("", f"{text!r} is not KIND/NAME, such as rs/www; of a zone: --zone Z")]
+        )
     return key_from(word, name, namespace)
 
 

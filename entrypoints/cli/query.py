@@ -8,10 +8,19 @@ from kudurru.entrypoints import directory
 from kudurru.entrypoints.asking import answer_document, query_packet
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
+from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents
 from kudurru.entrypoints.service import LOOPBACK
 
 app = command_app()
+
+NOT_AUTHORITATIVE = 20  # of RFC 8914
+NOT_HERE = (
+    "no zone here has it: what upstreams would answer is not asked for, see `kudurru explain`"
+)
+NOT_HERE_THEN = (
+    "no zone here had it, and only zones are asked of the past: `kudurru explain --at` says what "
+    "policies did with it; what upstreams answered is not in the log"
+)
 
 
 @app.command()
@@ -26,7 +35,8 @@ def query(
     dnssec: Annotated[bool, typer.Option("--dnssec", help="Set the DO bit.")] = False,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Ask what a name answers, now or as of a moment. Prints as dig does."""
+    """Ask what a name answers, now or as of a moment. Prints as dig does. Upstreams are not asked,
+    and as of a moment zones alone answer, not policies: `kudurru explain` has those."""
     packet = query_packet(name, rtype, dnssec=dnssec)
     far = remote.service() if at is not None else None
     if far is not None:
@@ -39,6 +49,8 @@ def query(
         with common.service(data) as service:
             wire = service.query(packet, client)
     message = answer_document(wire)
+    if any(ede["code"] == NOT_AUTHORITATIVE for ede in message["ede"]):
+        note(NOT_HERE if at is None else NOT_HERE_THEN)
     if print_documents(output, [message], single=True):
         return
     _print(message)

@@ -91,11 +91,6 @@ class Resolver(Protocol):
         ...
 
     @property
-    def has_zones(self) -> bool:
-        """Whether there are zones of type Forward."""
-        ...
-
-    @property
     def admits_all(self) -> bool:
         """Whether every client may ask."""
         ...
@@ -103,11 +98,6 @@ class Resolver(Protocol):
     def admits(self, client: str) -> bool:
         """Whether a client may ask what no zone here holds. Policies are for those only: a
         rewrite to an address inside is nobody else's business."""
-        ...
-
-    def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
-        """Whether a zone of type Forward is closer to a name than the zone here that encloses it
-        (keys both; None: there is none)."""
         ...
 
     def resolve(
@@ -425,9 +415,7 @@ class Pipeline:
         )
 
     def _answer(self, course: Course) -> Found:
-        query, resolver = course.query, self._resolver
-        if resolver is not None and resolver.has_zones and self._is_forwarded(query, resolver):
-            return self._filtered(course)
+        query = course.query
         answer = self._zones.answer(query, course.now_s)
         if answer is None:
             return self._filtered(course)
@@ -455,11 +443,6 @@ class Pipeline:
     def _counted(self, where: str, wire: bytes) -> Reply:
         self._counts.answer(where, wire[3] & 0xF, "control")
         return Reply(wire, False)
-
-    def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
-        name = query.qname.lower()
-        zone = self._zones.enclosing(name)
-        return resolver.is_forwarded(name, None if zone is None else zone.key)
 
     def _filtered(self, course: Course) -> Found:
         """What policies make of a question that no zone here answers."""

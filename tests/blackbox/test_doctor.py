@@ -4,6 +4,7 @@ from pathlib import Path
 
 from kudurru.adapters.clock import SystemEntropy
 from kudurru.adapters.data_dir import open_data_dir
+from kudurru.adapters.dns import engine_native
 from kudurru.adapters.signing import KeyFolder
 from kudurru.entrypoints.log_place import open_event_log
 from tests.blackbox.program import command, records, serving, write_json, zone
@@ -32,11 +33,13 @@ def test_a_healthy_server_has_one_warning_and_says_what_to_do(tmp_path: Path) ->
         }
         assert "set audit.checkpoint.publish" in found["checkpoints"][1]
         assert list(found) == [
-            *("config", "api", "token", "diagnoses", "dataDir", "ready", "listeners", "log"),
-            *("checkpoints", "clock", "transfers", "upstreams", "certificate", "lists"),
+            *("config", "api", "token", "diagnoses", "dataDir", "ready", "listeners", "engine"),
+            *("log", "checkpoints", "clock", "transfers", "upstreams", "certificate", "lists"),
         ]
         assert "admin, through the socket" in found["token"][1]
         assert found["listeners"][1].startswith("bound: udp 127.0.0.1:")
+        native = "native: threads answer" if engine_native.is_available() else "Python: "
+        assert found["engine"][1].startswith(native)
         table = command("doctor", "--data", data)
         assert table.out.splitlines()[0].split() == ["STATUS", "CHECK", "MESSAGE"]
         assert "failures: " in table.err

@@ -82,6 +82,7 @@ def test_upstreams_as_people_write_them(
         ("192.0.2.1:0", "port 0"),
         ("tls://me:secret@dns.example", "passwords do not belong"),
         ("tls://dns.example#ipp=192.0.2.1", "unknown option 'ipp'"),
+        ("192.0.2.1#5353", "a port is written 192.0.2.1:5353"),
         ("tls://dns.example#pin=abc", "a pin is"),
         ("[//]192.0.2.1", "names no domain"),
         ("sdns://AAcAAAAAAAAAA2ZvbwA", "after the last field"),

@@ -36,6 +36,10 @@ def test_what_makes_no_zone_is_a_fault_with_its_line(text: str, fault: str) -> N
 
 WARNINGS = {
     "TTLs": ("a 5 A 1.1.1.1\na 6 A 1.1.1.2", "z:6: a.ex. A has TTL 5 and 6; the smallest is used"),
+    "a signed zone": (
+        "a RRSIG A 8 2 60 0 0 1 ex. AAAA\nb RRSIG A 8 2 60 0 0 1 ex. AAAA",
+        "z:5: ex. is signed: signatures are not served with answers",
+    ),
     "the same SOA again": ("@ SOA NS h 1 2 3 4 5", "z:5: a second SOA at ex., the same as at z:2"),
     "an alias as NS": ("a CNAME ns\n@ NS a", "z:6: NS target a.ex. is an alias"),
     "an alias as MX": ("a CNAME ns\n@ MX 1 a", "z:6: MX target a.ex. is an alias"),
@@ -57,9 +61,7 @@ def test_what_will_surprise_is_a_warning_with_its_line(text: str, warning: str) 
     "text",
     [
         "",
-        "a CNAME b\na RRSIG CNAME 8 2 60 0 0 1 ex. AAAA\na NSEC b CNAME",
         "a A 1.1.1.1\nA A 1.1.1.1",
-        "a 1 RRSIG A 8 2 60 0 0 1 ex. AAAA\na 2 RRSIG MX 8 2 60 0 0 1 ex. AAAA",
         "*.d DNAME other.",
         "@ MX 0 .",
         "@ MX 1 mail.other.",
@@ -72,6 +74,19 @@ def test_what_will_surprise_is_a_warning_with_its_line(text: str, warning: str) 
 )
 def test_a_good_zone_has_no_findings(text: str) -> None:
     assert check(text) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a CNAME b\na RRSIG CNAME 8 2 60 0 0 1 ex. AAAA\na NSEC b CNAME",
+        "a 1 RRSIG A 8 2 60 0 0 1 ex. AAAA\na 2 RRSIG MX 8 2 60 0 0 1 ex. AAAA",
+    ],
+)
+def test_of_a_zone_that_is_well_signed_one_warning_says_so(text: str) -> None:
+    faults, warnings = check(text)
+    assert faults == []
+    assert [warning.split(":")[2] for warning in warnings] == [" ex. is signed"]
 
 
 def test_a_zone_needs_a_soa_and_servers_at_its_apex() -> None:

@@ -90,6 +90,21 @@ def test_every_change_drops_what_came_of_filters() -> None:
     assert heard[4:] == [None]  # its clients' answers from zones are nobody else's either
 
 
+def test_with_the_last_policy_that_wants_no_trace_zones_are_answered_in_another_way_again() -> None:
+    heard: list[Origins] = []
+    node = memory_node()
+    silent, plain = {"deny": ["a.example"], "queryLog": False}, {"deny": ["a.example"]}
+    apply(node, "Policy", "p", silent)
+    apply(node, "Policy", "q", silent)
+    view(node)._on_change = heard.append
+    apply(node, "Policy", "p", plain)
+    apply(node, "Policy", "p", {"deny": ["b.example"]})
+    apply(node, "Policy", "q", silent, **OFF)
+    apply(node, "Policy", "q", silent, annotations={"kudurru.io/enabled": "true"})
+    node.commit(a_change(drop(key_of("Policy", "default", "q"))))
+    assert heard == [None, (FILTERS,), None, None, None]
+
+
 def pause(node: Node, group: str, for_s: int | None) -> None:
     version = node.objects.version(stream_of(group))
     node.commit(a_change(pause_command(group, version, now_s(node), for_s)))
