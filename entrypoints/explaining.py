@@ -41,9 +41,6 @@ class _Unconfigured(Onward):
     def __init__(self, resolving: Resolving) -> None:
         self._resolving = resolving
 
-    def is_forwarded(self, key: names.Name, zone: names.Name | None) -> bool:
-        return self._resolving.is_forwarded(key, zone)
-
     def admits(self, client: str) -> bool:
         del client
         return True

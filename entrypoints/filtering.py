@@ -25,10 +25,6 @@ from kudurru.projections.pipeline.resolver import Way
 class Onward(Protocol):
     """Where a server sends what neither zones nor policies answer."""
 
-    def is_forwarded(self, key: names.Name, zone: names.Name | None) -> bool:
-        """Whether a zone of type Forward is closer to a name than this zone (keys both)."""
-        ...
-
     def admits(self, client: str) -> bool:
         """Whether a client may ask what no zone here holds."""
         ...
@@ -92,7 +88,7 @@ def read_explanation(
     now_s = (node.clock.now_us() if now_us is None else now_us) // 1_000_000
     filters = node.views.policies.filters
     zones = node.zones.served
-    found = explain(zones, filters, caller, qname, rtype, now_s, is_forwarded=onward.is_forwarded)
+    found = explain(zones, filters, caller, qname, rtype, now_s)
     if found.answered_by == "policy" and not onward.admits(caller.text):
         refusal = _REFUSALS["not-allowed"]
         return msgspec.structs.replace(found, answered_by="nobody", refusal=refusal, upstreams=())

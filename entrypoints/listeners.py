@@ -59,6 +59,11 @@ class AtListener:
         self.repeated = pipeline.repeated
         self.answered = pipeline.answered
         self.missed = pipeline.missed
+        self.names_id = pipeline.names_id
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        return self._pipeline.tells_clients_apart
 
     def handle(
         self, packet: bytes, client: str, proto: str, client_id: str = ""

@@ -116,10 +116,6 @@ class Resolving:
             self._policy_routes[upstreams] = route
         return self._policy_routes[upstreams]
 
-    def is_forwarded(self, key: Name, zone: Name | None) -> bool:
-        """Implements `filtering.Onward`."""
-        return self.resolver.is_forwarded(key, zone)
-
     def admits(self, client: str) -> bool:
         """Implements `filtering.Onward`."""
         return self.resolver.admits(client)

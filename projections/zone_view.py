@@ -19,7 +19,7 @@ from kudurru.domain.chain import Redaction
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import SERIAL_BITS, is_serial
-from kudurru.domain.dns.zone_tree import Delta, Zone, ZoneSet
+from kudurru.domain.dns.zone_tree import Delta, Soa, Zone, ZoneSet
 from kudurru.domain.events import (
     CONTENT_TYPES,
     LOG_PRUNED,
@@ -92,6 +92,8 @@ class ZoneView:
         self.served.show()
         for zone in list(self.served):
             self.served.remove(zone.key)
+        for apex in list(self.served.forwards):
+            self.served.forward(apex, None)
         self.history = ZoneHistory()
         self._states: dict[str, ZoneState] = {}  # by object name
         self._by_apex: dict[Name, list[ZoneState]] = {}
@@ -102,8 +104,6 @@ class ZoneView:
         self._unknown: dict[Key, str] = {}  # objects whose content was redacted, and their zone
         self._several: set[Key] = set()  # record sets that have several owners
         self._touched: set[str] = set()  # zones that may hold more than their serial says
-        self.forwards: Mapping[Name, tuple[str, ...]] = {}
-        """Upstreams of zones of type Forward, by key of their name. Replaced when it changes."""
         self._shows_unstamped = False
         self.served.note_change(None)
         self._on_change(self.served.changes())
@@ -271,6 +271,12 @@ class ZoneView:
 
     # --- reading ------------------------------------------------------------------------
 
+    @property
+    def forwards(self) -> Mapping[bytes, tuple[str, ...]]:
+        """Upstreams of zones of type Forward, by key of their name, as they are shown with the
+        zones. Replaced when it changes."""
+        return self.served.forwards
+
     def states(self) -> Iterable[ZoneState]:
         return self._states.values()
 
@@ -398,10 +404,7 @@ class ZoneView:
         first = min(states, key=_precedence, default=None)
         forward = first.spec.forward if first is not None else None
         upstreams = tuple(forward.upstreams) if forward is not None else None
-        if upstreams != self.forwards.get(apex):
-            others = {name: texts for name, texts in self.forwards.items() if name != apex}
-            self.forwards = others if upstreams is None else {**others, apex: upstreams}
-            self.served.note_change(None)
+        if self.served.forward(apex, upstreams):
             self._changed()
 
     def _change_zone(self, state: ZoneState, spec: DNSZoneSpec) -> None:
@@ -450,7 +453,8 @@ class ZoneView:
             self._populate(first, zone, waiting)
             if first.spec.type == "Secondary":
                 stored = self._objects.find(first.key)
-                self._take_version(zone, stored.status if stored else None)
+                zone.is_available, version = _version_of(zone, stored.status if stored else None)
+                self._take_version(zone, version)
         self._show(apex)
 
     def _show(self, apex: Name) -> None:
@@ -510,8 +514,12 @@ class ZoneView:
     def _stamp(self, state: ZoneState, event: Recorded, body: bytes) -> None:
         zone, status = state.zone, decode_status(body)
         if zone is not None and state.spec.type == "Secondary":
+            is_available, version = _version_of(zone, status)
+            if version is None and is_available == zone.is_available:
+                return  # it was refreshed, which says nothing new of what is served
             self.served.before_change(zone)
-            delta = self._take_version(zone, status)
+            zone.is_available = is_available
+            delta = self._take_version(zone, version)
             if delta is not None:
                 self.history.add(state.apex, delta, event.seq, event.ts)
                 self._tell_stamp(state, event.seq, status)
@@ -532,21 +540,13 @@ class ZoneView:
             self._changed()
 
     @staticmethod
-    def _take_version(zone: Zone, status: dict[str, Any] | None) -> Delta | None:
-        """Let a secondary zone be the version that its status names. What became of the version
-        before, where there was one; None where it is the same, or was healed."""
-        serial, soa = (status or {}).get("serial"), soa_from_status(status)
-        is_known = soa is not None and isinstance(serial, int) and 0 <= serial < 1 << SERIAL_BITS
-        zone.is_available = is_known and not is_expired(status)
-        if soa is None or not is_known:
+    def _take_version(zone: Zone, version: tuple[int, Soa] | None) -> Delta | None:
+        """Let a secondary zone be this version. What became of the version before, where there was
+        one; None where it is the same, or was healed."""
+        if version is None:
             return None
-        assert isinstance(serial, int)
+        serial, soa = version
         is_same = zone.stamped_soa is not None and serial == zone.serial
-        if is_same and soa == zone.stamped_soa:
-            # What a restore changed is no version; what was fetched again under its serial is.
-            said = (status or {}).get("contentHash")
-            if not zone.has_unstamped_changes() or zone.digest() != said:
-                return None
         zone.set_soa(soa)
         delta = zone.stamp(serial)
         return None if is_same else delta
@@ -759,6 +759,21 @@ class ZoneView:
         if self.on_judged is not None:
             for key in keys:
                 self.on_judged(key)
+
+
+def _version_of(zone: Zone, status: dict[str, Any] | None) -> tuple[bool, tuple[int, Soa] | None]:
+    """Whether a secondary zone with this status is answered from, and serial and SOA of the version
+    that it names, where the zone is to be stamped with them."""
+    serial, soa = (status or {}).get("serial"), soa_from_status(status)
+    if soa is None or not isinstance(serial, int) or not 0 <= serial < 1 << SERIAL_BITS:
+        return False, None
+    is_available = not is_expired(status)
+    if serial == zone.serial and soa == zone.stamped_soa:
+        # What a restore changed is no version; what was fetched again under its serial is.
+        said = (status or {}).get("contentHash")
+        if not zone.has_unstamped_changes() or zone.digest() != said:
+            return is_available, None
+    return is_available, (serial, soa)
 
 
 def _digest_of_nodes(nodes: Iterable[tuple[bytes, bytes]]) -> str:

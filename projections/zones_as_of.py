@@ -63,7 +63,9 @@ class ZonesAsOf(ZoneSet):
         if apex_key in self._unread:
             self._unread.discard(apex_key)
             state = self.load(self._elected[apex_key])
-            if state.zone is not None and self.shows(state):
+            if state.spec.forward is not None:
+                self.forward(apex_key, tuple(state.spec.forward.upstreams))
+            elif state.zone is not None and self.shows(state):
                 self.add(state.zone)
         return super().get(apex_key)
 
@@ -77,7 +79,7 @@ class ZonesAsOf(ZoneSet):
 
     def find(self, key: bytes) -> Zone | None:
         while (zone := self.get(key)) is None:
-            if key == names.ROOT:
+            if key == names.ROOT or key in self.forwards:
                 return None
             key = key[key[0] + 1 :]
         return zone

@@ -10,8 +10,9 @@ Two generations bound it: answers enter `young`; when that is full it becomes th
 answers are promoted when they are asked for again and else thrown away with it. So a flood of
 random names turns over what nobody repeats, and the answers in use stay.
 
-A change drops the answers that came of it (slots.py), and of others none. Beside each generation
-stands which of its answers came of what: so finding one costs no more for it.
+A change drops the answers that came of it (slots.py), and of others none, or few beside very
+many. Beside each generation stands which of its answers came of what: so finding one costs no more
+for it.
 """
 
 import threading
@@ -26,6 +27,11 @@ from kudurru.domain.query_log import Repeat
 
 ENTRIES_MAX = 131_072  # in both generations: the questions that a busy site asks again and again
 BYTES_MAX = 24 << 20  # of keys and answers; Python's own objects come to about as much again
+
+MANY = 1024
+NEARLY_ALL = 0.75
+"""Answers that come of one slot, and their share of a generation: from then on it is cleared. One
+by one they take a microsecond each, all at once a tenth, and nobody is answered meanwhile."""
 
 MESSAGE_MAX = 65_535  # octets that any message can have
 
@@ -53,7 +59,13 @@ class _Generation:
             self._by_slot.setdefault(slot, set()).add(key)
 
     def drop(self, slot: int) -> None:
-        for key in self._by_slot.pop(slot, ()):
+        """What comes of a slot; with nearly all that there is the rest goes, too."""
+        keys = self._by_slot.get(slot, ())
+        if len(keys) >= MANY and len(keys) >= NEARLY_ALL * len(self.answers):
+            self.clear()
+            return
+        self._by_slot.pop(slot, None)
+        for key in keys:
             self._remove(key)
 
     def clear(self) -> None:
@@ -74,8 +86,8 @@ class Keeper(Protocol):
     """A memo that knows the time and its clients, as far as it must to repeat more. `Memo` says how
     what both have is meant.
 
-    `client` is the asker's address, 4 or 16 octets; `is_named`: it says besides who it is, so what
-    is for a class of addresses is not for it.
+    `client` is the asker's address, 4 or 16 octets; `is_named`: a group names it by what it calls
+    itself, so what is for a class of addresses is not for it.
     """
 
     @property
@@ -207,11 +219,12 @@ class Memo:
             self.era += 1
             for slot in (LATEST, *slots):
                 self._changed[slot] = self.era
-                self._young.drop(slot)
-                self._old.drop(slot)
-            if ALL in slots:
-                self._young.clear()
-                self._old.clear()
+            for generation in (self._young, self._old):
+                if ALL in slots:
+                    generation.clear()
+                    continue
+                for slot in (LATEST, *slots):
+                    generation.drop(slot)
 
     def _place(self, rtype: int, rcode: int) -> int:
         of = counted_as(rtype), rcode

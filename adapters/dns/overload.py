@@ -56,7 +56,7 @@ class Instruction(NamedTuple):
     k: int = 0
 
 
-LOAD, MULTIPLY, KEEP_IN_X, XOR_X = 0x20, 0x24, 0x07, 0xAC
+LOAD, MULTIPLY, KEEP_IN_X, XOR_X, OR = 0x20, 0x24, 0x07, 0xAC, 0x44
 JUMP, IF_EQUAL, IF_AT_LEAST, RETURN = 0x05, 0x15, 0x35, 0x06
 NETWORK = -0x100000 & 0xFFFFFFFF  # SKF_NET_OFF: from here on offsets are into the IP header
 CHANCE = -0x1000 + 56 & 0xFFFFFFFF  # SKF_AD_OFF + SKF_AD_RANDOM
@@ -64,6 +64,8 @@ LET_IN, DROP = Instruction(RETURN, k=0xFFFFFFFF), Instruction(RETURN)
 SOURCE4, SOURCE6 = 12, 8  # where addresses of senders are
 MIX = 2654435761
 """Of an IPv6 address its /64 counts, as one number; worker.c has the same."""
+SOMEBODY = 1 << 31
+"""Is set in it: 0 is nobody, and the first 64 bits of ::1 are. worker.c has the same."""
 
 
 def filter_program(regulars: Collection[int], share: float, *, is_ipv6: bool) -> list[Instruction]:
@@ -76,6 +78,7 @@ def filter_program(regulars: Collection[int], share: float, *, is_ipv6: bool) ->
             Instruction(KEEP_IN_X),
             Instruction(LOAD, k=NETWORK + SOURCE6 + 4),
             Instruction(XOR_X),
+            Instruction(OR, k=SOMEBODY),
         ]
     else:
         client = [Instruction(LOAD, k=NETWORK + SOURCE4)]

@@ -110,6 +110,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 NOT_OURS = Answer(REFUSED, extended_error=NOT_AUTHORITATIVE)
+"""No zone here encloses the name, or one of type Forward does so more closely."""
 UNAVAILABLE = Answer(SERVFAIL, is_lasting=False, extended_error=INVALID_DATA)
 """For a zone that was not transferred yet, or has expired (RFC 8914 section 4.25)."""
 
@@ -298,7 +299,7 @@ class _Resolution:
             key = target.lower()
             # In-domain glue has no other source (RFC 9471 section 2.1); that of siblings does.
             is_needed = names.is_within(key, cut)
-            if names.is_within(key, zone.key):
+            if names.is_within(key, zone.key) and not self.zones.is_forwarded(key, zone):
                 into = self.additional if is_needed else optional
                 self._add(zone, key, target, (A, AAAA), into, is_needed=is_needed)
         self.additional += optional

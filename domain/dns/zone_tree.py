@@ -557,18 +557,22 @@ class ZoneSetStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZoneSet:
-    """The zones that are served, by apex.
+    """The zones that are served, by apex, and the apexes at and below which others are asked (zones
+    of type Forward): what a zone above them holds there is not told.
 
     A large change is made while questions come in, and none of them must see a part of it: between
     `hold` and `show` all readers see the zones as they were. Whoever changes a zone calls
     `before_change` first, and tells who remembers answers of `changes` afterwards.
     """
 
-    __slots__ = ("_changes", "_next", "_zones", "touched")
+    __slots__ = ("_changes", "_next", "_next_forwards", "_zones", "forwards", "touched")
 
     def __init__(self, zones: Iterable[Zone] = ()) -> None:
         self._zones: dict[bytes, Zone] = {zone.key: zone for zone in zones}
+        self.forwards: Mapping[bytes, tuple[str, ...]] = {}
+        """Upstreams of what is forwarded, by apex. Replaced when it changes."""
         self._next: dict[bytes, Zone] | None = None  # what `show` brings
+        self._next_forwards = self.forwards
         self._changes: set[bytes] | None = set()
         self.touched: set[bytes] | None = None
         """Zones, by apex, that are new, gone or changed since whoever copies them looked; None:
@@ -579,12 +583,13 @@ class ZoneSet:
         self.touched = set(self._zones)
 
     def hold(self) -> None:
-        self._next = self._zones.copy()
+        self._next, self._next_forwards = self._zones.copy(), self.forwards
 
     def show(self) -> None:
         """End of `hold`: everything at once."""
         if self._next is not None:
             self._zones, self._next = self._next, None
+            self.forwards = self._next_forwards
 
     @property
     def is_held(self) -> bool:
@@ -623,6 +628,22 @@ class ZoneSet:
         if served.pop(apex_key, None) is not None:
             self.note_change(None)
 
+    def forward(self, apex_key: bytes, upstreams: tuple[str, ...] | None) -> bool:
+        """Let others be asked for a name and what is below it; None: not any more. Whether that is
+        another thing than before."""
+        before = self.forwards if self._next is None else self._next_forwards
+        if upstreams == before.get(apex_key):
+            return False
+        forwards = {apex: texts for apex, texts in before.items() if apex != apex_key}
+        if upstreams is not None:
+            forwards[apex_key] = upstreams
+        if self._next is None:
+            self.forwards = forwards
+        else:
+            self._next_forwards = forwards
+        self.note_change(None)
+        return True
+
     def _touch(self, apex_key: bytes) -> None:
         if self.touched is not None:
             self.touched.add(apex_key)
@@ -631,13 +652,22 @@ class ZoneSet:
         return self._zones.get(apex_key)
 
     def find(self, key: bytes) -> Zone | None:
-        """The zone that encloses a name most closely."""
-        get = self._zones.get
+        """The zone that encloses a name most closely; None too where what is forwarded does so."""
+        get, forwards = self._zones.get, self.forwards
         while (zone := get(key)) is None:
-            if key == names.ROOT:
+            if key == names.ROOT or key in forwards:
                 return None
             key = key[key[0] + 1 :]
         return zone
+
+    def is_forwarded(self, key: bytes, zone: Zone) -> bool:
+        """Whether what is forwarded encloses a name of a zone more closely than that zone."""
+        forwards = self.forwards
+        while forwards and key != zone.key:
+            if key in forwards:
+                return True
+            key = key[key[0] + 1 :]
+        return False
 
     def find_for(self, key: bytes, rtype: int) -> Zone | None:
         """The zone that answers for a name and type. DS at the apex of a zone belongs to its

@@ -1,7 +1,7 @@
 """Why a client gets what it gets for a name: the same decision as for a query, with everything that
 led to it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,8 +15,6 @@ from kudurru.domain.filtering.decision import PASS, Decision, Filters, decide
 
 By = Literal["zone", "policy", "special", "resolver", "nobody"]
 """`special`: names that go to no upstream (RFC 6303, RFC 6761). `nobody`: it is refused."""
-
-IsForwarded = Callable[[Name, Name | None], bool]
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -48,17 +46,11 @@ def explain(
     qname: Name,
     rtype: int,
     now_s: int,
-    *,
-    is_forwarded: IsForwarded = lambda _key, _zone: False,
 ) -> Explanation:
-    """Why `caller` gets what it gets. May read a list's file, to show the rule. `is_forwarded`
-    says whether a zone of type Forward is closer to a name than the zone here, if there is one."""
+    """Why `caller` gets what it gets. May read a list's file, to show the rule."""
     key = names.key(qname)
     applying = filters.applying(caller, now_s)
     zone = zones.find_for(key, rtype)
-    enclosing = zones.find(key)
-    if zone is not None and is_forwarded(key, enclosing.key if enclosing is not None else None):
-        zone = None
     decision = PASS if zone is not None else decide(filters, caller, key, rtype, now_s)
     answer = None
     if decision.action == "rewrite":

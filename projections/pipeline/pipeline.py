@@ -91,11 +91,6 @@ class Resolver(Protocol):
         ...
 
     @property
-    def has_zones(self) -> bool:
-        """Whether there are zones of type Forward."""
-        ...
-
-    @property
     def admits_all(self) -> bool:
         """Whether every client may ask."""
         ...
@@ -103,11 +98,6 @@ class Resolver(Protocol):
     def admits(self, client: str) -> bool:
         """Whether a client may ask what no zone here holds. Policies are for those only: a
         rewrite to an address inside is nobody else's business."""
-        ...
-
-    def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
-        """Whether a zone of type Forward is closer to a name than the zone here that encloses it
-        (keys both; None: there is none)."""
         ...
 
     def resolve(
@@ -190,6 +180,17 @@ class Pipeline:
     def has_plain_zones(self) -> bool:
         """Whether what zones hold is answered now, and to everybody alike: as `_answer` has it."""
         return self._is_synced() and (self._policy is None or not self._policy.has_silent)
+
+    def names_id(self, client_id: str) -> bool:
+        """Implements `domain.ports.IdentifyingHandler`."""
+        return self._policy is not None and self._policy.names_id(client_id)
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        """Implements `domain.ports.IdentifyingHandler`: policies do, and the ACL."""
+        if self._resolver is not None and not self._resolver.admits_all:
+            return True
+        return self._policy is not None and self._policy.tells_clients_apart
 
     def handle(
         self,
@@ -282,8 +283,8 @@ class Pipeline:
         # What is not simply for all is for an engine that can tell, and make cookies.
         has_cookie, client_class = course.asked.has_cookie, course.client_class
         is_plain = not has_cookie and client_class == 0
-        # Classes go by address, and who says a name may be of another one.
-        is_named = client_class != 0 and course.client_id != ""
+        # Classes go by address, and whom a group names by ID may be of another one.
+        is_named = client_class != 0 and course.is_named
         if not is_plain and (is_named or not self.keeps_for_a_while):
             is_repeatable = False
         is_for_all = False
@@ -414,9 +415,7 @@ class Pipeline:
         )
 
     def _answer(self, course: Course) -> Found:
-        query, resolver = course.query, self._resolver
-        if resolver is not None and resolver.has_zones and self._is_forwarded(query, resolver):
-            return self._filtered(course)
+        query = course.query
         answer = self._zones.answer(query, course.now_s)
         if answer is None:
             return self._filtered(course)
@@ -445,11 +444,6 @@ class Pipeline:
         self._counts.answer(where, wire[3] & 0xF, "control")
         return Reply(wire, False)
 
-    def _is_forwarded(self, query: Query, resolver: Resolver) -> bool:
-        name = query.qname.lower()
-        zone = self._zones.enclosing(name)
-        return resolver.is_forwarded(name, None if zone is None else zone.key)
-
     def _filtered(self, course: Course) -> Found:
         """What policies make of a question that no zone here answers."""
         query, resolver = course.query, self._resolver
@@ -462,6 +456,7 @@ class Pipeline:
         caller = self._policy.caller(course.client, course.listener, course.client_id)
         course.is_repeatable = not self._policy.has_silent
         course.client_class = self._policy.class_of(caller)
+        course.is_named = course.client_id != "" and self._policy.names_id(course.client_id)
         key = names.key(query.qname)
         decision = self._policy.judge(caller, key, query.qtype, course.now_s)
         course.decision = decision

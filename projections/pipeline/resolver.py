@@ -132,7 +132,6 @@ class CachingResolver:
         self._failures: OrderedDict[bytes, tuple[int, Resolved]] = OrderedDict()
         self._waiting = self._refused_full = self._rebound = 0
         self._by_zone: dict[bytes, Route] = {}
-        self.has_zones = False
         self.configure(Rules(), None, {})
 
     def configure(
@@ -163,16 +162,11 @@ class CachingResolver:
         return [*default, *self._by_domain.values(), *self._by_zone.values()]
 
     def _note_routes(self) -> None:
-        self.has_zones = bool(self._by_zone)
-        self._has_domains = bool(self._by_domain) or self.has_zones
+        self._has_domains = bool(self._by_domain or self._by_zone)
         self.is_on = self._default is not None or self._has_domains
 
     def admits(self, client: str) -> bool:
         return self._may_ask(client)
-
-    def is_forwarded(self, name: bytes, zone: bytes | None) -> bool:
-        found = next((one for one in _suffixes(name) if one in self._by_zone), None)
-        return found is not None and (zone is None or len(found) > len(zone))
 
     def statistics(self) -> ResolverStatistics:
         return ResolverStatistics(

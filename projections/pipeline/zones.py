@@ -2,22 +2,18 @@
 
 from kudurru.domain.dns.lookup import NOT_OURS, Answer, Placed, lookup, lookup_behind
 from kudurru.domain.dns.messages import Query
-from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.dns.zone_tree import ZoneSet
 
 
 class Zones:
     def __init__(self, zones: ZoneSet) -> None:
         self._zones = zones
 
-    def enclosing(self, name: bytes) -> Zone | None:
-        """The zone here that encloses a name (a key) most closely."""
-        return self._zones.find(name)
-
     def answer(self, query: Query, now_s: int) -> Answer | None:
-        """None passes the query on: no zone here encloses the name."""
+        """None passes the query on: no zone here answers for the name."""
         answer = lookup(self._zones, query.qname, query.qtype, now_s)
         return None if answer is NOT_OURS else answer
 
     def behind(self, alias: Placed, qtype: int, now_s: int) -> Answer | None:
-        """The answer that begins with this CNAME; None: no zone here encloses its target."""
+        """The answer that begins with this CNAME; None: no zone here answers for its target."""
         return lookup_behind(self._zones, alias, qtype, now_s)

@@ -1,9 +1,11 @@
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudurru.adapters.dns.memo import Memo
+from kudurru.adapters.dns.memo import MANY, Memo
+from kudurru.domain.dns import names
 from tests.packets import query
 
 
@@ -84,6 +86,36 @@ def test_large_answers_are_bounded_by_their_octets() -> None:
         assert len(memo) <= 25
     put(memo, query("alone.example"), bytes(60_000))
     assert memo.find(query("alone.example")) is None
+
+
+@pytest.mark.parametrize(("others", "left"), [(2 * MANY, 2 * MANY), (MANY // 4, 0)])
+def test_a_change_of_a_part_drops_that_and_one_of_nearly_all_drops_all(
+    others: int, left: int
+) -> None:
+    memo = Memo()
+    for name, number in (("home", MANY), ("other", others)):
+        for i in range(number):
+            packet = query(f"{i}.{name}")
+            memo.store(memo.era, packet, answer_to(packet), (names.from_text(name),))
+    put(memo, query("unknown"))
+    memo.invalidate((names.from_text("home"),))
+    assert memo.find(query("0.home")) is memo.find(query("unknown")) is None
+    assert len(memo) == left
+    put(memo, query("again"))
+    memo.invalidate((names.from_text("other"),))
+    assert len(memo) == 0
+
+
+def test_few_answers_are_told_apart_also_when_all_but_one_go() -> None:
+    memo = Memo()
+    for i in range(MANY - 1):
+        packet = query(f"{i}.home")
+        memo.store(memo.era, packet, answer_to(packet), (names.from_text("home"),))
+    packet = query("other")
+    memo.store(memo.era, packet, answer_to(packet), (names.from_text("other"),))
+    memo.invalidate((names.from_text("home"),))
+    assert len(memo) == 1
+    assert memo.find(packet)
 
 
 def test_an_answer_from_before_an_invalidation_never_comes_back() -> None:

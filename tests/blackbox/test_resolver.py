@@ -112,14 +112,21 @@ def test_a_forward_zone_sends_its_names_elsewhere_at_once(tmp_path: Path) -> Non
     with knot(folder) as port, serving(data) as server:
         assert server.texts("www.up.example") == ["REFUSED"]
         forward = {"type": "Forward", "forward": {"upstreams": [f"127.0.0.1:{port}"]}}
-        outer = records("outer", "example", ("www.up.example", "A", "192.0.2.99"))
+        outer = records(
+            "outer",
+            "example",
+            ("www.up.example", "A", "192.0.2.99"),
+            ("alias.example", "CNAME", "www.up.example"),
+        )
         file = write_json(tmp_path / "z.json", zone("example"), outer)
         assert command("apply", "-f", file, "--data", data).code == 0
         assert server.texts("www.up.example") == ["192.0.2.99"]
+        assert server.texts("alias.example") == ["192.0.2.99", "www.up.example."]
         write_json(file, zone("up.example", **forward))
         assert command("apply", "-f", file, "--data", data).code == 0
         assert server.texts("www.up.example") == WWW  # the closer zone has it
         assert server.texts("inside.up.example") == ["192.168.1.1"]
+        assert server.texts("alias.example") == ["www.up.example."]  # as to any name elsewhere
         assert server.texts("nope.example") == ["NXDOMAIN"]
         assert command("delete", "DNSZone", "up.example", "--data", data).code == 0
         assert server.texts("www.up.example") == ["192.0.2.99"]

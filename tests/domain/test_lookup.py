@@ -33,21 +33,22 @@ Labels = tuple[str, ...]
 Zones = dict[Labels, dict[Labels, dict[int, tuple[str, ...]]]]
 
 APEXES: list[Labels] = [("z",), ("y",), ("z", "a", "b")]
+FORWARDED: list[Labels] = [("z", "a"), ("z", "a", "b", "a"), ("z", "b"), ("y",), ("out",)]
 
 
 # The reference
 
 
-def reference(zones: Zones, qname: Labels, qtype: int):
-    """RFC 1034 section 4.3.2 in its own order. Returns (rcode, aa, answer, authority), the
-    sections as sets of (owner, type, text)."""
+def reference(zones: Zones, forwards: list[Labels], qname: Labels, qtype: int):
+    """RFC 1034 section 4.3.2 in its own order; others are asked for `forwards`. Returns (rcode, aa,
+    answer, authority), the sections as sets of (owner, type, text)."""
     answer: set[tuple[Labels, int, str]] = set()
     visited: set[Labels] = set()
     aa = False
     rcode = NOERROR
     while qname not in visited and len(visited) < 16:
         visited.add(qname)
-        apex = enclosing(zones, qname, qtype)
+        apex = enclosing(zones, forwards, qname, qtype)
         if apex is None:
             return (rcode if answer else REFUSED), aa, answer, set()
         zone = zones[apex]
@@ -92,11 +93,13 @@ def reference(zones: Zones, qname: Labels, qtype: int):
     return rcode, aa, answer, set()
 
 
-def enclosing(zones: Zones, qname: Labels, qtype: int) -> Labels | None:
-    found = [apex for apex in zones if qname[: len(apex)] == apex]
-    if qtype == DS:
-        found = [apex for apex in found if apex != qname] or found
-    return max(found, key=len, default=None)
+def enclosing(zones: Zones, forwards: list[Labels], qname: Labels, qtype: int) -> Labels | None:
+    found = [apex for apex in (*zones, *forwards) if qname[: len(apex)] == apex]
+    closest = max(found, key=len, default=None)
+    if qtype == DS and closest in zones and closest == qname:
+        above = max((apex for apex in found if apex != qname), key=len, default=None)
+        closest = above if above in zones else closest
+    return closest if closest in zones else None
 
 
 def exists(zone: dict[Labels, dict], name: Labels) -> bool:
@@ -143,10 +146,18 @@ def zone_sets(draw) -> Zones:
 
 
 @settings(max_examples=200, deadline=None)
-@given(zone_sets(), NAMES, st.sampled_from([A, TXT, MX, NS, CNAME, DNAME, DS]))
-def test_answers_are_those_of_the_slow_reference(zones, qname, qtype) -> None:
-    got = answer_of(zone_set(zones), qname, qtype)
-    assert got == reference(zones, qname, qtype)
+@given(
+    zone_sets(),
+    st.just([]) | st.lists(st.sampled_from(FORWARDED)),
+    NAMES,
+    st.sampled_from([A, TXT, MX, NS, CNAME, DNAME, DS]),
+)
+def test_answers_are_those_of_the_slow_reference(zones, forwards, qname, qtype) -> None:
+    served = zone_set(zones)
+    for apex in forwards:
+        served.forward(names.key(wire(apex)), ("192.0.2.53",))
+    got = answer_of(served, qname, qtype)
+    assert got == reference(zones, forwards, qname, qtype)
 
 
 def zone_set(zones: Zones) -> ZoneSet:
@@ -368,6 +379,72 @@ def test_an_answer_names_the_zones_that_it_comes_of_also_where_they_have_nothing
     zones = ZoneSet([zone for apex, text in texts.items() for zone in zones_of(text, apex)])
     found = lookup(zones, names.from_text(name), qtype, NOW_S)
     assert {names.to_text(apex) for apex in found.zones} == expected
+
+
+BELOW_FORWARDED = """
+h.f.z. 5 A 192.0.2.1
+s.f.z. 5 HTTPS 1 .
+*.f.z. 5 AAAA 2001:db8::1
+f.z. 5 A 192.0.2.2
+h.z. 5 A 192.0.2.3
+c.z. 5 CNAME h.f.z.
+apex.z. 5 CNAME f.z.
+cc.z. 5 CNAME c.z.
+d.z. 5 DNAME f.z.
+*.w.z. 5 CNAME x.f.z.
+mx.z. 5 MX 1 h.f.z.
+mixed.z. 5 MX 1 x.f.z.
+mixed.z. 5 MX 2 h.z.
+srv.z. 5 SRV 0 0 1 f.z.
+https.z. 5 HTTPS 0 s.f.z.
+svcb.z. 5 SVCB 1 h.f.z.
+z. 5 NS h.f.z.
+sub.z. 5 NS h.f.z.
+sub.z. 5 NS ns.sub.z.
+ns.sub.z. 5 A 192.0.2.4
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "qtype", "answer", "additional"),
+    [
+        ("c.z.", A, ["c.z. 5 CNAME h.f.z."], []),
+        ("apex.z.", A, ["apex.z. 5 CNAME f.z."], []),
+        ("cc.z.", TXT, ["cc.z. 5 CNAME c.z.", "c.z. 5 CNAME h.f.z."], []),
+        ("h.d.z.", A, ["d.z. 5 DNAME f.z.", "h.d.z. 5 CNAME h.f.z."], []),
+        ("y.w.z.", DS, ["y.w.z. 5 CNAME x.f.z."], []),
+        ("mx.z.", MX, ["mx.z. 5 MX 1 h.f.z."], []),
+        ("mixed.z.", MX, ["mixed.z. 5 MX 1 x.f.z.", "mixed.z. 5 MX 2 h.z."],
+         ["h.z. 5 A 192.0.2.3"]),
+        ("srv.z.", SRV, ["srv.z. 5 SRV 0 0 1 f.z."], []),
+        ("https.z.", HTTPS, ["https.z. 5 HTTPS 0 s.f.z."], []),
+        ("svcb.z.", SVCB, ["svcb.z. 5 SVCB 1 h.f.z."], []),
+        ("z.", NS, ["z. 5 NS h.f.z."], []),
+        ("a.sub.z.", A, [], ["ns.sub.z. 5 A 192.0.2.4"]),
+    ],
+)  # fmt: skip
+def test_nothing_of_a_zone_is_told_below_what_is_forwarded(
+    name: str, qtype: int, answer: list[str], additional: list[str]
+) -> None:
+    zones = zones_of(BELOW_FORWARDED)
+    zones.forward(names.key(names.from_text("f.z.")), ("192.0.2.53",))
+    message = message_of(zones, name, qtype)
+    assert (message.rcode(), sorted(shown(message.answer))) == (NOERROR, sorted(answer))
+    assert shown(message.additional) == additional
+    for below in ("f.z.", "h.f.z.", "x.f.z.", "x.h.f.z."):
+        assert message_of(zones, below, qtype).rcode() == REFUSED
+    zones.forward(names.key(names.from_text("f.z.")), None)
+    assert message_of(zones, "c.z.", A).answer[-1].to_text() == "h.f.z. 5 IN A 192.0.2.1"
+
+
+def test_a_zone_below_what_is_forwarded_is_answered_from_also_by_an_alias() -> None:
+    (inner,) = zones_of("h.i.f.z. 5 A 192.0.2.1", "i.f.z.")
+    zones = ZoneSet([*zones_of("c.z. 5 CNAME h.i.f.z.\nm.z. 5 MX 1 h.i.f.z."), inner])
+    zones.forward(names.key(names.from_text("f.z.")), ("192.0.2.53",))
+    assert len(message_of(zones, "c.z.", A).answer) == 2
+    assert len(message_of(zones, "m.z.", MX).additional) == 1
+    message = message_of(zones, "i.f.z.", DS)  # the parent side is not ours
+    assert shown(message.authority)[0].startswith("i.f.z. ")
 
 
 def test_targets_in_a_zone_that_has_expired_bring_nothing_until_it_is_there_again() -> None:

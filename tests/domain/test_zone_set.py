@@ -53,6 +53,25 @@ def test_a_zone_that_goes_while_held_is_served_until_it_is_shown() -> None:
     assert not zones
 
 
+def test_what_is_forwarded_while_held_is_so_when_it_is_shown() -> None:
+    apex, other = name("a.z."), name("b.z.")
+    zones = ZoneSet([zone_from_text(TEXT, "z.")])
+    assert zones.forward(other, ("192.0.2.53",))
+    zones.changes()
+    before, forwards = answers(zones), zones.forwards
+    zones.hold()
+    assert zones.forward(apex, ("192.0.2.54",))
+    assert not zones.forward(apex, ("192.0.2.54",))
+    assert zones.forward(other, None)
+    assert answers(zones) == before
+    assert zones.forwards is forwards
+    zones.show()
+    assert zones.forwards == {apex: ("192.0.2.54",)}
+    assert zones.changes() is None  # anybody may be answered otherwise
+    assert zones.find(name("b.a.z.")) is None
+    assert zones.find(name("x.b.z.")) is zones.get(name("z."))
+
+
 def test_without_a_hold_changes_are_seen_as_they_are_made() -> None:
     zone = zone_from_text(TEXT, "z.")
     zones = ZoneSet([zone])

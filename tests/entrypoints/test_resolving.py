@@ -81,7 +81,8 @@ def test_a_zone_whose_upstream_makes_no_sense_is_left_out() -> None:
     async def scenario(resolving: Resolving) -> None:
         good, bad = (names.key(names.from_text(text)) for text in ("a.example", "b.example"))
         resolving.take_zones({good: (TWO,), bad: ("ftp://x",)})
-        assert resolving.resolver.is_forwarded(good, None)
-        assert not resolving.resolver.is_forwarded(bad, None)
+        (default, *_) = resolving.resolver.routes()
+        assert resolving.resolver.route_for(good, None) is not default
+        assert resolving.resolver.route_for(bad, None) is default
 
     run(scenario, settings(ONE))

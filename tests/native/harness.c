@@ -201,6 +201,20 @@ static struct zones *new_zones(const struct seed *seed, struct table *table) {
     return zones;
 }
 
+/* What a reader who has looked at the zone once finds changed when it looks on, if anything. */
+static struct {
+    struct zones *zones; /* NULL: nothing */
+    uint64_t mark;
+} in_between;
+
+void change_in_between(void) {
+    struct zones *zones = in_between.zones;
+    if (!zones)
+        return;
+    in_between.zones = NULL;
+    change_zone(zones, in_between.mark);
+}
+
 /* Whether a message asks the zone for what it answers, and of which host. */
 static bool is_of_zone(const uint8_t *packet, size_t size, unsigned *host) {
     size_t end = name_end(packet, size);
@@ -341,7 +355,8 @@ static void take_misses(
         if (client_class)
             table_learn_class(
                 table, table_generation(table), 0, client, client_size, client_class);
-        if (chance(state) % 2)
+        unsigned host;
+        if (chance(state) % 2 && !is_of_zone(packet, size - sizeof head, &host))
             store(table, table_generation(table), packet, size - sizeof head,
                   chance(state) % 8 ? chance(state) % 40 : chance(state) % 4200, client_class,
                   now_us);
@@ -449,13 +464,17 @@ static int run_packets(uint64_t state, uint64_t count) {
     size_t sizes[BATCH], sizes_before[BATCH];
     struct sums sums = {0};
     unsigned reader = table_register(table);
-    uint64_t alone = 0;
+    uint64_t alone = 0, changed = 0;
     int64_t now_us = 1000000;
     for (uint64_t done = 0; done < count;) {
-        unsigned number = 1 + chance(&state) % BATCH;
+        bool is_in_between = chance(&state) % 16 == 0;
+        unsigned number = is_in_between ? 1 : 1 + chance(&state) % BATCH;
         bool is_one_client = chance(&state) % 2;
         for (unsigned i = 0; i < number; i++) {
-            sizes[i] = sizes_before[i] = make_message(messages[i], &state);
+            sizes[i] = is_in_between
+                           ? make_zone_query(messages[i], 0, chance(&state) % HOSTS, &state)
+                           : make_message(messages[i], &state);
+            sizes_before[i] = sizes[i];
             memcpy(before[i], messages[i], sizes[i]);
             memset(clients[i], 0, 16);
             clients[i][0] = is_one_client ? 0x20 : (uint8_t)(9 + chance(&state) % 24);
@@ -465,7 +484,12 @@ static int run_packets(uint64_t state, uint64_t count) {
                 memcpy(clients[i], "\0\0\0\0\0\0\0\0\0\0\xff\xff\xc0\0\2", 15);
         }
         now_us += (int64_t)(chance(&state) % 40000);
+        if (is_in_between)
+            in_between.zones = zones, in_between.mark = zone_mark + 1;
         answer_messages(worker, number, messages, sizes, clients, now_us);
+        if (is_in_between && !in_between.zones)
+            zone_mark++, changed++;
+        in_between.zones = NULL;
         for (unsigned i = 0; i < number; i++) {
             if (!sizes[i])
                 continue;
@@ -505,6 +529,7 @@ static int run_packets(uint64_t state, uint64_t count) {
             zone_hits += worker_zone_hits(worker, rcode, rtype);
     check(hits && zone_hits, "answers come of the table and of the zone");
     check(alone, "some that are asked for alone do too");
+    check(changed, "the zone changes while it is asked");
     check(hits + zone_hits + unsent == sums.answered, "what was answered is counted");
     uint64_t stood_for = sums.told + worker_counter(worker, UNTOLD) * one_in;
     check(stood_for < sums.answered + one_in && sums.answered < stood_for + one_in,

@@ -16,7 +16,7 @@ CORE = ROOT / "adapters" / "dns" / "native"
 CORPUS = ROOT / "tests" / "fuzz" / "corpus" / "packet"
 MEMORY, THREADS = "address,undefined", "thread"
 FLAGS = ["-std=c11", "-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
-FLAGS += ["-Wall", "-Wextra", "-pthread"]
+FLAGS += ["-Wall", "-Wextra", "-pthread", "-DIN_BETWEEN=change_in_between"]
 
 SEED = int(os.environ.get("KUDURRU_FUZZ_SEED", "20260"))
 FEW = 200_000  # messages

@@ -27,6 +27,7 @@
 #define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
 #define SPIN_NS 20000
 #define MIX 2654435761u /* as in overload.py */
+#define SOMEBODY 0x80000000u /* too; 0 is nobody */
 
 /* Where an answer is counted once it was sent, beside the places of the table. */
 #define NOWHERE PLACES
@@ -567,7 +568,7 @@ static void note_client(struct worker *worker) {
     memcpy(words, client, size == 16 ? 8 : 4);
     uint32_t number = ntohl(words[0]);
     if (size == 16)
-        number = number * MIX ^ ntohl(words[1]);
+        number = (number * MIX ^ ntohl(words[1])) | SOMEBODY;
     atomic_store_explicit(
         &worker->recent[worker->recent_at++ % RECENT], number, memory_order_relaxed);
 }
