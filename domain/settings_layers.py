@@ -311,14 +311,34 @@ def _map_of(path: str) -> Key | None:
     return None
 
 
+_CLOSE = 0.6
+"""How much a word has to be like another to be taken for it, of 1."""
+
+
 def unknown_key(path: str, *, is_section: bool = False) -> str:
     """What to say of a key that is not in the table."""
     path = path if len(path) < 100 else path[:100] + "…"
     forms = {_squeezed(known): known for known in ([*SECTIONS] if is_section else [*KEYS])}
-    close = difflib.get_close_matches(_squeezed(path), forms, n=1, cutoff=0.6)
-    if close:
-        return f"there is no key {path}; did you mean {forms[close[0]]}?"
+    close = difflib.get_close_matches(_squeezed(path), forms, n=1, cutoff=_CLOSE)
+    meant = _entry_of_section(path) or (forms[close[0]] if close else "")
+    if meant:
+        return f"there is no key {path}; did you mean {meant}?"
     return f"there is no key {path}; `kudurru config show` lists all"
+
+
+def _entry_of_section(path: str) -> str:
+    """`upstreams.groups.default` for `upstreams.default`: the entry of the section's map, where
+    what is written after the section is like none of its keys; "" otherwise."""
+    section, _, entry = path.partition(".")
+    named = [key.removeprefix(f"{section}.") for key in KEYS if key.startswith(f"{section}.")]
+    maps = [
+        key
+        for key in KEYS.values()
+        if key.path.startswith(f"{section}.") and key.is_map and get_args(key.type)[0] is str
+    ]
+    if not maps or not entry or difflib.get_close_matches(entry, named, n=1, cutoff=_CLOSE):
+        return ""
+    return f"{maps[0].path}.{entry}"
 
 
 def _squeezed(path: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from kudurru.domain.dns.names import from_text
-from kudurru.domain.dns.upstreams import parse_entry
+from kudurru.domain.dns.upstreams import check_host, parse_entry
 from kudurru.domain.documents import Document, quoting_hint
 from kudurru.domain.errors import Cause
 from kudurru.domain.notation import (
@@ -66,7 +66,7 @@ def _domain(text: str) -> str:
 
 
 def _upstream(text: str) -> str:
-    parse_entry(text)
+    check_host(parse_entry(text).address)
     return text
 
 

@@ -198,7 +198,7 @@ def _zone_spec(
     ttl, value = soa
     ns_ttl = ns[0] if ns else default_ttl
     return DNSZoneSpec(
-        zone_name=names.to_text(apex),
+        zone_name=names.to_text(apex, final_dot=False),
         default_ttl=default_ttl,
         soa=SOA(
             mname=names.to_text(value.mname),

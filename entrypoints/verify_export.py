@@ -541,7 +541,8 @@ def main(arguments: list[str]) -> int:
         print(shown(f"{fault.kind}: {fault}"), file=sys.stderr)
         return EXIT_CODES.get(fault.kind, 1)
     except (OSError, *UNREADABLE) as error:
-        print(shown(f"{options.file}: cannot be read: {error}"), file=sys.stderr)
+        why = getattr(error, "strerror", None) or error
+        print(shown(f"{options.file}: cannot be read: {why}"), file=sys.stderr)
         return 1
     signer = shown(keys.current.text) if keys.current else ""
     print(shown(message))

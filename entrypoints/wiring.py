@@ -20,6 +20,7 @@ from kudurru.domain.errors import Busy, Conflict, Follows, KudurruError, LogNewe
 from kudurru.domain.events import (
     CLOCK_STEPPED,
     LOG_EPOCH,
+    OBJECT_STATUS,
     SYSTEM_KEY,
     ChangeSet,
     Event,
@@ -91,8 +92,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What became of a change: one outcome per command, and its position in the log (0: nothing
-    was written)."""
+    """What became of a change: one outcome per command, and the position of its last event that is
+    no status, as of which what was asked for is there (0: nothing was written)."""
 
     outcomes: list[Outcome]
     seq: Position
@@ -571,7 +572,7 @@ class Node:
                 outcomes.append(msgspec.structs.replace(outcome, resource_version=version))
                 if i % PER_STEP == 0:
                     yield
-            found.append(Result(outcomes, own[0].txn if own else Position(0)))
+            found.append(Result(outcomes, _last_of(own)))
         for event in stamped:
             newest, stamp = versions.get(event.key), resource_version(self.log.epoch, event.seq)
             for result in found:
@@ -628,3 +629,11 @@ class Node:
         said = self.views.statuses.zone_said(state, status)
         status = status_with(status, said, generation=generation, now_s=now_s)
         return UpdateStatus(key=state.key, status=status, expected=stored.resource_version)
+
+
+def _last_of(own: Sequence[Recorded]) -> Position:
+    """Stamps and statuses come after what they speak of, in the same change or a later one."""
+    for event in reversed(own):
+        if event.type != OBJECT_STATUS:
+            return event.seq
+    return own[-1].seq if own else Position(0)

@@ -197,6 +197,7 @@ class _Reader:
         self.warnings: list[Cause] = []
         self.apex: Name | None = None
         self._origin = origin
+        self._is_lost = False  # told that there is no origin
         self._owner: Name | None = None
         self._owner_text = ""  # as `_owner` was written, under this origin
         self._default_ttl = default_ttl
@@ -297,7 +298,13 @@ class _Reader:
     def _record(self, words: list[str], is_owner_omitted: bool, file: str, line: int) -> None:
         """Raises BadRecord and BadName."""
         if self._origin is None:
-            self._origin = _origin_of_soa(words, is_owner_omitted)
+            try:
+                self._origin = _origin_of_soa(words, is_owner_omitted)
+            except BadRecord:
+                if self._is_lost:
+                    return  # one fault for all lines of the file
+                self._is_lost = True
+                raise
         i = 0
         if not is_owner_omitted:
             i = 1

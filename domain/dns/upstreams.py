@@ -41,6 +41,7 @@ PATH = "/dns-query"
 WANTED = "write 192.0.2.1, tls://dns.example, https://dns.example/dns-query or sdns://…"
 
 _HOST_NAME = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
+_MISTYPED = re.compile(r"[A-Za-z0-9_.-]*\.[0-9]+")
 _FOR_DOMAINS = re.compile(r"\[/([^\]]*)/\](.*)")
 
 
@@ -87,6 +88,14 @@ def parse_upstream(text: str) -> UpstreamAddress:
         return _written(text)
     except BadStamp as fault:
         raise ValueError(f"{text[:60]!r}: {fault}") from None
+
+
+def check_host(found: UpstreamAddress) -> None:
+    """Of an upstream that somebody writes anew: a name that ends in a number is an address with a
+    slip in it (RFC 1123 section 2.1). What was recorded with one is still read. Raises ValueError.
+    """
+    if not found.addresses and _MISTYPED.fullmatch(found.host):
+        raise ValueError(f"{found.text!r}: {found.host} is neither an IP address nor a host name")
 
 
 def _written(text: str) -> UpstreamAddress:

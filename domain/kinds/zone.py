@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kudurru.domain.dns import names
-from kudurru.domain.dns.upstreams import parse_upstream
+from kudurru.domain.dns.upstreams import check_host, parse_upstream
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.meta import (
     BAD_SCOPE,
@@ -206,7 +206,7 @@ def _type_faults(spec: DNSZoneSpec) -> Iterator[Cause]:
             yield Cause("spec.type", f"{spec.type}, and {field} is for type {kind} only")
     for i, text in enumerate(spec.forward.upstreams if spec.forward else ()):
         try:
-            parse_upstream(text)
+            check_host(parse_upstream(text))
         except ValueError as fault:
             yield Cause(f"spec.forward.upstreams[{i}]", str(fault))
     if spec.secondary:

@@ -126,7 +126,9 @@ def _with_running(row: dict[str, Any]) -> str:
 @app.command(name="set")
 def set_(
     key: Annotated[str, typer.Argument(metavar="KEY", help="As in cache.maxEntries.")],
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="As in the environment.")],
+    values: Annotated[
+        list[str], typer.Argument(metavar="VALUE", help="As in the environment: lists with commas.")
+    ],
     data: common.DataOption = common.DEFAULT_DATA,
     config: ConfigOption = None,
     reason: common.ReasonOption = "",
@@ -138,7 +140,11 @@ def set_(
     found = key_at(key)
     if found is None:
         raise Invalid("config set", [Cause("KEY", unknown_key(key))])
-    raw = value_of_text(*found, value, faults)
+    if len(values) > 1:
+        together = ",".join(values)
+        why = f"{len(values)} values; those of a list are one, with commas: {together}"
+        raise Invalid("config set", [Cause("VALUE", why)])
+    raw = value_of_text(*found, values[0], faults)
     if faults:
         raise Invalid("config set", faults)
     _patch(data, config, PatchRequest(set={key: raw}, reason=reason), output)

@@ -97,6 +97,8 @@ REFUSED = [
     ("snapshots.interval", "1h", "read when the process starts"),
     ("cache.maxEntrys", "1", "did you mean cache.maxEntries?"),
     ("cache.maxEntries", "-1", "is below 0"),
+    ("upstreams.default", "192.0.2.1", "did you mean upstreams.groups.default?"),
+    ("upstreams.groups.default", "999.1.1.1", "is neither an IP address nor a host name"),
     ("cache.minTTL", "48h", "cache.minTTL is above cache.maxTTL"),
     ("log.level", "loud", "one of debug, info, warning, error is wanted"),
     ("tls.cert", "-----BEGIN CERTIFICATE-----", "a key or certificate is not written here"),
@@ -116,6 +118,15 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path: Path) -
             assert why in done.err
         assert command("config", "show", "--data", data).out == before
         assert command("history", "--data", data).out == history
+
+
+def test_values_of_a_list_that_are_written_apart_are_one_with_commas(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    done = command(
+        "config", "set", "--data", data, "upstreams.groups.default", "192.0.2.1", "192.0.2.2"
+    )
+    assert (done.code, done.out) == (1, "")
+    assert "with commas: 192.0.2.1,192.0.2.2" in done.err
 
 
 def test_a_settings_file_is_written_and_watched_and_a_bad_one_is_left_alone(

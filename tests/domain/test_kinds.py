@@ -282,6 +282,11 @@ BOUNDS: dict[str, tuple[str, Any, Any]] = {
         zones(type="Forward", forward={"upstreams": ["tls://[2001:db8::1]#ip=2001:db8::1"]}),
         zones(type="Forward", forward={"upstreams": ["tls://[2001:db8::1]#name=a\x1b[31m"]}),
     ),
+    "upstream with a slip": (
+        "spec.forward.upstreams[0]",
+        zones(type="Forward", forward={"upstreams": ["192.0.2.255"]}),
+        zones(type="Forward", forward={"upstreams": ["192.0.2.256"]}),
+    ),
     "scope of a primary": (
         "spec.secondary.primaries[0].address",
         secondary(primaries=[{"address": "fe80::1%eth0"}]),

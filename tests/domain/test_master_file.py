@@ -223,6 +223,13 @@ def test_relative_names_without_an_origin_are_a_fault(text: str, why: str) -> No
     assert why in causes(text, origin=None)[0]
 
 
+def test_a_file_without_an_origin_says_so_once_and_is_read_from_the_first_one_on() -> None:
+    told = causes("a A 1.1.1.1\nb A 1.1.1.1\n$ORIGIN o.\nc A x\n", origin=None)
+    assert len(told) == 2
+    assert "no origin yet" in told[0]
+    assert "IPv4" in told[1]
+
+
 def test_a_first_record_without_any_ttl_is_a_fault() -> None:
     assert "no TTL" in causes("a A 1.1.1.1", default_ttl=None)[0]
 

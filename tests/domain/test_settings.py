@@ -249,6 +249,19 @@ FAULTS = {
     "other style": ("cache: {max_entries: 5}", "did you mean cache.maxEntries?"),
     "without section": ("maxEntries: 5", "did you mean cache.maxEntries?"),
     "unknown section": ("cahce: {maxEntries: 5}", "there is no key cahce; did you mean cache?"),
+    "entry of a map": (
+        "upstreams: {default: 192.0.2.1}",
+        "no key upstreams.default; did you mean upstreams.groups.default?",
+    ),
+    "like a key beside a map": ("upstreams: {fallbak: []}", "did you mean upstreams.fallback?"),
+    "address with a slip": (
+        "upstreams: {fallback: ['192.0.2.256']}",
+        "192.0.2.256 is neither an IP address nor a host name",
+    ),
+    "address with a slip and a port": (
+        "upstreams: {fallback: ['tls://192.0.2:853']}",
+        "192.0.2 is neither an IP address nor a host name",
+    ),
     "far away": ("qqqqqqq: 5", "there is no key qqqqqqq; `kudurru config show` lists all"),
     "no section": (
         "cache: 5",

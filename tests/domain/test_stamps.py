@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudurru.domain.dns.stamps import BadStamp, parse_stamp
-from kudurru.domain.dns.upstreams import parse_entry, parse_upstream
+from kudurru.domain.dns.upstreams import check_host, parse_entry, parse_upstream
 from tests.conformance.cases import rows
 from tests.vectors import vectors
 
@@ -105,3 +105,17 @@ def test_domains_before_an_upstream() -> None:
     found = parse_entry("[/Corp.Example/home.arpa/]192.0.2.1")
     assert found.domains == (b"\4corp\7example\0", b"\4home\4arpa\0")
     assert found.address.host == "192.0.2.1"
+
+
+@pytest.mark.parametrize("text", ["999.1.1.1", "udp://192.0.2.256:53", "tls://dns.1", "192.0.2"])
+def test_an_address_with_a_slip_is_no_host_name_that_anybody_writes(text: str) -> None:
+    found = parse_entry(text).address  # what was recorded once is still read
+    with pytest.raises(ValueError, match="is neither an IP address nor a host name"):
+        check_host(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["192.0.2.1", "tls://192.0.2#ip=192.0.2.1", "tls://1.dns.example", "7"]
+)
+def test_what_may_be_a_host_name_is_one(text: str) -> None:
+    check_host(parse_entry(text).address)

@@ -303,6 +303,10 @@ def test_importing_again_changes_only_what_differs() -> None:
     assert verbs == ["unchanged"] * len(first) + ["created"] * 20
 
 
+def test_a_zone_is_named_as_people_write_it() -> None:
+    assert zone_spec(objects(*ROWS)).zone_name == "example.org"
+
+
 def test_a_zone_that_is_there_keeps_its_name_and_what_a_file_does_not_say() -> None:
     there = manifest(
         "DNSZone",

@@ -4,6 +4,7 @@ import io
 import json
 from base64 import b64encode
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -192,3 +193,11 @@ def test_a_body_of_any_octets_is_exported_and_verified(body: bytes) -> None:
     log.append([change(applied("www", body=body))], NOON_US)
     sign(log, 1, adopt(log))
     assert said_of(log) == "ok: all 3 events of the log"
+
+
+def test_what_is_not_there_is_said_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    assert verify_export.main([str(missing)]) == 1
+    assert capsys.readouterr().err == f"{missing}: cannot be read: No such file or directory\n"
