@@ -272,7 +272,7 @@ class ZoneView:
     # --- reading ------------------------------------------------------------------------
 
     @property
-    def forwards(self) -> Mapping[bytes, tuple[str, ...]]:
+    def forwards(self) -> Mapping[Name, tuple[str, ...]]:
         """Upstreams of zones of type Forward, by key of their name, as they are shown with the
         zones. Replaced when it changes."""
         return self.served.forwards

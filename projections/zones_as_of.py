@@ -64,7 +64,7 @@ class ZonesAsOf(ZoneSet):
             self._unread.discard(apex_key)
             state = self.load(self._elected[apex_key])
             if state.spec.forward is not None:
-                self.forward(apex_key, tuple(state.spec.forward.upstreams))
+                self.forward(Name(apex_key), tuple(state.spec.forward.upstreams))
             elif state.zone is not None and self.shows(state):
                 self.add(state.zone)
         return super().get(apex_key)

@@ -569,10 +569,10 @@ class ZoneSet:
 
     def __init__(self, zones: Iterable[Zone] = ()) -> None:
         self._zones: dict[bytes, Zone] = {zone.key: zone for zone in zones}
-        self.forwards: Mapping[bytes, tuple[str, ...]] = {}
+        self.forwards: Mapping[Name, tuple[str, ...]] = {}
         """Upstreams of what is forwarded, by apex. Replaced when it changes."""
         self._next: dict[bytes, Zone] | None = None  # what `show` brings
-        self._next_forwards = self.forwards
+        self._next_forwards: Mapping[Name, tuple[str, ...]] = self.forwards
         self._changes: set[bytes] | None = set()
         self.touched: set[bytes] | None = None
         """Zones, by apex, that are new, gone or changed since whoever copies them looked; None:
@@ -628,7 +628,7 @@ class ZoneSet:
         if served.pop(apex_key, None) is not None:
             self.note_change(None)
 
-    def forward(self, apex_key: bytes, upstreams: tuple[str, ...] | None) -> bool:
+    def forward(self, apex_key: Name, upstreams: tuple[str, ...] | None) -> bool:
         """Let others be asked for a name and what is below it; None: not any more. Whether that is
         another thing than before."""
         before = self.forwards if self._next is None else self._next_forwards
