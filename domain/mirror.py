@@ -159,3 +159,18 @@ def newest_synced(newest_first: Iterable[Recorded]) -> Synced | None:
         if event.type == MIRROR_SYNCED and event.body is not None:
             return msgspec.json.decode(event.body, type=Synced)
     return None
+
+
+def followed(newest_first: Iterable[Recorded]) -> dict[str, str]:
+    """By kind, the version up to which the log has followed the cluster, which may have been set
+    back since that was noted."""
+    set_back: dict[str, str] = {}
+    for event in newest_first:
+        if event.body is None:
+            continue
+        if event.type == MIRROR_SYNCED:
+            return msgspec.json.decode(event.body, type=Synced).versions | set_back
+        if event.type == MIRROR_RESTORED:
+            restored = msgspec.json.decode(event.body, type=Restored)
+            set_back.setdefault(restored.kind, restored.now)
+    return set_back

@@ -48,7 +48,7 @@ from kudurru.domain.kinds.recordset import DNSRecordSetSpec
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS
 from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.kinds.validation import Manifest
-from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.kinds.zone import DNSZoneSpec, zone_warnings
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.reconcile.secondaries import manager_of as secondary_manager
 
@@ -148,11 +148,13 @@ class ObjectState(Protocol):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of one command. `resource_version` is filled in once the events have a place."""
+    """What became of one command. `resource_version` is filled in once the events have a place;
+    `warnings` say what is better thought over, or lost."""
 
     verb: Verb
     key: Key
     resource_version: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 _decode_stored = msgspec.json.Decoder(StoredBody)
@@ -267,7 +269,8 @@ class Batch:
             manager=command.manager,
             created=_time_text(self._now_us // 1_000_000),
         )
-        return self._write(key, manifest, stored, written)
+        events, outcome = self._write(key, manifest, stored, written)
+        return events, _warned(outcome, manifest, stored)
 
     def _revert(self, command: Revert) -> tuple[list[Event], Outcome]:
         """What was in the log may come back, also where an Apply of it would be refused: a record
@@ -354,8 +357,10 @@ class Batch:
             events.append(self._event(OBJECT_STATUS, key, scope, command.manager, said, after=at))
         if not events:
             assert stored is not None
-            return [], Outcome("unchanged", key, stored.resource_version)
-        return events, Outcome("created" if stored is None else "configured", key)
+            outcome = Outcome("unchanged", key, stored.resource_version)
+        else:
+            outcome = Outcome("created" if stored is None else "configured", key)
+        return events, _warned(outcome, manifest, before)
 
     def _observe_gone(self, command: ObserveGone) -> tuple[list[Event], Outcome]:
         stored = self.find(command.key)
@@ -464,6 +469,13 @@ class Batch:
                 stored = self.find(key)
                 self._zones[key] = _zone_facts(stored) if stored else None
         return self._zones[key]
+
+
+def _warned(outcome: Outcome, manifest: Manifest, before: StoredObject | None) -> Outcome:
+    if not isinstance(manifest.spec, DNSZoneSpec):
+        return outcome
+    was = read_zone(before.body.spec) if before is not None else None
+    return msgspec.structs.replace(outcome, warnings=tuple(zone_warnings(manifest.spec, was)))
 
 
 def _check_inside(manifest: Manifest, spec: DNSRecordSetSpec, zone: "_ZoneFacts") -> None:

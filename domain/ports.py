@@ -672,6 +672,16 @@ class IdentifyingHandler(Protocol):
         of the name that the client asked for in its TLS handshake."""
         ...
 
+    def names_id(self, client_id: str) -> bool:
+        """Whether anything is for those who call themselves so: until FILTERS change, answers to
+        all others are those to their addresses."""
+        ...
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        """Whether an answer that is of no zone here may be another one for another client."""
+        ...
+
 
 class RepeatListener(Protocol):
     """A query handler that also wants to hear of the queries that engines answer by themselves."""

@@ -52,6 +52,10 @@ from kudurru.domain.tree import Edge, Tile, Tree, verify_consistency
 from kudurru.domain.verify import Verifier
 
 PAGE_ROWS = 1_000
+PAGE_ROWS_MAX = 16 * PAGE_ROWS
+"""That a follower takes: versions of this program may send larger pages, and nobody ones that keep
+it busy for minutes before it is known whether a key vouches for them."""
+
 PAGE_BYTES = 1 << 20
 """Of payloads: a page ends with the row that reaches it, so it is that and one row at most."""
 
@@ -307,6 +311,9 @@ class Receiver:
         first = int(self.head.seq) + 1
         if checkpoint is None or not first <= page.last <= checkpoint.size:
             raise _refused("gap", first, f"rows up to {page.last} come, which were not announced")
+        if len(page.rows) > PAGE_ROWS_MAX:
+            fault = f"{len(page.rows)} rows at once come, and at most {PAGE_ROWS_MAX} are taken"
+            raise _refused("gap", first, fault)
         leaves = self._verified(page)
         edge, tiles, signed = self._grown(page, leaves)
         if not verify_consistency(
@@ -356,7 +363,7 @@ class Receiver:
         return leaves
 
     def _verified_with_gaps(self, page: Page) -> list[bytes]:
-        anchor, given = self._anchor, page.leaves
+        anchor, given, at = self._anchor, page.leaves, 0
         rows = {row.seq: row for row in page.rows}
         leaves = []
         for seq in range(int(self.head.seq) + 1, page.last + 1):
@@ -365,11 +372,12 @@ class Receiver:
                 self._verifier.feed(row)
                 leaves.append(row.leaf)
                 continue
-            if anchor is None or seq > anchor.upto or anchor.keeps(seq) or len(given) < 32:
+            leaf = given[at : at + 32]
+            if anchor is None or seq > anchor.upto or anchor.keeps(seq) or len(leaf) < 32:
                 raise _refused("gap", seq, "the row is missing, and was not pruned")
-            leaves.append(given[:32])
-            self._verifier.skip(seq, given[:32])
-            given = given[32:]
+            leaves.append(leaf)
+            self._verifier.skip(seq, leaf)
+            at += 32
             self._has_gap = True
         return leaves
 

@@ -31,7 +31,10 @@ _POSITION = re.compile(r"\d{1,18}\Z", re.ASCII)
 _RELATIVE = re.compile(
     r"(\d{1,6})\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)(\s+ago)?\Z", re.I
 )
+_DATED = re.compile(r"\d{4}-?\d\d-?\d\d([Tt ]|\Z)", re.ASCII)
+_WHOLE_SECOND = re.compile(r"[Tt ]\d\d:?\d\d:?\d\d([Zz]|[+-]\d\d(:?\d\d)?)?\Z", re.ASCII)
 _MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z", re.ASCII)
+_SECOND_US = 1_000_000
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -48,7 +51,9 @@ def resolve(text: str, log: EventLog, now_us: int) -> Position:
     moment = moment_us(text, now_us)
     if moment > now_us:
         raise Invalid("target", [Cause("", f"{text!r} is still to come")])
-    position = _position_at(moment, text, log, now_us)
+    # A time is shown to the second: who writes it so means what was shown with it, too.
+    upto = moment + _SECOND_US - 1 if _WHOLE_SECOND.search(text) else moment
+    position = _position_at(moment, upto, text, log, now_us)
     if position == 0 and not log.oldest():
         raise NotFound(f"{text!r} is before the first event of the log")
     return check_kept(position, log, repr(text))
@@ -131,19 +136,19 @@ def _marked(name: str, log: EventLog) -> Position:
 # --- times ----------------------------------------------------------------------------------
 
 
-def _position_at(moment: int, text: str, log: EventLog, now_us: int) -> Position:
-    """The last event at or before a moment. A clock that stepped opened a span of its own, in
-    which the times are those that it showed."""
+def _position_at(moment: int, upto: int, text: str, log: EventLog, now_us: int) -> Position:
+    """The last event at or before the end of a moment, which goes on until `upto`. A clock that
+    stepped opened a span of its own, in which the times are those that it showed."""
     steps = [e.seq for e in log.read(key=SYSTEM_KEY) if e.type == CLOCK_STEPPED]
     if not steps:
-        return log.position_at(moment)
+        return log.position_at(upto)
     inside: list[Position] = []
     nearest = (0, Position(0))  # wall time and position of the last event of an earlier span
     for first, last, wall_us in _spans(log, steps, now_us):
-        if moment < wall_of(first):
+        if upto < wall_of(first):
             continue
         if moment <= wall_us:
-            inside.append(_bisect(log, first.seq, last.seq, moment))
+            inside.append(_bisect(log, first.seq, last.seq, upto))
         else:
             nearest = max(nearest, (wall_us, last.seq))
     if len(inside) > 1:
@@ -184,23 +189,27 @@ def wall_of(event: Recorded) -> int:
 
 
 def moment_us(text: str, now_us: int) -> int:
-    """Microseconds UTC of an RFC 3339 or relative time. Raises Invalid."""
+    """Microseconds UTC of an RFC 3339 or relative time; of a day its beginning. A time without an
+    offset is UTC, as all times are shown. Raises Invalid."""
     relative = _RELATIVE.match(text)
     if relative:
         back = timedelta(seconds=int(relative[1]) * _UNIT_S[relative[2][0].lower()])
         return now_us - back // timedelta(microseconds=1)
     try:
+        if not _DATED.match(text):  # a run of digits may be a time, and is not meant as one
+            raise ValueError
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise _no_target(text, "is no position and no time") from None
+        raise _no_target(text) from None
     if moment.tzinfo is None:
-        raise _no_target(text, "has no offset from UTC")
+        moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _no_target(text: str, why: str) -> Invalid:
+def _no_target(text: str) -> Invalid:
     message = (
-        f"{text!r} {why}; write for example 1042, 2027-01-31T12:00:00Z, '2h ago', "
-        "checkpoint:SIZE or mark:NAME"
+        f"{text!r} is no position and no time; write for example 1042, 2027-01-31T12:00:00Z, "
+        "2027-01-31 (its beginning; times are UTC), '2h ago', '1d ago', checkpoint:SIZE or "
+        "mark:NAME"
     )
     return Invalid("target", [Cause("", message)])

@@ -44,6 +44,10 @@ the last must not take memory for a message per row."""
 SAID_MAX = 4_096
 """Pairs of a manager and a number of rows that a verifier remembers how they are written."""
 
+SAID_BYTES = 8_192
+"""Of one of them: the longest manager takes six octets a character. A longer one, which no version
+of this program writes, is not remembered."""
+
 AT_ONCE = 256
 """Rows that are taken in together: after one that is not plain the rest of them is copied, and
 somebody may send a hundred thousand that are not."""
@@ -365,12 +369,18 @@ class Verifier:
         if header is None:
             self._forget_order()
             return
-        if len(self._said) >= SAID_MAX:
-            self._said.clear()
-        self._said[_manager_and_n(row.entry)] = header.manager, header.n
+        self._note_said(row.entry, header)
         self._compare_columns(row, header)
         self._check_payloads(row, header)
         self._check_order(header)
+
+    def _note_said(self, entry: bytes, header: Header) -> None:
+        said = _manager_and_n(entry)
+        if len(said) > SAID_BYTES:
+            return
+        if len(self._said) >= SAID_MAX:
+            self._said.clear()
+        self._said[said] = header.manager, header.n
 
     def _report(self, kind: str, message: str, position: int | None = None) -> None:
         at = self.seq if position is None else position

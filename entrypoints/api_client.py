@@ -93,6 +93,7 @@ class ApiService:
                 one.verb,  # type: ignore[arg-type]  # a verb, as the server has them
                 key_of(one.kind, one.namespace, one.name),
                 one.resource_version,
+                tuple(one.warnings),
             )
             for one in reply.outcomes
         ]

@@ -158,6 +158,9 @@ class Feed:
     async def run(self) -> NoReturn:
         if self._records:
             await self._count_logged()
+        followed = mirror.followed(self._facts.newest_first())
+        for part in self._parts:
+            part.informer.expect(followed.get(part.kind.name, ""))
         async with asyncio.TaskGroup() as tasks:
             for part in self._parts:
                 tasks.create_task(part.informer.run(), name=f"informer {part.kind.name}")
@@ -302,7 +305,6 @@ class Feed:
             for key in self._logged(part):
                 if part.name_of(key) not in part.informer.versions:
                     self.missing.takes(Gone(key, version, by_list=True))
-        self._check_not_restored(kind, version)
         self._wake.set()
 
     def _logged(self, part: "_KindFeed") -> Iterator[Key]:
@@ -334,13 +336,6 @@ class Feed:
             cluster=self._facts.cluster, kind=kind, seen=seen, now=now
         )
         self._wake.set()
-
-    def _check_not_restored(self, kind: str, version: str) -> None:
-        """Whether the first list is older than what the log followed before this process."""
-        synced = mirror.newest_synced(self._facts.newest_first())
-        seen = synced.versions.get(kind, "") if synced else ""
-        if version and _number(version) < _number(seen):
-            self.hear_restored(kind, seen, version)
 
     # --- recording ----------------------------------------------------------------------
 
@@ -561,8 +556,9 @@ class _KindFeed(Handler[Found]):
     def put(self, key: str, new: Found, old: Found | None) -> None:  # noqa: ARG002  # of the port
         new.as_of = _number(self.informer.as_of)
         seen = max(old.version if old is not None else "", self._feed.logged(new), key=_number)
-        if _number(new.version) < _number(seen):
-            # Versions only rise, so that it was set back, and went on from there since.
+        if _number(new.version) < _number(seen) and self._set_back_in != self.informer.lists:
+            # Versions only rise, so that it was set back, and went on from there since. Of one list
+            # it is said once, whatever its objects have.
             self.rolled_back(seen, new.version)
         self._feed.hear(new)
 
@@ -594,9 +590,6 @@ class _KindFeed(Handler[Found]):
         self._feed.missing.is_back(known)  # whatever it says
 
     def rolled_back(self, seen: str, now: str) -> None:
-        """Of one list it is said once, whatever its objects have."""
-        if self._set_back_in == self.informer.lists:
-            return
         self._set_back_in = self.informer.lists
         self._feed.hear_restored(self.kind.name, seen, now)
 

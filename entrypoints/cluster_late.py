@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kudurru.adapters.event_sinks import LogSink, SeveralSinks
 from kudurru.adapters.metrics import Sample
 from kudurru.domain.errors import Cause, Invalid, StorageFailed
+from kudurru.domain.extras import how_to_install
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import (
     Clock,
@@ -232,7 +233,7 @@ class LateCluster:
         try:
             from kudurru.entrypoints.cluster import access_of  # which takes a while to import
         except ModuleNotFoundError as error:
-            why = f"{error.name} is missing: `pip install 'kudurru[kubernetes]'`"
+            why = f"{error.name} is missing: {how_to_install('kubernetes')}"
             raise Invalid("kubernetes.enabled", [Cause("", why)]) from None
         return access_of(self._settings, os.environ)
 

@@ -101,6 +101,8 @@ class ClusterSecrets(Handler[Kept]):
         self._wake = asyncio.Event()
         self._unusable: dict[str, str] = {}
         """By Secret, why it is not used, until it is another."""
+        self._told: dict[str, str] = {}
+        """The same, as it was logged last, until it is used or gone."""
         self._in_the_way = Waiting()
         """Secrets that are not used for objects of this node's own, or for want of room."""
         self._second: dict[str, str] = {}
@@ -135,6 +137,7 @@ class ClusterSecrets(Handler[Kept]):
             is_done = True
             for key in list(self._waiting):
                 is_done &= await self._settle(key)
+            self._fill()
             await (self._wake.wait() if is_done else pause(self._timers, RETRY_US))
 
     # --- hearing ------------------------------------------------------------------------
@@ -148,6 +151,7 @@ class ClusterSecrets(Handler[Kept]):
 
     def gone(self, key: str, last: Kept | None, version: str) -> None:
         self._is_another(_name(key))
+        self._told.pop(_name(key), None)
         if last is not None and version:  # else there are no Secrets at all: no API server is so
             self._drop(last)
 
@@ -172,11 +176,21 @@ class ClusterSecrets(Handler[Kept]):
         for event in recorded:
             if event.type != OBJECT_DELETED or not event.key.startswith(_PREFIXES):
                 continue
-            for name in self._in_the_way.of(event.key) + self._in_the_way.of(ROOM):
-                found = self._informer.copy.get(f"{self._namespace}/{name}")
-                if found is not None:
-                    self._is_another(name)
-                    self._look_at(found.key)
+            self._try_again(self._in_the_way.of(event.key))
+            self._wake.set()
+
+    def _fill(self) -> None:
+        """As many of those that wait for room as there is room for. The first of them may turn out
+        to be of no use: then it is the next one's turn."""
+        if names := self._in_the_way.of(ROOM):
+            self._try_again(names[: self._room()])
+
+    def _try_again(self, names: Iterable[str]) -> None:
+        for name in names:
+            found = self._informer.copy.get(f"{self._namespace}/{name}")
+            if found is not None:
+                self._is_another(name)
+                self._look_at(found.key)
 
     def _drop(self, last: Kept) -> None:
         found = self._sources.get(last.key, {})
@@ -195,9 +209,9 @@ class ClusterSecrets(Handler[Kept]):
         self._second.pop(name, None)
 
     def _refuse(self, name: str, why: str) -> None:
-        if self._unusable.get(name) != why:
+        if self._told.get(name) != why:
             log.warning("the Secret %s is not used: %s", name, why)
-        self._unusable[name] = why
+        self._unusable[name] = self._told[name] = why
 
     def _wanted(self, key: Key) -> Kept | None:
         """The Secret that an object is of. Of several it is the first, as long as that is there."""
@@ -213,6 +227,10 @@ class ClusterSecrets(Handler[Kept]):
             for key in self._node.objects.keys(kind.name):
                 if self._manager_of(key) == FROM_CLUSTER:
                     yield key
+
+    def _room(self) -> int:
+        """Objects that there may be more."""
+        return max(0, SECRETS_MAX - sum(1 for _ in self._ours()))
 
     def _manager_of(self, key: Key) -> str | None:
         stored = self._node.objects.find(key)
@@ -242,6 +260,7 @@ class ClusterSecrets(Handler[Kept]):
         if self._recorded.get(key) == (found.source, found.version):
             return True
         try:
+            self._check_place(key)
             secret = found.secret or await self._read_again(key, found)
             change = self._change(key, found, secret)
             if change is not None:
@@ -253,6 +272,7 @@ class ClusterSecrets(Handler[Kept]):
                 found.secret = b""
             return False
         self._second.pop(found.source, None)
+        self._told.pop(found.source, None)
         self._recorded[key] = (found.source, found.version)
         found.secret = b""
         return True
@@ -284,15 +304,18 @@ class ClusterSecrets(Handler[Kept]):
             await self._writer.submit(change)
         log.info("%s is revoked: no Secret that can be used has it", ref_of(key))
 
-    def _change(self, key: Key, found: Kept, secret: bytes) -> Change | None:
-        """What to record; None where the log has it. Raises: Invalid, ManagedBy."""
+    def _check_place(self, key: Key) -> None:
+        """Before anything is asked for it. Raises: ManagedBy, _TooMany."""
         manager = self._manager_of(key)
         if manager not in (None, FROM_CLUSTER):
             raise ManagedBy(str(ref_of(key)), str(manager))
+        if manager is None and not self._room():
+            raise _TooMany("", [Cause("", f"it is one of more than {SECRETS_MAX}")])
+
+    def _change(self, key: Key, found: Kept, secret: bytes) -> Change | None:
+        """What to record; None where the log has it. Raises: Invalid."""
         if self._is_recorded(found, secret):
             return None
-        if manager is None and sum(1 for _ in self._ours()) >= SECRETS_MAX:
-            raise _TooMany("", [Cause("", f"it is one of more than {SECRETS_MAX}")])
         if key.startswith(f"{TSIG_KEY.name}/"):
             return self._tsig(found, secret)
         return self._token(found, secret)

@@ -391,7 +391,7 @@ def _merged(
     """Outcomes in the order of the change: those of the cluster where it was asked."""
     by_command = {id(command): one for command, one in zip(theirs, outcomes, strict=True)}
     return [
-        by_command.get(id(command), own)
+        msgspec.structs.replace(by_command.get(id(command), own), warnings=own.warnings)
         for command, own in zip(change.commands, tried.outcomes, strict=True)
     ]
 

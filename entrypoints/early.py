@@ -33,6 +33,11 @@ class EarlyHandler:
         self.repeated = pipeline.repeated
         self.answered = pipeline.answered
         self.missed = pipeline.missed
+        self.names_id = pipeline.names_id
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        return self._pipeline.tells_clients_apart
 
     def begin(self, log: EventLog, upto: int, clock: Clock, cookies: Cookies) -> None:
         """Raises what reading the log does."""

@@ -27,10 +27,14 @@ class Storing:
     """Used by one thread, as a context. What is left of a change that is not whole when the context
     ends is forgotten; a failure of the storage is raised by whatever is called next."""
 
-    def __init__(self, log: SQLiteEventLog, stored: Callable[[int], None]) -> None:
-        """`stored` hears, in the thread that stores, of how many positions the log has grown."""
+    def __init__(
+        self, log: SQLiteEventLog, stored: Callable[[int], None], failed: Callable[[], None]
+    ) -> None:
+        """In the thread that stores, `stored` hears of how many positions the log has grown, and
+        `failed` is called once when it grows no more: for who waits for what comes next."""
         self._log = log
         self._stored = stored
+        self._failed = failed
         self._changed = threading.Condition()
         self._parts: deque[Copied] = deque()
         self._open = 0  # parts that were added and are not durable
@@ -96,6 +100,7 @@ class Storing:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
+            self._failed()
 
     def _next(self) -> Copied | None:
         """The next part; None where there are no more."""

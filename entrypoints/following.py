@@ -312,7 +312,8 @@ class Following:
         receiver = receiver_of(self._log, trusted)
         frames = self._heard(leader.frames(int(receiver.head.seq)))
         self._sessions += 1
-        with Storing(self._log, self._stored) as storing:
+        # As soon as nothing can be stored, who waits for the leader's next word is woken.
+        with Storing(self._log, self._stored, leader.abort) as storing:
             for frame in frames:
                 if isinstance(frame, Page):
                     storing.add(receiver.take(frame))

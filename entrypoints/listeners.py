@@ -20,6 +20,7 @@ from kudurru.adapters.sockets import CARRIERS, Bound, Listener, bind_all
 from kudurru.adapters.turns import Turns
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
+from kudurru.domain.extras import how_to_install
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, PacketEngine, QueryHandler, Reply
 from kudurru.domain.settings import (
@@ -58,6 +59,11 @@ class AtListener:
         self.repeated = pipeline.repeated
         self.answered = pipeline.answered
         self.missed = pipeline.missed
+        self.names_id = pipeline.names_id
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        return self._pipeline.tells_clients_apart
 
     def handle(
         self, packet: bytes, client: str, proto: str, client_id: str = ""
@@ -283,7 +289,7 @@ def _encrypted(
     try:
         from kudurru.adapters.dns.quic import QuicServer
     except ImportError as fault:
-        hint = f"{listener.proto} wants the extra quic: pip install 'kudurru[quic]' ({fault})"
+        hint = f"{listener.proto} wants the extra quic: {how_to_install('quic')} ({fault})"
         raise Invalid("listeners", [Cause("", hint)]) from None
     return QuicServer(
         handler,

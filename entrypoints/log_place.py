@@ -13,6 +13,7 @@ from kudurru.adapters.data_dir import DataDir
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.errors import Cause, Invalid, KudurruError
+from kudurru.domain.extras import how_to_install
 from kudurru.domain.ports import VerifiableLog
 from kudurru.entrypoints.place_file import read_file, write_file
 
@@ -57,7 +58,7 @@ def _open_shared(
     try:
         from kudurru.adapters.postgres.log import PostgresEventLog
     except ModuleNotFoundError:
-        raise _refused("PostgreSQL needs `pip install 'kudurru[postgres]'`") from None
+        raise _refused(f"PostgreSQL needs {how_to_install('postgres')}") from None
     log = PostgresEventLog.open(
         url, entropy=SystemEntropy(), clock=SystemClock(), create=create and pointer is None
     )

@@ -24,7 +24,7 @@ from kudurru.domain.events import (
 )
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, TSIG_KEY
 from kudurru.domain.kinds.stored import read_record_set, read_zone
-from kudurru.domain.kinds.zone import ZONE_DEFAULT_TTL_S
+from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import EventLog
@@ -306,7 +306,7 @@ def describe(log: EventLog, plan: Plan, now_s: int) -> dict[str, Any]:
         "digest": plan.digest(),
         "steps": [_step(step) for step in plan.steps],
         "skipped": [{"object": short_name(one.key), "reason": one.reason} for one in plan.skipped],
-        "zones": [_zone(log, name, steps, now_s) for name, steps in _by_zone(plan.steps)],
+        "zones": [_zone(log, plan, name, steps, now_s) for name, steps in _by_zone(plan.steps)],
     }
 
 
@@ -340,19 +340,19 @@ def _by_zone(steps: tuple[Step, ...]) -> list[tuple[str, list[Step]]]:
     return sorted(found.items())
 
 
-def _zone(log: EventLog, name: str, steps: list[Step], now_s: int) -> dict[str, Any]:
+def _zone(log: EventLog, plan: Plan, name: str, steps: list[Step], now_s: int) -> dict[str, Any]:
     key = key_of(DNS_ZONE.name, "", name)
     serial = as_of.last_serial(log, key)
     following = next_serial(stamped=serial, highest_published=serial, imported=None, now_s=now_s)
-    known = as_of.find(log, key, log.head().seq, with_status=False)
-    stored = known.stored(log.epoch) if known and not known.erased else None
-    stored = stored or next((step.then for step in steps if step.key == key), None)
-    zone = read_zone(stored.body.spec) if stored else None
-    ttl = zone.default_ttl if zone else ZONE_DEFAULT_TTL_S
-    before = _records([step.now for step in steps], name, ttl)
-    after = _records([step.then for step in steps], name, ttl)
+    own = next((step for step in steps if step.key == key), None)
+    now = own.now if own else _stored(log, key, plan.base)
+    then = own.then if own else now
+    before, after = _records(log, plan, name, steps, _spec(now), _spec(then))
+    zone = now or then
     return {
-        "zone": names.to_text(names.from_text(zone.zone_name)) if zone else name,
+        "zone": names.to_text(names.from_text(read_zone(zone.body.spec).zone_name))
+        if zone
+        else name,
         "recordsChanged": mass_change.changed(before, after),
         "recordsAdded": mass_change.changed(after, before),
         "serial": serial,
@@ -360,10 +360,45 @@ def _zone(log: EventLog, name: str, steps: list[Step], now_s: int) -> dict[str, 
     }
 
 
-def _records(stored: list[StoredObject | None], zone: str, ttl: int) -> mass_change.Records:
-    specs = [
-        read_record_set(one.body.spec)
-        for one in stored
-        if one is not None and ref_of(one.key).kind == DNS_RECORD_SET.name
-    ]
-    return mass_change.records_of((s for s in specs if s.zone_ref.name == zone), ttl)
+def _stored(log: EventLog, key: Key, upto: int) -> StoredObject | None:
+    known = as_of.find(log, key, upto, with_status=False)
+    return known.stored(log.epoch) if known and not known.erased else None
+
+
+def _spec(stored: StoredObject | None) -> DNSZoneSpec | None:
+    """Of a zone that has records; None where there is none."""
+    spec = read_zone(stored.body.spec) if stored else None
+    return spec if spec is not None and spec.type != "Forward" else None
+
+
+def _records(
+    log: EventLog,
+    plan: Plan,
+    name: str,
+    steps: list[Step],
+    now: DNSZoneSpec | None,
+    then: DNSZoneSpec | None,
+) -> tuple[mass_change.Records, mass_change.Records]:
+    """What the steps may touch of a zone, before and after, as the mass-change guard counts: all
+    its records where the DNSZone is another one then."""
+    if now is not None and then is not None and now.type == "Primary" != then.type:
+        then = None  # what it had is not what its primary has
+    sets: dict[Key, StoredObject | None] = {}
+    if (then is not None) if now is None else mass_change.reaches_all(now, then):
+        sets |= as_of.objects(log, Scope(zone=name), plan.base)
+    before = sets | {step.key: step.now for step in steps}
+    after = sets | {step.key: step.then for step in steps}
+    return _served(now, name, before), _served(then, name, after)
+
+
+def _served(
+    zone: DNSZoneSpec | None, name: str, sets: Mapping[Key, StoredObject | None]
+) -> mass_change.Records:
+    found: mass_change.Records = {}
+    for key, stored in sets.items():
+        if zone is None or stored is None or ref_of(key).kind != DNS_RECORD_SET.name:
+            continue
+        spec = read_record_set(stored.body.spec)
+        if spec.zone_ref.name == name and mass_change.allows(zone, key):
+            mass_change.add_records(found, spec, zone.default_ttl)
+    return found

@@ -59,14 +59,14 @@ def client_context(*alpn: str) -> ssl.SSLContext:
 
 
 async def open_tls(
-    target: Target, *alpn: str, sock: socket.socket | None = None
+    target: Target, *alpn: str, sock: socket.socket | None = None, name: str = SERVER_NAME
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection with TLS, on a socket that is connected when one is given."""
     place: dict[str, Any] = {"host": target[0], "port": target[1]}
     return await asyncio.open_connection(
         **({"sock": sock} if sock else place),
         ssl=client_context(*alpn),
-        server_hostname=SERVER_NAME,
+        server_hostname=name,
     )
 
 
@@ -297,8 +297,8 @@ async def open_http1(target: Target) -> AsyncIterator[Http1]:
 
 
 @asynccontextmanager
-async def open_http2(target: Target) -> AsyncIterator[Http2]:
-    reader, writer = await open_tls(target, "h2")
+async def open_http2(target: Target, name: str = SERVER_NAME) -> AsyncIterator[Http2]:
+    reader, writer = await open_tls(target, "h2", name=name)
     try:
         client = Http2(reader, writer)
         await client.hear_settings()

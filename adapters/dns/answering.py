@@ -115,6 +115,13 @@ class Answering:
         if getattr(self.handler, "takes_client_ids", False):
             self.identifying = cast(IdentifyingHandler, self.handler)
 
+    def _names(self, client_id: str) -> bool:
+        return self.identifying is not None and self.identifying.names_id(client_id)
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        return self.identifying is not None and self.identifying.tells_clients_apart
+
     def recall(
         self, packet: bytes, client: str, client_id: str = "", room: int = MESSAGE_MAX
     ) -> bytes | None:
@@ -125,7 +132,8 @@ class Answering:
                 return None
         else:
             asker = packed_address(client)
-            known = self.memo.find_for(packet, asker, is_named=bool(client_id), room=room)
+            is_named = client_id != "" and self._names(client_id)
+            known = self.memo.find_for(packet, asker, is_named=is_named, room=room)
             if known is None:
                 return None
             wire, client_class = known
@@ -146,7 +154,7 @@ class Answering:
             arrived,
             at,
             packed_address(client),
-            is_named=bool(client_id),
+            is_named=client_id != "" and self._names(client_id),
             limit=limit,
             is_told=self.listener is not None,
         )

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 from kudurru.adapters.dns.answering import HEADER, Answering, Wire
 from kudurru.adapters.networks import Networks, client_text
-from kudurru.domain.dns.messages import freshness_s
+from kudurru.domain.dns.messages import AA, freshness_s
 from kudurru.domain.later import Later
 from kudurru.domain.notation import parse_address
 
@@ -25,6 +25,8 @@ MEDIA_TYPE = b"application/dns-message"
 MESSAGE_MAX = 65_535
 TARGET_MAX = 8 << 10  # octets of path and query
 HEADERS_MAX = 32 << 10  # octets of all fields of a request
+
+NO_STORE = b"no-store"
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -80,7 +82,8 @@ class Doh:
         if wire is None:
             return None
         self._answering.answered += 1
-        response = _response(200, MEDIA_TYPE, wire, [(b"cache-control", _cache_control(wire))])
+        control = self._cache_control(wire)
+        response = _response(200, MEDIA_TYPE, wire, [(b"cache-control", control)])
         return _without_body(response) if is_head else response
 
     def form_of(self, headers: Headers, peer: str, client_id: str) -> Form | None:
@@ -111,7 +114,14 @@ class Doh:
             return None
         self._answering.received += 1
         self._answering.answered += 1
-        return wire, _cache_control(wire)
+        return wire, self._cache_control(wire)
+
+    def _cache_control(self, wire: bytes) -> bytes:
+        """What a zone here says is the same for everybody. All else may be for this client, and no
+        cache that others share may keep it then (RFC 9111 section 5.2.2.7)."""
+        control = _cache_control(wire)
+        is_for_all = wire[2] & AA >> 8 or not self._answering.tells_clients_apart
+        return control if is_for_all or control == NO_STORE else b"private, " + control
 
     def _respond(
         self, request: Request, peer: str, client_id: str
@@ -160,7 +170,7 @@ def kept_fields(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def refusal(status: int, message: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> Response:
     """A response without a DNS message that says why."""
-    more = [(b"cache-control", b"no-store"), *headers]
+    more = [(b"cache-control", NO_STORE), *headers]
     return _response(status, b"text/plain; charset=utf-8", f"{message}\n".encode(), more)
 
 
@@ -170,7 +180,7 @@ def _cache_control(wire: bytes) -> bytes:
 
 def _make_cache_control(wire: bytes) -> bytes:
     seconds = freshness_s(wire)
-    return b"no-store" if seconds is None else b"max-age=%d" % seconds
+    return NO_STORE if seconds is None else b"max-age=%d" % seconds
 
 
 _SHORT = 512  # octets of answers whose freshness is remembered

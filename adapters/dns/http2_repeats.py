@@ -58,7 +58,6 @@ class Http2Repeats:
         self._peer, self._client_id = peer, client_id
         self._forms: dict[bytes, Form] = {}
         self._left = PREFACE_SIZE  # octets of the frame that h2 has begun with
-        self._is_in_block = False  # only CONTINUATION may follow
         self._credit = 0
 
     def take(self, arrived: bytearray) -> tuple[int, list[bytes]]:
@@ -67,7 +66,8 @@ class Http2Repeats:
         responses: list[bytes] = []
         http = self._http
         at = 0
-        if self._left or self._is_in_block or not self._forms or http.encoder.table_size_changes:
+        # Within a block that goes on there are no forms, so what has to follow is left to h2.
+        if self._left or not self._forms or http.encoder.table_size_changes:
             return 0, responses
         # An answer goes in one frame.
         room = min(http.remote_settings.initial_window_size, http.max_outbound_frame_size)
@@ -98,7 +98,6 @@ class Http2Repeats:
             size = FRAME_HEAD + int.from_bytes(arrived[:3], "big")
             kind, flags = arrived[3], arrived[4]
             if kind in (HEADERS, PUSH_PROMISE, CONTINUATION):
-                self._is_in_block = not flags & END_HEADERS
                 if kind == HEADERS and size <= min(SLICE, len(arrived)):
                     block = _block_of(flags, arrived[FRAME_HEAD:size])
                 if not block:
@@ -126,6 +125,8 @@ class Http2Repeats:
         if kind != HEADERS or flags & ~(END_STREAM | PRIORITY) != END_HEADERS:
             return None
         if flags & PRIORITY:
+            if int.from_bytes(arrived[block_at : block_at + 4], "big") & STREAM_MAX == stream:
+                return None  # it depends on itself
             block_at += PRIORITY_SIZE
         form = self._forms.get(bytes(arrived[block_at:end]))
         if form is None or not self._is_new(stream):
@@ -140,7 +141,7 @@ class Http2Repeats:
         size = high << 8 | low
         if (kind, flags, same) != (DATA, END_STREAM, stream) or len(arrived) < start + size:
             return None
-        if form.body_size is not None and form.body_size != size:
+        if size > self._http.max_inbound_frame_size or form.body_size not in (None, size):
             return None
         return stream, form, bytes(arrived[start : start + size]), start + size
 

@@ -86,8 +86,8 @@ class Keeper(Protocol):
     """A memo that knows the time and its clients, as far as it must to repeat more. `Memo` says how
     what both have is meant.
 
-    `client` is the asker's address, 4 or 16 octets; `is_named`: it says besides who it is, so what
-    is for a class of addresses is not for it.
+    `client` is the asker's address, 4 or 16 octets; `is_named`: a group names it by what it calls
+    itself, so what is for a class of addresses is not for it.
     """
 
     @property

@@ -118,7 +118,9 @@ class Handler(Generic[T]):
         """A list failed; it is tried again."""
 
     def rolled_back(self, seen: str, now: str) -> None:
-        """The server is at an older version than it was: it was restored from a backup."""
+        """The server is at an older version than it was: it was restored from a backup. Told
+        before the objects of the list that begins; again when that fails and the next one is
+        older."""
 
 
 def slim(found: dict[str, Any]) -> dict[str, Any]:
@@ -198,6 +200,10 @@ class Informer(Generic[T]):
         self._has_failed = False
         self._is_silent = False
         self._wait_s = 0.0
+
+    def expect(self, version: str) -> None:
+        """Before `run`: the server was at this version once."""
+        self._newest = _number(version)
 
     async def run(self) -> None:
         """Until it is cancelled. Raises what the handler raises."""
@@ -288,7 +294,7 @@ class Informer(Generic[T]):
             self._handler.list_failed(error)
             raise
         self.lists += 1
-        self._version, self._newest = self.as_of, _number(self.as_of)
+        self._version = self.as_of
         self._is_set_back, self.before = False, None
         self._gone.clear()
         self._end_list()
@@ -325,8 +331,9 @@ class Informer(Generic[T]):
         self._note_before()
         if _number(version) < self._newest:
             self._handler.rolled_back(str(self._newest), version)
-            self._newest, self._is_set_back = _number(version), True
+            self._is_set_back = True
             self._gone.clear()
+        self._newest = _number(version)
 
     def _note_before(self) -> None:
         if self.before is None:

@@ -1,1 +1,1 @@
-"""Event log in PostgreSQL: several nodes on one log. Needs the extra `kudurru[postgres]`."""
+"""Event log in PostgreSQL: several nodes on one log. Needs the extra `postgres`."""

@@ -98,6 +98,10 @@ class ClientIndex:
         self.names_macs = any(place[0] == "mac" for place in self._named)
         """Whether groups change when the neighbours do."""
 
+    def names_id(self, client_id: str) -> bool:
+        """Whether a group names it. A client of any other is in the groups of its address."""
+        return ("id", client_id.lower()) in self._named
+
     def groups_of(self, caller: Caller) -> Groups:
         found: set[str] = set()
         address = int.from_bytes(caller.address, "big")

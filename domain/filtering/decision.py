@@ -147,7 +147,15 @@ class Filters:
         """Whether a decision is the same for every client, until something changes, unless it says
         that it is personal."""
 
+        self.tells_clients_apart = any(
+            p.groups is not None or p.lists for p in self.policies
+        ) or any(group != EVERYONE for group in self._pauses)
+        """Whether another client may get another decision: rules of lists may name some."""
         self._classes: dict[tuple[tuple[CompiledPolicy, ...], CompiledPolicy | None], int] = {}
+
+    def names_id(self, client_id: str) -> bool:
+        """Whether what a client calls itself puts it into a group."""
+        return self._clients.names_id(client_id)
 
     def class_of(self, caller: Caller) -> int | None:
         """The class of a client: those of one class get the same decisions until something changes,

@@ -29,6 +29,14 @@ from kudurru.domain.selectors import parse_selector
 ZONE_DEFAULT_TTL_S = 300
 DNS_PORT = 53
 
+LOST_SHOWN = 4
+"""Name servers; most zones have fewer."""
+
+_WAY_BACK = (
+    "what is applied replaces an object whole: `kudurru edit` changes a part of it, "
+    "`kudurru undo` takes this change back"
+)
+
 _MAILBOX = re.compile(r"(?<!\\)@")
 
 
@@ -237,14 +245,31 @@ def _key_object(text: str) -> str:
     return names.to_text(names.key(names.from_text(text)), final_dot=False)
 
 
-def zone_warnings(spec: DNSZoneSpec) -> Iterator[str]:
-    """What is allowed and better thought over."""
+def zone_warnings(spec: DNSZoneSpec, before: DNSZoneSpec | None = None) -> Iterator[str]:
+    """What is allowed and better thought over: of a zone, and of its taking the place of another
+    version of it."""
+    if before is not None and before.type == spec.type == "Primary":
+        yield from _losses(before, spec)
     allow = spec.transfer.allow if spec.transfer is not None else []
     if allow and all(_is_network(text) for text in allow):
         yield (
             f"transfers of {spec.zone_name} are open to addresses alone, and who can use such an "
             "address needs no proof: name a TSIG key in spec.transfer.allow too"
         )
+
+
+def _losses(before: DNSZoneSpec, after: DNSZoneSpec) -> Iterator[str]:
+    """Parts that are gone, most often since a file says less than the object had."""
+    zone = after.zone_name
+    if before.nameservers and not after.nameservers:
+        shown = ", ".join(before.nameservers[:LOST_SHOWN])
+        more = len(before.nameservers) - LOST_SHOWN
+        shown += f" and {more} more" if more > 0 else ""
+        yield f"{zone} loses its name servers, {shown}: no spec.nameservers was given; {_WAY_BACK}"
+    if after.soa == SOA() != before.soa:
+        lost = [f for f in SOA.__struct_fields__ if getattr(before.soa, f) != getattr(SOA(), f)]
+        shown = ", ".join(f"{field} {getattr(before.soa, field)}" for field in lost)
+        yield f"{zone} loses its SOA, {shown}: no spec.soa was given; {_WAY_BACK}"
 
 
 def _transfer_faults(transfer: Transfer, path: str = "spec.transfer") -> Iterator[Cause]:

@@ -1,7 +1,8 @@
 """kudurru apply: objects from files, all or nothing."""
 
+from typing import Any
+
 from kudurru.domain.kinds.registry import DNS_RECORD_SET
-from kudurru.domain.kinds.zone import DNSZoneSpec, zone_warnings
 from kudurru.domain.object_store import DEFAULT_MANAGER, Outcome
 from kudurru.domain.objects import ref_of
 from kudurru.entrypoints.cli import common
@@ -42,10 +43,6 @@ def apply(
         with loaded.located():
             result = service.change(request)
         print_result(result, output, dry_run=dry_run)
-        for found in loaded.manifests:
-            if isinstance(found.spec, DNSZoneSpec):
-                for warning in zone_warnings(found.spec):
-                    note(escape(f"warning: {warning}"))
         if not dry_run:
             _warn(service, result)
 
@@ -69,12 +66,15 @@ def _warn(service: Service, result: Result) -> None:
 def print_result(result: Result, output: Output, *, dry_run: bool = False) -> None:
     """One line per object, or a document for programs."""
     documents = [_document(outcome) for outcome in result.outcomes]
-    if print_documents(output, documents):
-        return
+    if not print_documents(output, documents):
+        suffix = " (dry run)" if dry_run else ""
+        for outcome in result.outcomes:
+            echo(f"{escape(short_name(outcome))} {outcome.verb}{suffix}")
+        if result.seq:
+            note(f"recorded at position {result.seq}")
     for outcome in result.outcomes:
-        echo(f"{escape(short_name(outcome))} {outcome.verb}" + (" (dry run)" if dry_run else ""))
-    if result.seq:
-        note(f"recorded at position {result.seq}")
+        for warning in outcome.warnings:
+            note(escape(f"warning: {warning}"))
 
 
 def short_name(outcome: Outcome) -> str:
@@ -83,12 +83,13 @@ def short_name(outcome: Outcome) -> str:
     return f"{ref.kind.lower()}/{where}{ref.name}"
 
 
-def _document(outcome: Outcome) -> dict[str, str]:
+def _document(outcome: Outcome) -> dict[str, Any]:
     ref = ref_of(outcome.key)
-    return {
+    document: dict[str, Any] = {
         "kind": ref.kind,
         "namespace": ref.namespace,
         "name": ref.name,
         "result": outcome.verb,
         "resourceVersion": outcome.resource_version,
     }
+    return document | ({"warnings": list(outcome.warnings)} if outcome.warnings else {})

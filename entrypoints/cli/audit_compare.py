@@ -11,6 +11,7 @@ import typer
 
 from kudurru.adapters.clock import SystemEntropy
 from kudurru.domain.errors import Cause, Invalid, LogDamaged
+from kudurru.domain.extras import how_to_install
 from kudurru.domain.settings import KubernetesSettings
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common
@@ -85,7 +86,7 @@ async def _compared(node: Node, settings: KubernetesSettings) -> "Compared":
         from kudurru.entrypoints import cluster_compare
         from kudurru.entrypoints.cluster import access_of, place_of
     except ModuleNotFoundError as error:
-        why = f"{error.name} is missing: `pip install 'kudurru[kubernetes]'`"
+        why = f"{error.name} is missing: {how_to_install('kubernetes')}"
         raise Invalid("kubernetes", [Cause("", why)]) from None
     cluster_compare.cluster_of(node)  # first: the configuration of a log of none is no matter
     access = access_of(settings, os.environ)

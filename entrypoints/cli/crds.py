@@ -11,6 +11,7 @@ import typer
 
 from kudurru.domain.differences import differences
 from kudurru.domain.errors import Cause, Invalid, Unreachable
+from kudurru.domain.extras import how_to_install
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.history import print_change
@@ -114,7 +115,7 @@ def _in_cluster(settings: "KubernetesSettings", work: Callable[["Client"], Await
         from kudurru.adapters.kubernetes.client import Client, Transport
         from kudurru.entrypoints.cluster import access_of
     except ModuleNotFoundError as error:
-        why = f"{error.name} is missing: `pip install 'kudurru[kubernetes]'`"
+        why = f"{error.name} is missing: {how_to_install('kubernetes')}"
         raise Invalid("crds", [Cause("", why)]) from None
     access = access_of(settings, os.environ)
 

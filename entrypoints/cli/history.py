@@ -6,12 +6,14 @@ import msgspec
 import typer
 
 from kudurru.domain import targets
+from kudurru.domain.events import OBJECT_STATUS
 from kudurru.domain.objects import Key, ref_of
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents, print_table
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
+from kudurru.entrypoints.history_names import is_wanted, name_changes
 
 app = command_app()
 
@@ -24,19 +26,32 @@ def history(
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     zone: Annotated[str | None, typer.Option("--zone", metavar="Z", help="Of one zone.")] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Of a DNS name, whatever object has it.")
+    ] = "",
+    type_: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="Of one record type, with --name.")
+    ] = "",
     actor: Annotated[str | None, typer.Option("--actor", metavar="A", help="By whom.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="T", help="Not before.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="T", help="Not after.")] = None,
     limit: Annotated[int, typer.Option("--limit", help="How many at most.", min=1)] = LIMIT,
+    status: Annotated[
+        bool, typer.Option("--status", help="Also each status that the system wrote.")
+    ] = False,
     output: common.OutputOption = Output.table,
 ) -> None:
-    """Show changes, newest first; field by field with -o wide."""
+    """Show changes, newest first; field by field with -o wide. Statuses are the system's and left
+    out, unless --status asks for them."""
     key = common.split_reference(reference, namespace)[1] if reference else None
+    at_name = name_changes(name, type_)
     far = remote.service()
     if far is not None:
         with far:
             asked = {"zone": zone, "actor": actor, "since": since, "until": until}
-            documents = far.events(_params(key, asked, changes=output is not Output.table), limit)
+            asked |= {"dnsName": name, "recordType": type_}
+            switches = {"changes": output is not Output.table, "noStatus": not status}
+            documents = far.events(_params(key, asked, switches), limit)
         _show(documents, output)
         return
     with directory.open_reader(data) as node:
@@ -46,7 +61,13 @@ def history(
         upto = targets.resolve(until, log, now_us) if until else None
         zone = zone_meant(zone, log) if zone is not None else None
         events = log.read(after, upto, key=key, newest_first=True)
-        wanted = (e for e in events if matches(e, zone, actor))
+        wanted = (
+            event
+            for event in events
+            if (status or event.type != OBJECT_STATUS)
+            and matches(event, zone, actor)
+            and is_wanted(at_name, event, log)
+        )
         with_changes = output is not Output.table
         documents = []
         for event in wanted:
@@ -57,7 +78,7 @@ def history(
 
 
 def _params(
-    key: Key | None, asked: dict[str, str | None], *, changes: bool
+    key: Key | None, asked: dict[str, str | None], switches: dict[str, bool]
 ) -> dict[str, str | int | bool]:
     """What the API is asked."""
     found: dict[str, str | int | bool] = {name: text for name, text in asked.items() if text}
@@ -65,14 +86,14 @@ def _params(
         ref = ref_of(key)
         which = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
         found |= {name: text for name, text in which.items() if text}
-    return found | ({"changes": True} if changes else {})
+    return found | {name: True for name, is_on in switches.items() if is_on}
 
 
 def _show(documents: list[dict[str, Any]], output: Output) -> None:
     if print_documents(output, documents):
         return
     if not documents:
-        note("nothing in the log matches")
+        note("nothing in the log matches (statuses are shown with --status)")
     elif output is Output.wide:
         for document in documents:
             _print_wide(document)

@@ -15,9 +15,11 @@ from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED
 from kudurru.domain.kinds.meta import is_dns_subdomain
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.kinds.stored import read_zone
+from kudurru.domain.kinds.zone import DNSZoneSpec, zone_warnings
 from kudurru.domain.object_store import DEFAULT_MANAGER, decode_body
 from kudurru.domain.objects import Key, key_of
 from kudurru.domain.zone_import import Present, may_share_names, zone_object_name
+from kudurru.domain.zone_model import soa_of
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
@@ -193,8 +195,19 @@ def _check_served(data: Path, zone: str) -> dict[str, Any]:
             "records": state.zone.record_count + 1 if state.zone else 0,
             "serial": state.zone.serial if state.zone else None,
             "problems": problems,
-            "warnings": [],
+            "warnings": [*zone_warnings(state.spec), *_unnamed(state.spec)],
         }
+
+
+def _unnamed(spec: DNSZoneSpec) -> Iterator[str]:
+    """Of a zone that nobody outside can find the servers of."""
+    if spec.type == "Primary" and not spec.nameservers and spec.catalog is None:
+        mname = names.to_text(soa_of(spec).mname)
+        yield (
+            f"no NS at its apex, as spec.nameservers is empty, and SOA names {mname}"
+            + ("" if spec.soa.mname else ", which nobody wrote down")
+            + ": secondaries and the zone above find no server by it; see `kudurru edit zone`"
+        )
 
 
 def _is_of(stored: Any, zone: str) -> bool:

@@ -56,6 +56,44 @@ _QUERIES = (
 )
 
 
+ZONES_ALONE = (
+    "only zones are asked of the past: what policies and upstreams did then is not part of this; "
+    "/explain?at= has the policies"
+)
+
+
+class QuestionAsked(msgspec.Struct, frozen=True):
+    name: str
+    type: str
+
+
+class AnswerRecord(msgspec.Struct, frozen=True):
+    name: str
+    ttl: int
+    type: str
+    data: str
+
+
+class ExtendedError(msgspec.Struct, frozen=True):
+    """Of RFC 8914."""
+
+    code: int
+    text: str
+
+
+class QueryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A DNS message, and of the past a `note` on what is no part of it."""
+
+    question: QuestionAsked
+    rcode: str
+    flags: list[str]
+    answer: list[AnswerRecord]
+    authority: list[AnswerRecord]
+    additional: list[AnswerRecord]
+    ede: list[ExtendedError]
+    note: str = ""
+
+
 class Deleted(msgspec.Struct, frozen=True):
     deleted: int
 
@@ -78,13 +116,14 @@ class QueryPage(msgspec.Struct, frozen=True):
 def routes() -> Iterator[Route]:
     yield Route(
         method="GET", path="/query", right="query", handler=query, tag="answers",
-        about="What a client gets for a name, now or back then. It is not logged as a query.",
+        about="What a client gets for a name now, or what zones had of it back then: a `note` says"
+        " so. It is not logged as a query.",
         params=(_NAME, _TYPE, _CLIENT, Param("dnssec", "switch", "Set the DO bit."), AT),
-        reply=dict[str, Any],
+        reply=QueryAnswer,
     )  # fmt: skip
     yield Route(
         method="POST", path="/query", right="query", handler=query_wire, tag="answers",
-        about="The same, with question and answer as DNS messages.",
+        about="The same, with question and answer as DNS messages, which hold no note.",
         params=(_CLIENT, AT), body={"type": "string"}, body_types=(DNS_MESSAGE,),
         reply={"type": "string"}, reply_types=(DNS_MESSAGE,),
     )  # fmt: skip
@@ -167,7 +206,8 @@ def routes() -> Iterator[Route]:
 async def query(call: Call) -> Any:
     packet = query_packet(call.text("name"), call.text("type", "A"), dnssec=call.has("dnssec"))
     if "at" in call.params:
-        return answer_document(await call.context.aside(partial(_answer_then, call, packet)))
+        wire = await call.context.aside(partial(_answer_then, call, packet))
+        return {**answer_document(wire), "note": ZONES_ALONE}
     argument = [packet, call.text("client", LOOPBACK)]
     return answer_document(await call.context.operate("query", argument, call.who))
 

@@ -44,7 +44,9 @@ ENDLESS_S = 600.0
 ANSWER_MAX = 64 << 20
 
 PASSED_ON = ("content-type", "if-match", "if-none-match")
-PASSED_BACK = ("ETag", POSITION, "X-Kudurru-Verb", "Retry-After", "Allow", "WWW-Authenticate")
+PASSED_BACK = (
+    "ETag", POSITION, "X-Kudurru-Verb", "Warning", "Retry-After", "Allow", "WWW-Authenticate",
+)  # fmt: skip
 JSON = "application/json"
 
 

@@ -9,7 +9,7 @@ import msgspec
 from kudurru.domain import targets
 from kudurru.domain.access import Rights
 from kudurru.domain.errors import Busy, Cause, Invalid, NotFound
-from kudurru.domain.events import POSITION_MAX, Position, Recorded
+from kudurru.domain.events import OBJECT_STATUS, POSITION_MAX, Position, Recorded
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
 from kudurru.domain.kinds.registry import KINDS, kind_by_word
 from kudurru.domain.objects import Key, key_of, ref_of
@@ -18,6 +18,7 @@ from kudurru.domain.restore import Plan, Scope, Step
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import restoring
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
+from kudurru.entrypoints.history_names import NameChanges, is_wanted, name_changes
 from kudurru.entrypoints.rest.calls import Call, Param
 from kudurru.entrypoints.rest.naming import check_names
 from kudurru.entrypoints.rest.reach import check_reach, spec_of
@@ -31,6 +32,9 @@ from kudurru.projections import as_of
 EVENTS_MAX = 500
 SCANNED_MAX = 20_000
 """Events that one request looks through: a second. What is left is for the next."""
+
+COMPARED_MAX = 5_000
+"""The same, where each is held against what was before it."""
 
 DAMAGES_MAX = 20
 
@@ -125,7 +129,10 @@ _EVENTS = (
     Param("namespace", "text", "Of objects in this namespace."),
     Param("name", "text", "Of the object of this name; with kind."),
     Param("zone", "text", "Of a zone, by object name or DNS name."),
+    Param("dnsName", "text", "What changed at this DNS name, whatever objects have it."),
+    Param("recordType", "text", "Of records of this type; with dnsName."),
     Param("type", "text", "Of this type, such as obj.applied.v1."),
+    Param("noStatus", "switch", "Without the statuses that the system wrote."),
     Param("since", "text", "Not before."),
     Param("until", "text", "Not after."),
     Param("changes", "switch", "With what changed, field by field."),
@@ -205,13 +212,14 @@ def _events(call: Call) -> EventPage:
             raise Invalid("query", [Cause("continue", "not of this list: begin without it")])
         upto = Position(min(int(before), upto or int(before)))
     wanted = _wanted(call)
+    scanned_max = SCANNED_MAX if wanted.at_name is None else COMPARED_MAX
     found: list[dict[str, Any]] = []
     for scanned, event in enumerate(
         log.read(max(after, 0), upto, key=wanted.key, newest_first=True), 1
     ):
-        if wanted.takes(event):
+        if wanted.takes(event) and is_wanted(wanted.at_name, event, log, wanted.sees):
             found.append(_described(call, event))
-        if len(found) == limit or scanned == SCANNED_MAX:
+        if len(found) == limit or scanned == scanned_max:
             more = str(event.seq - 1) if event.seq - 1 > after else ""
             return EventPage(items=found, continue_=more)
     return EventPage(items=found)
@@ -226,6 +234,11 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     zone: str | None
     type: str
     actor: str | None
+    at_name: NameChanges | None
+    has_status: bool
+
+    def sees(self, event: Recorded) -> bool:
+        return self.rights.may_see(event.key, event.scope)
 
     def takes(self, event: Recorded) -> bool:
         ref = ref_of(event.key)
@@ -236,7 +249,8 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
             and self.type in ("", event.type)
             and (bool(self.type) or matches(event, self.zone, self.actor))
             and matches_filter(event, self.zone, self.actor)
-            and self.rights.may_see(event.key, event.scope)
+            and (self.has_status or event.type != OBJECT_STATUS)
+            and self.sees(event)
         )
 
 
@@ -264,6 +278,8 @@ def _wanted(call: Call) -> _Wanted:
         zone=zone_meant(zone, call.context.node.log) if zone else None,
         type=call.text("type"),
         actor=call.text("actor") or None,
+        at_name=name_changes(call.text("dnsName"), call.text("recordType")),
+        has_status=not call.has("noStatus"),
     )
 
 

@@ -5,7 +5,8 @@ here, from the object as it is; the version that this was decided from goes with
 that an object which moves meanwhile is refused and not written.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -92,6 +93,7 @@ class OutcomeReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     namespace: str
     name: str
     resource_version: str
+    warnings: list[str] = []
 
 
 class BatchReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -359,6 +361,7 @@ def _outcome(outcome: Outcome) -> OutcomeReply:
         namespace=ref.namespace,
         name=ref.name,
         resource_version=outcome.resource_version,
+        warnings=list(outcome.warnings),
     )
 
 
@@ -397,9 +400,28 @@ def _written(
         document = _as_it_would_be(manifest, before, manager)
     else:
         document = to_encodable(stored)
-    headers = (("X-Kudurru-Verb", outcome.verb), ("X-Kudurru-Position", str(result.seq)))
+    headers = (
+        ("X-Kudurru-Verb", outcome.verb),
+        ("X-Kudurru-Position", str(result.seq)),
+        *_warning(outcome.warnings),
+    )
     code = 201 if outcome.verb == "created" and not is_dry else 200
     return document_reply(document, code, headers)
+
+
+def _warning(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The Warning header (RFC 7234 section 5.5), as the API of Kubernetes has it: clients there
+    show it to people."""
+    if texts:
+        yield "Warning", ", ".join(f'299 - "{_QUOTED.sub(_escaped, text)}"' for text in texts)
+
+
+_QUOTED = re.compile(r'[^ -~]|["\\]')
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """A quoted pair (RFC 9110 section 5.6.4); what no header may have as `?`."""
+    return f"\\{match[0]}" if match[0] in '"\\' else "?"
 
 
 def _as_it_would_be(

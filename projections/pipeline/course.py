@@ -15,9 +15,9 @@ class Course:
     queries about the server itself."""
 
     __slots__ = (
-        "asked", "client", "client_class", "client_id", "decision", "is_noted", "is_repeatable",
-        "is_restricted", "limit", "listener", "now_s", "now_us", "origins", "proto", "query",
-        "signer", "source", "started_us",
+        "asked", "client", "client_class", "client_id", "decision", "is_named", "is_noted",
+        "is_repeatable", "is_restricted", "limit", "listener", "now_s", "now_us", "origins",
+        "proto", "query", "signer", "source", "started_us",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +49,8 @@ class Course:
         """Whether the engine may repeat the answer without asking."""
         self.client_class: int | None = 0
         """To whom: to clients of this class, 0: to all, None: to nobody else."""
+        self.is_named = False
+        """Whether a group names its client by what that calls itself."""
         self.is_restricted = False
         """Whether it may do so for those only who may recurse."""
         self.origins: tuple[bytes, ...] | None = None

@@ -181,6 +181,17 @@ class Pipeline:
         """Whether what zones hold is answered now, and to everybody alike: as `_answer` has it."""
         return self._is_synced() and (self._policy is None or not self._policy.has_silent)
 
+    def names_id(self, client_id: str) -> bool:
+        """Implements `domain.ports.IdentifyingHandler`."""
+        return self._policy is not None and self._policy.names_id(client_id)
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        """Implements `domain.ports.IdentifyingHandler`: policies do, and the ACL."""
+        if self._resolver is not None and not self._resolver.admits_all:
+            return True
+        return self._policy is not None and self._policy.tells_clients_apart
+
     def handle(
         self,
         packet: bytes,
@@ -272,8 +283,8 @@ class Pipeline:
         # What is not simply for all is for an engine that can tell, and make cookies.
         has_cookie, client_class = course.asked.has_cookie, course.client_class
         is_plain = not has_cookie and client_class == 0
-        # Classes go by address, and who says a name may be of another one.
-        is_named = client_class != 0 and course.client_id != ""
+        # Classes go by address, and whom a group names by ID may be of another one.
+        is_named = client_class != 0 and course.is_named
         if not is_plain and (is_named or not self.keeps_for_a_while):
             is_repeatable = False
         is_for_all = False
@@ -445,6 +456,7 @@ class Pipeline:
         caller = self._policy.caller(course.client, course.listener, course.client_id)
         course.is_repeatable = not self._policy.has_silent
         course.client_class = self._policy.class_of(caller)
+        course.is_named = course.client_id != "" and self._policy.names_id(course.client_id)
         key = names.key(query.qname)
         decision = self._policy.judge(caller, key, query.qtype, course.now_s)
         course.decision = decision

@@ -46,6 +46,14 @@ class Policy:
         address = packed_address(client)
         return Caller(address, self._neighbours.mac_of(address), client_id.lower(), listener)
 
+    def names_id(self, client_id: str) -> bool:
+        """Whether a group names it: then its client is not as its address is."""
+        return self._filters().names_id(client_id)
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        return self._filters().tells_clients_apart
+
     @property
     def is_idle(self) -> bool:
         """Whether there are no policies, so that nobody need be asked who it is."""

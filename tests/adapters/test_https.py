@@ -116,7 +116,10 @@ def test_each_request_gets_its_status_and_the_next_one_is_served(version: str) -
 class Who:
     """Answers with what the client calls itself."""
 
-    takes_client_ids = True
+    takes_client_ids = tells_clients_apart = True
+
+    def names_id(self, client_id: str) -> bool:
+        return True
 
     def handle(self, packet: bytes, client: str, proto: str, client_id: str = "") -> Reply:
         text = client_id.encode()

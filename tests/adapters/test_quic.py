@@ -62,7 +62,10 @@ def run(proto: str, scenario, **options) -> None:
 class Naming:
     """Says who a client says it is."""
 
-    takes_client_ids = True
+    takes_client_ids = tells_clients_apart = True
+
+    def names_id(self, client_id: str) -> bool:
+        return True
 
     def handle(self, packet: bytes, client: str, proto: str, client_id: str = "") -> Reply:
         return Reply(packet[:2] + b"\x81\x80" + packet[4:] + client_id.encode(), memo=False)

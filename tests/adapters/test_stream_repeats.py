@@ -230,3 +230,13 @@ def test_a_client_without_an_address_is_refused(client: bytes) -> None:
         scope.find_for(ONE, client, is_named=False)
     with pytest.raises(ValueError, match="4 or 16 octets"):
         scope.take(bytearray(), 0, client, is_named=False, limit=1, is_told=False)
+
+
+@needs_table
+def test_an_offset_that_is_none_is_refused() -> None:
+    scope = kept(Keep())
+    how = {"is_named": False, "limit": 3, "is_told": True}
+    with pytest.raises(ValueError, match="below 0"):
+        scope.take(bytearray(framed(ONE)), -1, ip_address(CLIENT).packed, **how)
+    behind = bytearray(framed(ONE))
+    assert scope.take(behind, len(behind) + 5, ip_address(CLIENT).packed, **how)[1:] == (0, b"", [])

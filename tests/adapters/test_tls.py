@@ -241,7 +241,10 @@ async def open_plain(target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
 class Who:
     """Answers with what the client calls itself."""
 
-    takes_client_ids = True
+    takes_client_ids = tells_clients_apart = True
+
+    def names_id(self, client_id: str) -> bool:
+        return True
 
     def handle(self, packet: bytes, client: str, proto: str, client_id: str = "") -> Reply:
         return Reply(packet + client_id.encode(), memo=False)

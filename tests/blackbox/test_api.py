@@ -145,6 +145,7 @@ def both(far: tuple[Path, list[str]], *args: str | Path) -> tuple[Done, Done]:
         ("describe", "rs", "www.demo.example"),
         ("history", "rs/www.demo.example"),
         ("history", "rs/www.demo.example", "-o", "wide"),
+        ("history", "--name", "www.demo.example", "--type", "A"),
         ("query", "www.demo.example"),
         ("query", "none.demo.example", "MX", "-o", "json"),
         ("query", "bad..name"),

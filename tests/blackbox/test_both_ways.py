@@ -52,7 +52,7 @@ class Way:
         wait_until(lambda: self._statuses() >= before + statuses)
 
     def _statuses(self) -> int:
-        done = command("history", "--data", self.data, "-o", "json", "--limit", "100")
+        done = command("history", "--status", "--data", self.data, "-o", "json", "--limit", "100")
         return sum(event["verb"] == "status" for event in done.json()) if done.code == 0 else 0
 
 

@@ -62,9 +62,22 @@ def test_a_server_says_what_is_wrong_and_that_it_is_mended(tmp_path: Path) -> No
             assert re.search(wanted, metrics), wanted
 
 
+def test_the_history_has_statuses_where_they_are_asked_for(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    file = write_json(tmp_path / "a.json", zone("home.arpa"), FIRST, SECOND)
+    assert command("apply", "-f", file, "--data", data).code == 0
+    ask = ("history", "rs/second", "--data", data, "-o", "json")
+    assert [event["verb"] for event in command(*ask).json()] == ["created"]
+    assert [e["verb"] for e in command(*ask, "--status").json()] == ["status", "created"]
+    by_name = command("history", "--name", "www.home.arpa", "--type", "A", "--data", data)
+    assert re.findall(r"dnsrecordset/\S+", by_name.out) == [
+        "dnsrecordset/default/second", "dnsrecordset/default/first"
+    ]  # fmt: skip
+
+
 def statuses(data: Path) -> list[dict[str, Any]]:
     """Events that are statuses."""
-    events = command("history", "--data", data, "-o", "json", "--limit", "100").json()
+    events = command("history", "--status", "--data", data, "-o", "json", "--limit", "100").json()
     return [event for event in events if event["verb"] == "status"]
 
 

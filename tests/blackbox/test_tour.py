@@ -117,6 +117,24 @@ def test_a_record_set_without_its_zone_is_told_of(
     command("delete", "rs", "lost", "--data", node)
 
 
+def test_a_zone_that_loses_its_name_servers_is_warned_of(node: Path, server: Serving) -> None:
+    named = zone("named.example", nameservers=["ns.other.example"])
+    bare = zone("named.example")
+    told = [
+        kudurru("apply", "-f", "-", "--data", node, *how, stdin=json.dumps(manifest))
+        for manifest, how in ((named, ()), (bare, ("--dry-run",)), (bare, ("-o", "json")))
+    ]
+    assert "warning" not in told[0].err
+    for one in told[1:]:
+        assert "warning: named.example loses its name servers, ns.other.example" in one.err
+    (outcome,) = told[2].json()
+    assert len(outcome["warnings"]) == 1
+    checked = command("zone", "check", "named.example", "--data", node)
+    assert "warning: no NS at its apex" in checked.out
+    assert "SOA names ns.named.example., which nobody wrote down" in checked.out
+    assert "warning" not in command("zone", "check", "demo.example", "--data", node).out
+
+
 def test_manifests_come_from_standard_input(node: Path, server: Serving) -> None:
     manifest = json.dumps(zone("stdin.example"))
     done = kudurru("apply", "-f", "-", "--data", node, stdin=manifest)

@@ -17,6 +17,7 @@ from kudurru.domain import verify as verification
 from kudurru.domain.codec import INTEGER_MAX
 from kudurru.domain.errors import LogDamaged, LogNewer
 from kudurru.domain.events import PAYLOAD_REDACTED, ChangeSet, Event, Position
+from kudurru.domain.object_store import MANAGER_MAX
 from kudurru.domain.ports import LogHead, LogRow
 from kudurru.domain.verify import DAMAGES_MAX, Verifier, verify
 from tests.logs import (
@@ -384,6 +385,18 @@ def test_what_a_verifier_remembers_of_managers_is_bounded(monkeypatch: pytest.Mo
     assert not verifier.finish()
     assert verifier.seq == 50
     assert len(verifier._said) <= 3
+
+
+def test_a_manager_as_long_as_may_be_is_remembered_and_a_longer_one_is_not() -> None:
+    for text, is_remembered in (('"' * MANAGER_MAX, True), ("é" * MANAGER_MAX, True),
+                                ("\x01" * (2 * MANAGER_MAX), False)):  # fmt: skip
+        events = [msgspec.structs.replace(applied(f"n{i}"), manager=text) for i in range(20)]
+        verifier = CountingVerifier()
+        verifier.feed_all(sealed_rows([change(event) for event in events]))
+        assert not verifier.finish()
+        assert verifier.seq == 20
+        assert verifier.looked_at == ([1] if is_remembered else list(range(1, 21)))
+        assert bool(verifier._said) is is_remembered
 
 
 @pytest.mark.parametrize(

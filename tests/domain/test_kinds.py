@@ -947,5 +947,32 @@ def test_transfers_by_address_alone_are_warned_of(allow: list[str], is_warned: b
     assert bool(list(zone_warnings(spec))) == is_warned
 
 
+NAMED = {"nameservers": [f"ns{i}.x.example" for i in range(6)], "soa": {"rname": "h.x.example"}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "warned"),
+    [
+        (NAMED, {}, ["name servers, ns0.x.example, ns1.x.example, ", "SOA, rname h.x.example"]),
+        (NAMED, {"soa": NAMED["soa"]}, ["name servers"]),
+        (NAMED, {"nameservers": ["ns9.x.example"]}, ["SOA"]),
+        (NAMED, {"nameservers": ["ns9.x.example"], "soa": {"refresh": 60}}, []),
+        (NAMED, NAMED, []),
+        ({}, NAMED, []),
+        ({}, {"defaultTTL": 60}, []),
+        (NAMED, {"type": "Forward", "forward": {"upstreams": ["udp://192.0.2.1"]}}, []),
+    ],
+)  # fmt: skip
+def test_a_zone_that_replaces_one_is_warned_of_what_is_gone(before, after, warned) -> None:
+    found = [parse(zones(**spec)).spec for spec in (before, after)]
+    was, now = (spec for spec in found if isinstance(spec, DNSZoneSpec))
+    told = list(zone_warnings(now, was))
+    assert len(told) == len(warned)
+    for part, text in zip(warned, told, strict=True):
+        assert f" loses its {part}" in text
+        assert "`kudurru undo`" in text
+        assert "SOA" in part or "ns3.x.example and 2 more: " in text
+
+
 def test_keys_may_have_every_algorithm_that_is_implemented() -> None:
     assert set(get_args(AlgorithmText)) == set(ALGORITHMS)

@@ -54,6 +54,12 @@ def refused(book: Rulebook, *commands: Any, by: type[KudurruError]) -> Any:
 # Creating and replacing
 
 
+def test_what_a_zone_loses_is_told_once_with_what_became_of_it(book: Rulebook) -> None:
+    named = zone(nameservers=["ns.example.net"])
+    told = [book.do(put(one))[0].warnings for one in (named, named, zone(), zone(), named)]
+    assert [len(warnings) for warnings in told] == [0, 0, 1, 0, 0]
+
+
 def test_a_created_object_has_manager_uid_version_and_generation_one(book: Rulebook) -> None:
     (outcome,) = book.do(put(zone()))
     assert outcome.verb == "created"

@@ -107,6 +107,29 @@ def test_a_copy_goes_on_from_wherever_it_was_cut_off(
     check_equal(copy, leader)
 
 
+def test_a_page_of_many_more_rows_than_a_leader_sends_is_refused_before_any_is_looked_at(
+    leader: MemoryEventLog, copy: SQLiteEventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(leader, 9)
+
+    class Unread(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            raise AssertionError("a row was looked at")
+
+        __getitem__: Any = __iter__
+
+    ours = receiver(copy)
+    target, page, *_ = frames(leader, 0)
+    assert isinstance(target, Target)
+    assert isinstance(page, Page)
+    ours.aim(target)
+    monkeypatch.setattr(replica, "PAGE_ROWS_MAX", len(page.rows) - 1)
+    with pytest.raises(LogDamaged, match="rows at once"):
+        ours.take(msgspec.structs.replace(page, rows=Unread(page.rows)))
+    monkeypatch.setattr(replica, "PAGE_ROWS_MAX", len(page.rows))
+    assert ours.take(page).rows == page.rows
+
+
 def test_a_change_set_is_stored_whole_however_many_pages_it_takes(
     leader: MemoryEventLog, copy: SQLiteEventLog
 ) -> None:
@@ -462,6 +485,34 @@ def test_a_pruned_log_is_copied_as_it_is(
         return
     bring_up(leader, copy)
     check_equal(copy, leader)
+
+
+class Counted(bytes):
+    """Knows how many octets were copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        Counted.copied += len(found)
+        return Counted(found)
+
+
+def test_leaves_of_pruned_rows_take_time_by_their_number_only(
+    leader: MemoryEventLog, copy: SQLiteEventLog
+) -> None:
+    """Each copied all that come after it."""
+    grow(leader, 600)
+    prune(leader, 512)
+    ours, given = receiver(copy), 0
+    for frame in frames(leader, 0):
+        if isinstance(frame, Target):
+            ours.aim(frame)
+        elif isinstance(frame, Page):
+            given += len(frame.leaves)
+            ours.take(msgspec.structs.replace(frame, leaves=Counted(frame.leaves)))
+    assert given > 450 * 32
+    assert Counted.copied == given
 
 
 def test_rows_that_were_not_pruned_are_missed(leader: MemoryEventLog, copy: SQLiteEventLog) -> None:

@@ -17,6 +17,7 @@ from kudurru.domain.events import (
     Event,
     Who,
 )
+from kudurru.domain.notation import time_text
 from kudurru.domain.targets import (
     before_change,
     mark_command,
@@ -62,6 +63,26 @@ def test_a_position_that_is_not_in_the_log_is_not_found(log, text: str) -> None:
 def test_a_time_means_the_last_event_at_or_before_it(log, after_us: int, seq: int) -> None:
     assert resolve(rfc3339(NOON_US + after_us), log, NOW_US) == seq
     assert resolve(rfc3339(NOON_US + after_us, offset_h=5), log, NOW_US) == seq
+
+
+def test_the_time_that_an_event_is_shown_with_is_the_moment_after_it() -> None:
+    """To the second it means that second whole, with a fraction that very moment."""
+    log = memory_log()
+    for ver, at_us in enumerate((0, 400_000, SECOND - 1, SECOND), start=1):
+        log.append([change(applied("www", ver))], NOON_US + at_us)
+    shown = time_text(NOON_US + 400_000)
+    for text in (shown, shown.replace("T", " "), shown.replace("Z", "+00:00"), shown[:-1]):
+        assert resolve(text, log, NOW_US) == 3
+        assert resolve(text, log, NOON_US + 400_000) == 3
+    for fraction, seq in ((".000", 1), (".4", 2), (",399999", 1), (".999999", 3)):
+        assert resolve(f"{shown[:-1]}{fraction}Z", log, NOW_US) == seq
+
+
+def test_a_time_without_an_offset_is_utc_and_a_day_its_beginning() -> None:
+    for text in ("2023-11-14T22:13:20", "2023-11-14 22:13:20", "2023-11-14 22:13:20Z"):
+        assert moment_us(text, 0) == moment_us("2023-11-14T22:13:20+00:00", 0)
+    assert moment_us("2023-11-14", 0) == moment_us("2023-11-14T00:00:00Z", 0)
+    assert moment_us("2023-11-14 22:13", 0) == moment_us("2023-11-14T22:13:00Z", 0)
 
 
 @pytest.mark.parametrize(
@@ -168,17 +189,19 @@ def test_a_time_that_the_clock_showed_twice_is_ambiguous() -> None:
     with pytest.raises(Invalid, match="more than once: give the position, 1 or 4"):
         resolve(rfc3339(NOON_US + 60 * SECOND), log, now_us)
     assert resolve(rfc3339(NOON_US + 40 * SECOND), log, now_us) == 1
+    with pytest.raises(Invalid, match="more than once: give the position, 2 or 4"):
+        resolve(rfc3339(NOON_US + 100 * SECOND), log, now_us)  # the last second of the first time
     assert resolve(rfc3339(NOON_US + 110 * SECOND), log, now_us) == 4
     assert resolve("0s ago", log, now_us) == 5
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "yesterday", "-5", "1.5h", "5 months", "2027-01-31", "2027-01-31T12:00:00", "12:00",
-     "2027-02-30T00:00:00Z", "٣", "1" * 19, "1" * 5000],
+    ["", "yesterday", "-5", "1.5h", "5 months", "last Tuesday", "12:00", "2023-13-01",
+     "2023-02-30T00:00:00Z", "2023-01-01_12:00", "٣", "1" * 19, "1" * 5000],
 )  # fmt: skip
 def test_what_is_no_target_is_refused_with_examples(log, text: str) -> None:
-    with pytest.raises(Invalid, match="'2h ago'"):
+    with pytest.raises(Invalid, match=r"times are UTC\), '2h ago', '1d ago'"):
         resolve(text, log, NOW_US)
 
 

@@ -23,7 +23,7 @@ from kudurru.domain.ports import EventLog
 from kudurru.entrypoints.cluster_secrets import LABEL, ClusterSecrets, kept
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
-from kudurru.entrypoints.tokens import NotLetIn, Tokens
+from kudurru.entrypoints.tokens import NotLetIn, TokenRequest, Tokens
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 from tests.clusters import Kube, until
@@ -393,6 +393,118 @@ def test_more_secrets_than_there_is_room_for_keep_none_from_being_revoked(
             for name in set("abcd") - {used[0]}:
                 await bench.delete(name)
             await until(lambda: not any(map(bench.secret_of, "abcd")))
+
+    run(case, tmp_path)
+
+
+def token_of(i: int) -> str:
+    return token_text(f"s{i:03}", bytes([i]) * 32)
+
+
+def one_of_many(i: int) -> dict[str, Any]:
+    return a_secret(
+        f"s{i:03}", "APIToken", token=token_of(i), role="viewer", expiresAt="2999-01-01T00:00:00Z"
+    )
+
+
+def is_used(bench: Bench, i: int) -> bool:
+    return bench.role(token_of(i)) == "viewer"
+
+
+@pytest.fixture
+def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a case with room for three Secrets of twenty, which are s000 to s002."""
+    monkeypatch.setattr("kudurru.entrypoints.cluster_secrets.SECRETS_MAX", 3)
+
+    def run_it(case: Callable[[Bench], Awaitable[None]]) -> None:
+        async def whole(bench: Bench) -> None:
+            for i in range(20):
+                await bench.put(one_of_many(i))
+            async with bench.running():
+                await until(lambda: len(bench.secrets.warnings()) == 17)
+                bench.kube.api.calls.clear()
+                await case(bench)
+
+        run(whole, tmp_path)
+
+    return run_it
+
+
+def reads(bench: Bench) -> int:
+    return sum(plural == "secrets" and verb == "list" for verb, plural, _ in bench.kube.api.calls)
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [text for text in caplog.messages if "is not used" in text]
+
+
+async def revoke_one_of_ours(bench: Bench) -> None:
+    request = TokenRequest(name="mine", role="viewer")
+    change, _ = bench.tokens.creation(request, TESTER, SystemEntropy())
+    await bench.writer.submit(change)
+    await bench.writer.submit(bench.tokens.revocation("mine", TESTER))
+    await until(lambda: not bench.secrets._wake.is_set() and not bench.secrets._waiting)
+
+
+def test_those_that_wait_for_room_ask_nothing_when_a_token_of_somebody_goes(
+    crowd: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def case(bench: Bench) -> None:
+        caplog.clear()
+        await revoke_one_of_ours(bench)
+        assert len(bench.secrets.warnings()) == 17
+        assert reads(bench) == 0
+        assert not refusals(caplog)
+
+    crowd(case)
+
+
+def test_of_those_that_wait_as_many_are_read_as_there_is_room_for(
+    crowd: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def case(bench: Bench) -> None:
+        caplog.clear()
+        for name in ("s000", "s001"):
+            await bench.delete(name)
+        await until(lambda: is_used(bench, 3) and is_used(bench, 4))
+        assert len(bench.secrets.warnings()) == 15
+        assert reads(bench) == 2
+        assert not refusals(caplog)
+
+    crowd(case)
+
+
+def test_room_that_the_first_in_line_has_no_use_for_is_the_next_ones(
+    crowd: Callable[..., None],
+) -> None:
+    async def case(bench: Bench) -> None:
+        stale = bench.secrets._informer.copy["default/s003"]
+        stale.version = "1"  # as if it had changed, and that was not heard of yet
+        await bench.delete("s000")
+        await until(lambda: is_used(bench, 4))
+        assert not is_used(bench, 3)
+        assert reads(bench) == 2
+
+    crowd(case)
+
+
+def is_heard(bench: Bench, key: str) -> bool:
+    there = bench.kube.api.objects("secrets")[key]["metadata"]["resourceVersion"]
+    return bench.secrets._informer.versions.get(key) == there
+
+
+def test_a_secret_that_is_changed_and_still_wrong_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def case(bench: Bench) -> None:
+        async with bench.running():
+            for text in ("no base64!", "none either!"):
+                await bench.put(a_secret("transfer", "TSIGKey", secret=text))
+                await until(lambda: is_heard(bench, "default/transfer"))
+            assert len(refusals(caplog)) == 1
+            await bench.delete("transfer")
+            await until(lambda: not bench.secrets.warnings())
+            assert not bench.secrets._told
 
     run(case, tmp_path)
 

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
@@ -17,6 +18,7 @@ from kudurru.domain.ports import Copied, LogHead
 from kudurru.domain.replica import Page, Target
 from kudurru.domain.verify import verify
 from kudurru.entrypoints.follow_storing import AHEAD_MAX, Storing
+from tests.followers import PATIENCE_S
 from tests.logs import NOON_US, adopt, applied, change, memory_log, sign
 from tests.replicas import empty_copy, frames, receiver
 
@@ -40,6 +42,10 @@ def copy(leader: MemoryEventLog, tmp_path: Path) -> Iterator[SQLiteEventLog]:
         yield log
 
 
+def nothing(*_: object) -> None:
+    pass
+
+
 def parts(leader: MemoryEventLog, copy: SQLiteEventLog) -> Iterator[Copied]:
     ours = receiver(copy)
     for frame in frames(leader, int(copy.head().seq)):
@@ -60,7 +66,7 @@ def test_what_is_added_is_durable_once_it_is_settled(
     leader: MemoryEventLog, copy: SQLiteEventLog
 ) -> None:
     grown: list[int] = []
-    with Storing(copy, grown.append) as storing:
+    with Storing(copy, grown.append, nothing) as storing:
         for part in parts(leader, copy):
             storing.add(part)
         storing.settle()
@@ -70,7 +76,7 @@ def test_what_is_added_is_durable_once_it_is_settled(
 
 
 def store(copy: SQLiteEventLog, coming: Iterable[Copied], *, breaks_off: bool = False) -> None:
-    with Storing(copy, lambda _: None) as storing:
+    with Storing(copy, nothing, nothing) as storing:
         for part in coming:
             storing.add(part)
         if breaks_off:
@@ -97,6 +103,22 @@ def test_a_failure_of_the_storage_is_raised_by(
     with pytest.raises(Conflict, match="begin again"):
         store(copy, [*every, every[-1]], breaks_off=breaks_off)
     check_prefix(copy, leader, int(leader.head().seq))
+
+
+def test_a_failure_of_the_storage_is_said_at_once_to_who_waits_for_more(
+    leader: MemoryEventLog, copy: SQLiteEventLog
+) -> None:
+    every, said = list(parts(leader, copy)), threading.Event()
+
+    def wait_for_more() -> None:
+        with Storing(copy, nothing, said.set) as storing:
+            for part in [*every, every[-1]]:
+                storing.add(part)
+            assert said.wait(PATIENCE_S)
+            raise Unreachable("what was waited for was broken off")
+
+    with pytest.raises(Conflict, match="begin again"):
+        wait_for_more()
 
 
 def test_a_power_cut_leaves_what_was_whole(
@@ -156,7 +178,7 @@ def test_no_more_waits_than_is_bounded(
 ) -> None:
     monkeypatch.setattr(replica, "PAGE_ROWS", 30)
     slow = Slow()
-    with Storing(slow, lambda _: None) as storing:  # type: ignore[arg-type]  # all that is used
+    with Storing(slow, nothing, nothing) as storing:  # type: ignore[arg-type]  # all that is used
         for part in parts(leader, copy):
             storing.add(part)
             slow.added += 1

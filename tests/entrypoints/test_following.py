@@ -2,24 +2,46 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from kudurru.adapters.sqlite.log import SQLiteEventLog
+from kudurru.domain import replica
 from kudurru.domain.epochs import epoch_in, first_origin
-from kudurru.domain.errors import Diverged, Follows, KudurruError, LogDamaged, Unreachable
+from kudurru.domain.errors import (
+    Diverged,
+    Follows,
+    KudurruError,
+    LogDamaged,
+    StorageFailed,
+    Unreachable,
+)
 from kudurru.domain.events import OBJECT_APPLIED
 from kudurru.domain.objects import key_of
+from kudurru.domain.ports import Copied, LogHead, VerifiableLog
+from kudurru.domain.replica import Page, pages
 from kudurru.domain.verify import verify
+from kudurru.entrypoints import leader as leader_module
 from kudurru.entrypoints.follow_place import read_place
 from kudurru.entrypoints.rest import feed
 from kudurru.entrypoints.rest.status import Status, error_from
 from kudurru.entrypoints.upkeep import RedactRequest
 from tests.api import refused, serving
-from tests.followers import Follower, Leading, follows, leading, opened, settings_of, until
+from tests.followers import (
+    PATIENCE_S,
+    Follower,
+    Leading,
+    follows,
+    leading,
+    opened,
+    settings_of,
+    until,
+)
 from tests.nodes import TESTER, a_change
 from tests.objects import WWW_KEY, drop, put, www, zone
 
@@ -96,6 +118,43 @@ def test_a_leader_that_has_signed_nothing_yet_does_for_its_first_follower(pair: 
                 assert follower.following.statistics().sessions == 1
 
     asyncio.run(run())
+
+
+def test_a_follower_that_cannot_store_says_so_at_once_though_its_leader_is_silent(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the next word of the leader, at worst until that counted as gone."""
+    goes_on = threading.Event()
+
+    def halting(log: VerifiableLog, after: int, size: int) -> Iterator[Page]:
+        for page in pages(log, after, size):
+            yield page
+            goes_on.wait()
+
+    take_over = SQLiteEventLog.take_over
+
+    def full(log: SQLiteEventLog, coming: Iterable[Copied]) -> LogHead | None:
+        if goes_on.is_set():
+            return take_over(log, coming)
+        raise StorageFailed("the disk is full")
+
+    monkeypatch.setattr(replica, "pages", halting)
+    monkeypatch.setattr(SQLiteEventLog, "take_over", full)
+    monkeypatch.setattr(leader_module, "SILENCE_S", 10 * PATIENCE_S)
+
+    async def run() -> None:
+        async with pair.leading() as leader:
+            try:
+                await leader.write(put(zone()), put(www()))
+                async with pair.following(leader) as follower:
+                    await until(lambda: isinstance(follower.following.problem, StorageFailed))
+                    goes_on.set()
+                    await until(lambda: follower.has(leader))
+            finally:
+                goes_on.set()
+
+    asyncio.run(run())
+    check_whole(pair.two / "log.db")
 
 
 def test_nothing_is_written_by_who_follows(pair: Pair) -> None:

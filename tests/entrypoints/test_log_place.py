@@ -65,5 +65,5 @@ def test_without_the_extra_the_error_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     directory = open_data_dir(tmp_path / "data", create=True)
-    with pytest.raises(Invalid, match=r"pip install 'kudurru\[postgres\]'"):
+    with pytest.raises(Invalid, match=r"pip install '\.\[postgres\]'"):
         open_event_log(directory, store="postgresql://db.example/x", create=True)

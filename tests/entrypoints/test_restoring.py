@@ -532,6 +532,53 @@ def test_a_small_change_is_none(large: Node, commands) -> None:
     assert large.commit(a_change(*commands, allow_mass_change=False)).seq
 
 
+NAMED = {"nameservers": ["ns.example.net"]}
+
+
+@pytest.mark.parametrize(
+    ("commands", "changed", "added"),
+    [
+        ([put(zone(**NAMED, defaultTTL=60))], 10, 10),
+        ([put(zone(**NAMED, defaultTTL=60)), put(hosts(count=1, recordTTL=300)[0])], 9, 9),
+        ([put(zone(**NAMED, defaultTTL=60)), *map(put, hosts(count=12)[10:])], 12, 10),
+        ([put(zone(**NAMED, allowedNamespaces=["team"]))], 0, 10),
+        ([put(zone(nameservers=["ns2.example.net"]))], 0, 0),
+        ([put(made) for made in hosts("192.0.2.2", 2)], 2, 2),
+        ([drop(ZONE_KEY)], 0, 10),
+        ([drop(ZONE_KEY), *map(drop, keys(10))], 0, 10),
+        ([put(made) for made in hosts(count=12)[10:]], 2, 0),
+    ],
+)
+def test_a_plan_counts_what_the_guard_counts(large: Node, commands, changed, added) -> None:
+    """Also where the zone itself is a step: all of it may be another then."""
+    target = large.log.head().seq
+    seq = large.commit(a_change(*commands)).seq
+    plans = [
+        restoring.plan_undo(large.log, str(seq)),
+        restoring.plan_restore(large.log, RestoreRequest(target=target, scope=ALL, force=True)),
+    ]
+    for plan in plans:
+        (found,) = restoring.describe(large.log, plan, 0)["zones"]
+        assert (found["zone"], found["recordsChanged"]) == ("example.org.", changed)
+        assert found["recordsAdded"] == added
+    if changed > 3:
+        with pytest.raises(MassChange, match=f"{changed} of the "):
+            service(large).undo(UndoRequest(what=str(seq)))
+
+
+def test_a_plan_that_takes_a_zone_away_counts_all_its_records() -> None:
+    node = memory_node(ManualClock())
+    node.commit(a_change(*map(put, hosts())))
+    seq = node.commit(a_change(put(zone(defaultTTL=60)))).seq
+    plan = restoring.plan_undo(node.log, str(seq))
+    (found,) = restoring.describe(node.log, plan, 0)["zones"]
+    assert (found["recordsChanged"], found["recordsAdded"]) == (10, 0)
+    with pytest.raises(MassChange, match="10 of the 10"):
+        service(node).undo(UndoRequest(what=str(seq)))
+    carried = undone(node, seq)
+    assert carried.plan["zones"] == [found]
+
+
 def test_a_restore_is_guarded_and_force_implies_the_permission(large: Node) -> None:
     target = large.log.head().seq
     large.commit(a_change(*(put(made) for made in hosts("192.0.2.2", 5))))

@@ -119,6 +119,7 @@ def test_an_answer_that_depends_on_policies_is_kept_for_those_who_have_the_same(
     some = {
         "kids": [{"cidr": "192.0.2.0/29"}],
         "guests": [{"ip": "192.0.2.1"}, {"ip": "192.0.2.200"}, {"ip": "2001:db8::9"}],
+        "phone": [{"clientID": "anna-phone"}],
     }
     kids = policy("kids", clientGroupRefs=["kids"], deny=["www.example"])
     guests = policy("guests", clientGroupRefs=["guests"], deny=["other.example"])
@@ -137,7 +138,8 @@ def test_an_answer_that_depends_on_policies_is_kept_for_those_who_have_the_same(
         classes.setdefault(reply.keep.client_class, []).append(client)
     assert list(classes.values()) == [clients[:2], clients[2:3], clients[3:5], clients[5:]]
     assert 0 not in classes
-    for client_id, is_kept in (("", True), ("anna-phone", False)):  # classes go by address
+    # Classes go by address, and who calls itself what no group names is as its address is.
+    for client_id, is_kept in (("", True), ("dns", True), ("Anna-Phone", False)):
         reply = rig.pipeline.handle(query(), clients[0], "tls", client_id)
         assert isinstance(reply, Reply)
         assert (reply.keep is not None, reply.memo) == (is_kept, False)

@@ -242,7 +242,7 @@ struct asker {
     uint8_t scope;
     const uint8_t *client; /* 4 or 16 octets */
     size_t client_size;
-    bool is_named; /* it says who it is, so its address does not */
+    bool is_named; /* its address does not say what is for it */
     int64_t now_us;
     bool is_admitted_known, is_admitted, is_class_known;
     uint8_t client_class;

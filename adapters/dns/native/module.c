@@ -1275,7 +1275,9 @@ static PyObject *repeats_take(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*ny*pnp", &arrived, &at, &client, &is_named, &limit, &is_told))
         return NULL;
     PyObject *found = NULL;
-    if (is_client(client.len) && at >= 0) {
+    if (at < 0)
+        PyErr_SetString(PyExc_ValueError, "an offset below 0");
+    else if (is_client(client.len)) {
         struct asker asker;
         struct taken taken[TAKEN_MAX];
         size_t written = 0;

@@ -39,8 +39,8 @@ static bool make_cookie(
                          now.tv_sec, cookie);
 }
 
-/* The answer for everybody, or for the class of the client. Classes go by address, so who gave a
- * name has none. */
+/* The answer for everybody, or for the class of the client. Classes go by address, so whom a group
+ * of clients names by what he calls himself has none. */
 static const struct entry *find_entry(struct asker *asker, uint8_t *key, size_t size) {
     struct table *table = asker->table;
     const struct entry *entry = table_find(table, key, size, table_hash(table, key, size));

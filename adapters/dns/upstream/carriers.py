@@ -11,6 +11,7 @@ from kudurru.adapters.dns.upstream.streams import stream_dial
 from kudurru.adapters.dns.upstream.udp import UdpCarrier
 from kudurru.domain.chance import Chance
 from kudurru.domain.dns.upstreams import Transport, UpstreamAddress
+from kudurru.domain.extras import how_to_install
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Carrier, Clock, Exchange
 
@@ -89,7 +90,7 @@ def why_not_spoken(transport: Transport) -> str | None:
     module, extra = _EXTRAS.get(transport, ("", ""))
     if not module or find_spec(module) is not None:
         return None
-    return f"{transport} wants the extra {extra}: pip install 'kudurru[{extra}]'"
+    return f"{transport} wants the extra {extra}: {how_to_install(extra)}"
 
 
 class DeadCarrier:

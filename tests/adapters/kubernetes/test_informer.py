@@ -454,6 +454,51 @@ def test_a_server_that_was_restored_from_a_backup_is_noticed_and_believed() -> N
     in_world(case)
 
 
+def test_a_server_that_is_set_back_between_two_tries_of_a_list_says_it_each_time() -> None:
+    async def case(world: World) -> None:
+        seen = Seen()
+        found = informer(world, seen, source=Source(MAPS, page=2))
+        backups = []
+        for text in "123":
+            for name in "abcd":
+                await world.write(name, text)
+            backups.append(world.api.backup())
+        pages = 0
+
+        def interfere(verb: str, plural: str, name: str) -> Response | None:
+            """The second page is not answered, and then the server is an older one."""
+            nonlocal pages
+            pages += verb == "list"
+            if pages % 2 or not backups:
+                return None
+            world.api.rolled_back(*backups.pop())
+            return Response(500, b"")
+
+        world.api.interfere = interfere
+        backups.pop()
+        async with running(found.run()):
+            await found.changed(is_current(world, found))
+        assert [word for word in seen.told if word[:7] in ("rolled ", "list fa")] == [
+            "list failed", "rolled back", "list failed", "rolled back"
+        ]  # fmt: skip
+        assert found.copy == {f"default/{name}": "1" for name in "abcd"}
+
+    in_world(case)
+
+
+def test_a_server_that_was_set_back_before_the_first_list_is_noticed_by_its_first_page() -> None:
+    async def case(world: World) -> None:
+        seen = Seen()
+        await world.write("a", "1")
+        found = informer(world, seen)
+        found.expect("1000000")
+        async with running(found.run()):
+            await found.changed(is_current(world, found))
+        assert seen.told == ["rolled back", "default/a: None -> 1"]
+
+    in_world(case)
+
+
 def test_a_server_that_refuses_for_a_while_is_asked_again_when_it_says() -> None:
     async def case(world: World) -> None:
         def interfere(verb: str, plural: str, name: str) -> Response | None:

@@ -58,6 +58,13 @@ def test_a_client_is_in_every_group_that_names_it(caller: Caller, groups: str) -
     assert found == {f"home/{name}" for name in groups.split()}
 
 
+def test_what_a_client_calls_itself_counts_where_a_group_names_that() -> None:
+    index = index_of(GROUPS)
+    assert [index.names_id(one) for one in ("anna-phone", "ANNA-PHONE")] == [True, True]
+    # Another kind of name, and what hosts of servers are called.
+    assert not any(map(index.names_id, ("", "dns", "tls", "192.0.2.1:53", "anna-phone2")))
+
+
 addresses = st.one_of(
     st.integers(0, 255).map(lambda n: f"10.0.{n % 4}.{n}"),
     st.integers(0, 255).map(lambda n: f"fd00::{n % 4:x}:{n:x}"),

@@ -242,6 +242,14 @@ def test_everybody_gets_the_same_only_where_nothing_tells_clients_or_moments_apa
     assert not filters(policy("hours", schedule=hours)).is_uniform
 
 
+def test_clients_are_told_apart_by_groups_of_them_and_rules_of_lists() -> None:
+    plain = policy("all", deny=["a.example"])
+    assert not filters(plain, pauses={"": None}).tells_clients_apart
+    assert filters(plain, pauses={"default/kids": None}).tells_clients_apart
+    assert filters(plain, policy("kids", clientGroupRefs=["kids"])).tells_clients_apart
+    assert filters(policy("lists", blockListRefs=["x"])).tells_clients_apart
+
+
 # --- against an oracle that is written otherwise ------------------------------------------------
 
 LABELS = ("a", "b")

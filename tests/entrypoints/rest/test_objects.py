@@ -52,6 +52,28 @@ def test_an_object_is_created_configured_and_left_as_it_is() -> None:
     assert changed.headers["ETag"] == f'"{meta["resourceVersion"]}"'
 
 
+def test_a_zone_that_loses_its_name_servers_is_warned_of() -> None:
+    """Once: what is applied again has lost nothing."""
+    named = {"spec": {"zoneName": "example.org", "nameservers": ["ns.example.net"]}}
+    whole = {"apiVersion": "kudurru.io/v1alpha1", "kind": "DNSZone",
+             "metadata": {"name": "example.org"}, **zone()}  # fmt: skip
+
+    async def ask(api: Api) -> list[Answer]:
+        assert (await api.ask("PUT", ZONE, named)).code == 200
+        body = {"apply": [whole], "dryRun": True}
+        return [
+            await api.ask("POST", "/batch", body),
+            *[await api.ask("PUT", ZONE, zone()) for _ in range(2)],
+        ]
+
+    batch, lost, same = on_api(ask)
+    (outcome,) = batch.json["outcomes"]
+    (warning,) = outcome["warnings"]
+    assert "loses its name servers, ns.example.net" in warning
+    assert lost.headers["Warning"] == f'299 - "{warning}"'
+    assert "Warning" not in same.headers
+
+
 def test_a_dry_run_shows_the_object_as_it_would_be_and_writes_nothing() -> None:
     async def ask(api: Api) -> tuple[Answer, Answer, bool]:
         before = api.node.objects.position
@@ -195,12 +217,15 @@ def test_an_object_and_its_list_are_as_they_were() -> None:
             len((await api.ask("GET", f"/dnsrecordsets?at={at}")).json["items"]),
             (await api.ask("GET", f"{SET}?at={api.node.objects.position}")).code,
             (await api.ask("GET", SET)).code,
-            (await api.ask("GET", f"/query?name=www.example.org&at={at}")).json["answer"],
+            (await api.ask("GET", f"/query?name=www.example.org&at={at}")).json,
+            (await api.ask("GET", "/query?name=www.example.org")).json,
         ]
 
-    targets, listed, later, now, answer = on_api(ask)
+    targets, listed, later, now, answer, answer_now = on_api(ask)
     assert (targets, listed, later, now) == (["192.0.2.1"], 1, 404, 404)
-    assert [record["data"] for record in answer] == ["192.0.2.1"]
+    assert [record["data"] for record in answer["answer"]] == ["192.0.2.1"]
+    assert "policies and upstreams did then is not part of this" in answer["note"]
+    assert "note" not in answer_now
 
 
 def test_pages_of_a_list_show_one_moment_and_end() -> None:
@@ -322,6 +347,22 @@ def test_events_come_in_pages_that_end() -> None:
     seqs, count = on_api(ask)
     assert count == len(seqs) == 6
     assert seqs == sorted(seqs, reverse=True)
+
+
+def test_events_are_found_by_the_dns_name_that_they_changed() -> None:
+    async def ask(api: Api) -> list[Any]:
+        other = {**www()["spec"]["endpoints"][0], "dnsName": "b.example.org", "recordType": "TXT"}
+        both = www()
+        both["spec"]["endpoints"].append(other)
+        await api.ask("PUT", SET, both)
+        texts_of_b = "dnsName=b.example.org&recordType=TXT"
+        queries = ("dnsName=WWW.example.org.", texts_of_b, "recordType=A")
+        return [await api.ask("GET", f"/events?{query}&noStatus=true") for query in queries]
+
+    first, second, untold = on_api(ask)
+    assert [event["verb"] for event in first.json["items"]] == ["created"]
+    assert [event["verb"] for event in second.json["items"]] == ["changed"]
+    assert "give the name too" in str(refused(untold, 422, "Invalid"))
 
 
 def test_a_restore_is_planned_then_carried_out_and_undone() -> None:
