@@ -84,6 +84,13 @@ class ZonesAsOf(ZoneSet):
             key = key[key[0] + 1 :]
         return zone
 
+    def is_forwarded(self, key: bytes, zone: Zone) -> bool:
+        above = key
+        while above != zone.key:
+            self.get(above)  # or it is not known yet
+            above = above[above[0] + 1 :]
+        return super().is_forwarded(key, zone)
+
     def is_elected(self, apex_key: bytes, name: str) -> bool:
         """Whether a DNSZone is the one of those with its zone name that has it."""
         return self._elected.get(apex_key) == name

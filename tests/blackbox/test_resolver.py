@@ -258,6 +258,19 @@ def test_without_a_server_explain_says_where_a_question_would_go(tmp_path: Path)
     assert explained("www.corp.example", *settings) == ("resolver", ["10.0.0.1", "10.0.1.1"])
     assert explained("host.lab.example", *settings) == ("resolver", ["10.0.0.53"])
     assert explained("www.example", "--client", "203.0.113.9", *settings) == ("nobody", [])
+    outer = records(
+        "outer", "example",
+        ("host.lab.example", "A", "192.0.2.99"), ("alias.example", "CNAME", "host.lab.example"),
+    )  # fmt: skip
+    file = write_json(tmp_path / "outer.json", zone("example"), outer)
+    assert command("apply", "--data", data, "-f", file).code == 0
+    assert explained("alias.example", *settings) == ("zone", [])
+    for options in ((), settings):
+        assert explained("host.lab.example", *options) == ("resolver", ["10.0.0.53"])
+    shown = command("query", "alias.example", "--data", data).out
+    assert "host.lab.example." in shown
+    assert "192.0.2.99" not in shown
+    assert "REFUSED" in command("query", "host.lab.example", "--data", data).out
     newest = json.loads(command("history", "--data", data, "dnszone/lab.example", "-o", "json").out)
     at = str(newest[-1]["seq"])
     assert explained("host.lab.example", "--at", at, *settings) == ("resolver", ["10.0.0.53"])

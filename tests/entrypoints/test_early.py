@@ -65,6 +65,25 @@ def served() -> Node:
     return node
 
 
+def test_what_is_forwarded_waits_and_the_zone_above_tells_nothing_of_it() -> None:
+    node = served()
+    inner = (
+        ("host.f.example.org", "A", "192.0.2.2"),
+        ("alias.example.org", "CNAME", "host.f.example.org"),
+        ("cut.example.org", "NS", "host.f.example.org"),
+    )
+    for i, one in enumerate(inner):
+        node.commit(a_change(put(record_set(f"r{i}", endpoint(*one)))))
+    forward = {"type": "Forward", "forward": {"upstreams": ["192.0.2.53"]}}
+    node.commit(a_change(put(zone("f.example.org", **forward))))
+    assert rcode(asked(early_handler(node), "host.f.example.org")) == "SERVFAIL"
+    for name in ("alias.example.org", "x.cut.example.org"):
+        found = asked(early_handler(node), name)
+        assert found.to_text() == asked(pipeline_of(node), name).to_text()
+        assert rcode(found) == "NOERROR"
+        assert "192.0.2.2" not in found.to_text()
+
+
 def test_the_end_of_early_answers_is_the_handler_itself() -> None:
     node = served()
     later = pipeline_of(node)

@@ -16,7 +16,7 @@ from kudurru.projections import as_of
 from kudurru.projections.zones_as_of import ZonesAsOf
 from tests.histories import APEXES, KEYS, ZONES, histories, targets_of
 from tests.nodes import a_change, memory_node
-from tests.objects import drop, put, record_set, www, zone
+from tests.objects import drop, endpoint, put, record_set, www, zone
 
 SCOPES = [
     Scope(everything=True),
@@ -91,6 +91,21 @@ def test_zones_are_those_of_a_replay(node: Node, data: st.DataObject) -> None:
                 question = from_text(owner + apex), rtype
                 answers = [lookup(of, *question, view.now_s) for of in (zones, view.served)]
                 assert answers[0] == answers[1]
+
+
+def test_what_was_forwarded_is_not_answered_from_the_zone_above() -> None:
+    node = memory_node()
+    forward = {"type": "Forward", "forward": {"upstreams": ["192.0.2.53"]}}
+    inner, outer = from_text("www.sub.example.org."), zone("example.org")
+    www = record_set("www", endpoint("www.sub.example.org", "A", "192.0.2.1"))
+    node.commit(a_change(put(outer), put(www)))
+    heads = [node.log.head().seq]
+    node.commit(a_change(put(zone("sub.example.org", zoneName="sub.example.org.", **forward))))
+    heads.append(node.log.head().seq)
+    node.commit(a_change(drop("DNSZone//sub.example.org")))
+    heads.append(node.log.head().seq)
+    found = [ZonesAsOf(node.log, upto).find(inner) for upto in heads]
+    assert [one is not None for one in found] == [True, False, True]
 
 
 def test_a_zone_is_named_by_its_object_or_its_dns_name_also_when_it_is_gone() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.memory.neighbours import FixedNeighbours
+from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import Query
 from kudurru.domain.dns.responses import Resolved, read_response
 from kudurru.domain.dns.zone_tree import ZoneSet
@@ -50,11 +51,11 @@ BEHIND_WWW = "CNAME 300 nas.home.example. | A 300 192.0.2.50"
 def pipeline_of(
     *policies: CompiledPolicy, known: dict[bytes, bytes] | None = None, **more: Any
 ) -> Pipeline:
-    resolver = more.pop("resolver", None)
+    resolver, zones = more.pop("resolver", None), more.pop("zones", None)
     clients = groups(kids=[{"ip": KIDS}], tv=[{"mac": "aa:bb:cc:00:01:02"}])
     filters = Filters(policies, clients, **more)
     return Pipeline(
-        ZoneSet([zone_from_text(ZONE, "home.example.")]),
+        zones or ZoneSet([zone_from_text(ZONE, "home.example.")]),
         lambda: True,
         clock=ManualClock(),
         identity=Identity(),
@@ -524,6 +525,32 @@ def test_policies_are_for_clients_who_may_recurse_and_the_next_one_gets_no_answe
         assert shown(admitted[0]) == f"NOERROR | {answer}"
         assert not admitted[1], "an engine would repeat it to the stranger"
     assert told(found, "nas.home.example", client=KIDS) == "NOERROR | A 300 192.0.2.50"
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_rewrite_to_a_name_below_what_is_forwarded_leads_there(later: bool) -> None:
+    home = policy(
+        "home", rewrites=[{"name": "tv.example", "type": "CNAME", "targets": ["nas.home.example."]}]
+    )
+    upstream = Upstream("nas.home.example. 60 IN A 10.0.0.9", later=later)
+    zones = ZoneSet([zone_from_text(ZONE, "home.example.")])
+    found = pipeline_of(home, resolver=upstream, zones=zones)
+    assert told(found, "tv.example") == ("NOERROR | CNAME 30 nas.home.example. | A 300 192.0.2.50")
+    zones.forward(names.from_text("nas.home.example."), ("10.0.0.53",))
+    assert told(found, "www.home.example") == "NOERROR | CNAME 300 nas.home.example."
+    query = dns.message.make_query("tv.example", "A").to_wire()
+    reply = found.handle(query, OTHER, "udp")
+    if isinstance(reply, Later):
+        replies: list[Any] = []
+        reply.then(replies.append)
+        ((one, resolved),) = upstream.waiting
+        one.settle(resolved)
+        (reply,) = replies
+    assert isinstance(reply, Reply)
+    assert shown(dns.message.from_wire(reply.wire)) == (
+        "NOERROR | CNAME 30 nas.home.example. | A 60 10.0.0.9"
+    )
+    assert upstream.asked == ["nas.home.example."]
 
 
 RECORDS = [

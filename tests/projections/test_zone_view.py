@@ -314,6 +314,57 @@ def test_a_forward_zone_says_where_its_names_go(node: Node) -> None:
     assert node.zones.forwards == {}
 
 
+def test_a_forward_zone_takes_its_names_from_the_zone_above_with_a_whole_change(
+    node: Node,
+) -> None:
+    record_sets = record_set("www", endpoint("www.sub.example.org", "A", "192.0.2.1"))
+    do(node, put(zone()), put(record_sets))
+    inner = from_text("www.sub.example.org.")
+    forward = {"type": "Forward", "forward": {"upstreams": ["192.0.2.53"]}}
+    with node.zones.as_one():
+        do(node, put(manifest("DNSZone", "sub", {"zoneName": "sub.example.org", **forward})))
+        assert node.zones.forwards == {}
+        assert node.zones.served.find(inner) is served(node)
+    assert list(node.zones.forwards) == [from_text("sub.example.org.")]
+    assert node.zones.served.find(inner) is None
+    assert served(node).has_name(inner)  # a transfer has it all the same
+    do(node, drop("DNSZone//sub"))
+    assert node.zones.served.find(inner) is served(node)
+
+
+def test_a_refresh_that_finds_no_other_version_is_no_change_of_what_is_served() -> None:
+    told: list[Origins] = []
+    clock = ManualClock()
+    node = Node(brittle_log(clock), clock, SeededEntropy(4), told.append)
+    secondary = {"primaries": [{"address": "192.0.2.99"}]}
+    do(node, put(zone(type="Secondary", secondary=secondary)))
+    soa = {
+        "mname": "ns.example.org.", "rname": "h.example.org.",
+        "refresh": 1, "retry": 1, "expire": 5, "minimum": 5, "ttl": 60,
+    }  # fmt: skip
+
+    def told_by(**status: Any) -> list[Origins]:
+        told.clear()
+        stored = node.objects.find(ZONE_KEY)
+        assert stored is not None
+        whole = {"soa": soa, **status}
+        expected = stored.resource_version
+        do(node, UpdateStatus(key=ZONE_KEY, status=whole, expected=expected))
+        return [what for what in told if what is None or APEX in what]
+
+    assert told_by(serial=5)
+    assert served(node).is_available
+    assert not told_by(serial=5, refreshedAt="2025-10-09T08:00:00Z")
+    assert told == []
+    node.zones.withhold("example.org")
+    assert not served(node).is_available
+    assert told_by(serial=5, refreshedAt="2025-10-09T08:10:00Z") == [{APEX}]
+    assert served(node).is_available
+    assert told_by(serial=6) == [{APEX}]
+    assert told_by(serial=6, expired=True)
+    assert not served(node).is_available
+
+
 def test_a_zone_is_found_by_object_name_and_by_dns_name(node: Node) -> None:
     do(node, put(manifest("DNSZone", "mine", {"zoneName": "example.org"})))
     for name in ("mine", "example.org", "EXAMPLE.ORG."):
