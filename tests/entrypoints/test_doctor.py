@@ -13,6 +13,7 @@ from kudurru.domain.events import Recorded
 from kudurru.domain.ports import LogHead
 from kudurru.entrypoints.doctor import Patient, examine
 from kudurru.entrypoints.doctor_report import Report
+from kudurru.entrypoints.listeners import Udp
 from kudurru.entrypoints.live_settings import LiveSettings
 from kudurru.entrypoints.settings import Sources
 from kudurru.entrypoints.wiring import Node
@@ -50,7 +51,10 @@ def patient(node: Node, data: Path) -> Patient:
         peers=SimpleNamespace(urls=()),
     )
     front: Any = SimpleNamespace(
-        bound=[], resolving=SimpleNamespace(unhealthy=list), certificates=None
+        bound=[],
+        resolving=SimpleNamespace(unhealthy=list),
+        certificates=None,
+        udp=Udp("python", 1),
     )
     readiness: Any = SimpleNamespace(why_not=list, warnings=list)
     return Patient(parts=parts, front=front, readiness=readiness)
