@@ -29,7 +29,7 @@ SERVE = "kudurru serve --kubernetes cluster"
 CRDS_DIFF, CRDS_INSTALL = "kudurru crds diff", "kudurru crds install"
 HELM = (
     "helm install dns deploy/chart/kudurru --namespace dns --create-namespace "
-    "--set image.repository=…"
+    "--set image.repository=registry.example/kudurru"
 )
 UPGRADE = (
     "helm upgrade copy deploy/chart/kudurru --namespace dns --reuse-values "
@@ -109,7 +109,7 @@ def test_the_commands_of_the_guide_do_what_it_says(cluster: ApiServer, tmp_path:
 
 def test_helm_installs_as_the_guide_says(cluster: ApiServer, tmp_path: Path) -> None:
     assert kudurru("crds", "install", env=_access(cluster, tmp_path)).code == 0
-    words = shlex.split(HELM.replace("…", "registry.example/kudurru"))
+    words = shlex.split(HELM)
     _done([str(helm.build()), *words[1:]], _access(cluster, tmp_path))
     code, found = cluster.call("GET", "/apis/apps/v1/namespaces/dns/statefulsets")
     assert (code, len(found["items"])) == (200, 1)
