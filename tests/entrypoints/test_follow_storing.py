@@ -8,13 +8,14 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import replica
 from kudurru.domain.errors import Conflict, Unreachable
-from kudurru.domain.ports import Copied, LogHead
+from kudurru.domain.ports import Copied, Erasure, LogHead, Upkeep
 from kudurru.domain.replica import Page, Target
 from kudurru.domain.verify import verify
 from kudurru.entrypoints.follow_storing import AHEAD_MAX, Storing
@@ -73,6 +74,22 @@ def test_what_is_added_is_durable_once_it_is_settled(
         assert copy.head() == leader.head()
         assert sum(grown) == leader.head().seq
     check_prefix(copy, leader, int(leader.head().seq))
+
+
+def test_what_is_taken_away_is_so_of_rows_that_came_in_the_same_transaction(
+    leader: MemoryEventLog, copy: SQLiteEventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "COMMIT_ROWS", 10 * ROWS)  # all pages together
+    *before, last = parts(leader, copy)
+    assert before
+    assert not any(part.is_whole for part in before)
+    old, new = 5, last.rows[0].seq
+    erase = (Erasure(old, old, "body"), Erasure(new, new, "body"))
+    late = msgspec.structs.replace(last, upkeep=Upkeep(erase=erase))
+    assert copy.take_over([*before, late]) == leader.head()
+    for seq in (old, new):
+        (row,) = copy.rows(seq - 1, seq)
+        assert (row.seq, row.body, row.salt) == (seq, None, None)
 
 
 def store(copy: SQLiteEventLog, coming: Iterable[Copied], *, breaks_off: bool = False) -> None:
