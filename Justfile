@@ -19,9 +19,9 @@ layers:
 test *args:
     python -m pytest -m "not slow" -n 2 --dist loadfile {{args}}
 
-# crash, soak and large-zone suites
+# crash, soak and large-zone suites; those that say nothing else have five minutes each
 slow *args:
-    python -m pytest -m slow {{args}}
+    python -m pytest -m slow --timeout 300 {{args}}
 
 # the server of the Kubernetes tests, and external-dns, built once: wants Go
 kube-assets:
