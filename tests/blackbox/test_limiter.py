@@ -50,7 +50,7 @@ def flood(server: Serving, packet: bytes, count: int) -> list[bytes]:
     answers = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((server.host, server.port))
-        sock.settimeout(10)
+        sock.settimeout(60)
         last = query("health.kudurru.internal", ident=0xFFFF)
         while count:
             now = min(count, 30)

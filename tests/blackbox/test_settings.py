@@ -20,7 +20,7 @@ from tests.blackbox.test_api import Asking, first_token
 
 def metric(server: Serving, name: str) -> float | None:
     url = f"http://{server.addresses['metrics']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     found = [line.split()[-1] for line in lines if line.split()[0].split("{")[0] == name]
     return float(found[0]) if found else None
