@@ -179,6 +179,8 @@ void table_free(struct table *table); /* when no reader and no writer is left */
 uint64_t table_hash(const struct table *table, const uint8_t *key, size_t size);
 /* Have the processor fetch what a look-up will read. */
 void table_prefetch(const struct table *table, uint64_t hash);
+/* A round later. */
+void table_approach(const struct table *table, uint64_t hash);
 
 /* A reader brackets every use of entries with these; 0 < number < READERS_MAX is its own. */
 void table_enter(struct table *table, unsigned number);

@@ -22,6 +22,8 @@
 #define NOT_READING 0
 #define CLIENTS 8192    /* whose classes are known, at most; a power of two */
 #define SECOND_US 1000000
+#define CACHE_LINE 64
+#define APPROACHED 3 /* lines of an entry: of most, all that an answer takes */
 
 struct reader {
     _Alignas(64) _Atomic uint64_t epoch; /* when it began to read, or NOT_READING */
@@ -164,6 +166,12 @@ void table_leave(struct table *table, unsigned number) {
 
 void table_prefetch(const struct table *table, uint64_t hash) {
     __builtin_prefetch((const void *)&table->buckets[hash & table->mask]);
+}
+
+void table_approach(const struct table *table, uint64_t hash) {
+    const uint8_t *first = (const uint8_t *)atomic_load(&table->buckets[hash & table->mask]);
+    for (unsigned i = 0; first && i < APPROACHED; i++)
+        __builtin_prefetch(first + (size_t)i * CACHE_LINE);
 }
 
 /* Whether nothing that an answer comes of changed since a generation. */

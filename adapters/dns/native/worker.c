@@ -429,6 +429,9 @@ static void look_up(struct batch *batch) {
         worker->hashes[i] = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
         table_prefetch(worker->table, worker->hashes[i]);
     }
+    for (unsigned i = 0; i < batch->number; i++)
+        if (worker->key_sizes[i])
+            table_approach(worker->table, worker->hashes[i]);
     for (unsigned i = 0; i < batch->number; i++) {
         worker->entries[i] = NULL;
         worker->is_located[i] = false;
