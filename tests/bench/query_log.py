@@ -38,7 +38,7 @@ from tests.bench.forward import (
     write_questions,
 )
 from tests.blackbox.program import Serving, kudurru, serving
-from tests.differential.servers import free_port
+from tests.ports import free_port
 
 NOBODY_EXEMPT = "ratelimit: {exempt: [], ipv4: {32: 1000000000, 24: 1000000000}}\n"
 POLICY = {
