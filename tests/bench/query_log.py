@@ -4,7 +4,8 @@ CPU per query beside unbound and dnsdist. Prints figures, asserts nothing.
     python -m tests.bench.query_log [--seconds 3] [--rounds 3] [--rate 10000] [--first]
 
 The first two tables are at full speed: ours with a policy, the limiter (nobody exempt, levels
-high), metrics and one query in a hundred logged, beside peers that do neither limit nor log. In the
+high), metrics and one query in a hundred logged, beside peers that do neither limit nor log, and
+beside a loop in C that answers without looking (`floor.c`): less than that costs no server. In the
 others, at `--rate`, every query is logged, by the peers in their own ways: files of unbound and
 dnsdist, and dnsdist's protobuf, whose reader is not counted. Ours are all of it, with the process
 that writes, until it is done. `--first` is as in `engine`. Needs dnsperf, knot, unbound, dnsdist.
@@ -25,6 +26,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.bench.asker import SOURCES, built
 from tests.bench.engine import claim_processors
 from tests.bench.forward import (
     DNSDIST,
@@ -145,6 +147,9 @@ def contestants(folder: Path) -> Iterator[dict[str, Server]]:
             path.write_text(text.format(**given, port=port))
             pid = stack.enter_context(running([*command, str(path)], port))
             found[name] = Server(port, pid, "," in name)
+        port = free_port()
+        command = [str(built(SOURCES / "floor.c", folder)), str(port)]
+        found["floor"] = Server(port, stack.enter_context(running(command, port)), False)
         yield found
 
 
