@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from kudurru.adapters.clock import SystemClock
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.kinds.registry import DNS_ZONE
