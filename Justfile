@@ -19,9 +19,9 @@ layers:
 test *args:
     python -m pytest -m "not slow" -n 2 --dist loadfile {{args}}
 
-# crash, soak and large-zone suites; those that say nothing else have five minutes each
+# crash, soak and large-zone suites
 slow *args:
-    python -m pytest -m slow --timeout 300 {{args}}
+    python -m pytest -m slow {{args}}
 
 # the server of the Kubernetes tests, and external-dns, built once: wants Go
 kube-assets:
