@@ -60,6 +60,7 @@ size_t message_key(
 /* Make it the key of an answer for one class of clients. */
 void key_for_class(uint8_t *key, uint8_t client_class);
 uint8_t class_in_key(const uint8_t *key);
+uint8_t kind_in_key(const uint8_t *key);
 
 /* What a query over the limit gets. */
 enum slip { SLIP_NOTHING, SLIP_HERE, SLIP_ELSEWHERE };
@@ -177,9 +178,16 @@ struct table_statistics {
 struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed *seed);
 void table_free(struct table *table); /* when no reader and no writer is left */
 
-uint64_t table_hash(const struct table *table, const uint8_t *key, size_t size);
+/* Of any octets, keyed. */
+uint64_t table_hash(const struct table *table, const uint8_t *octets, size_t size);
+/* Of a key, without its class. */
+uint64_t table_key_hash(const struct table *table, const uint8_t *key, size_t size);
+/* Of the same key for a class of clients, from that hash. */
+uint64_t hash_for_class(uint64_t hash, uint8_t client_class);
 /* Have the processor fetch what a look-up will read. */
 void table_prefetch(const struct table *table, uint64_t hash);
+/* A round later. */
+void table_approach(const struct table *table, uint64_t hash);
 
 /* A reader brackets every use of entries with these; 0 < number < READERS_MAX is its own. */
 void table_enter(struct table *table, unsigned number);
@@ -218,10 +226,10 @@ bool table_admits(struct table *table, const uint8_t *client, size_t size);
 void table_learn_class(
     struct table *table, uint64_t generation, uint8_t scope, const uint8_t *client, size_t size,
     uint8_t client_class);
-/* The class of a client, and since when it is: only answers that are as young are for it, and only
- * while FILTERS did not change after that. 0: it is not known. */
+/* The class of a client, 0 where it is not known. FILTERS changed last in generation `since`: only
+ * answers that are as young are for it, and only while that is so. */
 uint8_t table_class_of(
-    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *since);
+    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t since);
 /* Keys for the cookies in answers; there are none at first. */
 void table_set_cookie_keys(struct table *table, const struct cookie_keys *keys);
 bool table_cookie_keys(struct table *table, struct cookie_keys *keys);
@@ -247,7 +255,7 @@ struct asker {
     int64_t now_us;
     bool is_admitted_known, is_admitted, is_class_known;
     uint8_t client_class;
-    uint64_t classed_since; /* as `table_class_of` has it */
+    uint64_t classed_since; /* when FILTERS changed last */
 };
 
 struct repeated {
