@@ -333,8 +333,7 @@ class Writer:
     async def _let_come(self) -> None:
         """Callers who were just answered, or whose requests are being read, come along: for one
         turn of the loop, and as long as each turn brings more. Without that those who come one by
-        one would have a transaction each, and a crowd several, of which each costs as much as some
-        twenty changes."""
+        one would have a transaction each, and a crowd several."""
         for _ in range(TURNS_MAX):
             before = len(self._queue)
             await asyncio.sleep(0)
