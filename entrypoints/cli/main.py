@@ -124,9 +124,9 @@ def run() -> NoReturn:
 
 def main(args: list[str]) -> int:
     """0 done, 1 refused or failed, 2 usage; `audit verify` has more."""
-    if args[:1] != ["serve"]:
-        # A command makes much and drops little: looking for garbage would take a fifth of it.
-        gc.set_threshold(100_000, 50, 100)
+    # A command makes much and drops little, and so does a server while it is imported: looking for
+    # garbage would take a fifth of it.
+    gc.set_threshold(100_000, 50, 100)
     remote = sys.modules.get("kudurru.entrypoints.cli.remote")
     if remote is not None:  # a command ran before in this process
         remote.forget()

@@ -32,6 +32,7 @@ from tests.blackbox.program import (
 from tests.interop.secondaries import Key, fetched
 from tests.objects import parse
 from tests.postgres import server
+from tests.saying import Say
 from tests.tcp_proxy import proxy
 
 ZONE = "shared.example"
@@ -242,7 +243,7 @@ def writing(node: Node, name: str, count: int, go_on: Callable[[], bool]):
 
 @pytest.mark.slow
 def test_three_nodes_append_through_a_death_and_a_cut_and_lose_and_double_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, say: Say
 ) -> None:
     database = server().new_database()
     direct = server().url(database)
@@ -277,8 +278,7 @@ def test_three_nodes_append_through_a_death_and_a_cut_and_lose_and_double_nothin
             between.heal()
             wait_until(lambda: c.position() >= wanted)
             took_s = time.monotonic() - healed
-            with capsys.disabled():
-                print(f"\nsuite shared-log: a cut node was level {took_s:.2f} s after healing")
+            say(f"suite shared-log: a cut node was level {took_s:.2f} s after healing")
             writing_c.join()
         assert len(a.acknowledged) == 300
         assert len(c.acknowledged) == 200
@@ -301,7 +301,7 @@ def test_dns_is_answered_while_the_database_is_silent(tmp_path: Path) -> None:
             between.hang()
             with writing(node, "a", 3, lambda: True):
                 for _ in range(200):
-                    assert serving_a.ask(f"www.{ZONE}", patience_s=2.0).answer
+                    assert serving_a.ask(f"www.{ZONE}").answer
                     with node.service() as service:
                         assert service.get(parse(www()).key)["kind"] == "DNSRecordSet"
                 assert node.acknowledged == []

@@ -33,7 +33,7 @@ def run(use: Use, *, coalesce_s: float | None = None) -> Node:
         if coalesce_s is not None:
             tasks.append(asyncio.create_task(keep_stamped(writer, node, coalesce_s)))
         try:
-            await asyncio.wait_for(use(node, writer), 20)
+            await asyncio.wait_for(use(node, writer), 60)
             assert not any(task.done() for task in tasks), "the writer ended"
         finally:
             for task in tasks:
@@ -79,6 +79,31 @@ def test_concurrent_callers_share_a_transaction_and_each_is_told_its_own() -> No
 
     node = run(use)
     assert {event.n for event in node.log.read()} == {1}
+
+
+async def after_turns(turns: int, writer: Writer) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await writer.submit(a_change(host(turns)))
+
+
+def test_callers_who_come_one_turn_after_the_other_share_a_transaction() -> None:
+    async def use(_: Node, writer: Writer) -> None:
+        await asyncio.gather(*(after_turns(i, writer) for i in range(module.TURNS_MAX // 2)))
+        assert writer.statistics().groups == 1
+
+    run(use)
+
+
+def test_a_group_does_not_wait_for_ever_for_those_who_still_come() -> None:
+    async def use(_: Node, writer: Writer) -> None:
+        coming = [asyncio.ensure_future(after_turns(i, writer)) for i in range(100)]
+        await coming[0]
+        assert not all(one.done() for one in coming)
+        await asyncio.gather(*coming)
+        assert writer.statistics().groups > 1
+
+    run(use)
 
 
 def test_a_refused_change_hurts_no_other_of_its_group() -> None:
@@ -261,7 +286,7 @@ class GatedLog(BrittleLog):
     def append(self, change_sets, now_us, *, head_seq=None):
         if self.gate is not None:
             self.waiting += 1
-            assert self.gate.wait(20)
+            assert self.gate.wait(60)
         return super().append(change_sets, now_us, head_seq=head_seq)
 
 
@@ -366,7 +391,7 @@ def test_a_writer_that_stops_answers_whoever_waits_and_takes_nothing_more() -> N
         with pytest.raises(Busy, match="nothing was changed"):
             await writer.submit(a_change(host(1)))
         log.gate.set()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, 60)
         assert [first.result().seq, second.result().seq] == [1, 3]
 
     asyncio.run(scene())
