@@ -57,12 +57,14 @@ COMMANDS = {
 
 def command_of(name: str) -> Any:
     """The command of a name, with the options that all have."""
-    from typer.main import get_command
-
-    from kudurru.entrypoints.cli.remote import with_server
-
     module = importlib.import_module(f"kudurru.entrypoints.cli.{COMMANDS[name][0]}")
-    command: Any = with_server(get_command(module.app), name)
+    command: Any = module.app
+    if not isinstance(command, click.Command):
+        from typer.main import get_command
+
+        from kudurru.entrypoints.cli.remote import with_server
+
+        command = with_server(get_command(command), name)
     command.name = name
     return command
 
