@@ -15,8 +15,7 @@ from kudurru.domain.settings import ExternalDnsSettings
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.wiring import Change
 from tests.blackbox.program import records, zone
-from tests.clusters import ALICE, APPLY, Kube, Member, in_cluster, until
-from tests.entrypoints.test_cluster import an_apply, changes
+from tests.clusters import ALICE, APPLY, Kube, Member, an_apply, changes, in_cluster, until
 
 API = "/apis/externaldns.k8s.io/v1alpha1"
 OWNERS = pytest.mark.parametrize("owner", ["cluster", "log"])
