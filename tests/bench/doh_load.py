@@ -28,7 +28,7 @@ WINDOW = 1 << 30  # more than all answers of a run
 HEAD = struct.Struct("!HBBBI")
 READ_MAX = 1 << 16
 CLIENTS = 4
-AHEAD = 6000  # requests of a connection that are made beforehand
+AHEAD = 1300  # requests of a connection that are made beforehand
 
 MEDIA_TYPE = "application/dns-message"
 

@@ -186,7 +186,7 @@ def load_https(manner: Manner, port: int, pid: int) -> tuple[float, float]:
     """So many questions, whatever time it takes: connecting does not count, nor what is not known
     yet."""
     asking = Asking(port, names=NAMES, manner=manner)
-    count = QUERIES if manner.at_once > 1 else QUERIES // 5
+    count = QUERIES // 5 if manner.at_once == 1 or manner.is_indexed else QUERIES
     try:
         before, began = cpu_s(pid), time.monotonic()
         asking.ask(count)
