@@ -111,7 +111,10 @@ def _why_nothing(log: EventLog, what: str, *, shows_settings: bool) -> list[Caus
         if event.type == SETTINGS_CHANGED and event.body is not None and shows_settings
         for cause in settings_changes.ways_back(log, event)
     ]
-    return found or [Cause("", f"nothing to undo at {what}: no object was changed there")]
+    why = (
+        f"nothing to undo at {what}: no object was changed there; `kudurru history` has the numbers"
+    )
+    return found or [Cause("", why)]
 
 
 def _what_to_undo(log: EventLog, what: str) -> tuple[str, Iterator[Recorded]]:

@@ -13,7 +13,7 @@ from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, counted, echo, escape, print_documents
 from kudurru.entrypoints.filtering import BlockingRequest, BlockingState
 
-app = command_app()
+app = command_app(no_args_is_help=True)
 
 GroupOption = Annotated[
     str, typer.Option("--group", metavar="[NS/]NAME", help="A client group; else everybody.")

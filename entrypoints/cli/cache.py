@@ -10,7 +10,7 @@ from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, counted, echo, print_documents, print_table
 
-app = command_app()
+app = command_app(no_args_is_help=True)
 
 
 @app.command()
