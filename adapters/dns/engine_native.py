@@ -320,9 +320,9 @@ class NativeEngine:
         self._limiter = limiter
         self._zones = zones
         self._drain_s = drain_s
-        self._sockets = tuple(sockets)
-        self._drops = SocketDrops(sockets)
-        self._overload = Overload(self._sockets)
+        self._overload = Overload(sockets)
+        self._sockets = self._overload.sockets
+        self._drops = SocketDrops(self._sockets)
         self._looking: asyncio.TimerHandle | None = None
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._scope = (AnswerTable() if table is None else table).new_scope()

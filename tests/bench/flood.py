@@ -99,9 +99,6 @@ def beside_flood(
         asker.paced(at, seconds / 2, HONEST_PER_S, names)  # what it fills at first is full
         before = resident(server.process.pid)
         honest = asker.paced(at, seconds, HONEST_PER_S, names)
-        import sys
-
-        print(server.stderr(), file=sys.stderr)
         line, _ = process.communicate(timeout=length + 60)
         after = resident(server.process.pid)
     return Found(idle, honest, figures_of(line), peak_per_s, before, after)
@@ -114,7 +111,9 @@ def cable() -> Iterator[tuple[list[str], list[str]]]:
         absent("networks of its own need root")
     with ExitStack() as stack:
         server, client = (stack.enter_context(network()) for _ in range(2))
-        ends = [["nsenter", f"--target={pid}", "--net"] for pid in (server, client)]
+        # A session for each: the kernel shares processors out between sessions first (autogroup),
+        # and who floods is not to use up what the server gets.
+        ends = [["setsid", "nsenter", f"--target={pid}", "--net"] for pid in (server, client)]
         link = f"ip link add here address {LINK} type veth peer name there netns {client}"
         _run(ends[0], link, f"ip address add {SERVER}/24 dev here", "ip link set here up")
         _run(ends[1], f"ip address add {CLIENT}/24 dev there", "ip link set there up")
