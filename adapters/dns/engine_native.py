@@ -26,6 +26,7 @@ from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
 from kudurru.adapters.dns.overload import Overload
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
+from kudurru.adapters.dns.reserved import Reserved
 from kudurru.adapters.dns.slots import ALL, FILTERS_SLOT, changed_slots, slots_of
 from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.sockets import address_of
@@ -320,8 +321,9 @@ class NativeEngine:
         self._limiter = limiter
         self._zones = zones
         self._drain_s = drain_s
-        self._overload = Overload(sockets)
-        self._sockets = self._overload.sockets
+        reserved = Reserved(sockets)
+        self._sockets = (*sockets, *reserved.sockets)
+        self._overload = Overload(sockets, reserved)
         self._drops = SocketDrops(self._sockets)
         self._looking: asyncio.TimerHandle | None = None
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))

@@ -44,11 +44,11 @@ wait: a pause overflows a buffer too, and nobody is to be turned away for it."""
 FLOOD = 2.0
 """So many times what can be read is no rush any more. The threads are then kept half busy: who is
 always behind waits for its turn of the processor too, and those who were there with it."""
-LATE_S = 1.5 * LOOK_CLOSELY_S
-"""A look that comes so late says that others want the processors, or Python is busy: the less is
-done for strangers, the sooner regulars have their turn."""
-FEW_PER_S = 1000.0
-"""So many are taken for readable by each thread whatever happens."""
+LATE_S = 1.25 * LOOK_CLOSELY_S
+"""A look that comes so late says that others want the processors, or that Python is busy: the less
+is done for strangers, the sooner regulars have their turn."""
+LEAST = 1 / 16
+"""But of what could be read so much is, always."""
 SAY_AGAIN_S = 60.0
 
 _SO_MEMINFO = 55  # asm-generic/socket.h
@@ -82,10 +82,10 @@ class Regulars:
         while len(self._looks) > SEEN_MAX:
             del self._looks[next(iter(self._looks))]
 
-    def known(self) -> list[int]:
+    def known(self) -> frozenset[int]:
         """The last CLIENTS_MAX of them."""
         found = [client for client, looks in self._looks.items() if looks >= LOOKS_MIN]
-        return found[-CLIENTS_MAX:]
+        return frozenset(found[-CLIENTS_MAX:])
 
 
 class Seen(NamedTuple):
@@ -114,18 +114,22 @@ class Gate:
         if self.is_open:
             if not seen.dropped:
                 return
-            self._readable_per_s = self._most_per_s = max(OPTIMISM * received_per_s, FEW_PER_S)
-        elif seen.level > HIGH or took_s > LATE_S:
-            self._readable_per_s = max(LESS * self._readable_per_s, FEW_PER_S)
-        elif seen.level < LOW:
-            self._most_per_s = max(self._most_per_s, received_per_s)
+            self._readable_per_s = self._most_per_s = OPTIMISM * received_per_s
+        else:
             # What was just read can be. Else a look in which a thread had no processor counts for
             # ever: zero does not grow.
-            readable_per_s = max(self._readable_per_s * MORE, received_per_s)
-            self._readable_per_s = min(readable_per_s, self._most_per_s)
+            self._most_per_s = max(self._most_per_s, received_per_s)
+            self._adapt(received_per_s, seen.level, is_late=took_s > LATE_S)
         is_flood = came_per_s > FLOOD * self._readable_per_s
         wanted_per_s = self._readable_per_s / 2 if is_flood else self._readable_per_s
         self.share = min(1.0, wanted_per_s / came_per_s) if came_per_s else 1.0
+
+    def _adapt(self, received_per_s: float, level: float, *, is_late: bool) -> None:
+        if level > HIGH or is_late:
+            self._readable_per_s = max(LESS * self._readable_per_s, LEAST * self._most_per_s)
+        elif level < LOW:
+            readable_per_s = max(MORE * self._readable_per_s, received_per_s)
+            self._readable_per_s = min(readable_per_s, self._most_per_s)
 
 
 class _Door:
@@ -164,13 +168,12 @@ class _Door:
 
 
 class Overload:
-    """Watches the sockets of one address that are for everybody; `sockets` are all: these, and then
-    those for regulars. Where the system has no such filters, nothing happens."""
+    """Watches the sockets of one address that are for everybody, and tells `reserved` who asks
+    regularly. Where the system has no such filters, nothing happens."""
 
-    def __init__(self, everybody: Sequence[socket.socket]) -> None:
+    def __init__(self, everybody: Sequence[socket.socket], reserved: Reserved) -> None:
         self._doors = [_Door(sock) for sock in everybody] if sys.platform == "linux" else []
-        self._reserved = Reserved(everybody)
-        self.sockets = (*everybody, *self._reserved.sockets)
+        self._reserved = reserved
         self._regulars = Regulars()  # a client comes in by another socket with each port
         self._looked_s: float | None = None
         self._calm_from_s = self._admit_from_s = 0.0
@@ -181,8 +184,8 @@ class Overload:
         return all(door.gate.is_open for door in self._doors)
 
     def look(self, recent: Sequence[tuple[int, Sequence[int]]], now_s: float) -> float | None:
-        """Of each of `sockets` how many datagrams were received so far, and clients of late.
-        Seconds until it wants to look again; None: never."""
+        """Of each socket, those for regulars last, how many datagrams were received so far, and
+        clients of late. Seconds until it wants to look again; None: never."""
         if not self._doors:
             return None
         took_s = now_s - self._looked_s if self._looked_s is not None else LOOK_S
@@ -192,7 +195,7 @@ class Overload:
         try:
             for door, (received, _) in zip(self._doors, recent, strict=False):
                 if door.look(received, took_s):
-                    door.let_in(() if self._reserved.sockets else self._regulars.known())
+                    door.let_in(self._regulars.known() - self._reserved.admitted)
         except (OSError, struct.error) as fault:
             log.warning("floods are not filtered: %s", fault)
             self.end()

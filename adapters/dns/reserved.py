@@ -45,36 +45,37 @@ _CHOSEN = Instruction(bpf.RETURN_A)
 
 class Reserved:
     """`everybody` are all sockets of an address so far. `sockets` are for regulars, as many; none
-    where the system has no such groups."""
+    where the system has no such groups. `admitted` are those who are sent there."""
 
     def __init__(self, everybody: Sequence[socket.socket]) -> None:
         self.sockets: tuple[socket.socket, ...] = ()
+        self.admitted: frozenset[int] = frozenset()
         self._everybody = tuple(everybody)
-        self._admitted: frozenset[int] = frozenset()
         if sys.platform != "linux" or len({one.getsockname() for one in everybody}) != 1:
             return
         with contextlib.ExitStack() as undo:
             try:
-                self.sockets = tuple(undo.enter_context(beside(one)) for one in everybody)
-                self._sort()
+                sockets = tuple(undo.enter_context(beside(one)) for one in everybody)
+                self._sort(self.admitted)
             except OSError as fault:
                 log.warning("who asks regularly gets no sockets of their own: %s", fault)
-                self.sockets = ()
                 return
+            self.sockets = sockets
             undo.pop_all()
 
-    def admit(self, regulars: Collection[int]) -> None:
-        """From now on these are regulars."""
-        if not self.sockets or self._admitted == (admitted := frozenset(regulars)):
+    def admit(self, regulars: frozenset[int]) -> None:
+        """From now on these, if the kernel takes them: else those of before stay."""
+        if not self.sockets or self.admitted == regulars:
             return
-        self._admitted = admitted
         try:
-            self._sort()
-        except OSError as fault:  # no memory for it, say: those of before stay
-            log.warning("the kernel does not know who asks regularly: %s", fault)
+            self._sort(regulars)
+        except OSError as fault:
+            log.warning("the kernel does not take who asks regularly: %s", fault)
+        else:
+            self.admitted = regulars
 
-    def _sort(self) -> None:
+    def _sort(self, regulars: Collection[int]) -> None:
         first = self._everybody[0]
         is_ipv6 = first.family == socket.AF_INET6
-        program = sorting_program(self._admitted, len(self._everybody), is_ipv6=is_ipv6)
+        program = sorting_program(regulars, len(self._everybody), is_ipv6=is_ipv6)
         bpf.attach(first, bpf.SO_ATTACH_REUSEPORT_CBPF, program)
