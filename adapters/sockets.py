@@ -8,6 +8,7 @@ address, and resolves port 0; only then the group takes its place.
 import contextlib
 import errno
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,10 @@ HAS_GROUPS = hasattr(socket, "SO_REUSEPORT")
 
 BACKLOG = 1024  # connections that wait for accept; the system may cut it (net.core.somaxconn)
 RECEIVE_BUFFER = 1 << 20  # octets asked for, so that a burst of queries waits instead of falling
+
+IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
+"""linux/in.h. Nothing of ours is fragmented (RFC 9715 section 3.1, RFC 9000 section 14), and nobody
+can make it so by telling of a small path: what is sent has at most 1,232 octets."""
 
 CARRIERS = {
     **dict.fromkeys(("tcp", "tls", "https"), "tcp"),
@@ -123,6 +128,8 @@ def _open(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     else:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        if family == socket.AF_INET and sys.platform == "linux":
+            sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
     if is_shared:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     sock.bind((host, port))

@@ -1,14 +1,15 @@
 """The guard against losing much of a zone by accident.
 
-Counted are resource records without SOA and apex NS. A record that goes, or whose rdata or TTL
-changes, counts once; records that come count nothing, because nobody loses an answer by them.
+Counted are resource records, those of the name servers too; the SOA is not, as it is another one
+after each change. A record that goes, or whose rdata or TTL changes, counts once; records that come
+count nothing, because nobody loses an answer by them.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 
 from kudurru.domain import zone_model
-from kudurru.domain.dns import records
+from kudurru.domain.dns import names, records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.errors import MassChange
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec
@@ -40,6 +41,19 @@ def add_records(found: Records, spec: DNSRecordSetSpec, default_ttl: int) -> Non
             rdatas = found.setdefault((owner, endpoint.rtype), {})
             for rdata in endpoint.rdatas:
                 rdatas[records.canonical_rdata(endpoint.rtype, rdata)] = ttl
+
+
+def nameservers_of(zone: DNSZoneSpec | None) -> Records:
+    """The records that a DNSZone holds itself; none where there is no zone."""
+    if zone is None:
+        return {}
+    apex = names.from_text(zone.zone_name)
+    return {
+        (apex, rrset.rtype): {
+            records.canonical_rdata(rrset.rtype, rdata): rrset.ttl for rdata in rrset.rdatas
+        }
+        for rrset in zone_model.apex_rrsets(zone)
+    }
 
 
 def size_of(spec: DNSRecordSetSpec) -> int:

@@ -48,7 +48,7 @@ from kudurru.domain.ports import (
 )
 from kudurru.domain.pruning import PrunedBody, newest_pruning
 from kudurru.domain.signed_note import VerifierKey
-from kudurru.domain.tree import Edge, Tile, Tree, verify_consistency
+from kudurru.domain.tree import HASH_SIZE, Edge, Tile, Tree, verify_consistency
 from kudurru.domain.verify import Verifier
 
 PAGE_ROWS = 1_000
@@ -58,6 +58,9 @@ it busy for minutes before it is known whether a key vouches for them."""
 
 PAGE_BYTES = 1 << 20
 """Of payloads: a page ends with the row that reaches it, so it is that and one row at most."""
+
+GAP_MAX = PAGE_BYTES // HASH_SIZE
+"""Pruned rows of a page, of which it has the leaves: a log of any age goes out in bounded parts."""
 
 FRAME_MAX = 64 << 20
 """Octets of what is sent at once: the largest row has a body of 8 MiB, and the rows that a pruning
@@ -143,8 +146,7 @@ def pages(log: VerifiableLog, after: int, size: int) -> Iterator[Page]:
     tree = Tree(size, log.hashes)
     checkpoints = log.checkpoints(after)
     pending = next(checkpoints, None)
-    for page in _cut(log.rows(after, size)):
-        last = page[-1].seq
+    for last, page in _apart(_cut(log.rows(after, size)), after):
         signed = []
         while pending is not None and pending.size <= last:
             signed.append(pending)
@@ -180,6 +182,27 @@ def _cut(rows: Iterable[LogRow]) -> Iterator[list[LogRow]]:
             begun = 0
     if part:
         yield part
+
+
+def _apart(pages: Iterable[list[LogRow]], after: int) -> Iterator[tuple[int, list[LogRow]]]:
+    """Pages that come after a position, and where each ends, so that none leaves out more than
+    GAP_MAX: some have no row at all."""
+    for page in pages:
+        if len(page) == page[-1].seq - after:
+            after = page[-1].seq
+            yield after, page
+            continue
+        part: list[LogRow] = []
+        gone = 0  # between rows of the part
+        for row in page:
+            while (more := GAP_MAX - gone) < row.seq - 1 - after:
+                after += more
+                yield after, part
+                part, gone = [], 0
+            gone += row.seq - 1 - after
+            after = row.seq
+            part.append(row)
+        yield after, part
 
 
 def _leaves(log: VerifiableLog, rows: Iterable[LogRow], after: int, last: int) -> bytes:

@@ -23,8 +23,8 @@ class SetDigest:
     def __init__(self) -> None:
         self._sum = 0
 
-    def add(self, element: bytes) -> None:
-        self.shift(number_of(element))
+    def add(self, *elements: bytes) -> None:
+        self.shift(sum(map(number_of, elements)))
 
     def remove(self, element: bytes) -> None:
         self.shift(-number_of(element))

@@ -26,7 +26,7 @@ _TEXT_SCHEMAS: Mapping[Any, dict[str, Any]] = {
     timedelta: {"type": "string", "pattern": f"^{DURATION_PATTERN}$"},
     SocketAddress: {"type": "string", "pattern": f"^{_ADDRESS_PATTERN}$"},
     Network: {"type": "string", "pattern": "^[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?$"},
-    SecretFile: {"type": "string", "pattern": "^(?:file:)?[^-]"},
+    SecretFile: {"type": "string", "pattern": "^(?:file:)?(?:[^-]|$)"},
     Domain: {"type": "string"},
     Upstream: {"type": "string", "pattern": r"^\S+$"},
 }
@@ -46,14 +46,23 @@ _TEXT_NAMES: Mapping[Any, str] = {
 
 
 def settings_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a settings file. Keys may be nested or flat; the flat ones
-    refer to the nested ones."""
+    """JSON Schema (draft 2020-12) of a settings file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kudurru settings",
+        **settings_object("#"),
+    }
+
+
+def settings_object(place: str) -> dict[str, Any]:
+    """The part of a schema, of draft 7 or later, that stands at a place in it and describes a
+    settings file. Keys may be nested or flat; the flat ones refer to the nested ones."""
     root = _object({})
     flat: dict[str, Any] = {}
     entries: dict[str, Any] = {}
     for key in KEYS.values():
         *sections, last = key.path.split(".")
-        properties, pointer = root["properties"], "#/properties"
+        properties, pointer = root["properties"], f"{place}/properties"
         for section in sections:
             holder = properties.setdefault(section, _object({}))
             if "anyOf" in holder:  # `listeners`: the list, or a map of the keys beside it
@@ -71,11 +80,7 @@ def settings_schema() -> dict[str, Any]:
             entries[f"^{re.escape(key.path)}\\."] = _type_schema(get_args(key.type)[1], key)
     root["properties"] |= flat
     root["patternProperties"] = entries
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "kudurru settings",
-        **root,
-    }
+    return root
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

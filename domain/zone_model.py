@@ -50,7 +50,7 @@ class Resolved(msgspec.Struct, frozen=True):
     next_expiry_s: int | None
 
 
-_Plain = tuple[Name, Name, RRset]
+_Plain = tuple[Name, Name, list[RRset]]
 
 
 def parse_endpoints(spec: DNSRecordSetSpec) -> dict[Name, tuple[Parsed, ...]]:
@@ -79,26 +79,33 @@ def parse_endpoints(spec: DNSRecordSetSpec) -> dict[Name, tuple[Parsed, ...]]:
     return found
 
 
-def plain_rrset(spec: DNSRecordSetSpec, apex_key: Name, default_ttl: int) -> _Plain | None:
-    """Owner, its key and RRset of a record set that is served as it stands when it has its owner
-    to itself: one endpoint below the apex that is not off and does not expire. Nearly all are such,
-    and what `parse_endpoints` and `resolve_owner` would make of it is the same. None for others."""
-    if len(spec.endpoints) != 1:
+def plain_rrsets(spec: DNSRecordSetSpec, apex_key: Name, default_ttl: int) -> _Plain | None:
+    """Owner, its key and RRsets of a record set that is served as it stands when it has its owner
+    to itself: endpoints of one name below the apex that are not off, do not expire and can stand
+    beside each other. Nearly all are such, and what `parse_endpoints` and `resolve_owner` would
+    make of them is the same. None for others."""
+    endpoints = spec.endpoints
+    if not endpoints:
         return None
-    endpoint = spec.endpoints[0]
-    if endpoint.disabled or endpoint.expires_at is not None:
-        return None
+    name, is_alone = endpoints[0].dns_name, len(endpoints) == 1
+    rrsets = []
     try:
-        owner = names.from_text(endpoint.dns_name)
-        rtype = record_types.type_from_text(endpoint.record_type)
-        rdatas = tuple([records.target_from_text(rtype, text) for text in endpoint.targets])
+        owner = names.from_text(name)
+        for endpoint in endpoints:
+            if endpoint.disabled or endpoint.expires_at is not None or endpoint.dns_name != name:
+                return None
+            rtype = record_types.type_from_text(endpoint.record_type)
+            if not is_alone and rtype in record_types.SINGLETON_TYPES:
+                return None
+            rdatas = tuple([records.target_from_text(rtype, text) for text in endpoint.targets])
+            ttl = endpoint.record_ttl
+            rrsets.append(RRset(rtype, default_ttl if ttl is None else ttl, rdatas))
     except ValueError:
         return None
     key = names.key(owner)
     if key == apex_key or not names.is_within(key, apex_key):
         return None
-    ttl = endpoint.record_ttl
-    return owner, key, RRset(rtype, default_ttl if ttl is None else ttl, rdatas)
+    return owner, key, rrsets
 
 
 def resolve_owner(

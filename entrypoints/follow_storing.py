@@ -27,13 +27,10 @@ class Storing:
     """Used by one thread, as a context. What is left of a change that is not whole when the context
     ends is forgotten; a failure of the storage is raised by whatever is called next."""
 
-    def __init__(
-        self, log: SQLiteEventLog, stored: Callable[[int], None], failed: Callable[[], None]
-    ) -> None:
-        """In the thread that stores, `stored` hears of how many positions the log has grown, and
-        `failed` is called once when it grows no more: for who waits for what comes next."""
+    def __init__(self, log: SQLiteEventLog, failed: Callable[[], None]) -> None:
+        """`failed` is called once, in the thread that stores, when the log grows no more: for who
+        waits for what comes next."""
         self._log = log
-        self._stored = stored
         self._failed = failed
         self._changed = threading.Condition()
         self._parts: deque[Copied] = deque()
@@ -83,13 +80,9 @@ class Storing:
 
     def _run(self) -> None:
         try:
-            at = int(self._log.head().seq)
             # Waited for before the transaction begins: who follows mostly waits.
             while (part := self._next()) is not None:
-                head = self._log.take_over(chain([part], self._rest()))
-                assert head is not None, "there was a part"
-                self._stored(int(head.seq) - at)
-                at = int(head.seq)
+                self._log.take_over(chain([part], self._rest()))
                 with self._changed:
                     self._open -= self._taken
                     self._taken = 0

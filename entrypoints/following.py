@@ -100,7 +100,9 @@ class Following:
         self._leader_head = 0
         self._pulses = 0
         self._is_connected = False
-        self._copied = self._sessions = self._refused = 0
+        self._began_at = int(self._log.head().seq)
+        self._has_grown = False  # in the last session
+        self._sessions = self._refused = 0
         self._ending = asyncio.Event()
         self._stopped = asyncio.Event()
         self._again = asyncio.Event()
@@ -109,7 +111,7 @@ class Following:
         self.in_step = threading.Event()
         """Set once everything that the leader had signed is here; at the start where something is
         here already: it is served, whether there is a leader or not."""
-        if self._log.head().seq:
+        if self._began_at:
             self.in_step.set()
         self.problem: KudurruError | None = None
         """Why nothing is copied now."""
@@ -131,11 +133,14 @@ class Following:
         return self._copy
 
     def statistics(self) -> FollowStatistics:
+        # Who follows writes nothing else: what the log grew by was copied, and is never seen before
+        # it is counted.
+        at = int(self._log.head().seq)
         return FollowStatistics(
             is_connected=self._is_connected,
-            lag_events=max(0, self._leader_head - int(self._log.head().seq)),
+            lag_events=max(0, self._leader_head - at),
             silent_s=self._silent_s(),
-            copied=self._copied,
+            copied=at - self._began_at,
             sessions=self._sessions,
             refused=self._refused,
         )
@@ -196,12 +201,11 @@ class Following:
         self._ended.clear()
         try:
             while not self._ending.is_set():
-                copied = self._copied
                 error = await asyncio.to_thread(self._session, is_first=is_first)
                 if self._ending.is_set() or (is_first and error is None):
                     break
                 self._note(error)
-                if self._copied != copied:
+                if self._has_grown:
                     delay_s = self._retries.first_s
                 is_refused = isinstance(error, (*REFUSALS, Invalid))
                 await self._pause(self._retries.refused_s if is_refused else delay_s)
@@ -280,10 +284,14 @@ class Following:
         """Copy until something is in the way, which is the result; the first time until nothing is
         missing."""
         try:
+            at, self._has_grown = self._log.head().seq, False
             with Leader(self.url, self._settings) as leader:
                 self._leader = leader
                 self._check(leader.about())
-                self._copy_from(leader, is_first=is_first)
+                try:
+                    self._copy_from(leader, is_first=is_first)
+                finally:
+                    self._has_grown = self._log.head().seq != at
         except KudurruError as error:
             return error
         finally:
@@ -313,7 +321,7 @@ class Following:
         frames = self._heard(leader.frames(int(receiver.head.seq)))
         self._sessions += 1
         # As soon as nothing can be stored, who waits for the leader's next word is woken.
-        with Storing(self._log, self._stored, leader.abort) as storing:
+        with Storing(self._log, leader.abort) as storing:
             for frame in frames:
                 if isinstance(frame, Page):
                     storing.add(receiver.take(frame))
@@ -332,9 +340,6 @@ class Following:
             after = int(receiver.head.seq) + 1
             raise LogDamaged("gap", after, f"{self.url} ends in the middle of a change")
         storing.settle()
-
-    def _stored(self, count: int) -> None:
-        self._copied += count
 
     def _heard(self, frames: Iterable[Frame]) -> Iterator[Frame]:
         for frame in frames:

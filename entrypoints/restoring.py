@@ -394,7 +394,7 @@ def _records(
 def _served(
     zone: DNSZoneSpec | None, name: str, sets: Mapping[Key, StoredObject | None]
 ) -> mass_change.Records:
-    found: mass_change.Records = {}
+    found = mass_change.nameservers_of(zone)
     for key, stored in sets.items():
         if zone is None or stored is None or ref_of(key).kind != DNS_RECORD_SET.name:
             continue

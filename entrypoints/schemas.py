@@ -14,7 +14,7 @@ from kudurru.adapters.kubernetes.crds import crds
 from kudurru.adapters.kubernetes.rbac import FEATURES, Feature, in_namespaces, manifests, of_cluster
 from kudurru.domain.kinds.meta import API_VERSION, ObjectMeta
 from kudurru.domain.kinds.registry import KINDS, Kind
-from kudurru.domain.settings_docs import settings_reference, settings_schema
+from kudurru.domain.settings_docs import settings_object, settings_reference, settings_schema
 from kudurru.entrypoints import dashboards
 from kudurru.entrypoints.cli.main import COMMANDS, command_of
 from kudurru.entrypoints.rest import openapi
@@ -31,7 +31,7 @@ _CHART = "deploy/chart/kudurru"
 _REFERENCE = "#/$defs/{name}"
 
 
-def generated() -> dict[str, str]:
+def generated(root: Path) -> dict[str, str]:
     """Path of each generated file in the tree to its text."""
     files = {
         f"schemas/{kind.name.lower()}.json": _text(kind_schema(kind))
@@ -54,7 +54,36 @@ def generated() -> dict[str, str]:
     files["deploy/alerts/kudurru.yaml"] = dashboards.alert_rules()
     files[f"{_CHART}/files/alerts.yaml"] = dashboards.alert_rules()
     files[f"{_CHART}/files/rights.yaml"] = _manifests({one.name: _rights(one) for one in FEATURES})
+    values = msgspec.json.decode((root / "deploy/chart/values.schema.json").read_bytes())
+    files[f"{_CHART}/values.schema.json"] = _text(values_schema(values))
     return files
+
+
+def values_schema(own: dict[str, Any]) -> dict[str, Any]:
+    """JSON Schema of the chart's values: what it says of its own, and the settings and objects that
+    it passes on. Draft 7, as a Helm of before 3.18 knows no later one."""
+    specs = {
+        found["spec"]["names"]["kind"]: _closed(
+            found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        )
+        for found in crds()
+    }
+    wanted = {"DNSZone", "BlockList"}
+    definitions = own["definitions"] | {kind: specs[kind] for kind in wanted}
+    definitions["config"] = settings_object("#/definitions/config")
+    return own | {"definitions": definitions}
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without what only an API server reads, and fields that nobody knows are faults: that one
+    drops them and says nothing where it is not asked to."""
+    found = {name: part for name, part in schema.items() if name[:2] != "x-" and name != "format"}
+    if "items" in found:
+        found["items"] = _closed(found["items"])
+    if "properties" in found:
+        properties = {name: _closed(part) for name, part in found["properties"].items()}
+        found |= {"properties": properties, "additionalProperties": False}
+    return found
 
 
 def _rights(feature: Feature) -> dict[str, Any]:
@@ -139,7 +168,7 @@ def _cell(text: str) -> str:
 
 
 def main(root: Path) -> None:
-    for name, text in generated().items():
+    for name, text in generated(root).items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

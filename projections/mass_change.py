@@ -34,13 +34,12 @@ def check_steps(
             specs[key] = _set_spec(before.find(key))
             if i % PER_STEP == 0:
                 yield
+        old = mass_change.nameservers_of(state.spec)
+        new = mass_change.nameservers_of(zone_after)
         # Most changes are small, and seen to be without parsing a record.
-        if not mass_change.is_much(
-            sum(mass_change.size_of(spec) for spec in specs.values() if spec), total
-        ):
+        size = sum(mass_change.size_of(spec) for spec in specs.values() if spec)
+        if not mass_change.is_much(size + mass_change.changed(old, new), total):
             continue
-        old: mass_change.Records = {}
-        new: mass_change.Records = {}
         for i, (key, was) in enumerate(specs.items(), 1):
             if was is not None:
                 mass_change.add_records(old, was, state.spec.default_ttl)
@@ -56,7 +55,7 @@ def check_steps(
 
 def size_of(state: ZoneState) -> int:
     """Records of a zone that the guard counts."""
-    return state.zone.record_count - len(set(state.spec.nameservers)) if state.zone else 0
+    return state.zone.record_count if state.zone else 0
 
 
 def check_losses(going: Mapping[str, int], went: Mapping[str, int], zones: ZoneView) -> None:

@@ -590,10 +590,10 @@ class ZoneView:
         state = self._states.get(spec.zone_ref.name)
         if state is None or (zone := state.zone) is None or key in self._several:
             return False
-        plain = zone_model.plain_rrset(spec, state.apex, state.spec.default_ttl)
+        plain = zone_model.plain_rrsets(spec, state.apex, state.spec.default_ttl)
         if plain is None or key in self._problems:
             return False
-        owner, owner_key, rrset = plain
+        owner, owner_key, rrsets = plain
         source = state.sources.get(owner_key)
         if source is None:
             if self._objects.entry(key) is not None or state.spec.allowed_namespaces is not None:
@@ -603,7 +603,7 @@ class ZoneView:
             return False
         self._touched.add(state.name)
         self.served.before_change(zone)
-        zone.replace(owner, (rrset,))
+        zone.replace(owner, rrsets)
         self._changed()
         return True
 

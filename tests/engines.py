@@ -23,7 +23,7 @@ from kudurru.domain.ports import PacketEngine, QueryHandler
 from tests.certificates import write_pair
 
 LOOPBACK = Networks([parse_network("127.0.0.0/8"), parse_network("::1/128")])
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 @cache

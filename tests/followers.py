@@ -25,6 +25,7 @@ from kudurru.entrypoints.wiring import Node
 from tests.api import Api
 from tests.logs import SeededEntropy, StillClock
 from tests.nodes import a_change
+from tests.ports import free_port
 
 PATIENCE_S = 60.0
 AT_ONCE = Retries(first_s=0.01, most_s=0.05, refused_s=0.05)
@@ -42,7 +43,7 @@ class Listening:
 
     def __init__(self, api: Api, tls: ssl.SSLContext | None = None) -> None:
         self.api = api
-        self.port = 0
+        self.port = free_port()
         self._tls = tls
         self._server: ApiServer | None = None
 
@@ -52,7 +53,6 @@ class Listening:
 
     async def listen(self) -> None:
         bound = bind_all([Listener("tcp", f"127.0.0.1:{self.port}")])[0]
-        self.port = int(bound.address.rpartition(":")[2])
         self._server = ApiServer(
             self.api.app, bound.sockets, tls=(lambda: self._tls) if self._tls else None
         )

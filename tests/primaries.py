@@ -176,7 +176,7 @@ class SocketPrimary:
 
     def _connection(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, struct.error):
-            connection.settimeout(10)
+            connection.settimeout(60)
             while True:
                 size = struct.unpack("!H", _exactly(connection, 2))[0]
                 answers = self.script.answers(_exactly(connection, size), stream=True)

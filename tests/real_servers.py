@@ -12,7 +12,7 @@ import dns.message
 import dns.query
 
 from tests.absent import absent
-from tests.differential.servers import free_port
+from tests.ports import free_port
 
 PATIENCE_S = 60.0
 ZONE = """\

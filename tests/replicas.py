@@ -8,9 +8,22 @@ from pathlib import Path
 from kudurru.adapters.signing import check_signature
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain.checkpoint import KeyChain
+from kudurru.domain.codec import canonical
 from kudurru.domain.epochs import epoch_in, first_origin
-from kudurru.domain.events import EPOCH_KEY, KEY_ADOPTED, SIGNING_KEY
-from kudurru.domain.ports import Copied, VerifiableLog
+from kudurru.domain.events import (
+    EPOCH_KEY,
+    KEY_ADOPTED,
+    LOG_EPOCH,
+    LOG_PRUNED,
+    PAYLOAD_REDACTED,
+    PRUNING_KEY,
+    REDACTION_KEY,
+    SIGNING_KEY,
+    ChangeSet,
+    Event,
+)
+from kudurru.domain.ports import Anchor, Copied, Upkeep, VerifiableLog
+from kudurru.domain.pruning import Keeper, PrunedBody, digest_of
 from kudurru.domain.replica import (
     Frame,
     Page,
@@ -23,7 +36,8 @@ from kudurru.domain.replica import (
 )
 from kudurru.domain.signed_note import VerifierKey
 from kudurru.domain.tree import Edge
-from tests.logs import SeededEntropy, StillClock
+from kudurru.domain.verify import verify
+from tests.logs import SeededEntropy, StillClock, change, sign, trust
 
 Change = Callable[[Frame], Frame]
 
@@ -84,3 +98,32 @@ def bring_up(
     while copy.take_over(parts) is not None:
         if until is not None and copy.head().seq >= until:
             return
+
+
+def check_equal(copy: SQLiteEventLog, leader: VerifiableLog) -> None:
+    assert list(copy.rows()) == list(leader.rows())
+    assert [one.note for one in copy.checkpoints()] == [one.note for one in leader.checkpoints()]
+    assert (copy.log_id, copy.epoch) == (leader.log_id, leader.epoch)
+    verified = verify(copy, trust=trust(copy, 1))
+    assert verified.is_whole, verified.damages
+    assert verified.signed.size == copy.head().seq
+    copy.check_storage()
+
+
+def fact(log: VerifiableLog, type_: str, body: object) -> ChangeSet:
+    stream = {
+        PAYLOAD_REDACTED: REDACTION_KEY, LOG_PRUNED: PRUNING_KEY, LOG_EPOCH: EPOCH_KEY,
+    }[type_]  # fmt: skip
+    version = log.stream_version(stream) + 1
+    return change(Event(type_, stream, version, "/", "kudurru-controller", canonical(body)))
+
+
+def prune(log: VerifiableLog, upto: int) -> None:
+    keeper = Keeper()
+    for event in log.read(0, upto):
+        keeper.feed(event)
+    kept = keeper.kept()
+    anchor = Anchor(next(log.checkpoints(upto)).size, kept)
+    gone = upto - int.from_bytes(kept).bit_count()
+    body = PrunedBody(upto, anchor.size, digest_of(anchor), gone)
+    sign(log, 1, fact(log, LOG_PRUNED, body), upkeep=Upkeep(prune=anchor))

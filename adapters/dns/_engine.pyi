@@ -80,6 +80,52 @@ class Repeats:
     def hits(self) -> list[int]:
         """Answers given, by place."""
 
+class Http2:
+    """Requests of one connection over HTTP/2 that the table answers. Its table of HPACK (RFC 7541)
+    is a copy of the library's, which whoever reads blocks elsewhere has to renew."""
+
+    def __init__(self, repeats: Repeats, /) -> None: ...
+    def set_table(self, size_max: int, entries: Sequence[tuple[bytes, bytes]], /) -> None:
+        """What the table is now, newest first. Raises: ValueError for more than 4,096 octets."""
+
+    def key_of(self, frame: bytes | bytearray, /) -> bytes:
+        """What a HEADERS frame says but for the message in its path and the length of its body:
+        empty where it is an unusual one."""
+
+    def learn(self, key: bytes, client: bytes, name: int, is_get: bool, /) -> None:
+        """Answer requests with this key from now on, as those of a client; `name`: 0, or the bit (1
+        to 31) in `named` of what it calls itself. Only some keys are kept."""
+
+    def take(
+        self,
+        arrived: bytearray,
+        stream: int,
+        room: int,
+        window: int,
+        limit: int,
+        fields: bytes,
+        is_private: bool,
+        named: int,
+        is_told: bool,
+        /,
+    ) -> tuple[
+        int,
+        int,
+        int,
+        int,
+        list[bytes],
+        list[tuple[bytes, bytes, int, int]],
+        list[tuple[bytes, bytes]],
+        bool,
+    ]:
+        """Answer at most `limit` requests at the beginning of what has arrived, on streams behind
+        this one, each answer of at most `room` octets and all of `window`. `fields`: the first ones
+        of each response's block; `is_private`: answers but those from zones are not for everybody.
+
+        Octets used, the last stream, octets of answers and of bodies, the responses, repeats as
+        `Repeats.take` has them, and what entered the table of HPACK, oldest first: and whether
+        nothing that was in it before is left."""
+
 class Zones:
     """Names of zones that the workers of a table answer from, where that is plain. Closed at first;
     while they are closed everything is left to Python. What follows is for one thread. Raises

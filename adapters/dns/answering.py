@@ -115,7 +115,8 @@ class Answering:
         if getattr(self.handler, "takes_client_ids", False):
             self.identifying = cast(IdentifyingHandler, self.handler)
 
-    def _names(self, client_id: str) -> bool:
+    def is_named(self, client_id: str) -> bool:
+        """Whether a group goes by what a client calls itself."""
         return self.identifying is not None and self.identifying.names_id(client_id)
 
     @property
@@ -132,7 +133,7 @@ class Answering:
                 return None
         else:
             asker = packed_address(client)
-            is_named = client_id != "" and self._names(client_id)
+            is_named = client_id != "" and self.is_named(client_id)
             known = self.memo.find_for(packet, asker, is_named=is_named, room=room)
             if known is None:
                 return None
@@ -154,15 +155,19 @@ class Answering:
             arrived,
             at,
             packed_address(client),
-            is_named=client_id != "" and self._names(client_id),
+            is_named=client_id != "" and self.is_named(client_id),
             limit=limit,
             is_told=self.listener is not None,
         )
+        self.note_repeats(count, repeats)
+        return at, answers
+
+    def note_repeats(self, count: int, repeats: Sequence[Repeat]) -> None:
+        """Count queries that the memo has answered, and tell who listens of some."""
         self.received += count
         self.answered += count
         if repeats:
             self.tell(repeats)
-        return at, answers
 
     def _recall_each(
         self, arrived: bytearray, at: int, client: str, limit: int

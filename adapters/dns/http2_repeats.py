@@ -32,9 +32,9 @@ FORMS_MAX = 64  # header blocks remembered, each of them smaller than a slice
 CREDIT = 16 << 10  # octets of requests that the client may send again, told of together
 
 # Literals that are not indexed, with names from the static table (RFC 7541 sections 6.2.2 and A).
-_STATUS_200 = b"\x88"
-_CACHE_CONTROL, _CONTENT_LENGTH = b"\x0f\x09", b"\x0f\x0d"
-_CONTENT_TYPE, _DATE = b"\x0f\x10", b"\x0f\x12"
+STATUS_200 = b"\x88"
+CACHE_CONTROL, CONTENT_LENGTH = b"\x0f\x09", b"\x0f\x0d"
+CONTENT_TYPE, DATE = b"\x0f\x10", b"\x0f\x12"
 
 
 class Slice(NamedTuple):
@@ -85,7 +85,7 @@ class Http2Repeats:
                 self._credit += len(packet)
             at = end
         if self._credit >= CREDIT:
-            responses.append(_frame(WINDOW_UPDATE, 0, 0, self._credit.to_bytes(4, "big")))
+            responses.append(window_update(self._credit))
             self._credit = 0
         return at, responses
 
@@ -200,7 +200,12 @@ def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
     return _HEAD.pack(len(body) >> 8, len(body) & 0xFF, kind, flags, stream) + body
 
 
-def _literal(name: bytes, value: bytes) -> bytes:
+def window_update(octets: int) -> bytes:
+    """Of the connection."""
+    return _frame(WINDOW_UPDATE, 0, 0, octets.to_bytes(4, "big"))
+
+
+def literal(name: bytes, value: bytes) -> bytes:
     return b"%b%c%b" % (name, len(value), value)  # all of them shorter than 127 octets
 
 
@@ -226,11 +231,11 @@ class _Blocks:
             if len(self._made) >= FORMS_MAX:
                 self._made.clear()
             made = self._made[size, cache_control] = (
-                _STATUS_200
-                + _literal(_DATE, date)
-                + _literal(_CONTENT_TYPE, MEDIA_TYPE)
-                + _literal(_CONTENT_LENGTH, b"%d" % size)
-                + _literal(_CACHE_CONTROL, cache_control)
+                STATUS_200
+                + literal(DATE, date)
+                + literal(CONTENT_TYPE, MEDIA_TYPE)
+                + literal(CONTENT_LENGTH, b"%d" % size)
+                + literal(CACHE_CONTROL, cache_control)
             )
         return made
 

@@ -32,6 +32,7 @@ from kudurru.adapters.dns.doh import (
     phrase,
     refusal,
 )
+from kudurru.adapters.dns.http2_native import Http2NativeRepeats
 from kudurru.adapters.dns.http2_repeats import CREDIT, SLICE, Http2Repeats
 from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.streams import (
@@ -205,8 +206,13 @@ class _Connection(StreamConnection):
         later(self._server.doh.response_of(wire, is_head=is_head))
         self._want_turn()
 
-    def repeats_of(self, http: h2.connection.H2Connection) -> Http2Repeats:
-        return Http2Repeats(http, self._server.doh, self._client, self.client_id)
+    def repeats_of(self, http: h2.connection.H2Connection) -> Http2Repeats | Http2NativeRepeats:
+        doh, memo = self._server.doh, self._answering.memo
+        if isinstance(memo, Memo):
+            return Http2Repeats(http, doh, self._client, self.client_id)
+        return Http2NativeRepeats(
+            http, doh, self._answering, memo.new_http2(), self._client, self.client_id
+        )
 
     def note_response(self) -> None:
         self._idle_since_s = self.now_s

@@ -17,13 +17,16 @@ for it.
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kudurru.adapters.dns.slots import ALL, LATEST, SLOTS, changed_slots, slots_of
 from kudurru.domain.dns import names
 from kudurru.domain.dns.record_types import counted_as
 from kudurru.domain.ports import Keep, Origins
 from kudurru.domain.query_log import Repeat
+
+if TYPE_CHECKING:
+    from kudurru.adapters.dns import _engine
 
 ENTRIES_MAX = 131_072  # in both generations: the questions that a busy site asks again and again
 BYTES_MAX = 24 << 20  # of keys and answers; Python's own objects come to about as much again
@@ -122,6 +125,10 @@ class Keeper(Protocol):
         self, era: int, packet: bytes, wire: bytes, how: Keep, origins: Origins = None
     ) -> None:
         """Keep an answer that is not simply for everybody until what it comes of changes."""
+        ...
+
+    def new_http2(self) -> "_engine.Http2":
+        """For a connection over HTTP/2."""
         ...
 
     def counts(self) -> dict[tuple[int, int], int]: ...

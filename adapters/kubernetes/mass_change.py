@@ -71,7 +71,8 @@ class Guard:
         after: dict[Key, Any],
     ) -> None:
         reaches_all = mass_change.reaches_all(before, serves)
-        size = sum(map(mass_change.size_of, touched.values()))
+        old, new = mass_change.nameservers_of(before), mass_change.nameservers_of(serves)
+        size = sum(map(mass_change.size_of, touched.values())) + mass_change.changed(old, new)
         if not reaches_all and not mass_change.is_much(size, mass_change.RECORDS_MIN):
             return
         safe_from = None if reaches_all else size
@@ -80,8 +81,6 @@ class Guard:
             return
         if reaches_all:
             touched |= every
-        old: mass_change.Records = {}
-        new: mass_change.Records = {}
         for key, was in touched.items():
             mass_change.add_records(old, was, before.default_ttl)
             is_now = after.get(key, was)
@@ -96,9 +95,9 @@ class Guard:
     ) -> tuple[int, dict[Key, DNSRecordSetSpec] | None]:
         """How many records a zone has, and the sets that they are in; None once there are so many
         that `safe_from` of them are not much."""
-        records: mass_change.Records = {}
+        records = mass_change.nameservers_of(zone)
         sets: dict[Key, DNSRecordSetSpec] = {}
-        total = 0
+        total = sum(map(len, records.values()))
         async for found in self._record_sets():
             key, spec = _key(found), _record_set(found)
             if spec is None or spec.zone_ref.name != name or not mass_change.allows(zone, key):

@@ -110,7 +110,8 @@ class Copying:
     def add(self, taken: Copied) -> None:
         """The next rows and all that belongs to them. Raises: Conflict."""
         db, rows = self._db, taken.rows
-        if not rows or rows[0].seq <= self.newest:
+        # A part that was pruned as a whole has no rows, and an end.
+        if (rows[0].seq if rows else taken.head.seq) <= self.newest:
             raise Conflict(f"the log is at {self.newest} already: begin again")
         # Rows that were pruned there are a gap here. Where there is none, who checked the rows has
         # seen that: the trigger is against mistakes of those who check nothing.

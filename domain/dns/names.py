@@ -126,11 +126,16 @@ def to_text(name: bytes, *, final_dot: bool = True) -> str:
     """Presentation form, absolute; special characters escaped (RFC 4343 section 2.1)."""
     if name == ROOT:
         return "."
-    parts = labels(name)
-    joined = b".".join(parts)
+    dotted = bytearray(name)  # with a dot in the place of each length
+    at = count = 0
+    while size := name[at]:
+        dotted[at] = 0x2E
+        at += size + 1
+        count += 1
+    joined: bytes = dotted[1:at]
     # One look at the whole, as nearly no name has anything to escape.
-    if _ESCAPE_BUT_DOT.search(joined) or joined.count(b".") >= len(parts):
-        joined = b".".join([_ESCAPE.sub(_escape, label) for label in parts])
+    if _ESCAPE_BUT_DOT.search(joined) or joined.count(b".") >= count:
+        joined = b".".join([_ESCAPE.sub(_escape, label) for label in labels(name)])
     text = joined.decode("ascii")
     return text + "." if final_dot else text
 

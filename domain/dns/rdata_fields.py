@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from struct import Struct as Layout
 from typing import NamedTuple
 
 from kudurru.domain.dns import names
@@ -123,7 +124,8 @@ def ipv6(token: str) -> bytes:
     if (missing > 0) if gap else (missing == 0):
         groups = [group.zfill(4) if group else "" for group in left + ["0"] * missing + right]
         digits = "".join(groups)
-        if len(digits) == 32 and "" not in groups:
+        # An empty group is none, and `fromhex` would pass over blanks.
+        if len(digits) == 32 and "" not in groups and digits.isalnum():
             try:
                 return bytes.fromhex(digits)
             except ValueError:
@@ -131,12 +133,15 @@ def ipv6(token: str) -> bytes:
     raise BadRecord(f"{token!r} is not an IPv6 address")
 
 
+_GROUPS = Layout("!8H")
 _ZEROS = re.compile(r"(?:^|:)0(?::0)+(?=:|$)")
 
 
 def ipv6_text(address: bytes) -> str:
     """Text of RFC 5952, always in hexadecimal groups."""
-    text = ":".join([f"{address[i] << 8 | address[i + 1]:x}" for i in range(0, 16, 2)])
+    text = "%x:%x:%x:%x:%x:%x:%x:%x" % _GROUPS.unpack(address)
+    if "0:0" not in text:
+        return text
     runs = list(_ZEROS.finditer(text))
     if not runs:
         return text

@@ -50,11 +50,11 @@ def target_from_text(rtype: int, text: str) -> bytes:
     """Wire of a target of a DNSRecordSet: names are absolute with or without the final dot, and a
     text target that does not begin with a quote is one string, cut into pieces of 255 octets.
     Raises BadRecord."""
-    address = _ADDRESSES.get(rtype)
-    if address is not None:
+    at_once = _ONE_WORD_TYPES.get(rtype)
+    if at_once is not None:
         try:
-            return address(text)
-        except BadRecord:
+            return at_once(text)
+        except (BadRecord, BadName):
             pass  # the long way reads generic text, or says what is wrong
     if rtype in (record_types.TXT, record_types.SPF) and text[:1] != '"':
         value = _latin(text).encode("latin-1")
@@ -135,13 +135,16 @@ _TOKEN = re.compile(
 )
 
 
-_ONE_WORD = re.compile(r"[0-9A-Za-z.:_-]+", re.ASCII)  # an address or a name, as most are
+# Numbers, addresses and names with a blank between them, as most are
+_PLAIN_WORDS = re.compile(r"[0-9A-Za-z.:_-]+(?: [0-9A-Za-z.:_-]+)*+", re.ASCII)
 
 
 def split(text: str) -> list[str]:
     """Words of one record. A semicolon must be quoted: there are no comments here. Raises
     BadRecord."""
-    if _ONE_WORD.fullmatch(text):
+    if _PLAIN_WORDS.fullmatch(text):
+        return text.split(" ")
+    if text[:1] == '"' and "\\" not in text and text.find('"', 1) == len(text) - 1:
         return [text]
     tokens = []
     at = 0
@@ -191,6 +194,7 @@ class _Kind(NamedTuple):
 
 def _of(*fields: f.Field, rule: Callable[[bytes], None] | None = None) -> _Kind:
     """A type that is a row of fields; `rule` checks what one field alone cannot."""
+    shows = tuple(field.show for field in fields)
 
     def parse(tokens: list[str], origin: Name | None) -> bytes:
         words = iter(tokens)
@@ -207,8 +211,8 @@ def _of(*fields: f.Field, rule: Callable[[bytes], None] | None = None) -> _Kind:
     def show(rdata: bytes) -> str:
         at = 0
         shown = []
-        for field in fields:
-            text, at = field.show(rdata, at)
+        for show_field in shows:
+            text, at = show_field(rdata, at)
             if text:
                 shown.append(text)
         if at != len(rdata):
@@ -255,9 +259,20 @@ def _show_a(rdata: bytes) -> str:
     return "{}.{}.{}.{}".format(*rdata)
 
 
+def _show_aaaa(rdata: bytes) -> str:
+    return f.ipv6_text(rdata) if len(rdata) == 16 else _IPV6.show(rdata)
+
+
 def _parse_name(tokens: list[str], origin: Name | None) -> bytes:
     (target,) = _exactly(tokens, 1)
     return f.name(target, origin)
+
+
+def _show_name(rdata: bytes) -> str:
+    text, at = f.NAME.show(rdata, 0)
+    if at != len(rdata):
+        raise BadRecord(f"{len(rdata) - at} octets behind the last field")
+    return text
 
 
 def _parse_mx(tokens: list[str], origin: Name | None) -> bytes:
@@ -279,7 +294,8 @@ def _with(parse: Parse, kind: _Kind) -> _Kind:
     return _Kind(parse, kind.show)
 
 
-_NAME = _with(_parse_name, _of(f.NAME))
+_IPV6 = _of(f.IPV6)
+_NAME = _Kind(_parse_name, _show_name)
 _TEXT = _with(_parse_strings, _of(f.STRINGS))
 _PREFERENCE = _with(_parse_mx, _of(f.U16, f.NAME))
 _SIGNATURE = _of(f.TYPE, f.ALGORITHM, f.U8, f.U32, f.TIME, f.TIME, f.U16, f.NAME, f.BASE64)
@@ -291,7 +307,7 @@ _SERVICE = _Kind(svcb.parse, svcb.show)
 
 _ROWS: dict[str, _Kind] = {
     "A": _Kind(_parse_a, _show_a),
-    "AAAA": _with(_parse_aaaa, _of(f.IPV6)),
+    "AAAA": _Kind(_parse_aaaa, _show_aaaa),
     "AFSDB": _PREFERENCE,
     "AVC": _TEXT,
     "BRID": _of(f.BASE64),
@@ -361,7 +377,22 @@ _ROWS: dict[str, _Kind] = {
     "ZONEMD": _of(f.U32, f.U8, f.U8, f.HEX),
 }
 _KINDS = {type_from_text(mnemonic): kind for mnemonic, kind in _ROWS.items()}
-_ADDRESSES = {record_types.A: f.ipv4, record_types.AAAA: f.ipv6}
+
+
+def _one_name(text: str) -> bytes:
+    if not _PLAIN_NAME.fullmatch(text):
+        raise BadRecord("to be looked at more closely")
+    return f.name(text, None)
+
+
+_PLAIN_NAME = re.compile(r"[0-9A-Za-z._-]+", re.ASCII)
+_ONE_WORD_TYPES: dict[int, Callable[[str], bytes]] = {
+    record_types.A: f.ipv4,
+    record_types.AAAA: f.ipv6,
+    record_types.CNAME: _one_name,
+    record_types.NS: _one_name,
+    record_types.PTR: _one_name,
+}
 """The types of most records, read without taking the text to words first."""
 
 

@@ -18,6 +18,7 @@ stamped version can be read whole, and the next stamp says what changed, at the 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from struct import Struct as Layout
 from typing import NamedTuple
 
@@ -445,6 +446,9 @@ class Zone:
     def _count_in(self, key: bytes, old: bytes, new: bytes) -> None:
         if old == new:
             return
+        if not old:
+            self._digest.add(*_elements(key, new))
+            return
         had, has = _elements(key, old), _elements(key, new)
         for element in had:
             if element not in has:
@@ -697,24 +701,40 @@ class ZoneSet:
 
 def pack(rrsets: Sequence[RRset]) -> bytes:
     """Image of an owner that holds these RRsets."""
-    if len(rrsets) == 1 and len(rrsets[0].rdatas) == 1:
-        only = rrsets[0]
-        rtype, rdata = only.rtype, only.rdatas[0]
-        size = len(rdata)
-        head = (rtype, 1, _RR_HEAD_SIZE + size, QUESTION_POINTER, rtype, CLASS_IN, only.ttl, size)
-        return _SINGLE_HEAD.pack(*head) + rdata
+    if len(rrsets) == 1:
+        return _pack_rrset(rrsets[0])
+    if len({rrset.rtype for rrset in rrsets}) == len(rrsets):
+        return b"".join([_pack_rrset(rrset) for rrset in sorted(rrsets, key=_type_of)])
     joined: dict[int, tuple[int, dict[bytes, bytes]]] = {}
     for rtype, ttl, rdatas in ((given.rtype, given.ttl, given.rdatas) for given in rrsets):
         least, unique = joined.get(rtype, (ttl, {}))
         for rdata in rdatas:
             unique.setdefault(records.canonical_rdata(rtype, rdata), rdata)
         joined[rtype] = (min(ttl, least), unique)
-    parts = []
-    for rtype, (ttl, unique) in sorted(joined.items()):
-        wire = b"".join(pack_record(rtype, ttl, unique[rdata]) for rdata in sorted(unique))
-        if wire:
-            parts.append(_RRSET_HEAD.pack(rtype, len(unique), len(wire)) + wire)
-    return b"".join(parts)
+    return b"".join(
+        [
+            _pack_rrset(RRset(rtype, ttl, tuple(unique.values())))
+            for rtype, (ttl, unique) in sorted(joined.items())
+        ]
+    )
+
+
+_type_of = attrgetter("rtype")
+
+
+def _pack_rrset(rrset: RRset) -> bytes:
+    """The part of an image that one RRset is."""
+    rtype, ttl, rdatas = rrset.rtype, rrset.ttl, rrset.rdatas
+    if len(rdatas) == 1:
+        rdata = rdatas[0]
+        size = len(rdata)
+        head = (rtype, 1, _RR_HEAD_SIZE + size, QUESTION_POINTER, rtype, CLASS_IN, ttl, size)
+        return _SINGLE_HEAD.pack(*head) + rdata
+    unique: dict[bytes, bytes] = {}
+    for rdata in rdatas:
+        unique.setdefault(records.canonical_rdata(rtype, rdata), rdata)
+    wire = b"".join([pack_record(rtype, ttl, unique[rdata]) for rdata in sorted(unique)])
+    return _RRSET_HEAD.pack(rtype, len(unique), len(wire)) + wire if wire else b""
 
 
 def pack_record(rtype: int, ttl: int, rdata: bytes, rclass: int = CLASS_IN) -> bytes:

@@ -341,7 +341,7 @@ class Served:
 
 def serve(scenario: Callable[[Served, Keeping], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             handler = Keeping()
             served = Served(handler)
             await served.engine.start()

@@ -63,7 +63,7 @@ def answered_of(queries: list[bytes], *, batched: bool, room: int) -> EngineStat
                 await engine.stop()
                 return engine.statistics()
 
-    return asyncio.run(asyncio.wait_for(main(), 10))
+    return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.parametrize("room", [0, 1, 7, 20])

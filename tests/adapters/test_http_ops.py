@@ -44,7 +44,7 @@ async def serving(
     server = HttpServer(
         (node or Node()).routes(), bound.sockets, names=["Ns1.Example"], limits=limits
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await server.start()
         try:
             yield server

@@ -18,7 +18,7 @@ from tests.logs import NOON_US, SeededEntropy, StillClock, applied, change, key,
 from tests.postgres import new_schema, postgres_log, server
 from tests.tcp_proxy import Proxy, proxy
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 COPY_OF_ROW = """
     INSERT INTO log SELECT {seq}, txn, ts, stream, 99, scope, type, entry, salt, body, who_salt,
         who, leaf, head FROM log WHERE seq = 10"""

@@ -39,6 +39,16 @@ def test_port_0_is_resolved_and_shared_by_the_whole_group(proto: str, per_listen
         assert not one.address.endswith(":0")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the option is Linux's")
+@pytest.mark.parametrize("proto", ["udp", "quic"])
+@pytest.mark.parametrize("per_listener", [1, 3])
+def test_datagrams_are_not_fragmented(proto: str, per_listener: int) -> None:
+    with bound(Listener(proto, "127.0.0.1:0"), per_listener=per_listener) as (one,):
+        for sock in one.sockets:
+            seen = sock.getsockopt(socket.IPPROTO_IP, sockets.IP_MTU_DISCOVER)
+            assert seen == sockets.IP_PMTUDISC_PROBE
+
+
 @pytest.mark.parametrize("proto", ["udp", "tcp"])
 @pytest.mark.parametrize("per_listener", [1, 3])
 @pytest.mark.parametrize("held_with_reuse", [False, True])

@@ -29,7 +29,7 @@ class Echo:
 async def serving(limits: StreamLimits | None = None) -> AsyncIterator[TcpServer]:
     (bound,) = bind_all([Listener("tcp", "127.0.0.1:0")])
     server = TcpServer(Echo(), bound.sockets, limits=limits)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await server.start()
         try:
             yield server

@@ -177,7 +177,7 @@ def test_an_answer_that_cannot_be_finished_ends_with_its_connection() -> None:
         faults: list[Any] = []
         engine = make_engine("tcp", Sender())
         asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await engine.start()
             async with client(engine) as one:
                 one.send(query("fail"), query("one"))

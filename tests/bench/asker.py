@@ -11,7 +11,7 @@ import msgspec
 
 from tests.absent import absent
 
-SOURCE = Path(__file__).with_suffix(".c")
+SOURCES = Path(__file__).parent
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra"]
 
 
@@ -35,14 +35,20 @@ class Figures(msgspec.Struct, frozen=True):
         return self.answered / self.seconds
 
 
+def built(source: Path, folder: Path) -> Path:
+    """The program of a source file, built in `folder` unless it is there."""
+    compiler = shutil.which("cc") or absent("there is no C compiler (Debian: gcc, libc6-dev)")
+    program = folder / source.stem
+    if not program.exists():
+        subprocess.run([compiler, *FLAGS, str(source), "-o", str(program)], check=True)
+    return program
+
+
 class Asker:
     def __init__(self, folder: Path, *, prefix: Sequence[str] = ()) -> None:
         """Built in `folder`; `prefix` is a command that runs it, in a namespace say."""
-        compiler = shutil.which("cc") or absent("there is no C compiler (Debian: gcc, libc6-dev)")
-        self.program = folder / "asker"
+        self.program = built(SOURCES / "asker.c", folder)
         self._prefix = list(prefix)
-        if not self.program.exists():
-            subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(self.program)], check=True)
 
     def full(
         self,

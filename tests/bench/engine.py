@@ -1,10 +1,14 @@
 """CPU per query of the packet engines beside other servers, and their latency beside a busy thread.
 Prints figures, asserts nothing.
 
-    python -m tests.bench.engine [--seconds 4] [--rounds 3]
+    python -m tests.bench.engine [--seconds 4] [--rounds 3] [--first]
+
+`--first` (as root) gives servers and generator the first claim on the processors, so that a busy
+machine measures nearly like a quiet one.
 
 Needs dnsperf, and knot, nsd, named as peers, and `shared/tools/dnsbench.py` beside the project or
-in the folder that KUDURRU_SHARED names. The real pipeline answers what the memo does not know.
+in the folder that KUDURRU_SHARED names. The real pipeline answers what the engine does not know:
+"native" is given the zones, as by `kudurru serve`, and "repeats" knows only what was asked before.
 """
 
 import argparse
@@ -22,9 +26,11 @@ from pathlib import Path
 
 from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native
-from kudurru.adapters.dns.engine_native import NativeEngine
+from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.sockets import Listener, bind_all
+from kudurru.domain.dns.zone_tree import ZoneSet
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
@@ -45,7 +51,13 @@ BUSY_CASES = (
 
 
 def serve(
-    *, native: bool, batched: bool, limited: bool, busy: bool, switch_s: float | None
+    *,
+    native: bool,
+    with_zones: bool,
+    batched: bool,
+    limited: bool,
+    busy: bool,
+    switch_s: float | None,
 ) -> None:
     """Serve in this process until it is ended; print the port first."""
     if switch_s is not None:
@@ -63,7 +75,14 @@ def serve(
         handler = pipeline_of(zone)
         engine: PacketEngine
         if native:
-            engine = NativeEngine(handler, bound.sockets, limiter=limiter)
+            table = AnswerTable()
+            images = ZoneImages(table)
+            if with_zones:
+                images.follow(ZoneSet([zone]), dict, lambda: True)
+                images.changed()
+            engine = NativeEngine(
+                handler, bound.sockets, table=table, limiter=limiter, zones=images.core
+            )
         else:
             engine = PythonEngine(handler, bound.sockets, batched=batched, limiter=limiter)
         await engine.start()
@@ -94,6 +113,11 @@ def child(*arguments: str) -> Iterator[tuple[int, int]]:
             process.terminate()
 
 
+def claim_processors() -> None:
+    """For this process and those that it starts."""
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
 def dnsbench(*arguments: str) -> None:
     shared = Path(os.environ.get("KUDURRU_SHARED", ROOT.parent / "shared"))
     command = [sys.executable, str(shared / "tools" / "dnsbench.py"), *arguments]
@@ -103,7 +127,9 @@ def dnsbench(*arguments: str) -> None:
 def cpu_per_query(folder: str, seconds: int, rounds: int, peers: Sequence[str]) -> None:
     ways = {"batched": (), "plain calls": ("--plain",), "no limiter": ("--unlimited",)}
     if engine_native.is_available():
-        ways = {"native": ("--native",), "no limits": ("--native", "--unlimited"), **ways}
+        ours = ("--native", "--zones")
+        repeats = {"repeats": ("--native",), "no limits": (*ours, "--unlimited")}
+        ways = {"native": ours, **repeats, **ways}
     with contextlib.ExitStack() as stack:
         ours = {name: stack.enter_context(child(*given)) for name, given in ways.items()}
         for queries, edns in itertools.product(QUERIES, ([], ["--edns"])):
@@ -139,8 +165,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", action="append", help="knot, nsd, named, unbound, floor")
+    parser.add_argument("--first", action="store_true", help="before all other work of the machine")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--zones", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--unlimited", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--busy", action="store_true", help=argparse.SUPPRESS)
@@ -149,12 +177,15 @@ def main() -> None:
     if given.serve:
         serve(
             native=given.native,
+            with_zones=given.zones,
             batched=not given.plain,
             limited=not given.unlimited,
             busy=given.busy,
             switch_s=given.switch,
         )
         return
+    if given.first:
+        claim_processors()
     with tempfile.TemporaryDirectory() as folder:
         dnsbench("zone", folder, "--names", str(NAMES))
         cpu_per_query(folder, given.seconds, given.rounds, given.peer or PEERS)

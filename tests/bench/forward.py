@@ -21,7 +21,7 @@ from pathlib import Path
 import dns.message
 import dns.query
 
-from tests.differential.servers import free_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")

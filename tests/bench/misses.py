@@ -26,7 +26,7 @@ from tests.bench.engine import dnsbench
 from tests.bench.spine import kudurru
 from tests.bench.visible import load, show, times_ms
 from tests.blackbox.program import Serving, serving
-from tests.differential.servers import free_port
+from tests.ports import free_port
 
 ZONE = "home.example"
 HITS, NONE = "q-random.txt", "q-none.txt"

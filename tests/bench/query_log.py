@@ -1,13 +1,14 @@
 """Answers from the cache and blocked ones, as a resolver gives them that filters, limits and logs:
 CPU per query beside unbound and dnsdist. Prints figures, asserts nothing.
 
-    python -m tests.bench.query_log [--seconds 3] [--rounds 3] [--rate 10000]
+    python -m tests.bench.query_log [--seconds 3] [--rounds 3] [--rate 10000] [--first]
 
 The first two tables are at full speed: ours with a policy, the limiter (nobody exempt, levels
-high), metrics and one query in a hundred logged, beside peers that do neither limit nor log. In the
+high), metrics and one query in a hundred logged, beside peers that do neither limit nor log, and
+beside a loop in C that answers without looking (`floor.c`): less than that costs no server. In the
 others, at `--rate`, every query is logged, by the peers in their own ways: files of unbound and
 dnsdist, and dnsdist's protobuf, whose reader is not counted. Ours are all of it, with the process
-that writes, until it is done. Needs dnsperf, knot, unbound and dnsdist.
+that writes, until it is done. `--first` is as in `engine`. Needs dnsperf, knot, unbound, dnsdist.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.bench.asker import SOURCES, built
+from tests.bench.engine import claim_processors
 from tests.bench.forward import (
     DNSDIST,
     KNOT,
@@ -37,7 +40,7 @@ from tests.bench.forward import (
     write_questions,
 )
 from tests.blackbox.program import Serving, kudurru, serving
-from tests.differential.servers import free_port
+from tests.ports import free_port
 
 NOBODY_EXEMPT = "ratelimit: {exempt: [], ipv4: {32: 1000000000, 24: 1000000000}}\n"
 POLICY = {
@@ -144,6 +147,9 @@ def contestants(folder: Path) -> Iterator[dict[str, Server]]:
             path.write_text(text.format(**given, port=port))
             pid = stack.enter_context(running([*command, str(path)], port))
             found[name] = Server(port, pid, "," in name)
+        port = free_port()
+        command = [str(built(SOURCES / "floor.c", folder)), str(port)]
+        found["floor"] = Server(port, stack.enter_context(running(command, port)), False)
         yield found
 
 
@@ -191,7 +197,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=int, default=10_000)
+    parser.add_argument("--first", action="store_true", help="before all other work of the machine")
+    parser.add_argument("--lean", action="store_true", help="the first two tables only")
     given = parser.parse_args(arguments)
+    if given.first:
+        claim_processors()
     with tempfile.TemporaryDirectory() as name, contestants(Path(name)) as servers:
         kinds = {
             "from the cache": write_questions(Path(name) / "cached", "w", NAMES),
@@ -206,6 +216,8 @@ def main(arguments: list[str] | None = None) -> None:
         logging = {one: server for one, server in servers.items() if server.is_logging_all}
         for kind, questions in kinds.items():
             compare(f"{kind}, 1 in 100 logged beside none", lean, questions, given, 0)
+        if given.lean:
+            return
         before = [dropped(one.ours) for one in servers.values() if one.ours]
         for kind, questions in kinds.items():
             title = f"{kind}, all logged, {given.rate} a second"

@@ -33,8 +33,8 @@ from kudurru.projections.pipeline.transfers import Transfers
 from kudurru.projections.zone_history import ZoneHistory
 from kudurru.projections.zone_state import ZoneState
 from tests.bench.answers import build_zone
-from tests.differential.servers import free_port
 from tests.engines import make_engine
+from tests.ports import free_port
 from tests.transfers import transfer_query
 
 ROOT = Path(__file__).parents[2]

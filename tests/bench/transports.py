@@ -27,7 +27,7 @@ from kudurru.adapters.dns import engine_native
 from kudurru.adapters.dns.engine_native import AnswerTable
 from kudurru.adapters.sockets import split_address
 from tests.bench.answers import build_zone, pipeline_of
-from tests.bench.doh_load import ask_for
+from tests.bench.doh_load import Manner, ask_for
 from tests.certificates import write_pair
 from tests.dns_clients import open_doq, open_http3, post
 from tests.engines import make_engine
@@ -37,7 +37,19 @@ ROOT = Path(__file__).parents[2]
 NAMES = 1000
 PROTOCOLS = ("tcp", "tls", "https", "h3", "quic")
 MODES = {"tcp": "tcp", "tls": "dot"}  # of dnsperf
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+MANNERS = {
+    "tcp": {"": Manner()},
+    "tls": {"": Manner()},
+    "https": {
+        **{f"POST {at_once}": Manner("POST", at_once) for at_once in (1, 10, 100)},
+        **{f"GET {at_once}": Manner("GET", at_once) for at_once in (1, 10, 100)},
+        "GET 10 indexed": Manner("GET", 10, is_indexed=True),
+        "HTTP/1.1 POST": Manner("POST", 1, is_http1=True),
+        "HTTP/1.1 GET": Manner("GET", 1, is_http1=True),
+    },
+    "h3": {"": Manner()},
+    "quic": {"": Manner()},
+}
 
 
 def serve() -> None:
@@ -143,14 +155,15 @@ def dnsdist(folder: Path, backend: int) -> AbstractContextManager[tuple[Ports, i
 
 
 def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    """Of all threads that live, exactly."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
 
 
-def load(proto: str, port: int, questions: Path, seconds: float) -> int:
+def load(proto: str, manner: Manner, port: int, questions: Path, seconds: float) -> int:
     """Answers that a client got."""
     if proto == "https":
-        return ask_for(port, seconds, names=NAMES)
+        return ask_for(port, seconds, names=NAMES, manner=manner)
     if proto in ("h3", "quic"):
         return asyncio.run(load_quic(proto, port, seconds))
     shown = subprocess.run(
@@ -183,6 +196,8 @@ Round = tuple[float, float]
 
 def compare(
     proto: str,
+    how: str,
+    manner: Manner,
     servers: Mapping[str, tuple[Ports, int]],
     questions: Path,
     seconds: float,
@@ -194,20 +209,27 @@ def compare(
         for server, (ports, pid) in servers.items():
             if proto in ports:
                 before = cpu_s(pid)
-                done = max(1, load(proto, ports[proto], questions, seconds))
+                try:
+                    done = max(1, load(proto, manner, ports[proto], questions, seconds))
+                except OSError:  # it does not speak that version of HTTP
+                    continue
                 if number:  # in the first one they learn what they are asked
                     cost = (cpu_s(pid) - before) / done * 1e6
                     seen.setdefault(server, []).append((done / seconds, cost))
-    own = median(cost for _, cost in next(iter(seen.values())))
+    own = [cost for _, cost in next(iter(seen.values()))]
     for server, found in seen.items():
         rate, cost = (median(one) for one in zip(*found, strict=True))
-        print(f"{proto:10}{server:10}{rate:12,.0f}{cost:14.1f}{own / cost:13.2f}", flush=True)
+        # Of each round: what others do on the machine meanwhile slows both.
+        ratio = median(mine / theirs for mine, (_, theirs) in zip(own, found, strict=True))
+        label = f"{proto} {how}".strip()
+        print(f"{label:22}{server:10}{rate:12,.0f}{cost:14.1f}{ratio:13.2f}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", choices=PROTOCOLS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
@@ -225,9 +247,10 @@ def main() -> None:
         servers["bind"] = stack.enter_context(bind(folder))
         backend = servers["bind"][0]["tcp"]
         servers["dnsdist"] = stack.enter_context(dnsdist(folder, backend))
-        print(f"{'':10}{'server':10}{'queries/s':>12}{'CPU µs/query':>14}{'ours/theirs':>13}")
-        for proto in PROTOCOLS:
-            compare(proto, servers, questions, given.seconds, given.rounds)
+        print(f"{'':22}{'server':10}{'queries/s':>12}{'CPU µs/query':>14}{'ours/theirs':>13}")
+        for proto in given.only or PROTOCOLS:
+            for how, manner in MANNERS[proto].items():
+                compare(proto, how, manner, servers, questions, given.seconds, given.rounds)
 
 
 def write_zone(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 import urllib.request
 from pathlib import Path
 
@@ -21,13 +22,15 @@ def test_a_flood_gets_its_allowance_then_half_of_it_tc_and_real_clients_come_bac
     file = tmp_path / "kudurru.yaml"
     file.write_text(SETTINGS)
     with serving(tmp_path / "data", "--demo", "--config", str(file)) as server:
+        begun = time.monotonic()
         answers = flood(server, query("www.demo.example"), 120)
+        took_s = time.monotonic() - begun
         full = [answer for answer in answers if answer[7]]
         empty = [answer for answer in answers if answer[2] & 2]
-        # A token comes back every three seconds; the flood is over long before, but for a machine
+        # A token comes back every three seconds; the flood is over before that, but for a machine
         # that stands still.
-        assert 20 <= len(full) <= 22
-        assert 48 <= len(empty) <= 50
+        assert 20 <= len(full) <= 21 + took_s / 3
+        assert (120 - len(full)) // 2 <= len(empty) <= (121 - len(full)) // 2
         assert server.ask("health.kudurru.internal").rcode() == 0
         assert server.ask("www.demo.example", tcp=True).answer
         shown = metrics(server)
@@ -50,7 +53,7 @@ def flood(server: Serving, packet: bytes, count: int) -> list[bytes]:
     answers = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((server.host, server.port))
-        sock.settimeout(10)
+        sock.settimeout(60)
         last = query("health.kudurru.internal", ident=0xFFFF)
         while count:
             now = min(count, 30)

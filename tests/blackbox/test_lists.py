@@ -36,6 +36,11 @@ def sources(data: Path) -> list[dict[str, Any]]:
     return [source for row in rows(data) for source in row["sources"]]
 
 
+def status(data: Path, name: str) -> dict[str, Any]:
+    stored = command("get", "bl", name, "--data", data, "-o", "json").json()
+    return stored.get("status") or {}
+
+
 def until(is_so: Callable[[], object]) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + PATIENCE_S
@@ -77,8 +82,7 @@ def test_a_fetched_list_is_matched_explained_and_there_after_a_restart(tmp_path:
         assert "0.0.0.0 ads.example" in why
         row = sources(data)[0]
         assert (row["phase"], row["entries"], row["invalidEntries"]) == ("Fresh", 2, 1)
-        stored = command("get", "bl", "file", "--data", data, "-o", "json").json()
-        assert stored["status"]["entries"] == 2
+        until(lambda: status(data, "file").get("entries") == 2)  # written after it is matched
     # Without a server, and with the file gone: what was fetched is there.
     file.unlink()
     assert "track.example" in json.dumps(explained(data, "x.track.example", "--client", CLIENT))
@@ -105,9 +109,8 @@ def test_this_machine_and_pages_are_no_lists_and_the_status_says_why(tmp_path: P
     ]
     with serving(data):
         applied(data, tmp_path, *lists)
-        until(lambda: len(sources(data)) == 3)
+        until(lambda: [source["phase"] for source in sources(data)] == ["Failed"] * 3)
         found = sources(data)
-        assert [source["phase"] for source in found] == ["Failed"] * 3
         errors = {source["source"]: source["error"] for source in found}
         assert errors["http://127.0.0.1:1/list"] == "127.0.0.1 is this machine itself"
         assert "HTML" in errors[f"file:{page}"]

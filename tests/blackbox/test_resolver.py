@@ -30,9 +30,10 @@ WWW = ["192.0.2.1"]
 
 
 def configured(folder: Path, **upstreams: Any) -> str:
-    """Path of a file of settings."""
+    """Path of a file of settings. Unless it is told otherwise, an upstream has all the time that it
+    needs on a busy machine, and is not asked again meanwhile."""
     path = folder / "settings.json"
-    document = {"upstreams": upstreams}
+    document = {"upstreams": {"timeout": "60s", **upstreams}}
     path.write_text(json.dumps(document))
     return str(path)
 
@@ -73,9 +74,7 @@ def test_knot_is_asked_for_its_domain_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "knot"
     folder.mkdir()
     with knot(folder) as port:
-        config = configured(
-            tmp_path, conditional={"up.example": [f"127.0.0.1:{port}"]}, timeout="500ms"
-        )
+        config = configured(tmp_path, conditional={"up.example": [f"127.0.0.1:{port}"]})
         with serving(tmp_path / "data", "--config", config) as server:
             assert server.texts("www.up.example") == WWW
             assert server.texts("inside.up.example") == ["192.168.1.1"]  # its own network
@@ -109,7 +108,8 @@ def test_a_forward_zone_sends_its_names_elsewhere_at_once(tmp_path: Path) -> Non
     folder = tmp_path / "knot"
     folder.mkdir()
     data = tmp_path / "data"
-    with knot(folder) as port, serving(data) as server:
+    config = configured(tmp_path)
+    with knot(folder) as port, serving(data, "--config", config) as server:
         assert server.texts("www.up.example") == ["REFUSED"]
         forward = {"type": "Forward", "forward": {"upstreams": [f"127.0.0.1:{port}"]}}
         outer = records(

@@ -11,7 +11,7 @@ import dns.query
 import pytest
 
 from tests.blackbox.program import Serving, kudurru, serving, wait_until, write_json, zone
-from tests.differential.servers import free_port
+from tests.ports import free_port
 from tests.primaries import Script, SocketPrimary, soa, whole
 
 ZONE = "sec.example"

@@ -301,7 +301,7 @@ def test_dns_is_answered_while_the_database_is_silent(tmp_path: Path) -> None:
             between.hang()
             with writing(node, "a", 3, lambda: True):
                 for _ in range(200):
-                    assert serving_a.ask(f"www.{ZONE}", patience_s=2.0).answer
+                    assert serving_a.ask(f"www.{ZONE}").answer
                     with node.service() as service:
                         assert service.get(parse(www()).key)["kind"] == "DNSRecordSet"
                 assert node.acknowledged == []

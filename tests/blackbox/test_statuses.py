@@ -42,7 +42,7 @@ def test_a_server_says_what_is_wrong_and_that_it_is_mended(tmp_path: Path) -> No
         assert command("apply", "-f", others, "--data", data).code == 0
         wait_until(lambda: ready("rs", "second", data) == ("False", "Duplicated"))
         wait_until(lambda: ready("policy", "kids", data) == ("False", "MissingReference"))
-        assert ready("zone", "home.arpa", data) == ("True", "AsExpected")
+        wait_until(lambda: ready("zone", "home.arpa", data) == ("True", "AsExpected"))
         assert ready("rs", "first", data) is None  # nothing is to be said
         shown = command("describe", "rs", "second", "--data", data).out
         assert re.search(r"Ready: False, Duplicated: www\.home\.arpa\. A: ", shown)
@@ -50,7 +50,6 @@ def test_a_server_says_what_is_wrong_and_that_it_is_mended(tmp_path: Path) -> No
         assert "Ready: True, AsExpected\n" in shown
         assert command("delete", "rs", "first", "--data", data).code == 0
         wait_until(lambda: ready("rs", "second", data) == ("True", "AsExpected"))
-        metrics = scraped(server)
         for wanted in (
             r'kudurru_controller_status_writes_total{kind="DNSRecordSet"} 2\.0',
             r'kudurru_controller_status_writes_total{kind="Policy"} 1\.0',
@@ -59,7 +58,7 @@ def test_a_server_says_what_is_wrong_and_that_it_is_mended(tmp_path: Path) -> No
             r'kudurru_store_operations_total{op="update_status",result="ok"} \d',
             r'kudurru_role_active{role="controllers"} 1\.0',
         ):
-            assert re.search(wanted, metrics), wanted
+            wait_until(lambda wanted=wanted: re.search(wanted, scraped(server)))
 
 
 def test_the_history_has_statuses_where_they_are_asked_for(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import dns.message
@@ -16,6 +16,7 @@ from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.sockets import Listener, bind_all
 from kudurru.domain.ports import QueryHandler
 from tests.differential.zones import Question, ZoneText
+from tests.ports import free_port
 
 PATIENCE_S = 60.0
 WINDOW = 50
@@ -140,17 +141,6 @@ def packet_of(number: int, question: Question) -> bytes:
     )
     query.id, query.flags = number, 0
     return query.to_wire()
-
-
-def free_port() -> int:
-    """A port that nobody has, neither over TCP nor over UDP."""
-    while True:
-        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
-            stream.bind(("127.0.0.1", 0))
-            address = stream.getsockname()
-            with suppress(OSError):
-                datagrams.bind(address)
-                return int(address[1])
 
 
 def wait_for(port: int, origin: str, log: Path) -> None:

@@ -11,21 +11,13 @@ from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import replica
 from kudurru.domain.chain import genesis, head_after, leaf_of
-from kudurru.domain.codec import canonical
 from kudurru.domain.epochs import EpochBody
 from kudurru.domain.errors import Conflict, Diverged, LogDamaged, Unreachable
 from kudurru.domain.events import (
-    EPOCH_KEY,
     LOG_EPOCH,
-    LOG_PRUNED,
     PAYLOAD_REDACTED,
-    PRUNING_KEY,
-    REDACTION_KEY,
-    ChangeSet,
-    Event,
 )
-from kudurru.domain.ports import Anchor, Erasure, Upkeep, VerifiableLog
-from kudurru.domain.pruning import Keeper, PrunedBody, digest_of
+from kudurru.domain.ports import Erasure, Upkeep, VerifiableLog
 from kudurru.domain.replica import Frame, Page, Target
 from kudurru.domain.verify import verify
 from kudurru.domain.verify_tree import Trust
@@ -43,7 +35,7 @@ from tests.logs import (
     sign,
     trust,
 )
-from tests.replicas import bring_up, empty_copy, frames, receiver
+from tests.replicas import bring_up, check_equal, empty_copy, fact, frames, prune, receiver
 
 
 @pytest.fixture(autouse=True)
@@ -76,16 +68,6 @@ def grow(log: VerifiableLog, count: int, name: str = "host") -> None:
         if i % 10 == 9:
             sign(log)
     sign(log)
-
-
-def check_equal(copy: SQLiteEventLog, leader: VerifiableLog) -> None:
-    assert list(copy.rows()) == list(leader.rows())
-    assert [one.note for one in copy.checkpoints()] == [one.note for one in leader.checkpoints()]
-    assert (copy.log_id, copy.epoch) == (leader.log_id, leader.epoch)
-    verified = verify(copy, trust=trust(copy, 1))
-    assert verified.is_whole, verified.damages
-    assert verified.signed.size == copy.head().seq
-    copy.check_storage()
 
 
 def test_a_copy_has_the_rows_checkpoints_and_tree_of_its_leader(
@@ -391,28 +373,9 @@ def test_a_key_that_was_adopted_under_the_known_one_is_followed(
 # --- what was taken away ------------------------------------------------------------------------
 
 
-def fact(log: VerifiableLog, type_: str, body: object) -> ChangeSet:
-    stream = {
-        PAYLOAD_REDACTED: REDACTION_KEY, LOG_PRUNED: PRUNING_KEY, LOG_EPOCH: EPOCH_KEY,
-    }[type_]  # fmt: skip
-    version = log.stream_version(stream) + 1
-    return change(Event(type_, stream, version, "/", "kudurru-controller", canonical(body)))
-
-
 def redact(log: VerifiableLog, seq: int) -> None:
     said = fact(log, PAYLOAD_REDACTED, {"seq": seq})
     sign(log, 1, said, upkeep=Upkeep(erase=(Erasure(seq, seq, "body"),)))
-
-
-def prune(log: VerifiableLog, upto: int) -> None:
-    keeper = Keeper()
-    for event in log.read(0, upto):
-        keeper.feed(event)
-    kept = keeper.kept()
-    anchor = Anchor(next(log.checkpoints(upto)).size, kept)
-    gone = upto - int.from_bytes(kept).bit_count()
-    body = PrunedBody(upto, anchor.size, digest_of(anchor), gone)
-    sign(log, 1, fact(log, LOG_PRUNED, body), upkeep=Upkeep(prune=anchor))
 
 
 def test_what_is_redacted_later_is_erased_in_the_copy(

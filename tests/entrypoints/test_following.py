@@ -94,7 +94,7 @@ def test_what_is_written_to_a_leader_is_served_by_its_follower(pair: Pair) -> No
             await leader.write(put(zone()), put(www()))
             async with pair.following(leader) as follower:
                 await until(lambda: follower.has(leader))
-                assert follower.following.in_step.is_set()
+                await until(follower.following.in_step.is_set)
                 await leader.write(put(www("192.0.2.9")))
                 await until(lambda: follower.has(leader))
                 digests = leader.node.views.digests()

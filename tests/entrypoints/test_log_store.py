@@ -30,7 +30,7 @@ def run(case: Callable[[LogStore, MemoryEventLog], Awaitable[None]]) -> None:
         log = MemoryEventLog(entropy=SystemEntropy(), clock=SystemClock())
         entropy = SystemEntropy()
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(60),
             opened("memory", log, clock=SystemClock(), entropy=entropy, who=ME) as store,
         ):
             await case(store, log)

@@ -118,7 +118,7 @@ async def rig(folder: Path) -> AsyncIterator[Rig]:
         Secondary, local_addr=("127.0.0.1", 0)
     )
     made = Rig(node, keyring, secondary)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         made.start()
         try:
             yield made

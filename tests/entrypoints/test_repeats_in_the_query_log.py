@@ -27,7 +27,7 @@ from tests.nodes import a_change, commit_as_server
 from tests.objects import endpoint, manifest, put, record_set, zone
 from tests.packets import edns, query
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 KINDS = ["python", *(["native"] if engine_native.is_available() else [])]
 
 CHAOS, HESIOD = 3, 4

@@ -50,7 +50,7 @@ def test_a_command_that_is_under_way_when_the_server_stops_gets_its_answer(tmp_p
             await stopping
         return await asked
 
-    assert asyncio.run(asyncio.wait_for(scene(), 20)) == ["export of home.arpa"]
+    assert asyncio.run(asyncio.wait_for(scene(), 60)) == ["export of home.arpa"]
 
 
 def test_objects_are_counted_however_they_are_framed(
@@ -83,5 +83,5 @@ def test_objects_are_counted_however_they_are_framed(
             await asyncio.to_thread(ask, 6)
         await server.stop()
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scene(), 60))
     assert taken == [5]

@@ -23,6 +23,7 @@ from kudurru.entrypoints.secondaries import Secondaries
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.zones_as_of import ZonesAsOf
+from tests.idle_loop import IdleLoop, run_idle
 from tests.nodes import BrittleLog, a_change, memory_node, rebuilt
 from tests.objects import drop, endpoint, put, record_set, zone
 from tests.primaries import MemoryClient, Script, Step, soa, whole
@@ -73,14 +74,10 @@ class Scene:
 
     async def settled(self) -> None:
         """Until everything that is due was done."""
-        before = -1
-        while before != self.secondaries.statistics().refreshes or self._is_busy():
-            before = self.secondaries.statistics().refreshes
-            for _ in range(20):
-                await asyncio.sleep(0.001)
-
-    def _is_busy(self) -> bool:
-        return any(t.busy is not None for t in self.secondaries._tracked.values())
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, IdleLoop)
+        await loop.idle()
+        assert not any(t.busy is not None for t in self.secondaries._tracked.values())
 
     def serial(self) -> int | None:
         found = self.node.zones.served.get(names.from_text(NAME))
@@ -123,18 +120,20 @@ def run(
             asyncio.create_task(made.secondaries.run()),
         ]
         try:
-            await asyncio.wait_for(use(made), 20)
+            await asyncio.wait_for(use(made), 60)
             for task in tasks:
                 assert not task.done(), task.exception()
         finally:
-            for task in tasks:
-                task.cancel()
-            for task in tasks:
-                with suppress(asyncio.CancelledError):
-                    await task
+            # What is being written is written to its end: the node has what its log has.
+            writing, refreshing = tasks
+            refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await refreshing
+            made.writer.stop()
+            await writing
         return made.node
 
-    return asyncio.run(scene())
+    return run_idle(scene())
 
 
 async def transferred(scene: Scene, *lines: str, serial: int = 10) -> None:
@@ -517,6 +516,9 @@ def test_a_flood_of_notifies_is_one_look_at_the_zones(monkeypatch: pytest.Monkey
             look()
 
         monkeypatch.setattr(scene.secondaries, "_reconcile", counted)
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        monkeypatch.setattr(loop, "time", lambda: now_s)  # what is due later is not due here
         for _ in range(50):
             assert scene.secondaries.notified(names.from_text(NAME), FIRST, None) == "taken"
             for _ in range(5):

@@ -63,7 +63,7 @@ async def peers(count: int = NODES, *, stamping: bool = True) -> AsyncIterator[l
 
 async def until_level(peers: list[Peer]) -> None:
     """All nodes have everything, and nothing is left to stamp."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             head = peers[0].node.log.head().seq
             await asyncio.sleep(0.005)
@@ -273,7 +273,7 @@ def test_a_node_that_cannot_read_the_log_serves_on_and_follows_later(
         with monkeypatch.context() as patch:
             patch.setattr(other.node, "news", unreachable)
             await one.do(put(www("192.0.2.9")))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not other.writer.statistics().catch_ups_failed:
                     await asyncio.sleep(0)
             (served,) = other.node.zones.served

@@ -61,7 +61,7 @@ def test_the_loop_looks_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(steps, "look_again", looked.set)
         with no_collections():
             pass
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await looked.wait()
 
     asyncio.run(main())

@@ -33,7 +33,7 @@ def run(use: Use, *, coalesce_s: float | None = None) -> Node:
         if coalesce_s is not None:
             tasks.append(asyncio.create_task(keep_stamped(writer, node, coalesce_s)))
         try:
-            await asyncio.wait_for(use(node, writer), 20)
+            await asyncio.wait_for(use(node, writer), 60)
             assert not any(task.done() for task in tasks), "the writer ended"
         finally:
             for task in tasks:
@@ -261,7 +261,7 @@ class GatedLog(BrittleLog):
     def append(self, change_sets, now_us, *, head_seq=None):
         if self.gate is not None:
             self.waiting += 1
-            assert self.gate.wait(20)
+            assert self.gate.wait(60)
         return super().append(change_sets, now_us, head_seq=head_seq)
 
 
@@ -366,7 +366,7 @@ def test_a_writer_that_stops_answers_whoever_waits_and_takes_nothing_more() -> N
         with pytest.raises(Busy, match="nothing was changed"):
             await writer.submit(a_change(host(1)))
         log.gate.set()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, 60)
         assert [first.result().seq, second.result().seq] == [1, 3]
 
     asyncio.run(scene())

@@ -36,7 +36,7 @@ def with_writer(test: Callable[[Writer, Node, BrittleLog], Awaitable[None]]) -> 
     assert isinstance(log, BrittleLog)
 
     async def run() -> None:
-        async with asyncio.timeout(10), running(node) as writer:
+        async with asyncio.timeout(60), running(node) as writer:
             await test(writer, node, log)
 
     asyncio.run(run())
@@ -158,7 +158,7 @@ def test_the_loops_beside_the_writer_end_when_told_even_as_something_is_recorded
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        ended, _ = await asyncio.wait([task], timeout=5)
+        ended, _ = await asyncio.wait([task], timeout=60)
         assert ended
 
     asyncio.run(test())

@@ -11,9 +11,9 @@ import pytest
 
 from tests.absent import absent
 from tests.blackbox.program import PATIENCE_S, kudurru, serving, wait_until, write_json, zone
-from tests.differential.servers import free_port
 from tests.interop.primaries import is_there
 from tests.interop.secondaries import Key, Secondary
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ import pytest
 from tests.absent import absent
 from tests.blackbox.program import Serving, kudurru, serving, wait_until, write_json
 from tests.blackbox.program import zone as zone_object
-from tests.differential.servers import free_port
 from tests.interop.primaries import PRIMARIES, Key, Primary, is_there, primary
 from tests.interop.secondaries import fetched
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 

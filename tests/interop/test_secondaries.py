@@ -13,8 +13,8 @@ from tests.absent import absent
 from tests.blackbox.program import Serving, command, serving, wait_until
 from tests.blackbox.test_transports import settings, target
 from tests.certificates import write_pair
-from tests.differential.servers import free_port
 from tests.interop.secondaries import SERVERS, Key, Secondary, fetched, is_there, secondary
+from tests.ports import free_port
 from tests.transfers import Record, Version
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,6 @@ No controller manager runs: nothing collects garbage, finishes namespaces or mak
 import json
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.ports import free_port
 
 READY_WITHIN_S = 120
 
@@ -76,7 +77,7 @@ class Machines:
     def __init__(self, binary: Path, folder: Path, users: tuple[str, ...]) -> None:
         self._binary = binary
         self._folder = folder
-        client, peer, port = _free_ports(3)
+        client, peer, port = free_port(), free_port(), free_port()
         self._etcd_arguments = _etcd_arguments(folder, client, peer)
         etcd = f"http://127.0.0.1:{client}"
         tokens = {user: secrets.token_hex(16) for user in ("admin", *users)}
@@ -196,11 +197,3 @@ def _wait_until_ready(server: ApiServer, process: "subprocess.Popen[bytes]", log
             pass  # not listening yet, or its certificate is not written
         time.sleep(0.2)
     raise RuntimeError(f"kube-apiserver is not ready; it said:\n{log.read_text()[-4000:]}")
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

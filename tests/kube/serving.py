@@ -91,7 +91,7 @@ def ready(node: Serving) -> tuple[int, dict[str, Any]]:
     """What its readiness probe says."""
     url = f"http://{node.addresses['ops']}/readyz"
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         with error:
@@ -101,7 +101,7 @@ def ready(node: Serving) -> tuple[int, dict[str, Any]]:
 def metric(node: Serving, name: str) -> float:
     """Sum over its labels."""
     url = f"http://{node.addresses['metrics']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     found = [line for line in lines if line.partition("{")[0].partition(" ")[0] == name]
     return sum(float(line.rpartition(" ")[2]) for line in found)

@@ -11,6 +11,7 @@
  * queue.c    octets from one thread to another
  * worker.c   threads that receive, answer and send
  * repeat.c   repeats for those who ask from Python
+ * http2.c    what a request over HTTP/2 says, and the response with an answer
  *
  * module.c binds it to Python. docs/decisions/0040 says why it is made like this. */
 #ifndef KUDURRU_CORE_H
@@ -59,6 +60,7 @@ size_t message_key(
 /* Make it the key of an answer for one class of clients. */
 void key_for_class(uint8_t *key, uint8_t client_class);
 uint8_t class_in_key(const uint8_t *key);
+uint8_t kind_in_key(const uint8_t *key);
 
 /* What a query over the limit gets. */
 enum slip { SLIP_NOTHING, SLIP_HERE, SLIP_ELSEWHERE };
@@ -176,9 +178,16 @@ struct table_statistics {
 struct table *table_new(size_t entries_max, size_t bytes_max, const struct seed *seed);
 void table_free(struct table *table); /* when no reader and no writer is left */
 
-uint64_t table_hash(const struct table *table, const uint8_t *key, size_t size);
+/* Of any octets, keyed. */
+uint64_t table_hash(const struct table *table, const uint8_t *octets, size_t size);
+/* Of a key, without its class. */
+uint64_t table_key_hash(const struct table *table, const uint8_t *key, size_t size);
+/* Of the same key for a class of clients, from that hash. */
+uint64_t hash_for_class(uint64_t hash, uint8_t client_class);
 /* Have the processor fetch what a look-up will read. */
 void table_prefetch(const struct table *table, uint64_t hash);
+/* A round later. */
+void table_approach(const struct table *table, uint64_t hash);
 
 /* A reader brackets every use of entries with these; 0 < number < READERS_MAX is its own. */
 void table_enter(struct table *table, unsigned number);
@@ -217,10 +226,10 @@ bool table_admits(struct table *table, const uint8_t *client, size_t size);
 void table_learn_class(
     struct table *table, uint64_t generation, uint8_t scope, const uint8_t *client, size_t size,
     uint8_t client_class);
-/* The class of a client, and since when it is: only answers that are as young are for it, and only
- * while FILTERS did not change after that. 0: it is not known. */
+/* The class of a client, 0 where it is not known. FILTERS changed last in generation `since`: only
+ * answers that are as young are for it, and only while that is so. */
 uint8_t table_class_of(
-    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *since);
+    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t since);
 /* Keys for the cookies in answers; there are none at first. */
 void table_set_cookie_keys(struct table *table, const struct cookie_keys *keys);
 bool table_cookie_keys(struct table *table, struct cookie_keys *keys);
@@ -246,7 +255,7 @@ struct asker {
     int64_t now_us;
     bool is_admitted_known, is_admitted, is_class_known;
     uint8_t client_class;
-    uint64_t classed_since; /* as `table_class_of` has it */
+    uint64_t classed_since; /* when FILTERS changed last */
 };
 
 struct repeated {
@@ -262,6 +271,68 @@ void asker_init(
 size_t repeat_message(
     struct asker *asker, const uint8_t *packet, size_t size, uint8_t *answer, size_t room,
     struct repeated *repeated);
+
+/* --- requests over HTTP/2 --------------------------------------------------------------------- */
+
+#define HPACK_SIZE 4096 /* what a table has unless others are agreed on (RFC 9113 section 6.5.2) */
+#define HPACK_OVERHEAD 32
+#define HTTP2_KEY_MAX 2048
+#define HTTP2_FIELDS_MAX 128 /* octets of the fields that all responses have */
+#define HTTP2_HEAD_MAX 256   /* octets of a response before its answer */
+#define HTTP2_ANSWER_MAX 16384 /* octets in one frame, whatever more a client takes */
+
+struct hpack_entry {
+    uint16_t at, name_size, value_size; /* in `octets`, the value behind the name */
+};
+
+/* The dynamic table that a client writes. */
+struct hpack {
+    uint16_t size_max, used, count;
+    uint32_t added; /* entries ever */
+    struct hpack_entry entries[HPACK_SIZE / HPACK_OVERHEAD]; /* oldest first */
+    uint8_t octets[HPACK_SIZE];
+};
+
+/* A new entry, of at most HPACK_SIZE octets with the name. */
+void hpack_add(
+    struct hpack *table, const uint8_t *name, size_t name_size, const uint8_t *value,
+    size_t value_size);
+
+/* What came in a frame of headers, and of data where one follows. */
+struct http2_request {
+    uint32_t stream;
+    size_t size;   /* octets of its frames; 0: it is not whole */
+    bool has_body; /* or is to have one */
+    const uint8_t *body;
+    size_t body_size;
+    bool has_length; /* it says how long its body is */
+    uint32_t length;
+    bool is_changed; /* it left another table */
+    const uint8_t *packet; /* the message in its path, NULL: none */
+    size_t packet_size;
+    uint8_t message[HTTP2_KEY_MAX];
+    /* All fields, but the message in the path and the length of the body: who has the same key says
+     * the same otherwise. */
+    size_t key_size;
+    uint8_t key[HTTP2_KEY_MAX];
+};
+
+/* Before all else. */
+void http2_init(void);
+/* Read the request that begins what has arrived: octets of its frame of headers, 0: there is none,
+ * or an unusual one. It refers to what has arrived. `table` stays; `changed` becomes what the
+ * request leaves, where `is_changed`. */
+size_t http2_read(
+    struct hpack *table, struct hpack *changed, const uint8_t *arrived, size_t size,
+    struct http2_request *request);
+/* The message of a request that is whole, and as long as it says; else NULL. */
+const uint8_t *http2_message(const struct http2_request *request, bool is_get, size_t *size);
+/* Put a response before its answer, which has HTTP2_HEAD_MAX octets of room there: where it begins.
+ * `fields` are the header block's first ones, at most HTTP2_FIELDS_MAX octets; `is_private`: answers
+ * are not the same for all, but those of zones. */
+uint8_t *http2_respond(
+    uint8_t *wire, size_t size, uint32_t stream, const uint8_t *fields, size_t fields_size,
+    bool is_private);
 
 /* --- limiter -------------------------------------------------------------------------------- */
 

@@ -89,6 +89,7 @@ void key_for_class(uint8_t *key, uint8_t client_class) {
 }
 
 uint8_t class_in_key(const uint8_t *key) { return key[1] >> 1; }
+uint8_t kind_in_key(const uint8_t *key) { return key[1] & KIND_COOKIE; }
 
 enum slip slip_in_place(uint8_t *packet, size_t *size) {
     if (*size < HEADER_SIZE || packet[2] & QR)

@@ -526,7 +526,7 @@ static PyType_Spec buckets_spec = {
 /* --- Zones ----------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyTypeObject *table, *buckets, *zones;
+    PyTypeObject *table, *buckets, *zones, *repeats;
 } State;
 
 typedef struct {
@@ -1221,21 +1221,26 @@ struct taken {
 };
 
 /* What a query log wants to hear: (client, message without its ID, class, weight). */
+static bool tell_of(
+    RepeatsObject *self, PyObject *list, const uint8_t *client, Py_ssize_t client_size,
+    const struct taken *taken) {
+    uint32_t weight = sampling_weigh(&self->sampling, table_sample(self->table->table));
+    if (!weight)
+        return true;
+    PyObject *one = Py_BuildValue(
+        "y#y#iI", client, client_size, taken->packet + 2, (Py_ssize_t)taken->size - 2,
+        taken->client_class, (unsigned)weight);
+    bool is_told = one && !PyList_Append(list, one);
+    Py_XDECREF(one);
+    return is_told;
+}
+
 static PyObject *told_of(
     RepeatsObject *self, const Py_buffer *client, const struct taken *taken, Py_ssize_t number) {
-    uint32_t one_in = table_sample(self->table->table);
     PyObject *list = PyList_New(0);
-    for (Py_ssize_t i = 0; list && i < number; i++) {
-        uint32_t weight = sampling_weigh(&self->sampling, one_in);
-        if (!weight)
-            continue;
-        PyObject *one = Py_BuildValue(
-            "y#y#iI", client->buf, client->len, taken[i].packet + 2, (Py_ssize_t)taken[i].size - 2,
-            taken[i].client_class, (unsigned)weight);
-        if (!one || PyList_Append(list, one))
+    for (Py_ssize_t i = 0; list && i < number; i++)
+        if (!tell_of(self, list, client->buf, client->len, &taken[i]))
             Py_CLEAR(list);
-        Py_XDECREF(one);
-    }
     return list;
 }
 
@@ -1329,6 +1334,281 @@ static PyType_Spec repeats_spec = {
     .slots = repeats_slots,
 };
 
+/* --- Http2 ----------------------------------------------------------------------------------- */
+
+#define FORMS_MAX 64   /* forms of requests that are known; one more, and all are forgotten */
+#define NAMES_MAX 31   /* what a client calls itself, in the forms of a connection */
+#define STREAM_MAX 0x7fffffffu
+
+/* What requests say but for their messages. */
+struct form {
+    uint8_t client[16];
+    uint8_t client_size;
+    uint8_t name; /* its bit in `named` of `take`; 0: the client has no name */
+    bool is_get;
+    size_t key_size;
+    uint8_t key[];
+};
+
+typedef struct {
+    PyObject_HEAD
+    RepeatsObject *repeats;
+    struct hpack tables[2]; /* one of them is the client's now */
+    unsigned current;
+    unsigned form_count;
+    struct form *forms[FORMS_MAX];
+} Http2Object;
+
+static PyObject *http2_make(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
+    State *state = PyType_GetModuleState(type);
+    PyObject *repeats;
+    if (!PyArg_ParseTuple(args, "O!", state->repeats, &repeats))
+        return NULL;
+    Http2Object *self = (Http2Object *)alloc_of(type);
+    if (!self)
+        return NULL;
+    Py_INCREF(repeats);
+    self->repeats = (RepeatsObject *)repeats;
+    self->tables[0].size_max = HPACK_SIZE;
+    return (PyObject *)self;
+}
+
+static void forget_forms(Http2Object *self) {
+    while (self->form_count)
+        free(self->forms[--self->form_count]);
+}
+
+static void http2_dealloc(PyObject *object) {
+    Http2Object *self = (Http2Object *)object;
+    forget_forms(self);
+    Py_XDECREF((PyObject *)self->repeats);
+    dealloc_of(object);
+}
+
+static PyObject *http2_set_table(PyObject *object, PyObject *args) {
+    Http2Object *self = (Http2Object *)object;
+    struct hpack *table = &self->tables[self->current];
+    Py_ssize_t size_max;
+    PyObject *entries;
+    if (!PyArg_ParseTuple(args, "nO", &size_max, &entries))
+        return NULL;
+    if (size_max < 0 || size_max > HPACK_SIZE) {
+        PyErr_SetString(PyExc_ValueError, "a table has at most 4,096 octets");
+        return NULL;
+    }
+    table->size_max = (uint16_t)size_max;
+    table->used = table->count = 0;
+    for (Py_ssize_t left = PySequence_Size(entries); left > 0; left--) {
+        PyObject *entry = PySequence_GetItem(entries, left - 1);
+        const char *name, *value;
+        Py_ssize_t name_size, value_size;
+        bool is_right = entry && PyArg_ParseTuple(
+                                     entry, "y#y#", &name, &name_size, &value, &value_size);
+        if (is_right && (name_size > HPACK_SIZE || value_size > HPACK_SIZE)) {
+            PyErr_SetString(PyExc_ValueError, "an entry is larger than a table");
+            is_right = false;
+        }
+        if (is_right)
+            hpack_add(table, (const uint8_t *)name, (size_t)name_size, (const uint8_t *)value,
+                      (size_t)value_size);
+        Py_XDECREF(entry);
+        if (!is_right)
+            return NULL;
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *http2_key_of(PyObject *object, PyObject *args) {
+    Http2Object *self = (Http2Object *)object;
+    Py_buffer arrived;
+    struct http2_request request;
+    if (!PyArg_ParseTuple(args, "y*", &arrived))
+        return NULL;
+    size_t size = http2_read(&self->tables[self->current], &self->tables[!self->current],
+                             arrived.buf, (size_t)arrived.len, &request);
+    PyBuffer_Release(&arrived);
+    return octets_object(request.key, size ? request.key_size : 0);
+}
+
+static PyObject *http2_learn(PyObject *object, PyObject *args) {
+    Http2Object *self = (Http2Object *)object;
+    const char *key, *client;
+    Py_ssize_t key_size, client_size;
+    unsigned char name;
+    int is_get;
+    if (!PyArg_ParseTuple(
+            args, "y#y#bp", &key, &key_size, &client, &client_size, &name, &is_get) ||
+        !is_client(client_size))
+        return NULL;
+    if (name > NAMES_MAX) {
+        PyErr_SetString(PyExc_ValueError, "that are more names than a connection has");
+        return NULL;
+    }
+    if (self->form_count == FORMS_MAX)
+        forget_forms(self);
+    struct form *form = malloc(sizeof *form + (size_t)key_size);
+    if (!form)
+        return PyErr_NoMemory();
+    memcpy(form->client, client, (size_t)client_size);
+    form->client_size = (uint8_t)client_size;
+    form->name = name;
+    form->is_get = is_get;
+    form->key_size = (size_t)key_size;
+    memcpy(form->key, key, (size_t)key_size);
+    self->forms[self->form_count++] = form;
+    Py_RETURN_NONE;
+}
+
+static const struct form *form_of(Http2Object *self, const struct http2_request *request) {
+    for (unsigned i = 0; i < self->form_count; i++) {
+        const struct form *form = self->forms[i];
+        if (form->key_size == request->key_size &&
+            !memcmp(form->key, request->key, request->key_size))
+            return form;
+    }
+    return NULL;
+}
+
+/* What the requests that are answered together have in common, and what comes of them. */
+struct answering {
+    const uint8_t *fields;
+    Py_ssize_t fields_size;
+    int is_private, is_told;
+    unsigned named; /* bits of the names by which groups go */
+    size_t room;    /* for an answer */
+    size_t window;  /* for all */
+    uint32_t stream;
+    size_t at, sent, received;
+    const struct form *form; /* of the last one, who is asking */
+    struct asker asker;
+    PyObject *responses, *told;
+};
+
+/* Answer the request that begins what has arrived. Octets of it; 0: it is not known, -1: no memory. */
+static Py_ssize_t answer_one(
+    Http2Object *self, struct answering *answering, const uint8_t *arrived, size_t size) {
+    RepeatsObject *repeats = self->repeats;
+    struct table *table = repeats->table->table;
+    struct http2_request request;
+    struct repeated repeated;
+    const struct form *form;
+    const uint8_t *packet;
+    size_t packet_size, found;
+    if (!http2_read(&self->tables[self->current], &self->tables[!self->current], arrived, size,
+                    &request) ||
+        request.stream <= answering->stream || request.stream > STREAM_MAX ||
+        !(request.stream & 1) || !(form = form_of(self, &request)) ||
+        !(packet = http2_message(&request, form->is_get, &packet_size)))
+        return 0;
+    if (form != answering->form)
+        asker_init(&answering->asker, table, repeats->scope, form->client, form->client_size,
+                   form->name && answering->named >> form->name & 1);
+    answering->form = form;
+    uint8_t *wire = repeats->answers + HTTP2_HEAD_MAX;
+    size_t room = answering->room < answering->window ? answering->room : answering->window;
+    table_enter(table, repeats->table->reader);
+    found = repeat_message(&answering->asker, packet, packet_size, wire, room, &repeated);
+    table_leave(table, repeats->table->reader);
+    if (!found)
+        return 0;
+    const uint8_t *response = http2_respond(
+        wire, found, request.stream, answering->fields, (size_t)answering->fields_size,
+        answering->is_private);
+    PyObject *octets = octets_object(response, (size_t)(wire + found - response));
+    bool is_done = octets && !PyList_Append(answering->responses, octets);
+    Py_XDECREF(octets);
+    const struct taken taken = {packet, packet_size, repeated.client_class};
+    if (!is_done || (answering->is_told && !tell_of(repeats, answering->told, form->client,
+                                                    form->client_size, &taken)))
+        return -1;
+    repeats->hits[repeated.place]++;
+    if (request.is_changed)
+        self->current = !self->current;
+    answering->stream = request.stream;
+    answering->window -= found;
+    answering->sent += found;
+    answering->received += request.body_size;
+    return (Py_ssize_t)request.size;
+}
+
+/* The newest entries of the table, oldest first. */
+static PyObject *newest_of(const struct hpack *table, unsigned count) {
+    PyObject *list = PyList_New(0);
+    for (unsigned i = table->count - count; list && i < table->count; i++) {
+        const struct hpack_entry *entry = &table->entries[i];
+        const uint8_t *name = table->octets + entry->at;
+        PyObject *one = Py_BuildValue("y#y#", name, (Py_ssize_t)entry->name_size,
+                                      name + entry->name_size, (Py_ssize_t)entry->value_size);
+        if (!one || PyList_Append(list, one))
+            Py_CLEAR(list);
+        Py_XDECREF(one);
+    }
+    return list;
+}
+
+static PyObject *http2_take(PyObject *object, PyObject *args) {
+    Http2Object *self = (Http2Object *)object;
+    struct answering answering = {0};
+    Py_buffer arrived, fields;
+    Py_ssize_t room, window, limit, used = 1;
+    if (!PyArg_ParseTuple(
+            args, "y*Innny*pIp", &arrived, &answering.stream, &room, &window, &limit, &fields,
+            &answering.is_private, &answering.named, &answering.is_told))
+        return NULL;
+    answering.fields = fields.buf;
+    answering.fields_size = fields.len;
+    answering.room = room < 0 ? 0 : room > HTTP2_ANSWER_MAX ? HTTP2_ANSWER_MAX : (size_t)room;
+    answering.window = window < 0 ? 0 : (size_t)window;
+    const uint32_t added = self->tables[self->current].added;
+    if (fields.len > HTTP2_FIELDS_MAX)
+        PyErr_SetString(PyExc_ValueError, "fields of more than 128 octets");
+    else if ((answering.responses = PyList_New(0)) && (answering.told = PyList_New(0)))
+        while (limit-- > 0 && used > 0) {
+            used = answer_one(self, &answering, (const uint8_t *)arrived.buf + answering.at,
+                              (size_t)arrived.len - answering.at);
+            answering.at += used > 0 ? (size_t)used : 0;
+        }
+    PyBuffer_Release(&arrived);
+    PyBuffer_Release(&fields);
+    const struct hpack *table = &self->tables[self->current];
+    uint32_t news = table->added - added;
+    PyObject *newest =
+        PyErr_Occurred() ? NULL : newest_of(table, news < table->count ? news : table->count);
+    if (!newest) {
+        Py_XDECREF(answering.responses);
+        Py_XDECREF(answering.told);
+        return NULL;
+    }
+    return Py_BuildValue(
+        "nInnNNNi", (Py_ssize_t)answering.at, answering.stream, (Py_ssize_t)answering.sent,
+        (Py_ssize_t)answering.received, answering.responses, answering.told, newest,
+        (int)(news > table->count));
+}
+
+static PyMethodDef http2_methods[] = {
+    {"set_table", http2_set_table, METH_VARARGS, NULL},
+    {"key_of", http2_key_of, METH_VARARGS, NULL},
+    {"learn", http2_learn, METH_VARARGS, NULL},
+    {"take", http2_take, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot http2_slots[] = {
+    {Py_tp_new, http2_make},
+    {Py_tp_dealloc, http2_dealloc},
+    {Py_tp_methods, http2_methods},
+    {0, NULL},
+};
+
+static PyType_Spec http2_spec = {
+    .name = "kudurru.adapters.dns._engine.Http2",
+    .basicsize = sizeof(Http2Object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = http2_slots,
+};
+
 /* --- module ---------------------------------------------------------------------------------- */
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
@@ -1350,14 +1630,16 @@ static void free_steadily(void) {
 
 static int fill(PyObject *module) {
     free_steadily();
+    http2_init();
     State *state = PyModule_GetState(module);
     state->table = add_type(module, &table_spec);
     state->buckets = state->table ? add_type(module, &buckets_spec) : NULL;
     state->zones = state->buckets ? add_type(module, &zones_spec) : NULL;
     PyTypeObject *workers = state->zones ? add_type(module, &workers_spec) : NULL;
-    PyTypeObject *repeats = workers ? add_type(module, &repeats_spec) : NULL;
-    Py_XDECREF((PyObject *)workers), Py_XDECREF((PyObject *)repeats); /* the module has them */
-    if (!repeats || PyModule_AddIntMacro(module, BATCH) || PyModule_AddIntMacro(module, PLACES))
+    state->repeats = workers ? add_type(module, &repeats_spec) : NULL;
+    PyTypeObject *http2 = state->repeats ? add_type(module, &http2_spec) : NULL;
+    Py_XDECREF((PyObject *)workers), Py_XDECREF((PyObject *)http2); /* the module has them */
+    if (!http2 || PyModule_AddIntMacro(module, BATCH) || PyModule_AddIntMacro(module, PLACES))
         return -1;
     return 0;
 }
@@ -1367,6 +1649,7 @@ static int visit_state(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->table);
     Py_VISIT(state->buckets);
     Py_VISIT(state->zones);
+    Py_VISIT(state->repeats);
     return 0;
 }
 
@@ -1375,6 +1658,7 @@ static int clear_state(PyObject *module) {
     Py_CLEAR(state->table);
     Py_CLEAR(state->buckets);
     Py_CLEAR(state->zones);
+    Py_CLEAR(state->repeats);
     return 0;
 }
 

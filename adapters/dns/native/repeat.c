@@ -43,18 +43,20 @@ static bool make_cookie(
  * of clients names by what he calls himself has none. */
 static const struct entry *find_entry(struct asker *asker, uint8_t *key, size_t size) {
     struct table *table = asker->table;
-    const struct entry *entry = table_find(table, key, size, table_hash(table, key, size));
+    uint64_t hash = table_key_hash(table, key, size);
+    const struct entry *entry = table_find(table, key, size, hash);
     if (entry || asker->is_named)
         return entry;
     if (!asker->is_class_known) {
+        asker->classed_since = table_since(table, FILTERS);
         asker->client_class = table_class_of(
-            table, asker->scope, asker->client, asker->client_size, &asker->classed_since);
+            table, asker->scope, asker->client, asker->client_size, asker->classed_since);
         asker->is_class_known = true;
     }
     if (!asker->client_class)
         return NULL;
     key_for_class(key, asker->client_class);
-    entry = table_find(table, key, size, table_hash(table, key, size));
+    entry = table_find(table, key, size, hash_for_class(hash, asker->client_class));
     /* After a change of filters classes are others. */
     return entry && entry->generation >= asker->classed_since &&
                    table_since(table, FILTERS) == asker->classed_since

@@ -22,6 +22,9 @@
 #define NOT_READING 0
 #define CLIENTS 8192    /* whose classes are known, at most; a power of two */
 #define SECOND_US 1000000
+#define MIX 0x9e3779b97f4a7c15u /* odd: different numbers stay different */
+#define CACHE_LINE 64
+#define APPROACHED 3 /* lines of an entry: of most, all that an answer takes */
 
 struct reader {
     _Alignas(64) _Atomic uint64_t epoch; /* when it began to read, or NOT_READING */
@@ -68,8 +71,18 @@ struct table {
     size_t limbo_count, limbo_bytes;
 };
 
-uint64_t table_hash(const struct table *table, const uint8_t *key, size_t size) {
-    return keyed_hash(&table->seed, key, size);
+uint64_t table_hash(const struct table *table, const uint8_t *octets, size_t size) {
+    return keyed_hash(&table->seed, octets, size);
+}
+
+/* The first two octets, which are ours, are mixed in: so there is one hash to be computed for all
+ * classes. Which others a question falls together with still nobody can know. */
+uint64_t table_key_hash(const struct table *table, const uint8_t *key, size_t size) {
+    return table_hash(table, key + 2, size - 2) ^ (key[0] | (uint64_t)kind_in_key(key) << 8) * MIX;
+}
+
+uint64_t hash_for_class(uint64_t hash, uint8_t client_class) {
+    return hash ^ ((uint64_t)client_class << 16) * MIX;
 }
 
 /* --- making ---------------------------------------------------------------------------------- */
@@ -166,6 +179,12 @@ void table_prefetch(const struct table *table, uint64_t hash) {
     __builtin_prefetch((const void *)&table->buckets[hash & table->mask]);
 }
 
+void table_approach(const struct table *table, uint64_t hash) {
+    const uint8_t *first = (const uint8_t *)atomic_load(&table->buckets[hash & table->mask]);
+    for (unsigned i = 0; first && i < APPROACHED; i++)
+        __builtin_prefetch(first + (size_t)i * CACHE_LINE);
+}
+
 /* Whether nothing that an answer comes of changed since a generation. */
 static bool is_good(
     const struct table *table, uint64_t generation, const uint8_t *slots, unsigned count) {
@@ -246,15 +265,14 @@ void table_learn_class(
 }
 
 uint8_t table_class_of(
-    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t *since) {
-    *since = table_since(table, FILTERS);
-    if (atomic_load(&table->classed) < *since)
+    struct table *table, uint8_t scope, const uint8_t *client, size_t size, uint64_t since) {
+    if (atomic_load(&table->classed) < since)
         return 0;
     client = unmapped(client, &size);
     const struct client *place = place_of(table, scope, client, size);
     uint8_t found = 0;
     pthread_mutex_lock(&table->clients_lock);
-    if (place->generation >= *since && place->scope == scope && place->size == size &&
+    if (place->generation >= since && place->scope == scope && place->size == size &&
         !memcmp(place->octets, client, size))
         found = place->client_class;
     pthread_mutex_unlock(&table->clients_lock);
@@ -408,7 +426,7 @@ static struct entry *entry_new(
     struct entry *entry = malloc(sizeof *entry + key_size + answer->wire_size + ttls_size);
     if (!entry)
         return NULL;
-    entry->hash = table_hash(table, key, key_size);
+    entry->hash = hash_for_class(table_key_hash(table, key, key_size), class_in_key(key));
     entry->generation = generation;
     entry->key_size = (uint16_t)key_size;
     entry->wire_size = (uint16_t)answer->wire_size;

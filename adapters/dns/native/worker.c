@@ -60,6 +60,7 @@ struct worker {
     uint8_t keys[BATCH][KEY_MAX];
     size_t key_sizes[BATCH], cookies_at[BATCH];
     uint64_t hashes[BATCH];
+    uint8_t classes[BATCH];
     const struct entry *entries[BATCH];
     struct path paths[BATCH];
     bool is_located[BATCH];
@@ -241,8 +242,8 @@ struct batch {
     unsigned admitted_at;
     bool is_class_known;
     uint8_t client_class; /* of the client of message `classed_at` */
-    uint64_t classed_since;
     unsigned classed_at;
+    uint64_t classed_since; /* when FILTERS changed last */
     bool are_keys_known, has_keys;
     int64_t now_s; /* wall time */
     struct cookie_keys keys;
@@ -302,23 +303,30 @@ static bool are_of_one(const struct worker *worker, unsigned i, unsigned other) 
     return !memcmp(client, client_of(worker, other, &size_other), size);
 }
 
-/* The answer for the class of the client, where there are classes. */
-static const struct entry *find_for_class(struct batch *batch, unsigned i) {
+/* The class of a client, 0 where it has none. */
+static uint8_t class_of(struct batch *batch, unsigned i) {
     struct worker *worker = batch->worker;
     if (!batch->is_class_known || !are_of_one(worker, i, batch->classed_at)) {
         size_t size;
         const uint8_t *client = client_of(worker, i, &size);
         batch->client_class = table_class_of(
-            worker->table, worker->options.scope, client, size, &batch->classed_since);
+            worker->table, worker->options.scope, client, size, batch->classed_since);
         batch->is_class_known = true;
         batch->classed_at = i;
     }
-    if (!batch->client_class)
+    return batch->client_class;
+}
+
+/* The answer for the class of the client, where there are classes. */
+static const struct entry *find_for_class(struct batch *batch, unsigned i) {
+    struct worker *worker = batch->worker;
+    uint8_t client_class = worker->classes[i];
+    if (!client_class)
         return NULL;
-    key_for_class(worker->keys[i], batch->client_class);
-    uint64_t hash = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
-    const struct entry *entry =
-        table_find(worker->table, worker->keys[i], worker->key_sizes[i], hash);
+    key_for_class(worker->keys[i], client_class);
+    const struct entry *entry = table_find(
+        worker->table, worker->keys[i], worker->key_sizes[i],
+        hash_for_class(worker->hashes[i], client_class));
     /* After a change of filters classes are others. */
     return entry && entry->generation >= batch->classed_since &&
                    table_since(worker->table, FILTERS) == batch->classed_since
@@ -420,14 +428,25 @@ static void over_limit(struct batch *batch, unsigned i) {
 static void look_up(struct batch *batch) {
     struct worker *worker = batch->worker;
     const struct zones *zones = batch->zones_version ? worker->options.zones : NULL;
+    batch->classed_since = table_since(worker->table, FILTERS);
     for (unsigned i = 0; i < batch->number; i++) {
         worker->key_sizes[i] = message_key(
             worker->options.scope, slot(worker, i), worker->sizes[i], worker->keys[i],
             &worker->cookies_at[i]);
         if (!worker->key_sizes[i])
             continue;
-        worker->hashes[i] = table_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
+        worker->hashes[i] = table_key_hash(worker->table, worker->keys[i], worker->key_sizes[i]);
+        worker->classes[i] = class_of(batch, i);
         table_prefetch(worker->table, worker->hashes[i]);
+        if (worker->classes[i])
+            table_prefetch(worker->table, hash_for_class(worker->hashes[i], worker->classes[i]));
+    }
+    for (unsigned i = 0; i < batch->number; i++) {
+        if (!worker->key_sizes[i])
+            continue;
+        table_approach(worker->table, worker->hashes[i]);
+        if (worker->classes[i])
+            table_approach(worker->table, hash_for_class(worker->hashes[i], worker->classes[i]));
     }
     for (unsigned i = 0; i < batch->number; i++) {
         worker->entries[i] = NULL;

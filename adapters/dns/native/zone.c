@@ -12,6 +12,7 @@
 
 #define SEGMENTS_MAX 28 /* of buckets: each as large as all before it together */
 #define BUCKETS_MIN 16
+#define BUCKETS_PER_ITEM 2 /* half are empty: who asks for what is not there waits for memory half as often */
 #define RRSET_HEAD 10  /* type, number of records, octets */
 #define CACHE_LINE 64
 
@@ -216,11 +217,11 @@ static void index_free(struct index *index) {
         free(atomic_load(&index->segments[i]));
 }
 
-/* Divide one bucket in two, should there be more items than buckets, and memory. */
+/* Divide one bucket in two, should there be fewer than BUCKETS_PER_ITEM for each, and memory. */
 static void index_grow(struct index *index) {
     uint32_t buckets = atomic_load(&index->buckets);
     uint32_t half = 1u << (bits_of(buckets) - 1);
-    if (index->items <= buckets || bits_of(buckets) - bits_of(BUCKETS_MIN) + 1 >= SEGMENTS_MAX)
+    if (BUCKETS_PER_ITEM * (uint64_t)index->items <= buckets || bits_of(buckets) - bits_of(BUCKETS_MIN) + 1 >= SEGMENTS_MAX)
         return;
     if (buckets == half) { /* the first of a segment */
         _Atomic(struct item *) *more = calloc(half, sizeof *more);
@@ -247,7 +248,8 @@ static void index_put(struct index *index, struct item *item) {
     atomic_init(&item->next, atomic_load(bucket));
     atomic_store(bucket, item);
     index->items++;
-    index_grow(index);
+    for (unsigned i = 0; i < BUCKETS_PER_ITEM; i++)
+        index_grow(index);
 }
 
 static void index_remove(struct index *index, struct item *item) {

@@ -30,7 +30,7 @@ def serving(script: Script, tls: SSLContext | None = None) -> Iterator[int]:
             except OSError:  # closed: the test is over
                 return
             with connection:
-                connection.settimeout(10)
+                connection.settimeout(60)
                 try:
                     if tls is None:
                         follow(connection)

@@ -17,7 +17,7 @@ from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.query_log import Fact, Privacy, Retention
 from kudurru.projections.query_log import BATCH_MAX, QueryNotes
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def fact(name: str = "www.example", ts_us: int = 1, key: bytes = b"") -> Fact:

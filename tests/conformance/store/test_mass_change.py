@@ -66,3 +66,23 @@ async def test_a_few_records_of_a_zone_go_without_more_ado(store: Store) -> None
     await store.apply_many([zone(), *(host(i) for i in range(HOSTS))], "alice")
     await store.apply_many([], "alice", delete=[key(i) for i in range(3)])
     await store.delete(key(4))  # of seven, which is no large zone any more
+
+
+NAMESERVERS = [f"ns{i}.example.net." for i in range(4)]
+
+
+@on_every_store
+async def test_name_servers_are_records_of_a_zone_as_others_are(store: Store) -> None:
+    whole = zone(nameservers=NAMESERVERS)
+    await store.apply_many([whole, *(host(i) for i in range(HOSTS))], "alice")
+    lost = [key(0)]
+    with pytest.raises(MassChange) as refused:
+        await store.apply_many([zone()], "alice", delete=lost)
+    assert (refused.value.changed, refused.value.total) == (5, 14)
+    with pytest.raises(MassChange):
+        await store.apply_many(
+            [zone(nameservers=NAMESERVERS, nameserverTTL=60)], "alice", delete=lost
+        )
+    await store.apply(zone(nameservers=[*NAMESERVERS, "ns4.example.net."]), "alice")
+    await store.apply(zone(nameservers=NAMESERVERS), "alice")
+    await store.apply_many([zone()], "alice", delete=lost, allow_mass_change=True)

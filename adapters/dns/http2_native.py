@@ -1,0 +1,159 @@
+"""Requests over HTTP/2 whose answers the table knows, past the library that speaks it: as
+http2_repeats.py, in one call for all that a read brought (native/http2.c).
+
+Here header blocks are read, so clients may say what they like, as they like. What two requests
+have in common is all but the message in the path and the length of the body; where h2 has read
+one, those like it are answered. There are two tables of HPACK for that, which are kept the same:
+what enters ours is entered in h2's, and when h2 has read a block ours is made anew.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import h2.connection
+
+from kudurru.adapters.dns.answering import Answering
+from kudurru.adapters.dns.doh import MEDIA_TYPE, Doh, Headers, http_date
+from kudurru.adapters.dns.http2_repeats import (
+    CONTENT_TYPE,
+    CONTINUATION,
+    CREDIT,
+    DATE,
+    END_HEADERS,
+    FRAME_HEAD,
+    HEADERS,
+    PREFACE_SIZE,
+    PUSH_PROMISE,
+    SLICE,
+    STATUS_200,
+    Slice,
+    literal,
+    window_update,
+)
+from kudurru.domain.filtering.clients import packed_address
+
+if TYPE_CHECKING:
+    from kudurru.adapters.dns import _engine
+
+AT_ONCE = 100  # a quarter of a millisecond
+NAMES_MAX = 31  # of clients, in the paths of a connection
+
+
+class Http2NativeRepeats:
+    def __init__(
+        self,
+        http: h2.connection.H2Connection,
+        doh: Doh,
+        answering: Answering,
+        core: "_engine.Http2",
+        peer: str,
+        client_id: str,
+    ) -> None:
+        self._http = http
+        self._doh = doh
+        self._answering = answering
+        self._core = core
+        self._peer, self._client_id = peer, client_id
+        self._names: list[str] = []
+        self._left = PREFACE_SIZE  # octets of the frame that h2 has begun with
+        self._is_within = False  # a header block that goes on in the next frame
+        self._is_stale = False  # h2 has read a block
+        self._credit = 0
+
+    def take(self, arrived: bytearray) -> tuple[int, Sequence[bytes]]:
+        """As `Http2Repeats.take`."""
+        http = self._http
+        if self._left or self._is_within or len(arrived) < FRAME_HEAD or arrived[3] != HEADERS:
+            return 0, ()
+        if http.encoder.table_size_changes:
+            return 0, ()
+        self._renew_table()
+        answering = self._answering
+        used, stream, sent, received, responses, told, entries, is_all = self._core.take(
+            arrived,
+            http.highest_inbound_stream_id,
+            min(http.remote_settings.initial_window_size, http.max_outbound_frame_size),
+            http.outbound_flow_control_window,
+            AT_ONCE,
+            _first_fields(),
+            answering.tells_clients_apart,
+            self._named(),
+            answering.listener is not None,
+        )
+        if not used:
+            return 0, ()
+        http.highest_inbound_stream_id = stream
+        http.outbound_flow_control_window -= sent
+        if entries:
+            self._enter(entries, is_all=is_all)
+        answering.note_repeats(len(responses), told)
+        self._credit += received
+        if self._credit >= CREDIT:
+            responses.append(window_update(self._credit))
+            self._credit = 0
+        return used, responses
+
+    def next_slice(self, arrived: bytearray) -> Slice:
+        """As `Http2Repeats.next_slice`; in the place of the block is what it says."""
+        key = b""
+        if not self._left:
+            if len(arrived) < FRAME_HEAD:
+                return Slice(0, b"")
+            size = FRAME_HEAD + int.from_bytes(arrived[:3], "big")
+            kind, flags = arrived[3], arrived[4]
+            if kind in (HEADERS, PUSH_PROMISE, CONTINUATION):
+                if kind == HEADERS and size <= min(SLICE, len(arrived)):
+                    self._renew_table()
+                    key = self._core.key_of(arrived[:size])
+                self._is_within = not flags & END_HEADERS
+                self._is_stale = True
+            self._left = size
+        size = min(self._left, SLICE, len(arrived))
+        self._left -= size
+        return Slice(size, key)
+
+    def learn(self, key: bytes, headers: Headers) -> None:
+        """h2 has read a request that says this."""
+        form = self._doh.form_of(headers, self._peer, self._client_id)
+        if form is None:
+            return
+        if form.client_id and form.client_id not in self._names:
+            if len(self._names) == NAMES_MAX:
+                return
+            self._names.append(form.client_id)
+        name = self._names.index(form.client_id) + 1 if form.client_id else 0
+        self._core.learn(key, packed_address(form.client), name, form.packet is not None)
+
+    def _named(self) -> int:
+        """By which of their names groups go now, in bits."""
+        named = 0
+        for number, name in enumerate(self._names, 1):
+            named |= self._answering.is_named(name) << number
+        return named
+
+    def _renew_table(self) -> None:
+        if self._is_stale:
+            table = self._http.decoder.header_table
+            self._core.set_table(table.maxsize, table.dynamic_entries)
+            self._is_stale = False
+
+    def _enter(self, entries: Sequence[tuple[bytes, bytes]], *, is_all: bool) -> None:
+        table = self._http.decoder.header_table
+        if is_all:
+            table.maxsize, size = 0, table.maxsize  # which empties it
+            table.maxsize = size
+        for name, value in entries:
+            table.add(name, value)
+
+
+_made = b"", b""
+
+
+def _first_fields() -> bytes:
+    """What all responses of a second have."""
+    global _made
+    date = http_date()
+    if date is not _made[0]:
+        fields = STATUS_200 + literal(DATE, date) + literal(CONTENT_TYPE, MEDIA_TYPE)
+        _made = date, fields
+    return _made[1]
