@@ -324,9 +324,8 @@ class NativeEngine:
         self._limiter = limiter
         self._zones = zones
         self._drain_s = drain_s
-        reserved = Reserved(sockets)
-        self._sockets = (*sockets, *reserved.sockets)
-        self._overload = Overload(sockets, reserved)
+        self._sockets = tuple(sockets)
+        self._overload: Overload | None = None
         self._drops = SocketDrops(self._sockets)
         self._looking: asyncio.TimerHandle | None = None
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
@@ -345,6 +344,10 @@ class NativeEngine:
 
     async def start(self) -> None:
         limiter = self._limiter
+        reserved = Reserved(self._sockets)
+        self._overload = Overload(self._sockets, reserved)
+        self._sockets += reserved.sockets
+        self._drops = SocketDrops(self._sockets)
         for sock in self._sockets:
             sock.setblocking(True)  # its thread waits in the system call
         self._workers = _engine.Workers(
@@ -372,6 +375,7 @@ class NativeEngine:
             self._is_running = False
             if self._looking is not None:
                 self._looking.cancel()
+            assert self._overload is not None
             self._overload.end()
             asyncio.get_running_loop().remove_reader(self._workers.wake_fd())
             self._workers.stop()
@@ -429,6 +433,7 @@ class NativeEngine:
     def _look_turn(self) -> None:
         loop = asyncio.get_running_loop()
         assert self._workers is not None
+        assert self._overload is not None
         again_s = self._overload.look(self._workers.take_recent(), loop.time())
         self._looking = None if again_s is None else loop.call_later(again_s, self._look_turn)
 
