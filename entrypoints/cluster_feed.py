@@ -533,6 +533,7 @@ class _KindFeed(Handler[Found]):
         self.logged = 0  # objects that the log had before the first list
         self.problem = ""
         self._set_back_in = -1  # number of the list that it was noticed in
+        self._told_since: set[str] = set()  # in that list, which may have to begin again
         self._feed = feed
         path = collection(kind, namespace or None)
         self.informer: Informer[Found] = Informer(
@@ -556,10 +557,13 @@ class _KindFeed(Handler[Found]):
     def put(self, key: str, new: Found, old: Found | None) -> None:  # noqa: ARG002  # of the port
         new.as_of = _number(self.informer.as_of)
         seen = max(old.version if old is not None else "", self._feed.logged(new), key=_number)
-        if _number(new.version) < _number(seen) and self._set_back_in != self.informer.lists:
+        is_known = self._set_back_in == self.informer.lists and key not in self._told_since
+        if _number(new.version) < _number(seen) and not is_known:
             # Versions only rise, so that it was set back, and went on from there since. Of one list
-            # it is said once, whatever its objects have.
+            # it is said once, whatever its objects have; but for those that it told already.
             self.rolled_back(seen, new.version)
+        if self._set_back_in == self.informer.lists:
+            self._told_since.add(key)
         self._feed.hear(new)
 
     def gone(self, key: str, last: Found | None, version: str) -> None:  # noqa: ARG002
@@ -571,6 +575,7 @@ class _KindFeed(Handler[Found]):
         self._feed.hear_first(self, version)
 
     def listed(self) -> None:
+        self._told_since.clear()
         self._feed.hear_listed(self, self.informer.as_of)
 
     def recovered(self) -> None:
@@ -591,6 +596,7 @@ class _KindFeed(Handler[Found]):
 
     def rolled_back(self, seen: str, now: str) -> None:
         self._set_back_in = self.informer.lists
+        self._told_since.clear()
         self._feed.hear_restored(self.kind.name, seen, now)
 
 

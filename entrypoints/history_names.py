@@ -3,17 +3,21 @@
 An object can hold many names, and a change of it is one of this name where what it holds there
 differs from what it held before. So a name that moved from one record set to another has the
 changes of both.
+
+Only what zones have that can have the name is looked at (`changes_near`): what a record set says of
+a name outside of its zone is served nowhere, and no change of the name.
 """
 
 from collections.abc import Iterator
 from contextlib import suppress
+from heapq import merge
 
 import msgspec
 
 from kudurru.domain.dns import names, record_types
 from kudurru.domain.dns.names import Name
 from kudurru.domain.errors import Cause, Invalid
-from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, Recorded
+from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED, OBJECT_MOVED, Recorded
 from kudurru.domain.kinds.recordset import Endpoint
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.kinds.stored import read_record_set_body, read_zone
@@ -21,6 +25,7 @@ from kudurru.domain.object_store import decode_body
 from kudurru.domain.objects import ref_of
 from kudurru.domain.ports import EventLog
 from kudurru.entrypoints.history import Sees, all_of_it
+from kudurru.projections import as_of
 
 _CONTENT = (OBJECT_APPLIED, OBJECT_DELETED)
 _KINDS = (DNS_RECORD_SET.name, DNS_ZONE.name)
@@ -86,6 +91,47 @@ def name_changes(name: str, rtype: str) -> NameChanges | None:
     if faults:
         raise Invalid("history", faults)
     return NameChanges(Name(names.key(owner)), number)
+
+
+def changes_near(
+    wanted: NameChanges | None, log: EventLog, after: int, upto: int | None
+) -> Iterator[Recorded]:
+    """Events among which those at the name are, newest first: those in zones that can have it, by
+    the log's index of them. Where no name is asked for, all events."""
+    if wanted is None:
+        return log.read(after, upto, newest_first=True)
+    first = max(after - 1, 0)  # it may say what moved to where the next event is
+    reads = [
+        log.read(first, upto, scope=scope, newest_first=True)
+        for scope in _scopes_near(wanted.owner, log)
+    ]
+    found = _with_moved(merge(*reads, key=lambda event: -event.seq), log, upto)
+    return (event for event in found if event.seq > after)
+
+
+def _scopes_near(owner: Name, log: EventLog) -> list[str]:
+    """Scopes of zones, but for those of which it is known that they never had the name. What was
+    deleted, or was never there, may have been any zone."""
+    elsewhere = set()
+    for born in as_of.zone_births(log, log.head().seq):
+        apex = as_of.apex_of(born) if born.ver == 1 else None
+        if apex is not None and not names.is_within(owner, apex):
+            elsewhere.add(ref_of(born.key).name)
+    zones = ((scope, scope.partition("/")[2]) for scope in log.scopes())
+    return [scope for scope, zone in zones if zone and zone not in elsewhere]
+
+
+def _with_moved(events: Iterator[Recorded], log: EventLog, upto: int | None) -> Iterator[Recorded]:
+    """With the change that took a record set into another zone, and the name with it: it comes
+    right after the event that says so, and is in the scope of that zone."""
+    newest = None
+    for event in events:
+        if event.type == OBJECT_MOVED and event.seq + 1 != newest:
+            came = log.get(event.seq + 1)
+            if came is not None and came.key == event.key and came.seq <= (upto or came.seq):
+                yield came
+        newest = event.seq
+        yield event
 
 
 def is_wanted(

@@ -82,9 +82,12 @@ class Repeats:
 
 class Http2:
     """Requests of one connection over HTTP/2 that the table answers. Its table of HPACK (RFC 7541)
-    is a copy of the library's, which whoever reads blocks elsewhere has to renew."""
+    is the client's as long as who reads blocks elsewhere takes it before, and gives it back."""
 
     def __init__(self, repeats: Repeats, /) -> None: ...
+    def table(self) -> list[tuple[bytes, bytes]]:
+        """The table of HPACK, oldest first."""
+
     def set_table(self, size_max: int, entries: Sequence[tuple[bytes, bytes]], /) -> None:
         """What the table is now, newest first. Raises: ValueError for more than 4,096 octets."""
 
@@ -108,23 +111,13 @@ class Http2:
         named: int,
         is_told: bool,
         /,
-    ) -> tuple[
-        int,
-        int,
-        int,
-        int,
-        list[bytes],
-        list[tuple[bytes, bytes, int, int]],
-        list[tuple[bytes, bytes]],
-        bool,
-    ]:
+    ) -> tuple[int, int, int, int, bool, list[bytes], list[tuple[bytes, bytes, int, int]]]:
         """Answer at most `limit` requests at the beginning of what has arrived, on streams behind
         this one, each answer of at most `room` octets and all of `window`. `fields`: the first ones
         of each response's block; `is_private`: answers but those from zones are not for everybody.
 
-        Octets used, the last stream, octets of answers and of bodies, the responses, repeats as
-        `Repeats.take` has them, and what entered the table of HPACK, oldest first: and whether
-        nothing that was in it before is left."""
+        Octets used, the last stream, octets of answers and of bodies, whether the table of HPACK
+        changed, the responses, and repeats as `Repeats.take` has them."""
 
 class Zones:
     """Names of zones that the workers of a table answer from, where that is plain. Closed at first;

@@ -3,8 +3,8 @@ http2_repeats.py, in one call for all that a read brought (native/http2.c).
 
 Here header blocks are read, so clients may say what they like, as they like. What two requests
 have in common is all but the message in the path and the length of the body; where h2 has read
-one, those like it are answered. There are two tables of HPACK for that, which are kept the same:
-what enters ours is entered in h2's, and when h2 has read a block ours is made anew.
+one, those like it are answered. The table of HPACK goes from one reader to the other: h2 has ours
+before it reads a block, and we have h2's after that.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,8 @@ class Http2NativeRepeats:
         self._names: list[str] = []
         self._left = PREFACE_SIZE  # octets of the frame that h2 has begun with
         self._is_within = False  # a header block that goes on in the next frame
-        self._is_stale = False  # h2 has read a block
+        self._is_behind = False  # our table: h2 has read a block
+        self._is_ahead = False  # of h2's
         self._credit = 0
 
     def take(self, arrived: bytearray) -> tuple[int, Sequence[bytes]]:
@@ -67,9 +68,9 @@ class Http2NativeRepeats:
             return 0, ()
         if http.encoder.table_size_changes:
             return 0, ()
-        self._renew_table()
+        self._take_table()
         answering = self._answering
-        used, stream, sent, received, responses, told, entries, is_all = self._core.take(
+        used, stream, sent, received, is_changed, responses, told = self._core.take(
             arrived,
             http.highest_inbound_stream_id,
             min(http.remote_settings.initial_window_size, http.max_outbound_frame_size),
@@ -84,8 +85,7 @@ class Http2NativeRepeats:
             return 0, ()
         http.highest_inbound_stream_id = stream
         http.outbound_flow_control_window -= sent
-        if entries:
-            self._enter(entries, is_all=is_all)
+        self._is_ahead |= is_changed
         answering.note_repeats(len(responses), told)
         self._credit += received
         if self._credit >= CREDIT:
@@ -103,10 +103,11 @@ class Http2NativeRepeats:
             kind, flags = arrived[3], arrived[4]
             if kind in (HEADERS, PUSH_PROMISE, CONTINUATION):
                 if kind == HEADERS and size <= min(SLICE, len(arrived)):
-                    self._renew_table()
+                    self._take_table()
                     key = self._core.key_of(arrived[:size])
+                self._give_table()
                 self._is_within = not flags & END_HEADERS
-                self._is_stale = True
+                self._is_behind = True
             self._left = size
         size = min(self._left, SLICE, len(arrived))
         self._left -= size
@@ -131,19 +132,20 @@ class Http2NativeRepeats:
             named |= self._answering.is_named(name) << number
         return named
 
-    def _renew_table(self) -> None:
-        if self._is_stale:
+    def _take_table(self) -> None:
+        if self._is_behind:
             table = self._http.decoder.header_table
             self._core.set_table(table.maxsize, table.dynamic_entries)
-            self._is_stale = False
+            self._is_behind = False
 
-    def _enter(self, entries: Sequence[tuple[bytes, bytes]], *, is_all: bool) -> None:
-        table = self._http.decoder.header_table
-        if is_all:
+    def _give_table(self) -> None:
+        if self._is_ahead:
+            table = self._http.decoder.header_table
             table.maxsize, size = 0, table.maxsize  # which empties it
             table.maxsize = size
-        for name, value in entries:
-            table.add(name, value)
+            for name, value in self._core.table():
+                table.add(name, value)
+            self._is_ahead = False
 
 
 _made = b"", b""

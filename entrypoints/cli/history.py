@@ -13,7 +13,7 @@ from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents, print_table
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
-from kudurru.entrypoints.history_names import is_wanted, name_changes
+from kudurru.entrypoints.history_names import changes_near, is_wanted, name_changes
 
 app = command_app()
 
@@ -27,7 +27,12 @@ def history(
     namespace: common.NamespaceOption = "default",
     zone: Annotated[str | None, typer.Option("--zone", metavar="Z", help="Of one zone.")] = None,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Of a DNS name, whatever object has it.")
+        str,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Of a DNS name, whatever object has it: all changes in its zone are read.",
+        ),
     ] = "",
     type_: Annotated[
         str, typer.Option("--type", metavar="TYPE", help="Of one record type, with --name.")
@@ -60,7 +65,10 @@ def history(
         after = first_position(since, log, now_us) - 1 if since else 0
         upto = targets.resolve(until, log, now_us) if until else None
         zone = zone_meant(zone, log) if zone is not None else None
-        events = log.read(after, upto, key=key, newest_first=True)
+        if key is not None:
+            events = log.read(after, upto, key=key, newest_first=True)
+        else:
+            events = changes_near(at_name, log, after, upto)
         wanted = (
             event
             for event in events

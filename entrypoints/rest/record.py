@@ -18,7 +18,7 @@ from kudurru.domain.restore import Plan, Scope, Step
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import restoring
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
-from kudurru.entrypoints.history_names import NameChanges, is_wanted, name_changes
+from kudurru.entrypoints.history_names import NameChanges, changes_near, is_wanted, name_changes
 from kudurru.entrypoints.rest.calls import Call, Param
 from kudurru.entrypoints.rest.naming import check_names
 from kudurru.entrypoints.rest.reach import check_reach, spec_of
@@ -214,9 +214,12 @@ def _events(call: Call) -> EventPage:
     wanted = _wanted(call)
     scanned_max = SCANNED_MAX if wanted.at_name is None else COMPARED_MAX
     found: list[dict[str, Any]] = []
-    for scanned, event in enumerate(
-        log.read(max(after, 0), upto, key=wanted.key, newest_first=True), 1
-    ):
+    after = max(after, 0)
+    if wanted.key is not None:
+        read = log.read(after, upto, key=wanted.key, newest_first=True)
+    else:
+        read = changes_near(wanted.at_name, log, after, upto)
+    for scanned, event in enumerate(read, 1):
         if wanted.takes(event) and is_wanted(wanted.at_name, event, log, wanted.sees):
             found.append(_described(call, event))
         if len(found) == limit or scanned == scanned_max:

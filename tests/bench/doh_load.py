@@ -10,7 +10,6 @@ import base64
 import socket
 import ssl
 import struct
-import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -194,21 +193,29 @@ class Http1Client:
         self._sock.close()
 
 
-def ask_for(port: int, seconds: float, *, names: int, manner: Manner) -> int:
-    """Answers that came. Raises ConnectionError when the server does not speak it."""
-    make = Http1Client if manner.is_http1 else Http2Client
-    packets = [query(f"host{number}.home.example", ident=0) for number in range(names)]
-    clients: list[_Client] = [make(port, packets, manner) for _ in range(CLIENTS)]
-    done = 0
-    deadline = time.monotonic() + seconds
-    try:
-        while time.monotonic() < deadline:
-            for client in clients:
-                client.send([number % names for number in range(done, done + manner.at_once)])
-                done += manner.at_once
-            for client in clients:
-                client.read(manner.at_once)
-    finally:
-        for client in clients:
+class Asking:
+    """Clients that are connected and have asked all questions once. Raises ConnectionError where
+    the server does not speak it."""
+
+    def __init__(self, port: int, *, names: int, manner: Manner) -> None:
+        packets = [query(f"host{number}.home.example", ident=0) for number in range(names)]
+        make = Http1Client if manner.is_http1 else Http2Client
+        self._names, self._at_once = names, manner.at_once
+        self._clients: list[_Client] = [make(port, packets, manner) for _ in range(CLIENTS)]
+        self._asked = 0
+        self.ask(names)
+
+    def ask(self, count: int) -> None:
+        """Ask at least so many, and wait for the answers."""
+        end = self._asked + count
+        while self._asked < end:
+            for client in self._clients:
+                first = self._asked
+                self._asked += self._at_once
+                client.send([number % self._names for number in range(first, self._asked)])
+            for client in self._clients:
+                client.read(self._at_once)
+
+    def close(self) -> None:
+        for client in self._clients:
             client.close()
-    return done

@@ -18,8 +18,6 @@ from tests.blackbox.program import records, zone
 from tests.clusters import ALICE, APPLY, Kube, Member, in_cluster, until
 from tests.entrypoints.test_cluster import an_apply, changes
 
-pytestmark = pytest.mark.timeout(120)
-
 API = "/apis/externaldns.k8s.io/v1alpha1"
 OWNERS = pytest.mark.parametrize("owner", ["cluster", "log"])
 

@@ -28,8 +28,6 @@ from tests.entrypoints.test_cluster import Lost, an_apply, changes
 from tests.entrypoints.test_cluster_compare import compared
 from tests.entrypoints.test_cluster_secrets import KEY, SECRETS, a_secret
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def a_zone(name: str = "lab.example", **metadata: Any) -> dict[str, Any]:
     document = zone(name)

@@ -29,8 +29,6 @@ from kudurru.entrypoints.writer import Writer
 from tests.clusters import Kube, until
 from tests.nodes import TESTER
 
-pytestmark = pytest.mark.timeout(60)
-
 SECRETS = "/api/v1/namespaces/default/secrets"
 OCTETS = bytes(range(32))
 KEY = base64.b64encode(OCTETS).decode()

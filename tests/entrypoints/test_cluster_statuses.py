@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from kudurru.adapters.clock import SystemClock
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.kinds.registry import DNS_ZONE
@@ -13,8 +11,6 @@ from kudurru.entrypoints.wiring import Change
 from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
 from tests.entrypoints.test_cluster import an_apply, changes, heard, status_of, version_of
 from tests.entrypoints.test_cluster_guard import a_set, a_zone, conditions, warned
-
-pytestmark = pytest.mark.timeout(120)
 
 ZONE = key_of(DNS_ZONE.name, "", "lab.example")
 

@@ -355,7 +355,7 @@ class Running:
         logging.getLogger("kudurru.settings").addHandler(handler)
         logging.getLogger("kudurru.settings").setLevel(logging.INFO)
         try:
-            async with asyncio.timeout(110):  # below that of a test, and many times what it takes
+            async with asyncio.timeout(240):  # below that of a test, and many times what it takes
                 await self.server.run(lambda _: self._tested(test))
         finally:
             logging.getLogger("kudurru.settings").removeHandler(handler)

@@ -35,8 +35,6 @@ from kudurru.projections.lists_view import ListsView
 from tests.nodes import a_change, memory_node
 from tests.objects import manifest, put
 
-pytestmark = pytest.mark.timeout(120)
-
 ONE = key_of("BlockList", "default", "one")
 URL = "https://lists.example/one"
 

@@ -5,6 +5,7 @@
  *   harness threads SEED COUNT           COUNT queries over loopback to two workers, while answers
  *                                        are stored, dropped and asked for, and limits and zones
  *                                        change
+ *   harness requests SEED COUNT          COUNT requests over HTTP/2 made from chance
  *
  * Ends with 0 and a line of figures, or says what does not hold and ends with 1. */
 #define _GNU_SOURCE
@@ -768,16 +769,128 @@ static int run_threads(uint64_t state, uint64_t count) {
     return 0;
 }
 
+/* --- requests over HTTP/2 -------------------------------------------------------------------- */
+
+#define ARRIVED_MAX 2048
+
+static size_t put_string(uint8_t *block, size_t size, uint64_t *state) {
+    static const char path[] = "/dns-query?dns=AAABAAABAAAAAAAAA3d3dwdleGFtcGxlA2NvbQAAAQAB";
+    size_t length = chance(state) % 8 ? chance(state) % 60 : sizeof path - 1 - chance(state) % 5;
+    bool is_path = length >= 60 - 5;
+    size_t at = size;
+    block[at++] = (uint8_t)(length | (!is_path && chance(state) % 2 ? 0x80 : 0));
+    for (size_t i = 0; i < length; i++)
+        block[at++] = is_path ? (uint8_t)path[i] : (uint8_t)chance(state);
+    return at;
+}
+
+/* A header block whose fields are mostly whole: its size. */
+static size_t make_block(uint8_t *block, uint64_t *state) {
+    size_t size = 0;
+    for (unsigned left = chance(state) % 8; left; left--) {
+        unsigned index = chance(state) % 70;
+        switch (chance(state) % 3) {
+        case 0:
+            block[size++] = (uint8_t)(0x80 | index);
+            continue;
+        case 1:
+            block[size++] = (uint8_t)(0x40 | (index % 63));
+            break;
+        case 2:
+            index %= 15;
+            block[size++] = (uint8_t)index;
+        }
+        if (!(block[size - 1] & 0x3f))
+            size = put_string(block, size, state);
+        size = put_string(block, size, state);
+    }
+    if (size && chance(state) % 4 == 0)
+        block[chance(state) % size] = (uint8_t)chance(state);
+    return size;
+}
+
+static void check_table(const struct hpack *table) {
+    size_t used = 0;
+    for (unsigned i = 0; i < table->count; i++) {
+        check(table->entries[i].at == used, "entries follow each other");
+        used += table->entries[i].name_size + table->entries[i].value_size;
+    }
+    check(used == table->used, "octets of a table are its entries'");
+    check(used + table->count * HPACK_OVERHEAD <= table->size_max, "a table has its size");
+}
+
+/* Responses to answers of any octets. */
+static void respond_to_chance(uint64_t *state) {
+    size_t size = HEADER_SIZE + chance(state) % 100, fields_size = chance(state) % 129;
+    uint8_t fields[HTTP2_FIELDS_MAX] = {0}, *octets = malloc(HTTP2_HEAD_MAX + size);
+    check(octets, "there is memory");
+    for (size_t i = 0; i < size; i++)
+        octets[HTTP2_HEAD_MAX + i] = chance(state) % 3 ? 0 : (uint8_t)chance(state);
+    const uint8_t *begins = http2_respond(
+        octets + HTTP2_HEAD_MAX, size, 1, fields, fields_size, chance(state) & 1);
+    check(begins >= octets, "a response has room");
+    free(octets);
+}
+
+static int run_requests(uint64_t state, uint64_t number) {
+    static struct hpack tables[2];
+    unsigned current = 0;
+    uint64_t read = 0, whole = 0, changed = 0;
+    http2_init();
+    for (uint64_t i = 0; i < number; i++) {
+        uint8_t made[ARRIVED_MAX], *arrived;
+        struct http2_request request;
+        if (i % 100 == 0) {
+            memset(tables, 0, sizeof tables);
+            tables[current].size_max = chance(&state) % 3 ? HPACK_SIZE : chance(&state) % 500;
+        }
+        size_t block = make_block(made + 9, &state), size = 9 + block;
+        const uint8_t head[] = {0, (uint8_t)(block >> 8), (uint8_t)block, 1,
+                                (uint8_t)(4 | (chance(&state) & 0x21)), 0, 0, 0, 1};
+        const uint8_t body[] = {0, 0, 12, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0};
+        memcpy(made, head, sizeof head);
+        memcpy(made + size, body, sizeof body);
+        size += chance(&state) % 2 ? sizeof body : 0;
+        size -= chance(&state) % 8 ? 0 : chance(&state) % size;
+        arrived = malloc(size ? size : 1);
+        check(arrived, "there is memory");
+        memcpy(arrived, made, size);
+        size_t used = http2_read(&tables[current], &tables[!current], arrived, size, &request);
+        check_table(&tables[current]);
+        check(used <= size, "no more is read than has arrived");
+        if (used) {
+            size_t message_size = 0;
+            const uint8_t *message = http2_message(&request, chance(&state) & 1, &message_size);
+            check(request.size <= size, "a request has arrived");
+            for (size_t octet = 0; message && octet < message_size; octet++)
+                whole += message[octet] & 1;
+            read++;
+            if (request.is_changed)
+                current = !current, changed++;
+        }
+        free(arrived);
+        respond_to_chance(&state);
+    }
+    printf("%llu requests: %llu read, %llu octets, %llu changes of the table\n",
+           (unsigned long long)number, (unsigned long long)read, (unsigned long long)whole,
+           (unsigned long long)changed);
+    check(!number || (read > number / 20 && changed && whole), "requests are read");
+    return 0;
+}
+
 int main(int count, char **given) {
     if (count >= 4) {
         uint64_t seed = strtoull(given[2], NULL, 10) * 2 + 1, number = strtoull(given[3], NULL, 10);
         if (!strcmp(given[1], "threads"))
             return run_threads(seed, number);
+        if (!strcmp(given[1], "requests"))
+            return run_requests(seed, number);
         if (!strcmp(given[1], "packets")) {
             read_seeds(count - 4, given + 4);
             return run_packets(seed, number);
         }
     }
-    fprintf(stderr, "usage: harness packets SEED COUNT FILE... | harness threads SEED COUNT\n");
+    fprintf(stderr, "usage: harness packets SEED COUNT FILE... | harness threads SEED COUNT |"
+                    " harness requests SEED COUNT\n");
     return 2;
 }

@@ -82,3 +82,7 @@ def test_threads_share_the_table_and_the_limits_and_give_nothing_old(
     built: dict[str, Path], sanitizer: str
 ) -> None:
     print(run(built[sanitizer], "threads", SEED, ASKED))
+
+
+def test_requests_over_http2_are_read_within_what_has_arrived(built: dict[str, Path]) -> None:
+    print(run(built[MEMORY], "requests", SEED, FEW))

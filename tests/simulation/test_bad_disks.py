@@ -36,7 +36,7 @@ from tests.simulation.volumes import (
     mount_again,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 ZONE = "disk.example"
 CLIENTS = 3

@@ -13,7 +13,7 @@ from tests.simulation.volumes import memory_volume
 
 BLOCKED = ["0.0.0.0"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 def errors(service: RemoteService) -> list[str]:

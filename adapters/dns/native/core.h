@@ -288,7 +288,6 @@ struct hpack_entry {
 /* The dynamic table that a client writes. */
 struct hpack {
     uint16_t size_max, used, count;
-    uint32_t added; /* entries ever */
     struct hpack_entry entries[HPACK_SIZE / HPACK_OVERHEAD]; /* oldest first */
     uint8_t octets[HPACK_SIZE];
 };

@@ -205,7 +205,6 @@ void hpack_add(
     size_t value_size) {
     size_t size = name_size + value_size, taken = table->used + table->count * HPACK_OVERHEAD;
     unsigned dropped = 0;
-    table->added++;
     if (size + HPACK_OVERHEAD > table->size_max) {
         drop_oldest(table, table->count);
         return;

@@ -1481,6 +1481,7 @@ struct answering {
     size_t window;  /* for all */
     uint32_t stream;
     size_t at, sent, received;
+    bool is_changed; /* the table is another one now */
     const struct form *form; /* of the last one, who is asking */
     struct asker asker;
     PyObject *responses, *told;
@@ -1525,7 +1526,7 @@ static Py_ssize_t answer_one(
         return -1;
     repeats->hits[repeated.place]++;
     if (request.is_changed)
-        self->current = !self->current;
+        self->current = !self->current, answering->is_changed = true;
     answering->stream = request.stream;
     answering->window -= found;
     answering->sent += found;
@@ -1533,10 +1534,12 @@ static Py_ssize_t answer_one(
     return (Py_ssize_t)request.size;
 }
 
-/* The newest entries of the table, oldest first. */
-static PyObject *newest_of(const struct hpack *table, unsigned count) {
+/* Oldest first. */
+static PyObject *http2_table(PyObject *object, PyObject *Py_UNUSED(args)) {
+    Http2Object *self = (Http2Object *)object;
+    const struct hpack *table = &self->tables[self->current];
     PyObject *list = PyList_New(0);
-    for (unsigned i = table->count - count; list && i < table->count; i++) {
+    for (unsigned i = 0; list && i < table->count; i++) {
         const struct hpack_entry *entry = &table->entries[i];
         const uint8_t *name = table->octets + entry->at;
         PyObject *one = Py_BuildValue("y#y#", name, (Py_ssize_t)entry->name_size,
@@ -1561,7 +1564,6 @@ static PyObject *http2_take(PyObject *object, PyObject *args) {
     answering.fields_size = fields.len;
     answering.room = room < 0 ? 0 : room > HTTP2_ANSWER_MAX ? HTTP2_ANSWER_MAX : (size_t)room;
     answering.window = window < 0 ? 0 : (size_t)window;
-    const uint32_t added = self->tables[self->current].added;
     if (fields.len > HTTP2_FIELDS_MAX)
         PyErr_SetString(PyExc_ValueError, "fields of more than 128 octets");
     else if ((answering.responses = PyList_New(0)) && (answering.told = PyList_New(0)))
@@ -1572,22 +1574,19 @@ static PyObject *http2_take(PyObject *object, PyObject *args) {
         }
     PyBuffer_Release(&arrived);
     PyBuffer_Release(&fields);
-    const struct hpack *table = &self->tables[self->current];
-    uint32_t news = table->added - added;
-    PyObject *newest =
-        PyErr_Occurred() ? NULL : newest_of(table, news < table->count ? news : table->count);
-    if (!newest) {
+    if (PyErr_Occurred()) {
         Py_XDECREF(answering.responses);
         Py_XDECREF(answering.told);
         return NULL;
     }
     return Py_BuildValue(
-        "nInnNNNi", (Py_ssize_t)answering.at, answering.stream, (Py_ssize_t)answering.sent,
-        (Py_ssize_t)answering.received, answering.responses, answering.told, newest,
-        (int)(news > table->count));
+        "nInniNN", (Py_ssize_t)answering.at, answering.stream, (Py_ssize_t)answering.sent,
+        (Py_ssize_t)answering.received, (int)answering.is_changed, answering.responses,
+        answering.told);
 }
 
 static PyMethodDef http2_methods[] = {
+    {"table", http2_table, METH_NOARGS, NULL},
     {"set_table", http2_set_table, METH_VARARGS, NULL},
     {"key_of", http2_key_of, METH_VARARGS, NULL},
     {"learn", http2_learn, METH_VARARGS, NULL},
