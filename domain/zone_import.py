@@ -225,13 +225,21 @@ def endpoints_of(
             continue
         record_type = record_types.type_to_text(rtype)
         targets = [records.rdata_to_text(rtype, rdata) for rdata in _in_order(rdatas)]
+        own_ttl = None if ttl == default_ttl else ttl
+        if len(targets) <= TARGETS_MAX:
+            found.append(
+                Endpoint(
+                    dns_name=text, record_type=record_type, targets=targets, record_ttl=own_ttl
+                )
+            )
+            continue
         # An RRset larger than one endpoint may be is split; the parts are served as one.
         found.extend(
             Endpoint(
                 dns_name=text,
                 record_type=record_type,
                 targets=targets[i : i + TARGETS_MAX],
-                record_ttl=None if ttl == default_ttl else ttl,
+                record_ttl=own_ttl,
                 set_identifier=str(i // TARGETS_MAX) if i else "",
             )
             for i in range(0, len(targets), TARGETS_MAX)

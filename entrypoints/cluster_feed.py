@@ -554,7 +554,7 @@ class _KindFeed(Handler[Found]):
         namespace, _, name = name.rpartition("/")
         return key_of(self.kind.name, namespace, name)
 
-    def put(self, key: str, new: Found, old: Found | None) -> None:  # noqa: ARG002  # of the port
+    def put(self, key: str, new: Found, old: Found | None) -> None:
         new.as_of = _number(self.informer.as_of)
         seen = max(old.version if old is not None else "", self._feed.logged(new), key=_number)
         is_known = self._set_back_in == self.informer.lists and key not in self._told_since

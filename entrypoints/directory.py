@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -61,7 +61,6 @@ from kudurru.entrypoints.filtering import (
 from kudurru.entrypoints.follow_place import followed
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, KeyState, revocation
 from kudurru.entrypoints.list_service import ListRow, stored_rows, take_up_lists
-from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
 from kudurru.entrypoints.log_place import open_event_log
 from kudurru.entrypoints.published import first_difference
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
@@ -100,18 +99,16 @@ from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
 from kudurru.entrypoints.wiring import Node, Result
 from kudurru.projections import as_of
 from kudurru.projections.follow import Follower
-from kudurru.projections.pipeline.ingress import Identity
-from kudurru.projections.pipeline.pipeline import Pipeline
-from kudurru.projections.pipeline.policy import Policy
-from kudurru.projections.zones_as_of import ZonesAsOf
+
+if TYPE_CHECKING:
+    from kudurru.entrypoints.live_settings import LiveSettings, PatchReply, PatchRequest
+    from kudurru.projections.pipeline.pipeline import Pipeline
 
 LOCK_PATIENCE_S = 30.0
 """Another command may hold the directory for a moment; a server holds it for good and answers on
 its socket instead."""
 
 NO_SOURCES = Sources(None, {})
-
-NOBODY = FixedNeighbours()
 
 MESSAGE_MIN = 12
 """Octets of the header of a DNS message (RFC 1035 section 4.1.1)."""
@@ -363,13 +360,19 @@ def _telling(events: Iterable[Recorded], seen: Callable[[int], None]) -> Iterato
         seen(event.seq)
 
 
-def pipeline_of(node: Node, **options: Any) -> Pipeline:
+def pipeline_of(node: Node, **options: Any) -> "Pipeline":
     """The pipeline over a node's zones; `options` as the server sets them."""
-    policy = Policy(lambda: node.views.policies.filters, options.pop("neighbours", NOBODY))
+    from kudurru.projections.pipeline.policy import Policy
+
+    neighbours = options.pop("neighbours", None) or FixedNeighbours()
+    policy = Policy(lambda: node.views.policies.filters, neighbours)
     return _pipeline(node.zones.served, node.clock, policy=policy, **options)
 
 
-def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> Pipeline:
+def _pipeline(zones: ZoneSet, clock: Clock, **options: Any) -> "Pipeline":
+    from kudurru.projections.pipeline.ingress import Identity
+    from kudurru.projections.pipeline.pipeline import Pipeline  # large, and few commands answer
+
     return Pipeline(
         zones,
         options.get("is_synced", lambda: True),
@@ -400,6 +403,8 @@ def answer(node: Node, packet: bytes, client: str = LOOPBACK) -> bytes:
 
 def answer_as_of(log: EventLog, upto: int, packet: bytes) -> bytes:
     """What the zones answered at a position, read from the log. Time stands still there."""
+    from kudurru.projections.zones_as_of import ZonesAsOf
+
     zones = ZonesAsOf(log, upto)
     return _reply(_pipeline(zones, ManualClock(zones.now_s * 1_000_000)), packet)
 
@@ -422,7 +427,7 @@ def explain_as_of(
     return explain_unserved(node, request, settings, now_us)
 
 
-def _reply(pipeline: Pipeline, packet: bytes, client: str = LOOPBACK) -> bytes:
+def _reply(pipeline: "Pipeline", packet: bytes, client: str = LOOPBACK) -> bytes:
     if len(packet) < MESSAGE_MIN:
         raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
     reply = pipeline.handle(packet, client, "tcp")
@@ -435,6 +440,8 @@ def _reply(pipeline: Pipeline, packet: bytes, client: str = LOOPBACK) -> bytes:
 def export_as_of(log: EventLog, upto: int, zone: str) -> list[str]:
     """Lines of a master file of a zone as its serial named it at a position. Raises NotFound for a
     zone that was not served."""
+    from kudurru.projections.zones_as_of import ZonesAsOf
+
     name = as_of.zone_named(log, zone, upto)
     zones = ZonesAsOf(log, upto)
     state = zones.load(name)
@@ -579,7 +586,7 @@ class LocalService:
     def settings(self) -> list[dict[str, Any]]:
         return self._live_settings().rows()
 
-    def patch_settings(self, request: PatchRequest) -> PatchReply:
+    def patch_settings(self, request: "PatchRequest") -> "PatchReply":
         live = self._live_settings()
         planned = live.plan(request, self._who)
         if planned.change is None:
@@ -587,8 +594,10 @@ class LocalService:
         with planned.draft or nullcontext():
             return live.finish(planned, self._node.commit(planned.change))
 
-    def _live_settings(self) -> LiveSettings:
+    def _live_settings(self) -> "LiveSettings":
         """As a server would have them."""
+        from kudurru.entrypoints.live_settings import LiveSettings
+
         live = LiveSettings(self._sources, self._node.clock)
         live.take_up(self._node.log)
         return live

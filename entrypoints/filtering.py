@@ -1,7 +1,7 @@
 """What people ask about filtering: explanations and pauses, over a node."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -19,7 +19,9 @@ from kudurru.domain.objects import ObjectRef
 from kudurru.domain.ports import Neighbours
 from kudurru.entrypoints.service import because
 from kudurru.entrypoints.wiring import Change, Node
-from kudurru.projections.pipeline.resolver import Way
+
+if TYPE_CHECKING:
+    from kudurru.projections.pipeline.resolver import Way
 
 
 class Onward(Protocol):
@@ -31,16 +33,16 @@ class Onward(Protocol):
 
     def way_of(
         self, key: names.Name, rtype: int, client: str, upstreams: Sequence[str]
-    ) -> tuple[Way, Sequence[str]]:
+    ) -> "tuple[Way, Sequence[str]]":
         """What becomes of a question of a client whose policy names these upstreams, and who is
         asked."""
         ...
 
 
-_BY: dict[Way, By] = {
+_BY: "dict[Way, By]" = {
     "forward": "resolver", "special": "special", "nobody": "nobody", "not-allowed": "nobody",
 }  # fmt: skip
-_REFUSALS: dict[Way, str] = {
+_REFUSALS: "dict[Way, str]" = {
     "nobody": "there are no upstreams to ask",
     "not-allowed": "the client may not recurse, see acl.recursion",
 }

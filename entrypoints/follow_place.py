@@ -7,6 +7,7 @@ on the directory; `kudurru promote` takes it away.
 from functools import partial
 from heapq import merge
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,9 +23,11 @@ from kudurru.domain.lineage import LogAbout
 from kudurru.domain.replica import Receiver, Target, forked
 from kudurru.domain.signed_note import VerifierKey
 from kudurru.domain.tree import Edge
-from kudurru.entrypoints.leader import Leader
 from kudurru.entrypoints.place_file import read_file, write_file
-from kudurru.entrypoints.serve_options import ServeOptions
+
+if TYPE_CHECKING:
+    from kudurru.entrypoints.leader import Leader
+    from kudurru.entrypoints.serve_options import ServeOptions
 
 REPLACED = "log.db.replaced-{}"
 REPLACED_MAX = 1_000
@@ -68,7 +71,7 @@ def followed(directory: DataDir) -> Follows | None:
     return Follows(place.url) if place is not None else None
 
 
-def open_copy(directory: DataDir, options: ServeOptions) -> Copy | None:
+def open_copy(directory: DataDir, options: "ServeOptions") -> Copy | None:
     """The log of a directory that follows, or is told to; None for one that does not. The leader
     is asked only where it must: for a directory that did not follow before, or by --adopt.
 
@@ -83,6 +86,8 @@ def open_copy(directory: DataDir, options: ServeOptions) -> Copy | None:
         return None
     _check_options(url, options)
     if place is None or options.adopt or not directory.log.exists():
+        from kudurru.entrypoints.leader import Leader  # an HTTP client, for this alone
+
         with Leader(url, options.follow) as leader:
             place = _agreed(directory, leader, place, adopts=options.adopt)
     place = msgspec.structs.replace(place, url=url)
@@ -96,7 +101,7 @@ def open_copy(directory: DataDir, options: ServeOptions) -> Copy | None:
     return Copy(log=log, place=place, path=directory.follow)
 
 
-def _check_options(url: str, options: ServeOptions) -> None:
+def _check_options(url: str, options: "ServeOptions") -> None:
     if options.store not in ("", "sqlite"):
         raise _refused("--follow", "a copy is kept in the data directory: leave --store out")
     if options.kubernetes.enabled:
@@ -108,7 +113,7 @@ def _check_options(url: str, options: ServeOptions) -> None:
 
 
 def _agreed(
-    directory: DataDir, leader: Leader, place: FollowPlace | None, *, adopts: bool
+    directory: DataDir, leader: "Leader", place: FollowPlace | None, *, adopts: bool
 ) -> FollowPlace:
     """What to write down, once the log is one that can become the leader's."""
     about = leader.about()
@@ -132,7 +137,7 @@ def _agreed(
     return FollowPlace(leader.url, about.log_id, place.keys if pinned and place else [])
 
 
-def _why_not_its(log: SQLiteEventLog, leader: Leader, about: LogAbout) -> str:
+def _why_not_its(log: SQLiteEventLog, leader: "Leader", about: LogAbout) -> str:
     """Why the leader's log is no continuation of the one here, a sentence; "" where it is. Raises:
     LogDamaged when the leader's is not signed as it should be."""
     if about.log_id != log.log_id:
@@ -161,7 +166,7 @@ def receiver_of(log: SQLiteEventLog, trusted: tuple[VerifierKey, ...]) -> Receiv
     return Receiver(origin, head, Edge.read(int(head.seq), log.hashes), keys)
 
 
-def named(error: Diverged, log: SQLiteEventLog, leader: Leader) -> Diverged:
+def named(error: Diverged, log: SQLiteEventLog, leader: "Leader") -> Diverged:
     """With the first position that the two logs do not have in common, where there is one: then it
     is a fork, also where the leader has signed less than is here. Heads are equal up to there and
     never after it, so bisection finds it."""

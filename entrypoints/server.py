@@ -102,7 +102,7 @@ class Server:
         """Serve. `announce` gets the ready line. Raises KudurruError when the start fails, or when
         a part that must not end did."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        gc.set_threshold(COLLECT_AFTER)
+        gc.set_threshold(COLLECT_AFTER, 10, 10)
         self._catch_signals()
         async with AsyncExitStack() as stack:
             parts = self._open(stack)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, NoReturn, Protocol
@@ -55,6 +56,10 @@ NEWS_MAX = 500
 
 GROUP_MAX = 512
 """Changes in one transaction: past this the fsync is a small part of the cost."""
+
+TURNS_MAX = 8
+"""Of the loop, until a group is taken: a crowd is there after two or three, and who comes first
+waits for no more of them than that."""
 
 STAMP_RETRY_S = 5.0
 """After a stamp that could not be written: a full disk stays full for a while."""
@@ -119,6 +124,8 @@ class Writer:
         self._imported: dict[str, int] = {}  # serials that wait for the stamp of their zone
         self._retry: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
+        # One of its own, in which what appending needs stays near: those that all share take turns.
+        self._thread = ThreadPoolExecutor(1, "append")
         self._append_times = Histogram()
         self.coalesce_s = 0.0  # of `keep_stamped`
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
@@ -299,6 +306,7 @@ class Writer:
             await self._write_until_stopped()
         finally:
             self._is_stopping = True
+            self._thread.shutdown(wait=False)  # it may be in the middle of what it was given
             waiting: list[Waiter | asyncio.Future[Any]] = [waiter for _, waiter in self._queue]
             for waiter in waiting + [future for _, future in self._signings]:
                 if not waiter.done():
@@ -307,9 +315,7 @@ class Writer:
     async def _write_until_stopped(self) -> None:
         while self._queue or self._signings or not self._is_stopping:
             await self._wake.wait()
-            # Callers who were just answered, or whose requests are being read, come along: without
-            # this turn of the loop, those who come one by one would have a transaction each.
-            await asyncio.sleep(0)
+            await self._let_come()
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
             if not self._queue:
                 self._wake.clear()
@@ -323,6 +329,16 @@ class Writer:
                     await self._stamp_unstamped(only_new=False)
                 while self._signings:
                     await self._sign(*self._signings.popleft())
+
+    async def _let_come(self) -> None:
+        """Callers who were just answered, or whose requests are being read, come along: for one
+        turn of the loop, and as long as each turn brings more. Without that those who come one by
+        one would have a transaction each, and a crowd several."""
+        for _ in range(TURNS_MAX):
+            before = len(self._queue)
+            await asyncio.sleep(0)
+            if not before < len(self._queue) < GROUP_MAX:
+                return
 
     async def _follow(self) -> None:
         """Where the log cannot be read, views stay as they are until it calls again: answers are
@@ -454,7 +470,8 @@ class Writer:
         node = self._node
         at_us = node.time_for_events_us(now_us)
         began_us = node.clock.monotonic_us()
-        recorded = await asyncio.to_thread(node.append, sets, at_us, decided_at)
+        loop = asyncio.get_running_loop()
+        recorded = await loop.run_in_executor(self._thread, node.append, sets, at_us, decided_at)
         self._append_times.add(node.clock.monotonic_us() - began_us)
         if recorded and recorded[0].seq != node.position + 1:
             await self._catch_up()  # others were there before, and ours come with theirs

@@ -10,8 +10,13 @@ checks, and each run elsewhere adds others. KUDURRU_EXAMPLES asks for more of th
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.saying import SAID, Say
 
 settings.register_profile(
     "ours",
@@ -21,3 +26,17 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("ours")
+
+
+@pytest.fixture
+def say(record_property: Callable[[str, object], None]) -> Say:
+    return partial(record_property, SAID)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                for name, text in report.user_properties:
+                    if name == SAID:
+                        terminalreporter.write_line(text)

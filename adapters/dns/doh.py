@@ -106,7 +106,7 @@ class Doh:
         )
 
     def repeat(
-        self, packet: bytes, client: str, client_id: str, room: int
+        self, packet: bytes, client: str, client_id: str, room: int = MESSAGE_MAX
     ) -> tuple[bytes, bytes] | None:
         """The answer that is known, of at most so many octets, and its cache-control; else None."""
         wire = self._answering.recall(packet, client, client_id, room)
@@ -238,15 +238,22 @@ def _posted(request: Request) -> bytes:
     return request.body
 
 
-def _decoded(text: bytes) -> bytes:
-    """Base64url without padding (RFC 8484 section 6)."""
+def message_in(text: bytes) -> bytes | None:
+    """What base64url without padding says (RFC 8484 section 6); None of all else."""
     if _BASE64URL.fullmatch(text):
         plain = text.translate(_TO_BASE64) + b"=" * (-len(text) % 4)
         try:
             return binascii.a2b_base64(plain, strict_mode=True)
         except binascii.Error:
             pass
-    raise _Refused(400, "dns is no base64url without padding (RFC 8484 section 6)")
+    return None
+
+
+def _decoded(text: bytes) -> bytes:
+    message = message_in(text)
+    if message is None:
+        raise _Refused(400, "dns is no base64url without padding (RFC 8484 section 6)")
+    return message
 
 
 _TO_BASE64 = bytes.maketrans(b"-_", b"+/")

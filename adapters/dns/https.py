@@ -32,6 +32,7 @@ from kudurru.adapters.dns.doh import (
     phrase,
     refusal,
 )
+from kudurru.adapters.dns.http1_repeats import Head, Http1Repeats, head_at
 from kudurru.adapters.dns.http2_native import Http2NativeRepeats
 from kudurru.adapters.dns.http2_repeats import CREDIT, SLICE, Http2Repeats
 from kudurru.adapters.dns.memo import Keeper, Memo
@@ -206,6 +207,9 @@ class _Connection(StreamConnection):
         later(self._server.doh.response_of(wire, is_head=is_head))
         self._want_turn()
 
+    def http1_repeats(self) -> Http1Repeats:
+        return Http1Repeats(self._server.doh, self._client, self.client_id)
+
     def repeats_of(self, http: h2.connection.H2Connection) -> Http2Repeats | Http2NativeRepeats:
         doh, memo = self._server.doh, self._answering.memo
         if isinstance(memo, Memo):
@@ -248,12 +252,24 @@ class _Http1:
         self._body = bytearray()
         self._started_s: float | None = None
         self._later: Later[Wire] | None = None
+        self._repeats = connection.http1_repeats()
+        self._is_between = True  # requests: h11 has nothing of one
+        self._head: Head | None = None  # of the request at hand
+        self._answered: h11.Request | None = None
 
     @property
     def must_wait(self) -> bool:
         return self._later is not None
 
     def receive(self, arrived: bytearray) -> int:
+        if self._is_between:
+            used, responses = self._repeats.take(arrived)
+            if used:
+                self._connection.write(responses)
+                self._connection.note_response()
+                return used
+            self._head = head_at(arrived, 0)
+            self._is_between = False
         self._http.receive_data(bytes(arrived[:SLICE]))
         return min(SLICE, len(arrived))
 
@@ -264,7 +280,7 @@ class _Http1:
         pass
 
     def work(self) -> bool:
-        if self.must_wait:
+        if self.must_wait or self._is_between:
             return False
         try:
             return self._advance()
@@ -307,7 +323,7 @@ class _Http1:
     def _answer(self) -> None:
         request = self._request
         assert request is not None
-        self._request = None
+        self._request, self._answered = None, request
         response = self._connection.respond(
             Request(request.method, request.target, list(request.headers), bytes(self._body)),
             self._respond,
@@ -327,6 +343,11 @@ class _Http1:
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             self._is_head = False
+            self._is_between = not self._http.trailing_data[0]
+            if self._head is not None and self._answered is not None:
+                answered = self._answered
+                self._repeats.learn(self._head, answered.method, answered.target, answered.headers)
+            self._head = self._answered = None
 
     def _send(self, response: Response, *, is_last: bool = False) -> None:
         headers = response.headers

@@ -100,9 +100,11 @@ def serve(store: QueryLogStore, orders: BinaryIO, answers: BinaryIO) -> None:
 def main(path: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Control-C is for the parent, which tells us
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.nice(NICENESS)
     gc.set_threshold(OBJECTS)
     store = QueryLogStore(Path(path), secrets.token_bytes)
+    # Only now: a server that is stopped soon waits until this is open, and on a busy machine that
+    # would take seconds.
+    os.nice(NICENESS)
     with suppress(BrokenPipeError):
         serve(store, sys.stdin.buffer, sys.stdout.buffer)
     store.close()

@@ -68,6 +68,7 @@ class QueryLogProcess:
         self._lose = lose
         self._forget = forget
         self._has_lost = False
+        self._has_given = False  # to this child, anything to write
         self._settings = Configure(privacy, retention)
         self._child: asyncio.subprocess.Process | None = None
         self._asking = asyncio.Lock()
@@ -123,6 +124,7 @@ class QueryLogProcess:
             env={**os.environ, "PYTHONPATH": _ROOT},
         )
         self._earlier, self._told = self.statistics, StoreStatistics()
+        self._has_given = False
         self._send(self._settings)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -155,7 +157,9 @@ class QueryLogProcess:
             self._has_lost = False
             self._forget()
         while (seen := self._take()) is not None:
-            if not self._send(Write(seen)):
+            if self._send(Write(seen)):
+                self._has_given = True
+            else:
                 self._lose(len(seen))
                 self._has_lost = True
 
@@ -195,6 +199,11 @@ class QueryLogProcess:
         if child is None or child.returncode is not None or child.stdin is None:
             return
         self._flush()
+        if not self._has_given:
+            # It may not be up yet, and on a busy machine it is the last to be: for nothing.
+            child.kill()
+            await child.wait()
+            return
         child.stdin.close()
         try:
             async with asyncio.timeout(STOP_S):

@@ -132,7 +132,7 @@ def to_text(name: bytes, *, final_dot: bool = True) -> str:
         dotted[at] = 0x2E
         at += size + 1
         count += 1
-    joined: bytes = dotted[1:at]
+    joined = bytes(dotted[1:at])
     # One look at the whole, as nearly no name has anything to escape.
     if _ESCAPE_BUT_DOT.search(joined) or joined.count(b".") >= count:
         joined = b".".join([_ESCAPE.sub(_escape, label) for label in labels(name)])

@@ -424,13 +424,12 @@ class Zone:
     def _recount(self, key: bytes, old: bytes, new: bytes) -> None:
         # Lists, not sets: an owner has one or two RRsets, and a million of them are built.
         has = _counts(new)
-        for _, rr_count in has:
-            self.record_count += rr_count
-        for _, rr_count in _counts(old):
+        for _, rr_count in _counts(old) if old else ():
             self.record_count -= rr_count
         self.cuts.discard(key)
         self.dnames.discard(key)
-        for rtype, _ in has:
+        for rtype, rr_count in has:
+            self.record_count += rr_count
             if rtype == NS and key != self.key:
                 self.cuts.add(key)
             elif rtype == DNAME:

@@ -57,12 +57,14 @@ COMMANDS = {
 
 def command_of(name: str) -> Any:
     """The command of a name, with the options that all have."""
-    from typer.main import get_command
-
-    from kudurru.entrypoints.cli.remote import with_server
-
     module = importlib.import_module(f"kudurru.entrypoints.cli.{COMMANDS[name][0]}")
-    command: Any = with_server(get_command(module.app), name)
+    command: Any = module.app
+    if not isinstance(command, click.Command):
+        from typer.main import get_command
+
+        from kudurru.entrypoints.cli.remote import with_server
+
+        command = with_server(get_command(command), name)
     command.name = name
     return command
 
@@ -122,9 +124,9 @@ def run() -> NoReturn:
 
 def main(args: list[str]) -> int:
     """0 done, 1 refused or failed, 2 usage; `audit verify` has more."""
-    if args[:1] != ["serve"]:
-        # A command makes much and drops little: looking for garbage would take a fifth of it.
-        gc.set_threshold(100_000, 50, 100)
+    # A command makes much and drops little, and so does a server while it is imported: looking for
+    # garbage would take a fifth of it.
+    gc.set_threshold(100_000, 50, 100)
     remote = sys.modules.get("kudurru.entrypoints.cli.remote")
     if remote is not None:  # a command ran before in this process
         remote.forget()

@@ -15,6 +15,7 @@ from kudurru.domain.events import OBJECT_APPLIED, OBJECT_DELETED
 from kudurru.domain.kinds.meta import is_dns_subdomain
 from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE
 from kudurru.domain.kinds.stored import read_zone
+from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec, zone_warnings
 from kudurru.domain.object_store import DEFAULT_MANAGER, decode_body
 from kudurru.domain.objects import Key, key_of
@@ -74,15 +75,18 @@ def import_(
     with progress(f"reading {file}") as on_progress:
         read = read_zone_file(file, zone=named or zone, on_progress=on_progress)
     _warn(read)
-    with common.service(data, write=True) as service, _waiting("recording"):
+    with (
+        common.service(data, write=True) as service,
+        _waiting("recording"),
+        directory.nothing_collected(),
+    ):
         present = _present(service, read, zone if named else None, namespace)
         manifests = to_manifests(read, namespace=namespace, present=present)
         zone_name = manifests[0].meta.name
-        kept = {manifest.key for manifest in manifests}
         result = service.change(
             ChangeRequest(
                 apply=manifests,
-                delete=_surplus(service, zone_name, namespace, kept) if replace else [],
+                delete=_surplus(service, namespace, manifests) if replace else [],
                 manager=manager,
                 force=force,
                 dry_run=dry_run,
@@ -268,8 +272,10 @@ def _present(service: Service, read: ZoneFile, named: str | None, namespace: str
     return Present(zone, frozenset(sets[True]), frozenset(sets[False]))
 
 
-def _surplus(service: Service, zone: str, namespace: str, kept: set[Key]) -> list[Key]:
-    """Record sets of the zone in this namespace that the file does not have."""
+def _surplus(service: Service, namespace: str, manifests: list[Manifest]) -> list[Key]:
+    """Record sets of the zone in this namespace that the file does not have. `manifests` are what
+    it has, the zone first."""
+    zone, kept = manifests[0].meta.name, {manifest.key for manifest in manifests}
     documents = collect(service, ListRequest(kind=DNS_RECORD_SET.name, namespace=namespace))
     keys = [
         key_of(DNS_RECORD_SET.name, namespace, document["metadata"]["name"])

@@ -33,6 +33,7 @@ from tests.blackbox.program import (
     write_json,
     zone,
 )
+from tests.saying import Say
 
 ROUNDS = 50
 CLIENTS = 4
@@ -154,9 +155,7 @@ def _change(name: str, address: Address) -> ChangeRequest:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_acknowledged_change_is_there_after_kill_9(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_acknowledged_change_is_there_after_kill_9(tmp_path: Path, say: Say) -> None:
     seed = int(os.environ.get("KUDURRU_SEED") or secrets.randbits(32))
     rng = random.Random(seed)
     data = tmp_path / "data"
@@ -175,14 +174,13 @@ def test_every_acknowledged_change_is_there_after_kill_9(
         upkeeper.check(data)
     with serving(data) as server:
         survived += check(server, data, clients)
-    with capsys.disabled():
-        acknowledged = sum(client.count for client in clients)
-        print(
-            f"\nkill -9: seed {seed}, {ROUNDS} crashes, {acknowledged} changes acknowledged and "
-            f"kept, {survived} more were durable but not acknowledged, {events} events; "
-            f"{upkeeper.prunings} prunings up to {upkeeper.oldest}, "
-            f"{len(upkeeper.erased)} payloads erased"
-        )
+    acknowledged = sum(client.count for client in clients)
+    say(
+        f"kill -9: seed {seed}, {ROUNDS} crashes, {acknowledged} changes acknowledged and "
+        f"kept, {survived} more were durable but not acknowledged, {events} events; "
+        f"{upkeeper.prunings} prunings up to {upkeeper.oldest}, "
+        f"{len(upkeeper.erased)} payloads erased"
+    )
     assert acknowledged > ROUNDS
     assert upkeeper.erased
 

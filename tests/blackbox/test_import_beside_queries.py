@@ -9,6 +9,7 @@ import pytest
 
 from tests.blackbox.program import kudurru, serving
 from tests.packets import query
+from tests.saying import Say
 
 RECORDS = 50_000
 ANSWERS_MIN = 200
@@ -17,9 +18,7 @@ of turns; one that blocked the loop would leave a handful."""
 
 
 @pytest.mark.slow
-def test_queries_are_answered_while_a_large_zone_is_imported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_queries_are_answered_while_a_large_zone_is_imported(tmp_path: Path, say: Say) -> None:
     file = tmp_path / "large.zone"
     file.write_text(
         "$ORIGIN large.example.\n$TTL 300\n@ SOA ns host 7 3600 600 86400 300\n@ NS ns\n"
@@ -33,11 +32,10 @@ def test_queries_are_answered_while_a_large_zone_is_imported(
         client.stop()
         assert done.code == 0, done.err
         assert server.texts(f"h{RECORDS - 1}.large.example") == ["10.0.195.79"]
-    with capsys.disabled():
-        print(
-            f"\nsuite import-beside-queries: {RECORDS:,} records in {client.took_s:.1f} s, "
-            f"{client.answers} answers meanwhile, longest gap {client.gap_s * 1000:.0f} ms"
-        )
+    say(
+        f"suite import-beside-queries: {RECORDS:,} records in {client.took_s:.1f} s, "
+        f"{client.answers} answers meanwhile, longest gap {client.gap_s * 1000:.0f} ms"
+    )
     assert client.answers >= ANSWERS_MIN
 
 

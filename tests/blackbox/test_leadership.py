@@ -10,6 +10,7 @@ import pytest
 from tests.blackbox.program import Serving, command, serving, wait_until
 from tests.blackbox.test_api import Asking
 from tests.postgres import server
+from tests.saying import Say
 
 GROUP = ("catalogs", "controllers", "lists: status", "notifies: status", "prune", "secondaries")
 
@@ -68,7 +69,7 @@ def nodes(tmp_path: Path):
 
 @pytest.mark.slow
 def test_of_three_nodes_one_leads_and_another_when_it_is_killed_or_ends(
-    nodes: Nodes, capsys: pytest.CaptureFixture[str]
+    nodes: Nodes, say: Say
 ) -> None:
     for name in "abc":
         nodes.start(name)
@@ -84,10 +85,9 @@ def test_of_three_nodes_one_leads_and_another_when_it_is_killed_or_ends(
         took[is_killed].append(time.monotonic() - begun)
         nodes.start(leader)
         assert not nodes.leads(leader)
-    with capsys.disabled():
-        for is_killed, how in ((True, "kill -9"), (False, "SIGTERM")):
-            seconds = ", ".join(f"{one:.1f}" for one in took[is_killed])
-            print(f"\nsuite leadership: after {how} another leads in {seconds} s", end="")
+    for is_killed, how in ((True, "kill -9"), (False, "SIGTERM")):
+        seconds = ", ".join(f"{one:.1f}" for one in took[is_killed])
+        say(f"suite leadership: after {how} another leads in {seconds} s")
 
 
 def test_a_node_that_does_not_lead_refreshes_no_list_and_names_the_one_that_does(

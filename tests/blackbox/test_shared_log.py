@@ -32,6 +32,7 @@ from tests.blackbox.program import (
 from tests.interop.secondaries import Key, fetched
 from tests.objects import parse
 from tests.postgres import server
+from tests.saying import Say
 from tests.tcp_proxy import proxy
 
 ZONE = "shared.example"
@@ -242,7 +243,7 @@ def writing(node: Node, name: str, count: int, go_on: Callable[[], bool]):
 
 @pytest.mark.slow
 def test_three_nodes_append_through_a_death_and_a_cut_and_lose_and_double_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, say: Say
 ) -> None:
     database = server().new_database()
     direct = server().url(database)
@@ -277,8 +278,7 @@ def test_three_nodes_append_through_a_death_and_a_cut_and_lose_and_double_nothin
             between.heal()
             wait_until(lambda: c.position() >= wanted)
             took_s = time.monotonic() - healed
-            with capsys.disabled():
-                print(f"\nsuite shared-log: a cut node was level {took_s:.2f} s after healing")
+            say(f"suite shared-log: a cut node was level {took_s:.2f} s after healing")
             writing_c.join()
         assert len(a.acknowledged) == 300
         assert len(c.acknowledged) == 200

@@ -28,6 +28,7 @@ from tests.blackbox.program import (
     write_json,
     zone,
 )
+from tests.saying import Say
 
 NAME = "www.example.org"
 
@@ -83,7 +84,7 @@ def is_ready(server: Serving) -> bool:
 
 @pytest.mark.slow
 def test_sigterm_under_load_loses_no_query_of_clients_that_heed_readiness(
-    data: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, say: Say
 ) -> None:
     with serving(data, env={AT_ONCE: "10s"}) as server, Clients(server) as clients:
         wait_until(lambda: clients.answered > 500)
@@ -94,8 +95,7 @@ def test_sigterm_under_load_loses_no_query_of_clients_that_heed_readiness(
         clients.elsewhere.set()
         assert server.process.wait(2 * PATIENCE_S) == 0
     assert not clients.lost
-    with capsys.disabled():
-        print(f"\nSIGTERM under load: {clients.answered} queries, none lost")
+    say(f"SIGTERM under load: {clients.answered} queries, none lost")
 
 
 def test_a_server_that_is_told_twice_does_not_wait_for_balancers(data: Path) -> None:

@@ -175,9 +175,6 @@ def test_a_changed_byte_is_named_with_its_position(column: str, node: Path) -> N
             found = done.json()
             assert found["damages"][0]["position"] == seq, found
             assert done.code == COLUMNS[column], found
-            assert (
-                f"the first bad position is {seq}" in command("audit", "verify", "--data", node).err
-            )
             knife.write(column, at, before)
     assert verify(node, "--level", "state").code == 0
 
@@ -203,6 +200,8 @@ def test_rows_that_are_gone_swapped_or_emptied_are_named(
         knife.do(sql)
     done = verify(node)
     assert (done.code, done.json()["damages"][0]["position"]) == (code, position)
+    said = command("audit", "verify", "--data", node).err
+    assert f"the first bad position is {position}" in said
 
 
 def test_a_stamp_of_other_content_is_found_by_replay_though_the_chain_is_whole(node: Path) -> None:

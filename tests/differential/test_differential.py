@@ -24,6 +24,7 @@ from tests.conformance.answers import lines, pipeline_of
 from tests.conformance.conftest import DIFFERS
 from tests.differential.servers import ask_all, ours, peers
 from tests.differential.zones import Question, ZoneText, questions, zone_texts
+from tests.saying import Say
 from tests.zone_files import zone_from_text
 
 ZONES, QUESTIONS = 120, 6000
@@ -38,11 +39,10 @@ def needs_peers() -> None:
         absent(f"{', '.join(missing)}: not installed")
 
 
-def test_answers_are_those_of_knot_or_nsd(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_are_those_of_knot_or_nsd(say: Say) -> None:
     needs_peers()
     number = int(os.environ.get("KUDURRU_SEED", random.SystemRandom().randrange(1 << 32)))
-    with capsys.disabled():
-        print(f"\nseed {number}: differential run, KUDURRU_SEED repeats it")
+    say(f"seed {number}: differential run, KUDURRU_SEED repeats it")
     zones = zone_texts(ZONES, number)
     asked = questions(zones, QUESTIONS, number)
     pipeline = pipeline_of(*(zone_from_text(zone.text, zone.origin) for zone in zones))
@@ -54,8 +54,7 @@ def test_answers_are_those_of_knot_or_nsd(capsys: pytest.CaptureFixture[str]) ->
             counts[why] += 1
             if why not in DIFFERS["differential"] and why != "equal":
                 unexplained.append(shown(question, answers, zones))
-    with capsys.disabled():
-        print(f"suite differential: {counts['equal']} of {counts.total()} equal, {dict(counts)}")
+    say(f"suite differential: {counts['equal']} of {counts.total()} equal, {dict(counts)}")
     assert not unexplained, "\n\n".join(unexplained[:SHOWN_MAX])
 
 

@@ -81,6 +81,31 @@ def test_concurrent_callers_share_a_transaction_and_each_is_told_its_own() -> No
     assert {event.n for event in node.log.read()} == {1}
 
 
+async def after_turns(turns: int, writer: Writer) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await writer.submit(a_change(host(turns)))
+
+
+def test_callers_who_come_one_turn_after_the_other_share_a_transaction() -> None:
+    async def use(_: Node, writer: Writer) -> None:
+        await asyncio.gather(*(after_turns(i, writer) for i in range(module.TURNS_MAX // 2)))
+        assert writer.statistics().groups == 1
+
+    run(use)
+
+
+def test_a_group_does_not_wait_for_ever_for_those_who_still_come() -> None:
+    async def use(_: Node, writer: Writer) -> None:
+        coming = [asyncio.ensure_future(after_turns(i, writer)) for i in range(100)]
+        await coming[0]
+        assert not all(one.done() for one in coming)
+        await asyncio.gather(*coming)
+        assert writer.statistics().groups > 1
+
+    run(use)
+
+
 def test_a_refused_change_hurts_no_other_of_its_group() -> None:
     async def use(node: Node, writer: Writer) -> None:
         found = await asyncio.gather(

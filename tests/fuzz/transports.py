@@ -14,7 +14,9 @@ from aioquic.quic.connection import QuicConnection
 
 from kudurru.adapters.dns.answering import Answering
 from kudurru.adapters.dns.doh import Doh, Request
+from kudurru.adapters.dns.engine_native import AnswerTable, is_available
 from kudurru.adapters.dns.https import HttpsServer
+from kudurru.adapters.dns.memo import Keeper, Memo
 from kudurru.adapters.dns.proxyproto import Malformed, read_header, refuse_header, unwrap
 from kudurru.adapters.dns.quic import QuicServer
 from kudurru.adapters.dns.streams import StreamServer
@@ -204,14 +206,22 @@ def http1() -> Target:
 
 def http2() -> Target:
     start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-    return connected(_https(), "h2", start)
+    # By the library with a memo beside it, and from a table in C.
+    memos = [Memo(), *([AnswerTable().new_scope()] if is_available() else [])]
+    targets = [connected(_https(memo), "h2", start) for memo in memos]
+
+    def run(octets: bytes) -> None:
+        for target in targets:
+            target(octets)
+
+    return run
 
 
-def _https() -> StreamServer:
+def _https(memo: Memo | Keeper | None = None) -> StreamServer:
     context = certificates()._contexts[("dot",)]
     return _made(
         lambda turns: HttpsServer(
-            pipeline(), (), tls=lambda: context, trusted=LOOPBACK, turns=turns
+            pipeline(), (), tls=lambda: context, trusted=LOOPBACK, memo=memo, turns=turns
         )
     )
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.saying import Say
+
 
 @pytest.fixture
-def seed(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> int:
+def seed(request: pytest.FixtureRequest, say: Say) -> int:
     seed = int(os.environ.get("KUDURRU_SEED") or secrets.randbits(32))
-    with capsys.disabled():
-        print(f"\nseed {seed}: {request.node.name}")
+    say(f"seed {seed}: {request.node.name}")
     return seed
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.saying import Say
 from tests.simulation import workload
 from tests.simulation.running import check_start, log_at
 
@@ -92,9 +93,6 @@ def test_nothing_acknowledged_is_lost_in_a_few_crashes(fast: Path, seed: int) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(CRASHES * CRASH_S_MAX)
-def test_nothing_acknowledged_is_lost_in_many_crashes(
-    fast: Path, seed: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_acknowledged_is_lost_in_many_crashes(fast: Path, seed: int, say: Say) -> None:
     seen = crash_many(fast, random.Random(seed), CRASHES)
-    with capsys.disabled():
-        print(seen)
+    say(seen)

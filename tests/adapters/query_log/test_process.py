@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kudurru.adapters.query_log import process as process_module
 from kudurru.adapters.query_log.process import QueryLogProcess
 from kudurru.adapters.query_log.reader import Wanted, open_reader
 from kudurru.domain.dns import names
@@ -164,6 +165,20 @@ def test_what_was_counted_stays_counted_when_another_child_is_started(tmp_path: 
                 os.kill(process._child.pid, signal.SIGKILL)
                 await until(lambda round_=round_: process.restarts == round_)  # type: ignore[misc]  # a condition
                 assert process.statistics == seen
+
+    asyncio.run(session())
+
+
+def test_a_child_that_got_nothing_to_write_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "STOP_S", 3600)
+
+    async def session() -> None:
+        async with running(tmp_path / "q.db", QueryNotes()) as process:
+            await until(lambda: process._child is not None)
+            assert process._child is not None
+            process._child.send_signal(signal.SIGSTOP)
 
     asyncio.run(session())
 
