@@ -211,6 +211,10 @@ class Workers:
     ) -> tuple[int, int, int]:
         """Send answers to origins: how many were sent, refused by the system, and without room."""
 
+    def take_overflow(self) -> bool:
+        """Whether a socket has lost datagrams since the last call. Who waits for `wake_fd` is woken
+        when the first was lost."""
+
     def take_recent(self) -> list[tuple[int, list[int]]]:
         """Of each worker: datagrams received so far, and clients of its last batches, one of each,
         that were not taken before: an IPv4 address, or a number for the /64 of an IPv6 one."""

@@ -434,7 +434,11 @@ class NativeEngine:
         loop = asyncio.get_running_loop()
         assert self._workers is not None
         assert self._overload is not None
+        if self._looking is not None:
+            self._looking.cancel()
         again_s = self._overload.look(self._workers.take_recent(), loop.time())
+        if self._overload.is_over:
+            self._workers.take_overflow()  # it was seen
         self._looking = None if again_s is None else loop.call_later(again_s, self._look_turn)
 
     # --- what the threads leave to us -----------------------------------------------------
@@ -444,6 +448,9 @@ class NativeEngine:
         with contextlib.suppress(BlockingIOError):
             os.read(self._workers.wake_fd(), 8)
         self._serve_turn()
+        assert self._overload is not None
+        if self._overload.is_over and self._workers.take_overflow():
+            self._look_turn()
         if self._answering.listener is not None and self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(REPEATS_S, self._tell_turn)
 

@@ -22,9 +22,10 @@ from kudurru.adapters.dns.reserved import Reserved
 
 log = logging.getLogger("kudurru")
 
-LOOK_S = 0.05
-"""Between looks: so long a flood goes unnoticed. One costs some microseconds."""
-LOOK_CLOSELY_S = 0.02  # while it lasts
+LOOK_S = 1.0
+"""Between looks in peace: who sees that something is lost calls for the next one (worker.c), and
+Python that is woken twenty times a second costs a percent of a processor."""
+LOOK_CLOSELY_S = 0.02  # once something is lost, and while a flood lasts
 
 SEEN_MAX = 4 * CLIENTS_MAX
 LOOKS_MIN = 2
@@ -140,8 +141,8 @@ class _Door:
         self._sock = sock
         self._received = self._dropped = 0
 
-    def look(self, received: int, took_s: float) -> bool:
-        """Whether another share of those who are not known may come in now: `let_in` is due."""
+    def see(self, received: int) -> Seen:
+        """Since the last time."""
         found = _MEMINFO.unpack(
             self._sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
         )
@@ -151,8 +152,12 @@ class _Door:
             found[_ALLOCATED_AT] / max(1, found[_BUFFER_AT]),
         )
         self._received, self._dropped = received, found[_DROPS_AT]
+        return seen
+
+    def look(self, received: int, took_s: float) -> bool:
+        """Whether another share of those who are not known may come in now: `let_in` is due."""
         before = self.gate.share
-        self.gate.look(seen, took_s)
+        self.gate.look(self.see(received), took_s)
         return self.gate.share != before
 
     def let_in(self, known: Collection[int]) -> None:
@@ -175,7 +180,8 @@ class Overload:
         self._doors = [_Door(sock) for sock in everybody] if sys.platform == "linux" else []
         self._reserved = reserved
         self._regulars = Regulars()  # a client comes in by another socket with each port
-        self._looked_s: float | None = None
+        self._looked_s = 0.0
+        self._is_near = False  # the last look: the next one is to say what can be read
         self._calm_from_s = self._admit_from_s = 0.0
         self._said_s: float | None = None
 
@@ -188,27 +194,36 @@ class Overload:
         clients of late. Seconds until it wants to look again; None: never."""
         if not self._doors:
             return None
-        took_s = now_s - self._looked_s if self._looked_s is not None else LOOK_S
-        if took_s <= 0:
-            return LOOK_CLOSELY_S
-        self._looked_s = now_s
+        took_s, self._looked_s = now_s - self._looked_s, now_s
         try:
-            for door, (received, _) in zip(self._doors, recent, strict=False):
-                if door.look(received, took_s):
-                    door.let_in(self._regulars.known() - self._reserved.admitted)
+            is_near = self._find(recent, took_s)
         except (OSError, struct.error) as fault:
             log.warning("floods are not filtered: %s", fault)
             self.end()
             self._doors = []
             return None
+        self._is_near = is_near
         if not self.is_over:
             self._calm_from_s = now_s + CALM_S
             self._say(now_s)
+        if is_near:
             return LOOK_CLOSELY_S
         if now_s >= self._calm_from_s:
             self._regulars.see({client for _, clients in recent for client in clients})
             self._admit(now_s)
         return LOOK_S
+
+    def _find(self, recent: Sequence[tuple[int, Sequence[int]]], took_s: float) -> bool:
+        """Whether something is to be looked at closely. What was received since a look in peace
+        does not tell how much can be: then it is only noted what was lost."""
+        pairs = zip(self._doors, recent, strict=False)
+        if not self._is_near or took_s <= 0:
+            lost = [door.see(received).dropped for door, (received, _) in pairs]
+            return any(lost)
+        for door, (received, _) in pairs:
+            if door.look(received, took_s):
+                door.let_in(self._regulars.known() - self._reserved.admitted)
+        return not self.is_over
 
     def _admit(self, now_s: float) -> None:
         if now_s >= self._admit_from_s:

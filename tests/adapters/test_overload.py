@@ -220,11 +220,12 @@ def test_who_asked_before_a_flood_comes_in_during_it_and_who_floods_becomes_no_r
             now_s += LOOK_S
             received += 1
         with bound("127.9.9.9") as flood:
-            for _ in range(1000):
-                flood.sendto(b"!", sock.getsockname())
-        while overload.is_over:
-            overload.look([(received, [number("127.9.9.9")] * 64)], now_s)
-            now_s += LOOK_S
+            while overload.is_over:
+                for _ in range(1000):
+                    flood.sendto(b"!", sock.getsockname())
+                again_s = overload.look([(received, [number("127.9.9.9")] * 64)], now_s)
+                assert again_s == LOOK_CLOSELY_S
+                now_s += again_s
         with contextlib.suppress(BlockingIOError):
             while True:  # until it is empty
                 sock.recv(10)
@@ -235,3 +236,16 @@ def test_who_asked_before_a_flood_comes_in_during_it_and_who_floods_becomes_no_r
         assert overload.is_over
         assert gets_in(sock, "127.0.0.8")
         overload.end()
+
+
+@linux_only
+def test_a_burst_that_is_over_turns_nobody_away() -> None:
+    with bound() as sock, bound("127.9.9.9") as burst:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        overload = Overload([sock], Reserved([]))
+        assert overload.look([(0, [])], 0) == LOOK_S
+        for _ in range(1000):
+            burst.sendto(b"!", sock.getsockname())
+        assert overload.look([(10, [])], 0.5) == LOOK_CLOSELY_S
+        assert overload.look([(20, [])], 0.5 + LOOK_CLOSELY_S) == LOOK_S
+        assert overload.is_over

@@ -424,7 +424,7 @@ void queue_take(struct queue *queue, void *record, size_t size);
 
 struct zones;
 
-#define RECENT 64
+#define RECENT 1024
 
 struct worker_options {
     int fd;
@@ -488,6 +488,8 @@ uint64_t worker_counter(const struct worker *worker, enum counter which);
 /* Client i of the last RECENT batches: an IPv4 address, or a number for an IPv6 /64. 0: there is none
  * that was not taken before. */
 uint32_t worker_take_recent(struct worker *worker, unsigned i);
+/* Whether its socket has lost datagrams, since this was called last: Python is woken for it once. */
+bool worker_take_overflow(struct worker *worker);
 uint64_t worker_hits(const struct worker *worker, unsigned place);
 /* Answers from the zones. */
 uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned rtype);

@@ -1116,6 +1116,14 @@ static PyObject *workers_take_recent(PyObject *object, PyObject *Py_UNUSED(ignor
     return found;
 }
 
+static PyObject *workers_take_overflow(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    WorkersObject *self = (WorkersObject *)object;
+    bool has_lost = false;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        has_lost |= worker_take_overflow(self->workers[i]);
+    return PyBool_FromLong(has_lost);
+}
+
 static PyMethodDef workers_methods[] = {
     {"start", workers_start, METH_NOARGS, NULL},
     {"stop", workers_stop, METH_NOARGS, NULL},
@@ -1126,6 +1134,7 @@ static PyMethodDef workers_methods[] = {
     {"settle", workers_settle, METH_NOARGS, NULL},
     {"counters", workers_counters, METH_VARARGS, NULL},
     {"take_recent", workers_take_recent, METH_NOARGS, NULL},
+    {"take_overflow", workers_take_overflow, METH_NOARGS, NULL},
     {"untold", workers_untold, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -26,6 +26,9 @@
 #define PAUSE_NS 1000000   /* after a fault of the system that we know nothing of */
 #define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
 #define SPIN_NS 20000
+#define WATCH_US 20000 /* between looks at what a socket has lost */
+#define MEMINFO 55       /* SO_MEMINFO of asm-generic/socket.h, which old headers lack */
+#define MEMINFO_DROPS 8  /* SK_MEMINFO_DROPS of linux/sock_diag.h */
 #define MIX 2654435761u /* as in overload.py */
 #define SOMEBODY 0x80000000u /* too; 0 is nobody */
 
@@ -50,6 +53,9 @@ struct worker {
     _Atomic uint64_t counters[COUNTERS];
     _Atomic uint32_t recent[RECENT]; /* clients, each of another batch; 0: none */
     unsigned recent_at;
+    int64_t watched_us;
+    uint32_t lost;
+    atomic_bool is_overflowing; /* and nobody was told of it yet */
     _Atomic uint64_t hits[PLACES];
     _Atomic uint64_t zone_hits[ZONE_RCODES * ZONE_TYPES];
     struct queue misses, urgent, repeats;
@@ -146,6 +152,10 @@ uint64_t worker_zone_hits(const struct worker *worker, unsigned rcode, unsigned 
 
 uint32_t worker_take_recent(struct worker *worker, unsigned i) {
     return atomic_exchange_explicit(&worker->recent[i], 0, memory_order_relaxed);
+}
+
+bool worker_take_overflow(struct worker *worker) {
+    return atomic_exchange(&worker->is_overflowing, false);
 }
 
 bool worker_settle(const struct worker *worker) {
@@ -592,6 +602,22 @@ static void note_client(struct worker *worker) {
         &worker->recent[worker->recent_at++ % RECENT], number, memory_order_relaxed);
 }
 
+/* A flood begins: Python is to look at it. It sleeps otherwise, as there is mostly none. */
+static void watch(struct batch *batch) {
+    struct worker *worker = batch->worker;
+    if (batch->now_us - worker->watched_us < WATCH_US)
+        return;
+    worker->watched_us = batch->now_us;
+    uint32_t seen[MEMINFO_DROPS + 1];
+    socklen_t size = sizeof seen;
+    if (getsockopt(worker->options.fd, SOL_SOCKET, MEMINFO, seen, &size) || size < sizeof seen ||
+        seen[MEMINFO_DROPS] == worker->lost)
+        return;
+    worker->lost = seen[MEMINFO_DROPS];
+    if (!atomic_exchange(&worker->is_overflowing, true))
+        batch->has_news = true;
+}
+
 static void serve_batch(struct worker *worker, unsigned number) {
     atomic_fetch_add(&worker->sequence, 1);
     note_client(worker);
@@ -607,6 +633,7 @@ static void serve_batch(struct worker *worker, unsigned number) {
     };
     answer(&batch);
     send_batch(worker, number);
+    watch(&batch);
     if (batch.has_news)
         wake(worker);
     atomic_fetch_add(&worker->sequence, 1);
