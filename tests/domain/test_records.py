@@ -356,3 +356,8 @@ def test_type_names_are_those_of_dnspython() -> None:
         assert record_types.type_from_text(text) == rtype
         if "_" not in dns.rdatatype.to_text(rtype) and rtype:
             assert text == dns.rdatatype.to_text(rtype)
+
+
+def test_blanks_behind_an_address_are_no_octets_of_it() -> None:
+    wire = bytes.fromhex("00010002000300040005000600070008")
+    assert records.target_from_text(record_types.AAAA, "1:2:3:4:5:6:7:08  ") == wire
