@@ -62,6 +62,16 @@ def bind_all(listeners: Sequence[Listener], per_listener: int = 1) -> list[Bound
         return bound
 
 
+def beside(sock: socket.socket) -> socket.socket:
+    """Another UDP socket on the address of one, in a group with it. Raises OSError."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    with contextlib.ExitStack() as undo:
+        host, port = sock.getsockname()[:2]
+        other = _open("udp", host, port, undo, is_shared=True)
+        undo.pop_all()
+        return other
+
+
 def address_of(sock: socket.socket) -> str:
     return join_address(*sock.getsockname()[:2])
 

@@ -221,7 +221,7 @@ async def serving(
         asyncio.create_task(api.access.run()),
     ]
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             for role in dict.fromkeys(("admin", *roles)):
                 await api.make_token(role)
             api.app.open(api.context)

@@ -11,11 +11,26 @@ import msgspec
 
 from kudurru.adapters.clock import SystemClock, SystemEntropy
 from kudurru.adapters.kubernetes.fakes.api import FakeApi
-from kudurru.adapters.kubernetes.fakes.network import Link, MemoryServer, client_of
+from kudurru.adapters.kubernetes.fakes.network import (
+    Link,
+    MemoryServer,
+    Request,
+    Response,
+    client_of,
+)
 from kudurru.adapters.kubernetes.store import PREFIX, Place
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.timers import LoopTimers
-from kudurru.domain.events import Recorded, Who
+from kudurru.domain.commands import Apply
+from kudurru.domain.events import (
+    OBJECT_APPLIED,
+    OBJECT_DELETED,
+    Recorded,
+    Who,
+)
+from kudurru.domain.kinds.meta import API_VERSION
+from kudurru.domain.kinds.validation import parse_manifest
+from kudurru.domain.objects import key_of
 from kudurru.domain.ports import Clock, EventLog
 from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings, LeaseSettings
 from kudurru.entrypoints.cluster import Cluster
@@ -23,8 +38,9 @@ from kudurru.entrypoints.cluster_late import LateCluster
 from kudurru.entrypoints.cluster_parts import Ground
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.runner import Runner
-from kudurru.entrypoints.wiring import Node
+from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer, keep_stamped
+from tests.blackbox.program import records, zone
 
 PATIENCE_S = 90.0
 APPLY = "application/apply-patch+yaml"
@@ -183,3 +199,125 @@ def in_cluster(case: Callable[[Kube], Awaitable[None]], patience_s: float = PATI
             await kube.close()
 
     asyncio.run(main())
+
+
+def a_set(name: str, target: str, zone_name: str = "lab.example") -> dict[str, Any]:
+    document = records(name, zone_name, (f"{name}.{zone_name}", "A", target))
+    document["metadata"]["namespace"] = "default"
+    return document
+
+
+def changes(member: Member, *commands: Any, **how: Any) -> Any:
+    return member.writer.submit(Change(commands=commands, who=ALICE, **how))
+
+
+def an_apply(document: dict[str, Any], manager: str = "kudurru", **how: Any) -> Apply:
+    manifest = parse_manifest(dict(document), what="test", default_namespace="default")
+    return Apply(manifest=manifest, manager=manager, **how)
+
+
+KEY = key_of("DNSRecordSet", "default", "www")
+
+
+def told(member: Member, key: str = KEY) -> list[tuple[str, str]]:
+    """Of an object: who, and the address that it had then ("" for deleted)."""
+    found = []
+    for event in member.events(OBJECT_APPLIED, OBJECT_DELETED):
+        if event.key == key:
+            body = msgspec.json.decode(event.body or b"")
+            address = body["spec"]["endpoints"][0]["targets"][0] if "spec" in body else ""
+            found.append((who_of(event).actor, address))
+    return found
+
+
+def version_of(kube: Kube) -> str:
+    return str(kube.api.objects("dnszones")["lab.example"]["metadata"]["resourceVersion"])
+
+
+def heard(member: Member, key: str = KEY) -> str:
+    found = member.cluster.feed.find(key)
+    return found.version if found is not None else ""
+
+
+class Lost:
+    """From the first real write of a record set on the server answers nothing that is of use."""
+
+    def __init__(self, kube: Kube, is_done: bool) -> None:
+        self.was_hit = False
+        self._kube = kube
+        self._is_done = is_done
+        self._handle = kube.server._handler
+        kube.server._handler = self._answer
+
+    async def _answer(self, request: Request) -> Response:
+        is_write = request.method == "PATCH" and "dnsrecordsets" in request.target
+        if not self.was_hit and not (is_write and "dryRun" not in request.target):
+            return await self._handle(request)
+        if not self.was_hit and self._is_done:
+            await self._handle(request)
+        self.was_hit = True
+        return Response(500, b"lost")
+
+    def mend(self) -> None:
+        self._kube.server._handler = self._handle
+
+
+def spec_of(member: Member, name: str = "www") -> bytes:
+    stored = member.node.objects.find(key_of("DNSRecordSet", "default", name))
+    return bytes(stored.body.spec) if stored is not None else b""
+
+
+def expired(verb: str, plural: str, name: str) -> Response | None:
+    """The answer to a watch whose version is forgotten."""
+    is_ours = verb == "watch" and plural == "dnsrecordsets"
+    return Response(410, b"{}") if is_ours else None
+
+
+def status_of(kube: Kube) -> dict[str, Any]:
+    found: dict[str, Any] = kube.api.objects("dnszones")["lab.example"].get("status") or {}
+    return found
+
+
+def a_zone(name: str = "lab.example", **metadata: Any) -> dict[str, Any]:
+    document = zone(name)
+    document["metadata"] |= metadata
+    return document
+
+
+def a_policy(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Policy",
+        "metadata": {"name": "office", "namespace": "default"},
+        "spec": spec,
+    }
+
+
+def warned(member: Member) -> str:
+    return " ".join(member.cluster.warnings())
+
+
+def names_of(member: Member) -> int:
+    return len(member.names("lab.example"))
+
+
+def text_of(member: Member, name: str) -> str:
+    stored = member.node.objects.find(key_of("DNSRecordSet", "default", name))
+    return bytes(stored.body.spec).decode() if stored is not None else ""
+
+
+async def filled(kube: Kube, count: int = 3) -> Member:
+    """A node that has followed a cluster with so many record sets."""
+    kube.free_lease()
+    await kube.apply(a_zone())
+    for number in range(count):
+        await kube.apply(a_set(f"n{number}", "192.0.2.1"))
+    member = Member(kube)
+    async with member.running():
+        await until(lambda: names_of(member) == count)
+    return member
+
+
+def conditions(kube: Kube, plural: str, name: str) -> dict[str, str]:
+    status = kube.api.objects(plural)[name].get("status", {})
+    return {one["type"]: one["status"] for one in status.get("conditions", [])}

@@ -5,6 +5,10 @@ not by the one example in a million that a run before it did not draw. Elsewhere
 at every run, and what they find becomes a test with a name. How long an example takes is no fault:
 that is the machine's business.
 
+Folders of tests are in memory where there is room: every change of ours is synced before it is
+acknowledged, and a disk makes that half of the suite's time. What a disk may lose is shown by
+tests/simulation. PYTEST_DEBUG_TEMPROOT names another place.
+
 Half as many examples as Hypothesis draws by itself: the fast suite has five minutes with all
 checks, and each run elsewhere adds others. KUDURRU_EXAMPLES asks for more of them.
 """
@@ -17,6 +21,24 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.saying import SAID, Say
+
+MEMORY = "/dev/shm"
+MEMORY_MIN = 2 << 30
+"""Octets that have to be free there: several times what the fast suite takes at once."""
+
+
+def is_roomy(folder: str) -> bool:
+    """Whether it is there, has room, and lets programs be run that are in it."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    may_run = not found.f_flag & os.ST_NOEXEC and os.access(folder, os.W_OK)
+    return may_run and found.f_bavail * found.f_frsize >= MEMORY_MIN
+
+
+if is_roomy(MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 settings.register_profile(
     "ours",

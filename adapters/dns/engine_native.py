@@ -26,6 +26,7 @@ from kudurru.adapters.dns.answering import HEADER, Answering, Waiting, Wire
 from kudurru.adapters.dns.engine_python import DRAIN_S
 from kudurru.adapters.dns.overload import Overload
 from kudurru.adapters.dns.packet_info import ask_for_packet_info
+from kudurru.adapters.dns.reserved import Reserved
 from kudurru.adapters.dns.slots import ALL, FILTERS_SLOT, changed_slots, slots_of
 from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.sockets import address_of
@@ -324,8 +325,8 @@ class NativeEngine:
         self._zones = zones
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
-        self._drops = SocketDrops(sockets)
-        self._overload = Overload(self._sockets)
+        self._overload: Overload | None = None
+        self._drops = SocketDrops(self._sockets)
         self._looking: asyncio.TimerHandle | None = None
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
         self._scope = (AnswerTable() if table is None else table).new_scope()
@@ -343,6 +344,10 @@ class NativeEngine:
 
     async def start(self) -> None:
         limiter = self._limiter
+        reserved = Reserved(self._sockets)
+        self._overload = Overload(self._sockets, reserved)
+        self._sockets += reserved.sockets
+        self._drops = SocketDrops(self._sockets)
         for sock in self._sockets:
             sock.setblocking(True)  # its thread waits in the system call
         self._workers = _engine.Workers(
@@ -370,6 +375,7 @@ class NativeEngine:
             self._is_running = False
             if self._looking is not None:
                 self._looking.cancel()
+            assert self._overload is not None
             self._overload.end()
             asyncio.get_running_loop().remove_reader(self._workers.wake_fd())
             self._workers.stop()
@@ -427,6 +433,7 @@ class NativeEngine:
     def _look_turn(self) -> None:
         loop = asyncio.get_running_loop()
         assert self._workers is not None
+        assert self._overload is not None
         again_s = self._overload.look(self._workers.take_recent(), loop.time())
         self._looking = None if again_s is None else loop.call_later(again_s, self._look_turn)
 

@@ -9,12 +9,18 @@ import click
 from kudurru import __version__
 from kudurru.entrypoints.cli.output import Output, echo, print_documents
 
-OUTPUTS = click.Choice([output.value for output in Output])
+OUTPUTS = [output.value for output in Output]
 
 
 @click.command(help="Show the version, and whether the native engine was built.")
 @click.option(
-    "-o", "--output", type=OUTPUTS, default="table", help="How to print.", show_default=True
+    "-o",
+    "--output",
+    type=click.Choice(OUTPUTS),
+    metavar=f"<{'|'.join(OUTPUTS)}>",  # as typer has it
+    default="table",
+    help="How to print.",
+    show_default=True,
 )
 def app(output: str) -> None:
     engine = _engine()

@@ -10,21 +10,24 @@ from contextlib import contextmanager
 
 import pytest
 
+from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, SO_ATTACH_FILTER, attach, detach
 from kudurru.adapters.dns.engine_native import is_available
 from kudurru.adapters.dns.overload import (
     CALM_S,
+    LATE_S,
+    LEAST,
+    LOOK_CLOSELY_S,
     LOOK_S,
     LOOKS_MIN,
-    REGULARS_MAX,
+    OPTIMISM,
     SEEN_MAX,
     Gate,
     Overload,
     Regulars,
     Seen,
-    attach,
-    detach,
     filter_program,
 )
+from kudurru.adapters.dns.reserved import Reserved
 from tests.absent import absent
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="filters are Linux's")
@@ -54,11 +57,15 @@ def gets_in(sock: socket.socket, client: str) -> bool:
 
 
 @linux_only
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 100, REGULARS_MAX])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 100, CLIENTS_MAX])
 def test_regulars_come_in_and_nobody_else_however_many_they_are(count: int) -> None:
     clients = [f"127.{1 + i * 7 % 200}.{i >> 7 & 255}.{1 + i % 128}" for i in range(count)]
     with bound() as sock:
-        attach(sock, filter_program([number(one) for one in clients], 0, is_ipv6=False))
+        attach(
+            sock,
+            SO_ATTACH_FILTER,
+            filter_program([number(one) for one in clients], 0, is_ipv6=False),
+        )
         assert all(gets_in(sock, one) for one in clients)
         strangers = ["127.0.0.1", "127.255.255.254", *(f"127.{i}.9.200" for i in range(1, 30))]
         assert not any(gets_in(sock, one) for one in strangers)
@@ -67,7 +74,7 @@ def test_regulars_come_in_and_nobody_else_however_many_they_are(count: int) -> N
 @linux_only
 def test_everybody_comes_in_again_when_it_is_over() -> None:
     with bound() as sock:
-        attach(sock, filter_program([], 0, is_ipv6=False))
+        attach(sock, SO_ATTACH_FILTER, filter_program([], 0, is_ipv6=False))
         assert not gets_in(sock, "127.0.0.1")
         detach(sock)
         detach(sock)  # there is none any more
@@ -77,7 +84,8 @@ def test_everybody_comes_in_again_when_it_is_over() -> None:
 IPV6 = """
 import select, socket
 from kudurru.adapters.dns import _engine
-from kudurru.adapters.dns.overload import attach, filter_program
+from kudurru.adapters.dns.classic_bpf import SO_ATTACH_FILTER, attach
+from kudurru.adapters.dns.overload import filter_program
 
 def bound(address):
     sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -103,7 +111,7 @@ for one in (known, itself):
 workers.stop()
 sock = bound("2001:db8:3::1")
 sock.setblocking(False)
-attach(sock, filter_program(found, 0, is_ipv6=True))
+attach(sock, SO_ATTACH_FILTER, filter_program(found, 0, is_ipv6=True))
 for one in (known, same, other, itself):
     one.sendto(b"?", sock.getsockname())
     try:
@@ -131,11 +139,11 @@ def test_who_was_seen_once_or_long_ago_is_no_regular() -> None:
     regulars = Regulars()
     for look in range(LOOKS_MIN):
         regulars.see([1, 2, 2, 100 + look])
-    assert regulars.known() == [1, 2]
+    assert regulars.known() == {1, 2}
     for look in range(LOOKS_MIN):
         regulars.see(range(1000, 1000 + SEEN_MAX - look))
     assert 1 not in regulars.known(), "others came later"
-    assert len(regulars.known()) == REGULARS_MAX
+    assert len(regulars.known()) == CLIENTS_MAX
 
 
 def test_a_socket_that_does_not_overflow_lets_all_in() -> None:
@@ -152,36 +160,53 @@ def test_a_pause_of_the_thread_turns_nobody_away() -> None:
 
 def test_of_a_flood_comes_in_what_keeps_the_threads_half_busy() -> None:
     gate = Gate()
-    gate.look(Seen(received=1000, dropped=19_000, level=1), 0.1)
+    gate.look(Seen(received=1000, dropped=19_000, level=1), LOOK_CLOSELY_S)
     assert gate.share == pytest.approx(1000 / 20_000)
 
 
 def test_less_comes_in_as_long_as_the_buffer_fills_and_more_when_it_is_empty() -> None:
     gate = Gate()
-    gate.look(Seen(received=1000, dropped=19_000, level=1), 0.1)
+    gate.look(Seen(received=1000, dropped=19_000, level=1), LOOK_CLOSELY_S)
     shares = [gate.share]
     for level in (0.5, 0.03, 0.0):
-        gate.look(Seen(received=1000, dropped=19_000, level=level), 0.1)
+        gate.look(Seen(received=1000, dropped=19_000, level=level), LOOK_CLOSELY_S)
         shares.append(gate.share)
     assert shares[1] < shares[0]
     assert shares[2] == shares[1]
     assert shares[1] < shares[3] < shares[0]
 
 
+def test_less_comes_in_when_looks_come_late_but_strangers_are_never_forgotten() -> None:
+    gate = Gate()
+    flood = Seen(received=1000, dropped=19_000, level=0)
+    gate.look(flood, LOOK_CLOSELY_S)
+    shares = [gate.share]
+    for _ in range(100):
+        gate.look(flood, 1.01 * LATE_S)
+        shares.append(gate.share)
+    assert shares[0] > shares[1] > shares[-1]
+    came_per_s = 20_000 / (1.01 * LATE_S)
+    readable_per_s = LEAST * OPTIMISM * 1000 / LOOK_CLOSELY_S
+    assert shares[-1] * came_per_s == pytest.approx(readable_per_s / 2)
+
+
 @pytest.mark.parametrize("received", [0, 500])
 def test_it_is_over_when_no_more_comes_than_can_be_read(received: int) -> None:
     gate = Gate()
-    gate.look(Seen(received=1000, dropped=19_000, level=1), 0.1)
-    gate.look(Seen(received=received, dropped=0, level=0), 0.1)
+    gate.look(Seen(received=1000, dropped=19_000, level=1), LOOK_CLOSELY_S)
+    gate.look(Seen(received=received, dropped=0, level=0), LOOK_CLOSELY_S)
     assert gate.is_open
 
 
-def test_a_look_in_which_the_thread_had_no_processor_does_not_count_for_ever() -> None:
+@pytest.mark.parametrize("took_s", [LOOK_CLOSELY_S, 1.01 * LATE_S])
+def test_a_look_in_which_the_thread_had_no_processor_does_not_count_for_ever(
+    took_s: float,
+) -> None:
     gate = Gate()
     gate.look(Seen(received=0, dropped=50, level=1), 0.05)
     assert gate.share == 0
-    gate.look(Seen(received=4000, dropped=60, level=0), 0.02)  # what lay in the buffer
-    gate.look(Seen(received=4, dropped=56, level=0), 0.02)  # 3,000 a second, as ever
+    gate.look(Seen(received=4000, dropped=60, level=0), took_s)  # what lay in the buffer
+    gate.look(Seen(received=4, dropped=56, level=0), took_s)  # 3,000 a second, as ever
     assert gate.is_open
 
 
@@ -189,7 +214,7 @@ def test_a_look_in_which_the_thread_had_no_processor_does_not_count_for_ever() -
 def test_who_asked_before_a_flood_comes_in_during_it_and_who_floods_becomes_no_regular() -> None:
     with bound() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the least that there is
-        overload, now_s, received = Overload([sock]), 0.0, 0
+        overload, now_s, received = Overload([sock], Reserved([])), 0.0, 0
         for _ in range(LOOKS_MIN):
             assert overload.look([(received, [number("127.0.0.7")])], now_s) == LOOK_S
             now_s += LOOK_S

@@ -1,4 +1,4 @@
-/* Asks a DNS server over UDP, at a fraction of what answering costs. Five ways:
+/* Asks a DNS server over UDP, at a fraction of what answering costs. Six ways:
  *
  *   asker full   ADDRESS PORT SECONDS SOCKETS WINDOW < NAMES
  *       as fast as answers come, WINDOW questions under way on each socket
@@ -15,6 +15,8 @@
  *       names at random below ZONE from addresses in 198.18.0.0/15 that nobody has (RFC 2544), one
  *       frame with TRAIN datagrams of one of them at a time, which the kernel takes apart (UDP
  *       segmentation), so that sending costs far less than receiving
+ *   asker echo ADDRESS
+ *       is asked: sends every question back as an answer, on a port that it prints first
  *
  * NAMES are lines with a name first. Ends with a line of figures as JSON. */
 #define _GNU_SOURCE
@@ -575,12 +577,36 @@ static int flood(const char *address, int port, double seconds, double rate, con
     return 0;
 }
 
+/* --- the floor: what answering without a server takes ------------------------------------------- */
+
+static _Noreturn void echo(const char *address) {
+    struct sockaddr_in here = {.sin_family = AF_INET}, from;
+    socklen_t size = sizeof here;
+    need(inet_pton(AF_INET, address, &here.sin_addr) == 1, "an IPv4 address");
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    need(fd >= 0 && !bind(fd, (struct sockaddr *)&here, size) &&
+             !getsockname(fd, (struct sockaddr *)&here, &size), "a socket");
+    printf("%d\n", ntohs(here.sin_port));
+    fflush(stdout);
+    uint8_t octets[ANSWER_MAX];
+    for (;;) {
+        socklen_t room = sizeof from;
+        ssize_t got = recvfrom(fd, octets, sizeof octets, 0, (struct sockaddr *)&from, &room);
+        if (got < HEADER)
+            continue;
+        octets[2] |= 0x80; /* QR */
+        sendto(fd, octets, (size_t)got, 0, (struct sockaddr *)&from, room);
+    }
+}
+
 int main(int count, char **given) {
+    if (count == 3 && !strcmp(given[1], "echo"))
+        echo(given[2]);
     if (count == 9 && !strcmp(given[1], "flood"))
         return flood(given[2], atoi(given[3]), atof(given[4]), atof(given[5]), given[6], given[7],
                      given[8]);
     if (count < 6) {
-        fprintf(stderr, "asker full|pour|paced|checked|flood ...: see the top of asker.c\n");
+        fprintf(stderr, "asker full|pour|paced|checked|flood|echo ...: see the top of asker.c\n");
         return 2;
     }
     read_names();

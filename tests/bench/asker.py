@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tests.absent import absent
+from tests.blackbox.program import read_line
 
 SOURCES = Path(__file__).parent
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra"]
@@ -86,6 +87,16 @@ class Asker:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield process
+            finally:
+                process.kill()
+
+    @contextmanager
+    def echoing(self, address: str) -> Iterator[tuple[str, int]]:
+        """The least that answers: where it listens during the block."""
+        command = [*self._prefix, str(self.program), "echo", address]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield address, int(read_line(process))
             finally:
                 process.kill()
 

@@ -6,6 +6,9 @@ own.
 Prints figures, asserts nothing; `tests/native/test_flood.py` asserts them. Needs root. The server
 is in one network namespace, who asks is in another, and a cable lies between them. The flood
 comes from 131,072 addresses of RFC 2544's network, which lie behind the client's end.
+
+Who floods shares the processors with all others here. What that costs is the floor: a program that
+only sends back what it gets, on another port, asked as often at the same time.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,8 +43,9 @@ class Found(msgspec.Struct, frozen=True):
     """of the honest client, alone"""
     honest: Figures
     """and during the flood"""
+    floor: Figures
+    """of who asks a program at that time that only echoes"""
     flood: Figures
-    peak_per_s: float
     before: int
     """octets resident when the flood began and was over its beginning"""
     after: int
@@ -53,26 +58,31 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--names", type=int, default=10_000)
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
-        print(shown(flooded(Path(scratch), given.seconds, given.times, given.names)))
+        print(shown(*flooded(Path(scratch), given.seconds, given.times, given.names)))
 
 
-def shown(found: Found) -> str:
+def shown(peak_per_s: float, found: Found) -> str:
     flood_per_s = found.flood.sent / found.flood.seconds
     lines = [
-        f"peak {found.peak_per_s:,.0f} queries/s",
-        f"flood {flood_per_s:,.0f} a second, {flood_per_s / found.peak_per_s:.1f} times that",
+        f"peak {peak_per_s:,.0f} queries/s",
+        f"flood {flood_per_s:,.0f} a second, {flood_per_s / peak_per_s:.1f} times that",
         *(
             f"{title:<10}{one.answered / one.sent:>10.2%} answered, p50 {one.p50_ms:.2f} ms, "
             f"p99 {one.p99_ms:.2f} ms, max {one.max_ms:.2f} ms"
-            for title, one in (("alone", found.idle), ("in it", found.honest))
+            for title, one in (
+                ("alone", found.idle),
+                ("in it", found.honest),
+                ("floor", found.floor),
+            )
         ),
         f"resident {found.before >> 20} MiB, {found.after >> 20} MiB at the end",
     ]
     return "\n".join(lines)
 
 
-def flooded(folder: Path, seconds: float, times: float, names_count: int) -> Found:
-    """The peak is that of a server without limits, asked by the honest client's side."""
+def flooded(folder: Path, seconds: float, times: float, names_count: int) -> tuple[float, Found]:
+    """Beside `times` the peak, which comes first: that of a server without limits, asked by the
+    honest client's side."""
     with ExitStack() as stack:
         inside, outside = stack.enter_context(cable())
         asker = Asker(folder, prefix=outside)
@@ -86,25 +96,34 @@ def flooded(folder: Path, seconds: float, times: float, names_count: int) -> Fou
         server = stack.enter_context(
             serving(folder / "data", dns_at=where, env=LIMITS, prefix=inside)
         )
-        return beside_flood(asker, server, names, seconds, peak_per_s, times)
+        echo = stack.enter_context(Asker(folder, prefix=inside).echoing(SERVER))
+        found = beside_flood(asker, server, echo, names, seconds, peak_per_s * times)
+        return peak_per_s, found
 
 
 def beside_flood(
-    asker: Asker, server: Serving, names: Path, seconds: float, peak_per_s: float, times: float
+    asker: Asker,
+    server: Serving,
+    echo: tuple[str, int],
+    names: Path,
+    seconds: float,
+    rate: float,
 ) -> Found:
     at = SERVER, server.port
     idle = asker.paced(at, seconds, HONEST_PER_S, names)
-    rate, length = peak_per_s * times, 2 * seconds + 2
+    length = 2 * seconds + 2
     with asker.flooding(at, length, rate, ("there", LINK, ZONE)) as process:
         asker.paced(at, seconds / 2, HONEST_PER_S, names)  # what it fills at first is full
         before = resident(server.process.pid)
-        honest = asker.paced(at, seconds, HONEST_PER_S, names)
-        import sys
-
-        print(server.stderr(), file=sys.stderr)
+        with ThreadPoolExecutor(2) as both:
+            ways = [
+                both.submit(asker.paced, where, seconds, HONEST_PER_S, names)
+                for where in (at, echo)
+            ]
+        honest, floor = (way.result() for way in ways)
         line, _ = process.communicate(timeout=length + 60)
         after = resident(server.process.pid)
-    return Found(idle, honest, figures_of(line), peak_per_s, before, after)
+    return Found(idle, honest, floor, figures_of(line), before, after)
 
 
 @contextmanager
@@ -114,7 +133,9 @@ def cable() -> Iterator[tuple[list[str], list[str]]]:
         absent("networks of its own need root")
     with ExitStack() as stack:
         server, client = (stack.enter_context(network()) for _ in range(2))
-        ends = [["nsenter", f"--target={pid}", "--net"] for pid in (server, client)]
+        # A session for each: the kernel shares processors out between sessions first (autogroup),
+        # and who floods is not to use up what the server gets.
+        ends = [["setsid", "nsenter", f"--target={pid}", "--net"] for pid in (server, client)]
         link = f"ip link add here address {LINK} type veth peer name there netns {client}"
         _run(ends[0], link, f"ip address add {SERVER}/24 dev here", "ip link set here up")
         _run(ends[1], f"ip address add {CLIENT}/24 dev there", "ip link set there up")

@@ -1,5 +1,6 @@
 """DNSEndpoint objects of a cluster, as record sets."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,7 @@ from kudurru.domain.settings import ExternalDnsSettings
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.wiring import Change
 from tests.blackbox.program import records, zone
-from tests.clusters import ALICE, APPLY, Kube, Member, in_cluster, until
-from tests.entrypoints.test_cluster import an_apply, changes
+from tests.clusters import ALICE, APPLY, Kube, Member, an_apply, changes, in_cluster, until
 
 API = "/apis/externaldns.k8s.io/v1alpha1"
 OWNERS = pytest.mark.parametrize("owner", ["cluster", "log"])
@@ -361,7 +361,17 @@ def test_an_object_that_would_change_much_of_a_zone_is_refused() -> None:
     in_cluster(case)
 
 
-def test_an_object_that_is_made_again_at_once_keeps_its_records() -> None:
+def test_an_object_that_is_made_again_at_once_keeps_its_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited = asyncio.Event()
+
+    async def wait(*_: object) -> None:
+        """Until what is put after the deletion was seen, however long that takes."""
+        await waited.wait()
+
+    monkeypatch.setattr("kudurru.entrypoints.cluster_endpoints.pause", wait)
+
     async def case(kube: Kube) -> None:
         member = await a_world(kube, "cluster")
         async with member.running():
@@ -370,6 +380,9 @@ def test_an_object_that_is_made_again_at_once_keeps_its_records() -> None:
             await until(world.specs)
             await world.delete("web")
             await world.put(endpoint("web", WWW))
+            await world.put(endpoint("next", one("next.lab.example", "TXT", "seen")))
+            await until(lambda: "default/next" in world.specs())
+            waited.set()
             await world.settled()
             assert not [e for e in world.writes(OBJECT_DELETED) if "probe" not in e.key]
 

@@ -8,9 +8,23 @@ from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.objects import key_of
 from kudurru.domain.reconcile.conditions import condition
 from kudurru.entrypoints.wiring import Change
-from tests.clusters import ALICE, Kube, Member, in_cluster, path_of, until
-from tests.entrypoints.test_cluster import an_apply, changes, heard, status_of, version_of
-from tests.entrypoints.test_cluster_guard import a_set, a_zone, conditions, warned
+from tests.clusters import (
+    ALICE,
+    Kube,
+    Member,
+    a_set,
+    a_zone,
+    an_apply,
+    changes,
+    conditions,
+    heard,
+    in_cluster,
+    path_of,
+    status_of,
+    until,
+    version_of,
+    warned,
+)
 
 ZONE = key_of(DNS_ZONE.name, "", "lab.example")
 

@@ -109,7 +109,7 @@ static uint64_t mark_of(const uint8_t *answer, size_t size) {
 }
 
 /* What the tests make of clients: by their last octet, three classes. */
-static uint8_t class_of(const uint8_t *client, size_t size) { return 1 + client[size - 1] % 3; }
+static uint8_t class_by_address(const uint8_t *client, size_t size) { return 1 + client[size - 1] % 3; }
 
 static bool is_slip(const uint8_t *answer, size_t size) {
     return size < 12 || (answer[2] & 0x82) == 0x82;
@@ -352,7 +352,7 @@ static void take_misses(
         sums->missed++;
         size_t client_size;
         const uint8_t *client = origin_client(worker, head.origin, &client_size);
-        uint8_t client_class = chance(state) % 2 ? class_of(client, client_size) : 0;
+        uint8_t client_class = chance(state) % 2 ? class_by_address(client, client_size) : 0;
         if (client_class)
             table_learn_class(
                 table, table_generation(table), 0, client, client_size, client_class);
@@ -416,7 +416,7 @@ static void check_answer(
     uint8_t other = answer[size - MARK - 1], client_class = answer[size - MARK - 2];
     check(mark >= table_since(table, slot_of(asked, end)), "nothing old of what changed");
     check(mark >= table_since(table, other), "nothing old of anything that changed");
-    check(!client_class || client_class == class_of(client, 16), "an answer is for its class");
+    check(!client_class || client_class == class_by_address(client, 16), "an answer is for its class");
 }
 
 /* Ask for one message as Python does. Query and room are as large as they say, so that sanitizers see
@@ -645,7 +645,7 @@ static void serve_misses(struct stress *stress, struct worker *worker) {
         uint64_t generation = table_generation(stress->table);
         size_t client_size;
         const uint8_t *client = origin_client(worker, head.origin, &client_size);
-        uint8_t client_class = chance(&stress->state) % 2 ? class_of(client, client_size) : 0;
+        uint8_t client_class = chance(&stress->state) % 2 ? class_by_address(client, client_size) : 0;
         if (client_class)
             table_learn_class(
                 stress->table, generation, 0, client, client_size, client_class);

@@ -16,9 +16,9 @@ SECONDS = 6
 GROWTH_MAX = 8 << 20
 """Octets: a flood of millions of names and 131,072 clients has nothing to fill."""
 
-ANSWERED_MIN = 0.6
-"""The goal is 0.99, and two processors that nobody else wants give it. Where others take them from
-the server for a moment, what comes then finds its buffer full. Without a filter one in ten is."""
+ANSWERED_MIN = 0.9
+"""The goal is 0.99, and all are answered beside fifteen other programs too. But who waits for a
+processor for a second has answered none. Without anything against floods one in ten is."""
 
 
 @pytest.mark.slow
@@ -29,7 +29,7 @@ def test_who_was_there_before_a_flood_is_answered_during_it_and_memory_is_flat(
 ) -> None:
     if not is_available():
         absent("the native engine is not built")
-    found = flooded(tmp_path, SECONDS, TIMES, NAMES)
-    print(shown(found))
+    peak_per_s, found = flooded(tmp_path, SECONDS, TIMES, NAMES)
+    print(shown(peak_per_s, found))
     assert found.honest.answered >= ANSWERED_MIN * found.honest.sent
     assert found.after - found.before < GROWTH_MAX
