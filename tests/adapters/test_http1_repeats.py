@@ -140,7 +140,7 @@ def test_forms_are_bounded() -> None:
     finally:
         tracemalloc.stop()
     assert len(connection.repeats._forms) == FORMS_MAX
-    assert held < 400 * FORMS_MAX
+    assert held < 512 * FORMS_MAX
 
 
 def get_for(client: int) -> bytes:
