@@ -878,6 +878,19 @@ static int run_requests(uint64_t state, uint64_t number) {
     return 0;
 }
 
+/* Who asks for one name in all classes follows short chains. */
+static void spread_classes(void) {
+    enum { BUCKETS = 1 << 12 };
+    bool is_used[BUCKETS] = {false};
+    unsigned used = 0;
+    for (unsigned i = 0; i <= CLASSES_MAX; i++) {
+        bool *bucket = &is_used[hash_for_class(0, (uint8_t)i) % BUCKETS];
+        used += !*bucket;
+        *bucket = true;
+    }
+    check(used > CLASSES_MAX * 9 / 10, "answers for classes lie in buckets of their own");
+}
+
 int main(int count, char **given) {
     if (count >= 4) {
         uint64_t seed = strtoull(given[2], NULL, 10) * 2 + 1, number = strtoull(given[3], NULL, 10);
@@ -887,6 +900,7 @@ int main(int count, char **given) {
             return run_requests(seed, number);
         if (!strcmp(given[1], "packets")) {
             read_seeds(count - 4, given + 4);
+            spread_classes();
             return run_packets(seed, number);
         }
     }
