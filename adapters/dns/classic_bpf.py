@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 CLIENTS_MAX = 512
-"""The kernel takes programs of 4,096 instructions. Before Linux 6.7 it has 20,480 octets for them in
-its own form (net.core.optmem_max), a filter together with the one that it replaces."""
+"""The kernel takes programs of 4,096 instructions. Before Linux 6.7 it has 20,480 octets for them
+in its own form (net.core.optmem_max), a filter together with the one that it replaces."""
 TOGETHER = 16
 """At the end of a search so many are compared one after the other: with a jump for each, programs
 were more than twice as long."""
