@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from kudurru.adapters.dns import classic_bpf as bpf
 from kudurru.adapters.dns import reserved as reserved_module
 from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, TOGETHER
 from kudurru.adapters.dns.overload import ADMIT_S, LOOKS_MIN, Overload
@@ -68,6 +69,19 @@ def test_who_is_admitted_comes_in_by_these_sockets_and_all_others_by_the_rest(
             ask(everybody, client)
         assert taken(reserved.sockets) == sorted(clients)
         assert taken(everybody) == sorted(strangers)
+
+
+@linux_only
+def test_a_socket_that_stays_alone_is_shared_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no programs here")
+
+    monkeypatch.setattr(bpf, "attach", refuse)
+    with listening() as ((everybody,), reserved), socket.socket(type=socket.SOCK_DGRAM) as other:
+        assert reserved.sockets == ()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(everybody.getsockname())
 
 
 OLDER_KERNEL = """
