@@ -9,6 +9,7 @@ only where h11 has nothing of a request, and nothing is left of one behind.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kudurru.adapters.dns.answering import ANSWERS_MIN
 from kudurru.adapters.dns.doh import MEDIA_TYPE, Doh, Form, http_date, message_in
 
 HEAD_MAX = 1 << 10  # octets of a request before its body
@@ -55,6 +56,8 @@ class Http1Repeats:
                 break
             responses += _response(*known)
             at = end
+            if len(responses) >= ANSWERS_MIN:
+                break
         return at, responses
 
     def learn(
@@ -72,8 +75,10 @@ class Http1Repeats:
             [(b":method", method), (b":path", target), *fields], self._peer, self._client_id
         )
         # A message has one place: by GET there is no body, by POST one that says how long it is.
+        # h11 ends lines with LF alone too: such a head may end before ours, and its target as well.
         if (
             form is None
+            or head.key.count(b"\n") != head.key.count(b"\r\n")
             or not _FRAMED_OTHERWISE.isdisjoint(names)
             or (method, bool(head.text), lengths) not in ((b"GET", True, 0), (b"POST", False, 1))
         ):

@@ -120,7 +120,10 @@ class Gate:
             # What was just read can be. Else a look in which a thread had no processor counts for
             # ever: zero does not grow.
             self._most_per_s = max(self._most_per_s, received_per_s)
-            self._adapt(received_per_s, seen.level, is_late=took_s > LATE_S)
+            # Where no more comes than could be read there is nothing to be kept from strangers for:
+            # else a pause on a busy machine shuts the socket for as long as the machine is busy.
+            is_late = took_s > LATE_S and came_per_s > FLOOD * self._most_per_s
+            self._adapt(received_per_s, seen.level, is_late=is_late)
         is_flood = came_per_s > FLOOD * self._readable_per_s
         wanted_per_s = self._readable_per_s / 2 if is_flood else self._readable_per_s
         self.share = min(1.0, wanted_per_s / came_per_s) if came_per_s else 1.0

@@ -150,7 +150,35 @@ REQUESTS = [
     post(b"%x\r\n%b\r\n0\r\n\r\n" % (len(ONE), ONE), CHUNKED),
     b"POST /dns-query HTTP/1.1\r\nHost: a\r\n" + CHUNKED + b"\r\n3\r\nabc\r\n0\r\n\r\n",
     b"\r\n", b"x", b"\r\n\r\n",
+    get(ONE).replace(b"\r\n", b"\n"),
+    get(ONE, b"X: ?dns=x y\r\n", b"GET /dns-query?x=1&dns=%b HTTP/1.1").replace(b"\r\n", b"\n", 1),
+    get(ONE).replace(b"\r\n", b"\n", 2),
+    post(ONE).replace(b"\r\n", b"\n"),
 ]  # fmt: skip
+
+
+def text_of(packet: bytes) -> bytes:
+    return base64.urlsafe_b64encode(packet).rstrip(b"=")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        get(ONE, b"\r\n").replace(b"\r\n", b"\n")[:-1] + get(OTHER),
+        b"GET /dns-query?x=1&dns=%b HTTP/1.1\nX: ?dns=%b y\r\nHost: dns.test\r\n\r\n"
+        % (text_of(ONE), text_of(OTHER)),
+    ],
+    ids=["two requests", "two messages"],
+)
+def test_lines_that_end_with_lf_alone_are_read_by_h11(request_: bytes) -> None:
+    """Its head may end before ours does, and its target as well."""
+    with_repeats, without = Connection(Counted), Connection(NoRepeats)
+    for _ in range(3):
+        for packet in (ONE, OTHER):
+            assert with_repeats.arrives(get(packet)) == without.arrives(get(packet))
+        said = with_repeats.arrives(request_)
+        assert said == without.arrives(request_)
+        assert said.startswith(b"HTTP/1.1 200 OK")
 
 
 @given(st.lists(st.sampled_from(REQUESTS), max_size=12), st.lists(st.integers(1, 300)))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from kudurru.adapters.dns import engine_native, https
-from kudurru.adapters.dns.answering import Answering
+from kudurru.adapters.dns.answering import ANSWERS_MIN, Answering
 from kudurru.adapters.dns.doh import HEADERS_MAX, Doh, Request, Response
 from kudurru.adapters.dns.engine_native import AnswerTable
 from kudurru.adapters.dns.http2_native import Http2NativeRepeats
@@ -488,6 +488,37 @@ def test_forms_are_bounded() -> None:
         repeats = ends.http._repeats
         assert isinstance(repeats, Http2NativeRepeats) or len(repeats._forms) <= FORMS_MAX
     assert ends.past_h2 == 3 * FORMS_MAX * 2
+
+
+def test_a_form_whose_answers_are_not_known_does_not_drive_out_others() -> None:
+    ends = Ends()
+    forms: list[Headers] = [[(b"x-number", b"%d" % number)] for number in range(10)]
+    for more in forms * 3:
+        ends.ask(ONE, more=more, is_indexed=False)
+    for _ in range(2 * FORMS_MAX):
+        ends.ask(NEVER, more=forms[0], is_indexed=False)
+    before = ends.past_h2
+    for more in forms:
+        ends.ask(ONE, more=more, is_indexed=False)
+    assert ends.past_h2 == before + len(forms)
+
+
+def test_so_many_octets_of_answers_are_made_at_a_time() -> None:
+    """A client that does not take them makes us hold no more."""
+    ends = Ends()
+    medium = query("medium.example", ident=0)
+    answer = answer_to(medium, 1) + bytes(16_000)
+    ends.answering.memo.store(ends.answering.memo.era, medium, answer)
+    for _ in range(3):
+        ends.ask(medium, is_indexed=False)
+    streams = [ends.send(medium, is_indexed=False) for _ in range(50)]
+    arrived = bytearray(ends.client.data_to_send())
+    used = ends.http.receive(arrived)
+    assert 0 < used < len(arrived)
+    assert len(ends.connection.sent) < 3 * ANSWERS_MIN
+    ends.arrived += arrived[used:]
+    ends.flow()
+    assert {len(ends.found[stream].body) for stream in streams} == {len(answer)}
 
 
 class Conversation(RuleBasedStateMachine):

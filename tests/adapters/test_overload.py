@@ -2,6 +2,7 @@
 read."""
 
 import contextlib
+import random
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, SO_ATTACH_FILTER, attach, detach
+from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, SO_ATTACH_FILTER, TOGETHER, attach, detach
 from kudurru.adapters.dns.engine_native import is_available
 from kudurru.adapters.dns.overload import (
     CALM_S,
@@ -57,7 +58,7 @@ def gets_in(sock: socket.socket, client: str) -> bool:
 
 
 @linux_only
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 100, CLIENTS_MAX])
+@pytest.mark.parametrize("count", [0, 1, 2, TOGETHER, TOGETHER + 1, 100, CLIENTS_MAX])
 def test_regulars_come_in_and_nobody_else_however_many_they_are(count: int) -> None:
     clients = [f"127.{1 + i * 7 % 200}.{i >> 7 & 255}.{1 + i % 128}" for i in range(count)]
     with bound() as sock:
@@ -188,6 +189,18 @@ def test_less_comes_in_when_looks_come_late_but_strangers_are_never_forgotten() 
     came_per_s = 20_000 / (1.01 * LATE_S)
     readable_per_s = LEAST * OPTIMISM * 1000 / LOOK_CLOSELY_S
     assert shares[-1] * came_per_s == pytest.approx(readable_per_s / 2)
+
+
+@pytest.mark.parametrize("took_s", [LOOK_CLOSELY_S, 1.3 * LOOK_CLOSELY_S])
+def test_after_a_pause_all_come_in_again_also_where_looks_come_late(took_s: float) -> None:
+    """What came in the pause was read between it and the look."""
+    gate, came_per_s, chance = Gate(), 10_000, random.Random(1)
+    gate.look(Seen(received=2_700, dropped=7_300, level=0), 1.0)
+    came = int(came_per_s * took_s)
+    for _ in range(int(20 / took_s)):
+        received = sum(chance.random() < gate.share for _ in range(came))
+        gate.look(Seen(received, came - received, level=0), took_s)
+    assert gate.is_open
 
 
 @pytest.mark.parametrize("received", [0, 500])

@@ -1441,6 +1441,15 @@ static PyObject *http2_key_of(PyObject *object, PyObject *args) {
     return octets_object(request.key, size ? request.key_size : 0);
 }
 
+static struct form *form_of(Http2Object *self, const void *key, size_t key_size) {
+    for (unsigned i = 0; i < self->form_count; i++) {
+        struct form *form = self->forms[i];
+        if (form->key_size == key_size && !memcmp(form->key, key, key_size))
+            return form;
+    }
+    return NULL;
+}
+
 static PyObject *http2_learn(PyObject *object, PyObject *args) {
     Http2Object *self = (Http2Object *)object;
     const char *key, *client;
@@ -1455,29 +1464,21 @@ static PyObject *http2_learn(PyObject *object, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "that are more names than a connection has");
         return NULL;
     }
-    if (self->form_count == FORMS_MAX)
-        forget_forms(self);
-    struct form *form = malloc(sizeof *form + (size_t)key_size);
-    if (!form)
-        return PyErr_NoMemory();
+    struct form *form = form_of(self, key, (size_t)key_size); /* its answer may not be known yet */
+    if (!form) {
+        if (self->form_count == FORMS_MAX)
+            forget_forms(self);
+        if (!(form = malloc(sizeof *form + (size_t)key_size)))
+            return PyErr_NoMemory();
+        form->key_size = (size_t)key_size;
+        memcpy(form->key, key, (size_t)key_size);
+        self->forms[self->form_count++] = form;
+    }
     memcpy(form->client, client, (size_t)client_size);
     form->client_size = (uint8_t)client_size;
     form->name = name;
     form->is_get = is_get;
-    form->key_size = (size_t)key_size;
-    memcpy(form->key, key, (size_t)key_size);
-    self->forms[self->form_count++] = form;
     Py_RETURN_NONE;
-}
-
-static const struct form *form_of(Http2Object *self, const struct http2_request *request) {
-    for (unsigned i = 0; i < self->form_count; i++) {
-        const struct form *form = self->forms[i];
-        if (form->key_size == request->key_size &&
-            !memcmp(form->key, request->key, request->key_size))
-            return form;
-    }
-    return NULL;
 }
 
 /* What the requests that are answered together have in common, and what comes of them. */
@@ -1509,7 +1510,7 @@ static Py_ssize_t answer_one(
     if (!http2_read(&self->tables[self->current], &self->tables[!self->current], arrived, size,
                     &request) ||
         request.stream <= answering->stream || request.stream > STREAM_MAX ||
-        !(request.stream & 1) || !(form = form_of(self, &request)) ||
+        !(request.stream & 1) || !(form = form_of(self, request.key, request.key_size)) ||
         !(packet = http2_message(&request, form->is_get, &packet_size)))
         return 0;
     if (form != answering->form)
@@ -1576,7 +1577,7 @@ static PyObject *http2_take(PyObject *object, PyObject *args) {
     if (fields.len > HTTP2_FIELDS_MAX)
         PyErr_SetString(PyExc_ValueError, "fields of more than 128 octets");
     else if ((answering.responses = PyList_New(0)) && (answering.told = PyList_New(0)))
-        while (limit-- > 0 && used > 0) {
+        while (limit-- > 0 && used > 0 && answering.sent < ANSWERS_MIN) {
             used = answer_one(self, &answering, (const uint8_t *)arrived.buf + answering.at,
                               (size_t)arrived.len - answering.at);
             answering.at += used > 0 ? (size_t)used : 0;
