@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kudurru.adapters.postgres.connection import EXCHANGE_TIMEOUT_S
 from kudurru.adapters.data_dir import open_data_dir
+from kudurru.adapters.postgres.connection import EXCHANGE_TIMEOUT_S
 from kudurru.adapters.postgres.log import PostgresEventLog
 from kudurru.domain.errors import Busy, Conflict, KudurruError, NotFound, StorageFailed
 from kudurru.domain.events import OBJECT_APPLIED
