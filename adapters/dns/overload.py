@@ -50,6 +50,8 @@ LATE_S = 1.25 * LOOK_CLOSELY_S
 is done for strangers, the sooner regulars have their turn."""
 LEAST = 1 / 16
 """But of what could be read so much is, always."""
+SURE_PER_S = 1000.0
+"""What any thread reads, though none was seen to in the look that shut the gate."""
 SAY_AGAIN_S = 60.0
 
 _SO_MEMINFO = 55  # asm-generic/socket.h
@@ -104,6 +106,9 @@ class Gate:
     def __init__(self) -> None:
         self.share = 1.0
         self._readable_per_s = self._most_per_s = 0.0
+        self._trial = 1.0
+        """How much more than the most is tried. It grows while the buffer stays empty: what was
+        measured first may have been far too little, and a flood fills the buffer again."""
 
     @property
     def is_open(self) -> bool:
@@ -115,25 +120,32 @@ class Gate:
         if self.is_open:
             if not seen.dropped:
                 return
-            self._readable_per_s = self._most_per_s = OPTIMISM * received_per_s
+            self._readable_per_s = self._most_per_s = max(SURE_PER_S, OPTIMISM * received_per_s)
+            self._trial = 1.0
         else:
             # What was just read can be. Else a look in which a thread had no processor counts for
-            # ever: zero does not grow.
+            # longer than it has to.
             self._most_per_s = max(self._most_per_s, received_per_s)
-            # Where no more comes than could be read there is nothing to be kept from strangers for:
-            # else a pause on a busy machine shuts the socket for as long as the machine is busy.
-            is_late = took_s > LATE_S and came_per_s > FLOOD * self._most_per_s
-            self._adapt(received_per_s, seen.level, is_late=is_late)
+            self._adapt(seen.level, received_per_s, came_per_s, took_s)
         is_flood = came_per_s > FLOOD * self._readable_per_s
         wanted_per_s = self._readable_per_s / 2 if is_flood else self._readable_per_s
         self.share = min(1.0, wanted_per_s / came_per_s) if came_per_s else 1.0
 
-    def _adapt(self, received_per_s: float, level: float, *, is_late: bool) -> None:
-        if level > HIGH or is_late:
-            self._readable_per_s = max(LESS * self._readable_per_s, LEAST * self._most_per_s)
+    def _adapt(self, level: float, received_per_s: float, came_per_s: float, took_s: float) -> None:
+        more = MORE ** (took_s / LOOK_CLOSELY_S)
+        if level > HIGH:
+            self._trial = max(1.0, LESS * self._trial)
         elif level < LOW:
-            readable_per_s = max(MORE * self._readable_per_s, received_per_s)
-            self._readable_per_s = min(readable_per_s, self._most_per_s)
+            self._trial *= more
+        most_per_s = self._trial * self._most_per_s
+        # Where no more comes than could be read there is nothing to be kept from strangers for:
+        # else a pause on a busy machine shuts the socket for as long as the machine is busy.
+        is_late = took_s > LATE_S and came_per_s > FLOOD * most_per_s
+        if level > HIGH or is_late:
+            self._readable_per_s = max(LESS * self._readable_per_s, LEAST * most_per_s)
+        elif level < LOW:
+            readable_per_s = max(more * self._readable_per_s, received_per_s)
+            self._readable_per_s = min(readable_per_s, most_per_s)
 
 
 class _Door:
