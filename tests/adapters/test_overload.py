@@ -17,16 +17,19 @@ from hypothesis.strategies import floats, integers, lists, sampled_from, sets
 from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, SO_ATTACH_FILTER, TOGETHER, attach, detach
 from kudurru.adapters.dns.engine_native import is_available
 from kudurru.adapters.dns.overload import (
+    BARRED_S,
     CALM_S,
+    KNOWN_MAX,
     LATE_S,
+    LEADS_MIN,
     LEAST,
     LOOK_CLOSELY_S,
     LOOK_S,
     LOOKS_MIN,
     OPTIMISM,
-    SEEN_MAX,
     SURE_PER_S,
     Gate,
+    Leaders,
     Overload,
     Regulars,
     Seen,
@@ -145,10 +148,44 @@ def test_who_was_seen_once_or_long_ago_is_no_regular() -> None:
     for look in range(LOOKS_MIN):
         regulars.see([1, 2, 2, 100 + look])
     assert regulars.known() == {1, 2}
-    for look in range(LOOKS_MIN):
-        regulars.see(range(1000, 1000 + SEEN_MAX - look))
+    for _ in range(LOOKS_MIN):
+        regulars.see(range(1000, 1000 + KNOWN_MAX))
     assert 1 not in regulars.known(), "others came later"
     assert len(regulars.known()) == CLIENTS_MAX
+
+
+def test_forged_addresses_that_are_seen_once_make_nobody_unknown_nor_keep_anybody_out() -> None:
+    regulars, forged = Regulars(), iter(range(1000, 1 << 31))
+    for look in range(120):  # 1,000 a second
+        clients = set(range(30)) if look in (0, 10) else {30 + look % 10}
+        regulars.see([*clients, *islice(forged, 1000)])
+    assert regulars.known() == set(range(40))
+
+
+FLOODING = range(100, 300)
+
+
+def test_of_regulars_that_overflow_their_sockets_are_barred_those_that_send_most() -> None:
+    leaders, chance = Leaders(), random.Random(1)
+    senders = [1, *(one for one in FLOODING for _ in range(20))]
+    leaders.look([1] * LEADS_MIN, 0.0, is_lost=True)  # from before it began
+    assert leaders.is_overflowing
+    now_s, barred = 0.0, set[int]()
+    while len(barred) < 0.8 * len(FLOODING):
+        now_s += LOOK_CLOSELY_S
+        still = [one for one in senders if one not in barred]
+        leaders.look(chance.choices(still, k=30), now_s, is_lost=True)
+        barred = set(leaders.barred(now_s))
+        assert now_s < 2
+    assert barred < set(FLOODING)
+    assert not leaders.barred(now_s + BARRED_S)
+
+
+def test_a_pause_of_a_thread_for_regulars_bars_nobody() -> None:
+    leaders = Leaders()
+    for look in range(100):
+        assert not leaders.look([1] * LEADS_MIN, float(look), is_lost=look % 2 == 0)
+    assert not leaders.barred(100)
 
 
 def test_a_socket_that_does_not_overflow_lets_all_in() -> None:
