@@ -11,7 +11,15 @@ import pytest
 from kudurru.adapters.dns import classic_bpf as bpf
 from kudurru.adapters.dns import reserved as reserved_module
 from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, TOGETHER
-from kudurru.adapters.dns.overload import ADMIT_S, LOOKS_MIN, Overload
+from kudurru.adapters.dns.overload import (
+    ADMIT_S,
+    BARRED_S,
+    LEADS_MIN,
+    LOOK_CLOSELY_S,
+    LOOK_S,
+    LOOKS_MIN,
+    Overload,
+)
 from kudurru.adapters.dns.reserved import Reserved
 from kudurru.adapters.sockets import Listener, bind_all
 from tests.absent import absent
@@ -82,6 +90,38 @@ def test_a_socket_that_stays_alone_is_shared_with_nobody(monkeypatch: pytest.Mon
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         with pytest.raises(OSError, match="in use"):
             other.bind(everybody.getsockname())
+
+
+@linux_only
+def test_a_regular_that_floods_comes_in_with_everybody_for_a_while_and_it_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flooding, honest = "127.0.0.7", "127.0.0.8"
+    with listening() as (everybody, reserved):
+        overload, now_s = Overload(everybody, reserved), 10.0
+        (sock,) = reserved.sockets
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+
+        def look(clients: list[str]) -> float | None:
+            return overload.look([(0, []), (0, list(map(number, clients)))], now_s)
+
+        for _ in range(LOOKS_MIN):
+            assert look([flooding, honest]) == LOOK_S
+            now_s += LOOK_S
+        assert reserved.admitted == {number(flooding), number(honest)}
+        for _ in range(2):
+            for _ in range(300):
+                ask(everybody, flooding)
+            assert look([flooding] * LEADS_MIN + [honest]) == LOOK_CLOSELY_S
+            assert not overload.is_over
+            now_s += LOOK_CLOSELY_S
+        assert reserved.admitted == {number(honest)}
+        assert "from clients that ask regularly" in caplog.text
+        assert look([honest]) == LOOK_S
+        assert overload.is_over
+        now_s += BARRED_S
+        look([flooding])
+        assert reserved.admitted == {number(flooding), number(honest)}
 
 
 OLDER_KERNEL = """
