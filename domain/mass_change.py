@@ -44,7 +44,8 @@ def add_records(found: Records, spec: DNSRecordSetSpec, default_ttl: int) -> Non
 
 
 def nameservers_of(zone: DNSZoneSpec | None) -> Records:
-    """The records that a DNSZone holds itself; none where there is no zone."""
+    """The records that a DNSZone holds itself; none where there is no zone. Raises: BadName of a
+    spec that was not checked."""
     if zone is None:
         return {}
     apex = names.from_text(zone.zone_name)

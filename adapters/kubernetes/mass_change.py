@@ -125,7 +125,15 @@ def _added(every: mass_change.Records, spec: DNSRecordSetSpec, ttl: int) -> int:
 
 def _zone(held: Object | None) -> DNSZoneSpec | None:
     """A zone that serves record sets."""
-    return _if_primary(_read(read_zone, held))
+    return _if_primary(_read(_zone_with_names, held))
+
+
+def _zone_with_names(stored: bytes) -> DNSZoneSpec:
+    """Raises: ValueError, also of names that are none: the definition in the cluster takes any
+    text."""
+    spec = read_zone(stored)
+    mass_change.nameservers_of(spec)
+    return spec
 
 
 def _if_primary(spec: DNSZoneSpec | None) -> DNSZoneSpec | None:

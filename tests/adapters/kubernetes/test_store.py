@@ -138,6 +138,39 @@ def test_a_few_records_ask_for_no_others_and_more_of_them_until_the_zone_is_larg
     in_world(case)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"zoneName": "example.org", "nameservers": ["ns1..example.org"]},
+        {"zoneName": "example.org", "nameservers": ["ns1.example.org", "x" * 64 + ".example.org"]},
+        {"zoneName": "example..org"},
+    ],
+)
+def test_a_zone_whose_names_are_none_is_in_nobodys_way(spec: dict[str, Any]) -> None:
+    zones = "/apis/kudurru.io/v1alpha1/dnszones"
+
+    def host(address: str) -> Document:
+        endpoints = [endpoint("h.example.org", "A", address)]
+        return document("DNSRecordSet", "h", {"zoneRef": {"name": "z"}, "endpoints": endpoints})
+
+    async def kubectl_applies(world: World) -> None:
+        path, body = f"{zones}/z?fieldManager=kubectl", document("DNSZone", "z", spec)
+        await world.people.request("PATCH", path, body, content_type="application/apply-patch+yaml")
+
+    async def case(world: World) -> None:
+        store = store_of(world)
+        await kubectl_applies(world)
+        await store.apply(host("192.0.2.1"), "alice")
+        await store.apply(host("192.0.2.2"), "alice")
+        mended = {"zoneName": "example.org", "nameservers": ["ns2.example.org"]}
+        await store.apply(document("DNSZone", "z", mended), "alice", force=True)
+        await store.delete(key_of("DNSZone", "", "z"))
+        await kubectl_applies(world)
+        await store.delete(key_of("DNSZone", "", "z"), force=True)
+
+    in_world(case)
+
+
 @pytest.mark.parametrize("verb", ["get", "create", "patch", "delete", "list", "update"])
 def test_a_verb_that_is_missing_is_named(verb: str) -> None:
     async def case(world: World) -> None:
