@@ -94,6 +94,9 @@ def case_of(case: Case) -> Callable[[World], Awaitable[None]]:
     [
         test_mass_change.test_much_of_a_zone_is_lost_only_when_it_is_meant,
         test_mass_change.test_a_few_records_of_a_zone_go_without_more_ado,
+        test_mass_change.test_name_servers_that_go_count_as_other_records_do,
+        test_mass_change.test_another_ttl_of_name_servers_loses_nothing,
+        test_mass_change.test_name_servers_make_no_zone_large,
     ],
     ids=lambda test: test.__name__,
 )
