@@ -11,7 +11,12 @@ import struct
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-CLIENTS_MAX = 512  # the kernel takes programs of 4,096 instructions
+CLIENTS_MAX = 512
+"""The kernel takes programs of 4,096 instructions. Before Linux 6.7 it has 20,480 octets for them
+in its own form (net.core.optmem_max), a filter together with the one that it replaces."""
+TOGETHER = 16
+"""At the end of a search so many are compared one after the other: with a jump for each, programs
+were more than twice as long."""
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 27, 51  # asm-generic/socket.h
 
@@ -60,15 +65,14 @@ def one_of(
 def _search(ordered: Sequence[int], after: int, size: int) -> list[Instruction]:
     """A search tree, `after` instructions before the two ends, of which the first has `size`. Jumps
     on conditions reach 255 instructions, others any number."""
-    if not ordered:
-        return [Instruction(JUMP, k=after + size)]
-    if len(ordered) == 1:
+    count = len(ordered)
+    if count <= TOGETHER:
         return [
-            Instruction(IF_EQUAL, 0, 1, ordered[0]),
-            Instruction(JUMP, k=1 + after),
-            Instruction(JUMP, k=after + size),
+            *(Instruction(IF_EQUAL, count - i, 0, one) for i, one in enumerate(ordered)),
+            Instruction(JUMP, k=1 + after + size),
+            Instruction(JUMP, k=after),
         ]
-    middle = len(ordered) // 2
+    middle = count // 2
     others = _search(ordered[middle:], after, size)
     below = _search(ordered[:middle], len(others) + after, size)
     return [

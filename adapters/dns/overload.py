@@ -13,8 +13,10 @@ import logging
 import socket
 import struct
 import sys
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 from kudurru.adapters.dns import classic_bpf as bpf
 from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, Instruction
@@ -27,12 +29,17 @@ LOOK_S = 1.0
 Python that is woken twenty times a second costs a percent of a processor."""
 LOOK_CLOSELY_S = 0.02  # once something is lost, and while a flood lasts
 
-SEEN_MAX = 4 * CLIENTS_MAX
+KNOWN_MAX = 4 * CLIENTS_MAX
+SEEN_MAX = 32 * CLIENTS_MAX  # who is not known yet: many of them may be forged
 LOOKS_MIN = 2
 """In which somebody was seen who counts as there before: a flood that begins is seen in one."""
 
 CALM_S = 10.0
 """After an overflow, until those who ask are taken for regulars again: a flood has pauses."""
+
+BARRED_S = 60.0
+"""So long a regular that was the flood itself is a stranger."""
+LEADS_MIN = 128  # batches that tell who it is
 
 ADMIT_S = 1.0
 """Between programs that know who is a regular. One of 512 costs less than a millisecond."""
@@ -50,6 +57,8 @@ LATE_S = 1.25 * LOOK_CLOSELY_S
 is done for strangers, the sooner regulars have their turn."""
 LEAST = 1 / 16
 """But of what could be read so much is, always."""
+SURE_PER_S = 1000.0
+"""What any thread reads, though none was seen to in the look that shut the gate."""
 SAY_AGAIN_S = 60.0
 
 _SO_MEMINFO = 55  # asm-generic/socket.h
@@ -72,21 +81,69 @@ def filter_program(regulars: Collection[int], share: float, *, is_ipv6: bool) ->
 
 
 class Regulars:
-    """Who asked lately, and more than once."""
+    """Who asked lately, and more than once. Who did not does not push out who did, so that forged
+    addresses take nobody's place unless each of them is seen as often."""
 
     def __init__(self) -> None:
-        self._looks: dict[int, int] = {}  # who was seen last comes last
+        self._looks: dict[int, int] = {}  # who was seen last comes last, here and there
+        self._known: dict[int, None] = {}
 
     def see(self, clients: Collection[int]) -> None:
         for client in set(clients):
-            self._looks[client] = self._looks.pop(client, 0) + 1
-        while len(self._looks) > SEEN_MAX:
-            del self._looks[next(iter(self._looks))]
+            if client in self._known:
+                del self._known[client]
+            else:
+                looks = self._looks.pop(client, 0) + 1
+                if looks < LOOKS_MIN:
+                    self._looks[client] = looks
+                    continue
+            self._known[client] = None
+        _keep_last(self._looks, SEEN_MAX)
+        _keep_last(self._known, KNOWN_MAX)
 
     def known(self) -> frozenset[int]:
         """The last CLIENTS_MAX of them."""
-        found = [client for client, looks in self._looks.items() if looks >= LOOKS_MIN]
-        return frozenset(found[-CLIENTS_MAX:])
+        return frozenset(islice(reversed(self._known), CLIENTS_MAX))
+
+
+def _keep_last(of: dict[int, Any], number: int) -> None:
+    for client in list(islice(of, max(0, len(of) - number))):
+        del of[client]
+
+
+class Leaders:
+    """Which regulars are the flood, while a socket of theirs overflows: who is first in most
+    batches sends most."""
+
+    def __init__(self) -> None:
+        self.is_overflowing = False
+        self._led = Counter[int]()
+        self._barred_until_s: dict[int, float] = {}
+
+    def look(self, clients: Iterable[int], now_s: float, *, is_lost: bool) -> bool:
+        """`clients`: the first of each batch since the last look. Whether others are barred now."""
+        had_begun, self.is_overflowing = self.is_overflowing, is_lost
+        if not (had_begun and is_lost):
+            # In peace each client is first in a batch of its own: that says nothing.
+            self._led.clear()
+            return False
+        self._led.update(clients)
+        batches = self._led.total()
+        if batches < LEADS_MIN:
+            return False
+        for client, led in self._led.most_common():
+            self._barred_until_s[client] = now_s + BARRED_S
+            batches -= 2 * led
+            if batches <= 0:  # they were first in half of them
+                break
+        self._led.clear()
+        return True
+
+    def barred(self, now_s: float) -> Collection[int]:
+        over = [client for client, until_s in self._barred_until_s.items() if now_s >= until_s]
+        for client in over:
+            del self._barred_until_s[client]
+        return self._barred_until_s.keys()
 
 
 class Seen(NamedTuple):
@@ -104,6 +161,9 @@ class Gate:
     def __init__(self) -> None:
         self.share = 1.0
         self._readable_per_s = self._most_per_s = 0.0
+        self._trial = 1.0
+        """How much more than the most is tried. It grows while the buffer stays empty: what was
+        measured first may have been far too little, and a flood fills the buffer again."""
 
     @property
     def is_open(self) -> bool:
@@ -115,26 +175,36 @@ class Gate:
         if self.is_open:
             if not seen.dropped:
                 return
-            self._readable_per_s = self._most_per_s = OPTIMISM * received_per_s
+            self._readable_per_s = self._most_per_s = max(SURE_PER_S, OPTIMISM * received_per_s)
+            self._trial = 1.0
         else:
             # What was just read can be. Else a look in which a thread had no processor counts for
-            # ever: zero does not grow.
+            # longer than it has to.
             self._most_per_s = max(self._most_per_s, received_per_s)
-            self._adapt(received_per_s, seen.level, is_late=took_s > LATE_S)
+            self._adapt(seen.level, received_per_s, came_per_s, took_s)
         is_flood = came_per_s > FLOOD * self._readable_per_s
         wanted_per_s = self._readable_per_s / 2 if is_flood else self._readable_per_s
         self.share = min(1.0, wanted_per_s / came_per_s) if came_per_s else 1.0
 
-    def _adapt(self, received_per_s: float, level: float, *, is_late: bool) -> None:
-        if level > HIGH or is_late:
-            self._readable_per_s = max(LESS * self._readable_per_s, LEAST * self._most_per_s)
+    def _adapt(self, level: float, received_per_s: float, came_per_s: float, took_s: float) -> None:
+        more = MORE ** (took_s / LOOK_CLOSELY_S)
+        if level > HIGH:
+            self._trial = max(1.0, LESS * self._trial)
         elif level < LOW:
-            readable_per_s = max(MORE * self._readable_per_s, received_per_s)
-            self._readable_per_s = min(readable_per_s, self._most_per_s)
+            self._trial *= more
+        most_per_s = self._trial * self._most_per_s
+        # Where no more comes than could be read there is nothing to be kept from strangers for:
+        # else a pause on a busy machine shuts the socket for as long as the machine is busy.
+        is_late = took_s > LATE_S and came_per_s > FLOOD * most_per_s
+        if level > HIGH or is_late:
+            self._readable_per_s = max(LESS * self._readable_per_s, LEAST * most_per_s)
+        elif level < LOW:
+            readable_per_s = max(more * self._readable_per_s, received_per_s)
+            self._readable_per_s = min(readable_per_s, most_per_s)
 
 
 class _Door:
-    """A socket for everybody."""
+    """A socket, mostly one for everybody."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.gate = Gate()
@@ -173,20 +243,26 @@ class _Door:
 
 
 class Overload:
-    """Watches the sockets of one address that are for everybody, and tells `reserved` who asks
-    regularly. Where the system has no such filters, nothing happens."""
+    """Watches the sockets of one address, and tells `reserved` who asks regularly. Where the system
+    has no such filters, nothing happens."""
 
     def __init__(self, everybody: Sequence[socket.socket], reserved: Reserved) -> None:
         self._doors = [_Door(sock) for sock in everybody] if sys.platform == "linux" else []
         self._reserved = reserved
+        self._reserved_doors = [_Door(sock) for sock in reserved.sockets]
         self._regulars = Regulars()  # a client comes in by another socket with each port
+        self._leaders = Leaders()
         self._looked_s = 0.0
         self._is_near = False  # the last look: the next one is to say what can be read
         self._calm_from_s = self._admit_from_s = 0.0
-        self._said_s: float | None = None
+        self._said_s: dict[str, float] = {}
 
     @property
     def is_over(self) -> bool:
+        return self._are_open and not self._leaders.is_overflowing
+
+    @property
+    def _are_open(self) -> bool:
         return all(door.gate.is_open for door in self._doors)
 
     def look(self, recent: Sequence[tuple[int, Sequence[int]]], now_s: float) -> float | None:
@@ -195,8 +271,10 @@ class Overload:
         if not self._doors:
             return None
         took_s, self._looked_s = now_s - self._looked_s, now_s
+        number = len(self._doors)
         try:
-            is_near = self._find(recent, took_s)
+            self._look_at_regulars(recent[number:], now_s)
+            is_near = self._find(recent[:number], took_s, now_s)
         except (OSError, struct.error) as fault:
             log.warning("floods are not filtered: %s", fault)
             self.end()
@@ -205,42 +283,65 @@ class Overload:
         self._is_near = is_near
         if not self.is_over:
             self._calm_from_s = now_s + CALM_S
-            self._say(now_s)
-        if is_near:
+        if not self._are_open:
+            self._say_what_comes_in(now_s)
+        if is_near or self._leaders.is_overflowing:
             return LOOK_CLOSELY_S
         if now_s >= self._calm_from_s:
             self._regulars.see({client for _, clients in recent for client in clients})
-            self._admit(now_s)
+            if now_s >= self._admit_from_s:
+                self._admit(now_s)
         return LOOK_S
 
-    def _find(self, recent: Sequence[tuple[int, Sequence[int]]], took_s: float) -> bool:
+    def _find(
+        self, recent: Sequence[tuple[int, Sequence[int]]], took_s: float, now_s: float
+    ) -> bool:
         """Whether something is to be looked at closely. What was received since a look in peace
         does not tell how much can be: then it is only noted what was lost."""
-        pairs = zip(self._doors, recent, strict=False)
+        pairs = zip(self._doors, recent, strict=True)
         if not self._is_near or took_s <= 0:
             lost = [door.see(received).dropped for door, (received, _) in pairs]
             return any(lost)
         for door, (received, _) in pairs:
             if door.look(received, took_s):
-                door.let_in(self._regulars.known() - self._reserved.admitted)
-        return not self.is_over
+                door.let_in(self._known(now_s) - self._reserved.admitted)
+        return not self._are_open
+
+    def _look_at_regulars(self, recent: Sequence[tuple[int, Sequence[int]]], now_s: float) -> None:
+        pairs = zip(self._reserved_doors, recent, strict=True)
+        lost = [door.see(received).dropped for door, (received, _) in pairs]
+        clients = (client for _, clients in recent for client in clients)
+        had_begun = self._leaders.is_overflowing
+        if self._leaders.look(clients, now_s, is_lost=any(lost)):
+            self._admit(now_s)
+        if had_begun and self._leaders.is_overflowing:
+            self._say(
+                now_s,
+                "more queries come from clients that ask regularly than can be read: those that "
+                f"send most come after the others for {BARRED_S:.0f} seconds",
+            )
+
+    def _known(self, now_s: float) -> frozenset[int]:
+        return self._regulars.known().difference(self._leaders.barred(now_s))
 
     def _admit(self, now_s: float) -> None:
-        if now_s >= self._admit_from_s:
-            self._admit_from_s = now_s + ADMIT_S
-            self._reserved.admit(self._regulars.known())
+        self._admit_from_s = now_s + ADMIT_S
+        self._reserved.admit(self._known(now_s))
 
-    def _say(self, now_s: float) -> None:
-        if self._said_s is not None and now_s - self._said_s < SAY_AGAIN_S:
-            return
-        self._said_s = now_s
-        shut = [door for door in self._doors if not door.gate.is_open]
-        log.warning(
+    def _say_what_comes_in(self, now_s: float) -> None:
+        share = min(door.gate.share for door in self._doors)
+        self._say(
+            now_s,
             "more queries come than can be read: %d clients that were there before come first, and "
             "%.1f %% of the others",
-            len(self._regulars.known()),
-            100 * min(door.gate.share for door in shut),
+            len(self._known(now_s)),
+            100 * share,
         )
+
+    def _say(self, now_s: float, message: str, *of: float) -> None:
+        if now_s >= self._said_s.get(message, now_s - SAY_AGAIN_S) + SAY_AGAIN_S:
+            self._said_s[message] = now_s
+            log.warning(message, *of)
 
     def end(self) -> None:
         for door in self._doors:

@@ -59,6 +59,9 @@ class Reserved:
                 self._sort(self.admitted)
             except OSError as fault:
                 log.warning("who asks regularly gets no sockets of their own: %s", fault)
+                if len(everybody) == 1:  # nothing keeps out of a group who joins it
+                    with contextlib.suppress(OSError):
+                        everybody[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
                 return
             self.sockets = sockets
             undo.pop_all()

@@ -8,10 +8,19 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from kudurru.adapters.dns import classic_bpf as bpf
 from kudurru.adapters.dns import reserved as reserved_module
-from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX
-from kudurru.adapters.dns.overload import ADMIT_S, LOOKS_MIN, Overload
-from kudurru.adapters.dns.reserved import Reserved, sorting_program
+from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, TOGETHER
+from kudurru.adapters.dns.overload import (
+    ADMIT_S,
+    BARRED_S,
+    LEADS_MIN,
+    LOOK_CLOSELY_S,
+    LOOK_S,
+    LOOKS_MIN,
+    Overload,
+)
+from kudurru.adapters.dns.reserved import Reserved
 from kudurru.adapters.sockets import Listener, bind_all
 from tests.absent import absent
 
@@ -54,7 +63,7 @@ def taken(sockets: Sequence[socket.socket]) -> list[str]:
 
 @linux_only
 @pytest.mark.parametrize("per_listener", [1, 3])
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 100, CLIENTS_MAX])
+@pytest.mark.parametrize("count", [0, 1, 2, TOGETHER, TOGETHER + 1, 100, CLIENTS_MAX])
 def test_who_is_admitted_comes_in_by_these_sockets_and_all_others_by_the_rest(
     count: int, per_listener: int
 ) -> None:
@@ -71,9 +80,79 @@ def test_who_is_admitted_comes_in_by_these_sockets_and_all_others_by_the_rest(
 
 
 @linux_only
-def test_no_more_are_admitted_than_the_kernel_takes() -> None:
-    program = sorting_program(range(2 * CLIENTS_MAX), 3, is_ipv6=True)
-    assert len(program) <= 4096
+def test_a_socket_that_stays_alone_is_shared_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no programs here")
+
+    monkeypatch.setattr(bpf, "attach", refuse)
+    with listening() as ((everybody,), reserved), socket.socket(type=socket.SOCK_DGRAM) as other:
+        assert reserved.sockets == ()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(everybody.getsockname())
+
+
+@linux_only
+def test_a_regular_that_floods_comes_in_with_everybody_for_a_while_and_it_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flooding, honest = "127.0.0.7", "127.0.0.8"
+    with listening() as (everybody, reserved):
+        overload, now_s = Overload(everybody, reserved), 10.0
+        (sock,) = reserved.sockets
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+
+        def look(clients: list[str]) -> float | None:
+            return overload.look([(0, []), (0, list(map(number, clients)))], now_s)
+
+        for _ in range(LOOKS_MIN):
+            assert look([flooding, honest]) == LOOK_S
+            now_s += LOOK_S
+        assert reserved.admitted == {number(flooding), number(honest)}
+        for _ in range(2):
+            for _ in range(300):
+                ask(everybody, flooding)
+            assert look([flooding] * LEADS_MIN + [honest]) == LOOK_CLOSELY_S
+            assert not overload.is_over
+            now_s += LOOK_CLOSELY_S
+        assert reserved.admitted == {number(honest)}
+        assert "from clients that ask regularly" in caplog.text
+        assert look([honest]) == LOOK_S
+        assert overload.is_over
+        now_s += BARRED_S
+        look([flooding])
+        assert reserved.admitted == {number(flooding), number(honest)}
+
+
+OLDER_KERNEL = """
+from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, SO_ATTACH_FILTER, attach
+from kudurru.adapters.dns.overload import filter_program
+from kudurru.adapters.dns.reserved import Reserved
+from kudurru.adapters.sockets import Listener, bind_all
+
+clients = frozenset(0xC0A80000 + 3 * i for i in range(CLIENTS_MAX))  # high ones take most
+for address in ("127.0.0.1:0", "[::1]:0"):
+    (listener,) = bind_all([Listener("udp", address)])
+    reserved = Reserved(listener.sockets)
+    reserved.admit(clients)
+    print(len(reserved.admitted))
+    for share in (0.5, 0.4):
+        program = filter_program(clients, share, is_ipv6=address[0] == "[")
+        attach(listener.sockets[0], SO_ATTACH_FILTER, program)
+"""
+
+
+@linux_only
+def test_kernels_that_give_programs_less_room_take_as_many() -> None:
+    room = 20_480  # before Linux 6.7
+    lines = ["ip link set lo up", f"echo {room} > /proc/sys/net/core/optmem_max"]
+    script = " && ".join([*lines, f'exec {sys.executable} -c "$0"'])
+    command = ["unshare", "--net", "sh", "-c", script, OLDER_KERNEL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode and "Traceback" not in done.stderr:
+        absent(f"a network namespace with less room cannot be made here: {done.stderr[:200]}")
+    assert done.stdout.split() == [str(CLIENTS_MAX)] * 2, done.stderr
+    assert not done.returncode, done.stderr
 
 
 @linux_only

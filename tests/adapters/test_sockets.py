@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 import socket
 import struct
@@ -47,6 +48,20 @@ def test_datagrams_are_not_fragmented(proto: str, per_listener: int) -> None:
         for sock in one.sockets:
             seen = sock.getsockopt(socket.IPPROTO_IP, sockets.IP_MTU_DISCOVER)
             assert seen == sockets.IP_PMTUDISC_PROBE
+
+
+def test_a_kernel_without_that_option_is_listened_on_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Refusing(socket.socket):
+        def setsockopt(self, level: int, option: int, *value: Any) -> None:
+            if (level, option) == (socket.IPPROTO_IP, sockets.IP_MTU_DISCOVER):
+                raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+            super().setsockopt(level, option, *value)
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+    with bound(Listener("udp", "127.0.0.1:0"), Listener("quic", "127.0.0.1:0")) as both:
+        assert all(one.sockets for one in both)
 
 
 @pytest.mark.parametrize("proto", ["udp", "tcp"])

@@ -878,6 +878,29 @@ static int run_requests(uint64_t state, uint64_t number) {
     return 0;
 }
 
+/* Who asks for one name in all classes follows short chains. */
+static void spread_classes(void) {
+    enum { BUCKETS = 1 << 12 };
+    bool is_used[BUCKETS] = {false};
+    unsigned used = 0;
+    for (unsigned i = 0; i <= CLASSES_MAX; i++) {
+        bool *bucket = &is_used[hash_for_class(0, (uint8_t)i) % BUCKETS];
+        used += !*bucket;
+        *bucket = true;
+    }
+    check(used > CLASSES_MAX * 9 / 10, "answers for classes lie in buckets of their own");
+}
+
+/* The setting `listeners.sockets` goes to 1024, and each has a thread for regulars beside it. */
+static void register_threads(void) {
+    struct seed seed = {{1, 2}};
+    struct table *table = table_new(1, 1, &seed);
+    check(table, "there is memory");
+    for (int i = 0; i < 2 * 1024; i++)
+        check(table_register(table), "a thread can read the table");
+    table_free(table);
+}
+
 int main(int count, char **given) {
     if (count >= 4) {
         uint64_t seed = strtoull(given[2], NULL, 10) * 2 + 1, number = strtoull(given[3], NULL, 10);
@@ -887,6 +910,8 @@ int main(int count, char **given) {
             return run_requests(seed, number);
         if (!strcmp(given[1], "packets")) {
             read_seeds(count - 4, given + 4);
+            spread_classes();
+            register_threads();
             return run_packets(seed, number);
         }
     }

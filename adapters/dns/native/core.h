@@ -106,7 +106,7 @@ bool cookie_answer(
 
 /* --- table ---------------------------------------------------------------------------------- */
 
-#define READERS_MAX 1024
+#define READERS_MAX 4096 /* threads: two for each socket of each listener, and one for those in Python */
 
 /* What answers come of, by number. A zone has the one that its name leads to, others may have the same:
  * a change of one of them ends the answers of all. */

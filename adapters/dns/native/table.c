@@ -81,8 +81,9 @@ uint64_t table_key_hash(const struct table *table, const uint8_t *key, size_t si
     return table_hash(table, key + 2, size - 2) ^ (key[0] | (uint64_t)kind_in_key(key) << 8) * MIX;
 }
 
+/* Buckets are told apart by the low bits, which the upper half of a product has all of a class in. */
 uint64_t hash_for_class(uint64_t hash, uint8_t client_class) {
-    return hash ^ ((uint64_t)client_class << 16) * MIX;
+    return hash ^ ((client_class * MIX) >> 32);
 }
 
 /* --- making ---------------------------------------------------------------------------------- */
