@@ -17,7 +17,7 @@ layers:
 
 # the fast suites
 test *args:
-    python -m pytest -m "not slow" -n 2 --dist loadfile {{args}}
+    python -m pytest -m "not slow" -n 2 --dist loadfile --max-worker-restart 1 {{args}}
 
 # crash, soak and large-zone suites
 slow *args:

@@ -1,12 +1,15 @@
 """The guard against losing much of a zone by accident.
 
-Counted are resource records, those of the name servers too; the SOA is not, as it is another one
-after each change. A record that goes, or whose rdata or TTL changes, counts once; records that come
-count nothing, because nobody loses an answer by them.
+Counted are resource records; the SOA is not, as it is another one after each change. A record that
+goes, or whose rdata or TTL changes, counts once; records that come count nothing, because nobody
+loses an answer by them. The name servers of a zone count when they go, and in the size of the zone.
+Their TTL does not count, nor do they make a zone large enough for the guard: a small zone moves to
+other name servers without more ado.
 """
 
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from kudurru.domain import zone_model
 from kudurru.domain.dns import names, records
@@ -18,10 +21,12 @@ from kudurru.domain.objects import Key, ref_of
 
 PERCENT_MAX = 30
 RECORDS_MIN = 10
-"""In a zone with fewer records everything is a large part of it."""
+"""In a zone with fewer records, beside its name servers, everything is a large part of it."""
 
-Records = dict[tuple[Name, int], dict[bytes, int]]
-"""(owner, type) -> rdata in canonical form -> TTL."""
+Identity = tuple[Name, int]
+"""Owner and type."""
+Records = dict[Identity, dict[bytes, int]]
+"""Rdata in canonical form -> TTL, by owner and type."""
 
 
 def records_of(specs: Iterable[DNSRecordSetSpec], default_ttl: int) -> Records:
@@ -44,10 +49,11 @@ def add_records(found: Records, spec: DNSRecordSetSpec, default_ttl: int) -> Non
 
 
 def nameservers_of(zone: DNSZoneSpec | None) -> Records:
-    """The records that a DNSZone holds itself; none where there is no zone."""
+    """The records that a DNSZone holds itself; none where there is no zone. Raises: BadName of a
+    spec that was not checked."""
     if zone is None:
         return {}
-    apex = names.from_text(zone.zone_name)
+    apex = names.key(names.from_text(zone.zone_name))
     return {
         (apex, rrset.rtype): {
             records.canonical_rdata(rrset.rtype, rdata): rrset.ttl for rdata in rrset.rdatas
@@ -76,12 +82,26 @@ def allows(zone: DNSZoneSpec, key: Key) -> bool:
     return allowed is None or ref_of(key).namespace in allowed
 
 
+def count(found: Records) -> int:
+    return sum(map(len, found.values()))
+
+
 def changed(before: Records, after: Records) -> int:
     """How many records go, or are not what they were."""
     return sum(
         after.get(identity, {}).get(rdata) != ttl
         for identity, rdatas in before.items()
         for rdata, ttl in rdatas.items()
+    )
+
+
+def lost(before: Records, after: Records, nameservers: AbstractSet[Identity]) -> int:
+    """The same as the guard counts: name servers when they go."""
+    own = nameservers & before.keys() & after.keys()
+    return changed(before, after) - sum(
+        rdata in after[one] and after[one][rdata] != ttl
+        for one in own
+        for rdata, ttl in before[one].items()
     )
 
 
@@ -111,11 +131,12 @@ class Losses:
         return found
 
 
-def is_much(changed: int, total: int) -> bool:
-    return total >= RECORDS_MIN and changed * 100 > PERCENT_MAX * total
+def is_much(changed: int, total: int, nameservers: int) -> bool:
+    """Of a zone's records; so many of the total are its name servers."""
+    return total - nameservers >= RECORDS_MIN and changed * 100 > PERCENT_MAX * total
 
 
-def check(zone: str, changed: int, total: int) -> None:
+def check(zone: str, changed: int, total: int, nameservers: int) -> None:
     """Raises MassChange."""
-    if is_much(changed, total):
+    if is_much(changed, total, nameservers):
         raise MassChange(zone, changed, total)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import NamedTuple
 
 import msgspec
 
@@ -96,13 +95,6 @@ class Sampler:
 EVERY = Sampler(1, lambda _: 0)
 
 
-class Kept(NamedTuple):
-    """Who asked for what, as it is stored."""
-
-    client: str  # address, network or pseudonym
-    name: str
-
-
 class Privacy(msgspec.Struct, frozen=True, kw_only=True):
     """The settings `querylog.privacyLevel`, `.truncate` and `.ignore`."""
 
@@ -120,19 +112,21 @@ class Filter:
         self._key = key
         self._ignored = [_domain(text) for text in privacy.ignore]
         shown = {0: _address, _TRUNCATED: self._network}.get(privacy.level, self._pseudonym)
-        self._client: Callable[[bytes], str] = lru_cache(_CLIENTS_MAX)(shown)
+        self.client: Callable[[bytes], str] = lru_cache(_CLIENTS_MAX)(shown)
+        """A client as it is stored: address, network or pseudonym."""
 
     @property
     def keeps_queries(self) -> bool:
         return self.privacy.level < COUNTS_ONLY
 
-    def keep(self, client: bytes, name: bytes) -> Kept | None:
-        """What may be stored of a query; None: nothing, not even that there was one."""
+    def keeps(self, name: bytes) -> bool:
+        """Whether of a query for it anything may be stored, even that there was one."""
         key = name.lower()
-        for domain in self._ignored:
-            if names.is_within(key, domain):
-                return None
-        return Kept(self._client(client), names.to_text(key, final_dot=False))
+        return not any(names.is_within(key, domain) for domain in self._ignored)
+
+    def name(self, name: bytes) -> str:
+        """A name as it is stored."""
+        return names.to_text(name.lower(), final_dot=False)
 
     def _network(self, client: bytes) -> str:
         bits = self.privacy.ipv4_bits if len(client) == 4 else self.privacy.ipv6_bits

@@ -388,6 +388,11 @@ class Receiver:
     def _verified_with_gaps(self, page: Page) -> list[bytes]:
         anchor, given, at = self._anchor, page.leaves, 0
         rows = {row.seq: row for row in page.rows}
+        if list(rows) != sorted(rows) or len(rows) != len(page.rows):
+            raise _refused("gap", self.head.seq + 1, "rows come twice, or out of order")
+        for seq in rows:
+            if not self.head.seq < seq <= page.last:
+                raise _refused("gap", seq, f"the row is none of those up to {page.last}")
         leaves = []
         for seq in range(int(self.head.seq) + 1, page.last + 1):
             row = rows.get(seq)

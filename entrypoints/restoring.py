@@ -350,14 +350,16 @@ def _zone(log: EventLog, plan: Plan, name: str, steps: list[Step], now_s: int) -
     own = next((step for step in steps if step.key == key), None)
     now = own.now if own else _stored(log, key, plan.base)
     then = own.then if own else now
-    before, after = _records(log, plan, name, steps, _spec(now), _spec(then))
+    specs = _spec(now), _spec(then)
+    before, after = _records(log, plan, name, steps, *specs)
+    servers = frozenset().union(*map(mass_change.nameservers_of, specs))
     zone = now or then
     return {
         "zone": names.to_text(names.from_text(read_zone(zone.body.spec).zone_name))
         if zone
         else name,
-        "recordsChanged": mass_change.changed(before, after),
-        "recordsAdded": mass_change.changed(after, before),
+        "recordsChanged": mass_change.lost(before, after, servers),
+        "recordsAdded": mass_change.lost(after, before, servers),
         "serial": serial,
         "nextSerial": following,
     }

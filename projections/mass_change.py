@@ -34,11 +34,11 @@ def check_steps(
             specs[key] = _set_spec(before.find(key))
             if i % PER_STEP == 0:
                 yield
-        old = mass_change.nameservers_of(state.spec)
-        new = mass_change.nameservers_of(zone_after)
+        old, new = mass_change.nameservers_of(state.spec), mass_change.nameservers_of(zone_after)
+        servers, count = frozenset(old), mass_change.count(old)
         # Most changes are small, and seen to be without parsing a record.
         size = sum(mass_change.size_of(spec) for spec in specs.values() if spec)
-        if not mass_change.is_much(size + mass_change.changed(old, new), total):
+        if not mass_change.is_much(size + mass_change.lost(old, new, servers), total, count):
             continue
         for i, (key, was) in enumerate(specs.items(), 1):
             if was is not None:
@@ -50,7 +50,7 @@ def check_steps(
             if i % PER_STEP == 0:
                 yield
         apex = names.to_text(state.apex)
-        mass_change.check(apex, mass_change.changed(old, new), total)
+        mass_change.check(apex, mass_change.lost(old, new, servers), total, count)
 
 
 def size_of(state: ZoneState) -> int:
@@ -65,7 +65,8 @@ def check_losses(going: Mapping[str, int], went: Mapping[str, int], zones: ZoneV
         before, state = went.get(name, 0), zones.state(name)
         if before and state is not None:
             apex = names.to_text(state.apex)
-            mass_change.check(apex, count + before, size_of(state) + before)
+            servers = mass_change.count(mass_change.nameservers_of(state.spec))
+            mass_change.check(apex, count + before, size_of(state) + before, servers)
 
 
 def _by_zone(

@@ -22,6 +22,8 @@ class Proxy:
         self._is_delivered = False
         self._flows = threading.Event()
         self._flows.set()
+        self.has_swallowed = threading.Event()
+        """Since `hang`."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -37,6 +39,7 @@ class Proxy:
 
     def hang(self) -> None:
         """Swallow what comes, as a network does whose other end is gone; `resume` passes it on."""
+        self.has_swallowed.clear()
         self._flows.clear()
 
     def resume(self) -> None:
@@ -88,6 +91,8 @@ class Proxy:
                         while sink.recv(65536):
                             pass
                     break
+                if not self._flows.is_set():
+                    self.has_swallowed.set()
                 self._flows.wait()
                 sink.sendall(data)
         with self._lock:

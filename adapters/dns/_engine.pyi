@@ -1,6 +1,6 @@
 """The native engine's core (native/core.h), where it was built."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 BATCH: int
 """Answers that `Workers.send` takes at most."""
@@ -84,7 +84,9 @@ class Http2:
     """Requests of one connection over HTTP/2 that the table answers. Its table of HPACK (RFC 7541)
     is the client's as long as who reads blocks elsewhere takes it before, and gives it back."""
 
-    def __init__(self, repeats: Repeats, /) -> None: ...
+    def __init__(self, repeats: Repeats, seeds: bytes, /) -> None:
+        """`seeds`: 32 octets that nobody outside knows."""
+
     def table(self) -> list[tuple[bytes, bytes]]:
         """The table of HPACK, oldest first."""
 
@@ -95,9 +97,9 @@ class Http2:
         """What a HEADERS frame says but for the message in its path and the length of its body:
         empty where it is an unusual one."""
 
-    def learn(self, key: bytes, client: bytes, name: int, is_get: bool, /) -> None:
-        """Answer requests with this key from now on, as those of a client; `name`: 0, or the bit (1
-        to 31) in `named` of what it calls itself. Only some keys are kept."""
+    def learn(self, key: bytes, client: bytes, name: str, is_get: bool, /) -> None:
+        """Answer requests with this key from now on, as those of a client; `name`: what it calls
+        itself. The last 1,024 keys are kept."""
 
     def take(
         self,
@@ -108,13 +110,14 @@ class Http2:
         limit: int,
         fields: bytes,
         is_private: bool,
-        named: int,
+        is_named: Callable[[str], bool],
         is_told: bool,
         /,
     ) -> tuple[int, int, int, int, bool, list[bytes], list[tuple[bytes, bytes, int, int]]]:
         """Answer at most `limit` requests at the beginning of what has arrived, on streams behind
         this one, each answer of at most `room` octets and all of `window`. `fields`: the first ones
-        of each response's block; `is_private`: answers but those from zones are not for everybody.
+        of each response's block; `is_private`: answers but those from zones are not for everybody;
+        `is_named`: whether a group goes by what a client calls itself.
 
         Octets used, the last stream, octets of answers and of bodies, whether the table of HPACK
         changed, the responses, and repeats as `Repeats.take` has them."""

@@ -223,7 +223,7 @@ class TableScope:
         return self._repeats.take(arrived, at, client, is_named, limit, is_told)
 
     def new_http2(self) -> "_engine.Http2":
-        return _engine.Http2(self._repeats)
+        return _engine.Http2(self._repeats, secrets.token_bytes(32))
 
     def store(self, era: int, packet: bytes, wire: bytes, origins: Origins = None) -> None:
         self.keep(era, packet, wire, FOR_EVERYBODY, origins)

@@ -6,6 +6,8 @@ comes again, octet by octet the same but for the message in its target and its b
 only where h11 has nothing of a request, and nothing is left of one behind.
 """
 
+import hashlib
+import secrets
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -14,10 +16,11 @@ from kudurru.adapters.dns.doh import MEDIA_TYPE, Doh, Form, http_date, message_i
 
 HEAD_MAX = 1 << 10  # octets of a request before its body
 AT_ONCE = 10  # below a quarter of a millisecond
-FORMS_MAX = 64
+FORMS_MAX = 1024  # as many clients as a proxy may have; one more, and the oldest goes
 
 _END = b"\r\n\r\n"
 _PARAMETER = b"?dns="
+_SECRET = secrets.token_bytes(16)
 _FRAMED_OTHERWISE = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
 
@@ -33,7 +36,7 @@ class Http1Repeats:
     def __init__(self, doh: Doh, peer: str, client_id: str) -> None:
         self._doh = doh
         self._peer, self._client_id = peer, client_id
-        self._forms: dict[bytes, Form] = {}
+        self._forms: dict[bytes, Form] = {}  # oldest first, by what a digest keeps of their keys
 
     def take(self, arrived: bytearray) -> tuple[int, bytes]:
         """Answer what is known at the beginning of what has arrived: octets used, and the
@@ -42,7 +45,7 @@ class Http1Repeats:
         at = 0
         for _ in range(AT_ONCE if self._forms else 0):
             head = head_at(arrived, at)
-            form = None if head is None else self._forms.get(head.key)
+            form = None if head is None else self._forms.get(_digest(head.key))
             if head is None or form is None:
                 break
             end = head.size + at + (form.body_size or 0)
@@ -83,9 +86,9 @@ class Http1Repeats:
             or (method, bool(head.text), lengths) not in ((b"GET", True, 0), (b"POST", False, 1))
         ):
             return
-        if len(self._forms) >= FORMS_MAX:
-            self._forms.clear()
-        self._forms[head.key] = form
+        self._forms[_digest(head.key)] = form._replace(packet=None)
+        if len(self._forms) > FORMS_MAX:
+            del self._forms[next(iter(self._forms))]
 
 
 def head_at(arrived: bytearray, at: int) -> Head | None:
@@ -103,6 +106,11 @@ def head_at(arrived: bytearray, at: int) -> Head | None:
     if text_end < 0:
         return None
     return Head(head[:text_at] + head[text_end:], head[text_at:text_end], len(head))
+
+
+def _digest(key: bytes) -> bytes:
+    """16 octets in the place of up to a thousand; nobody finds two keys that have the same."""
+    return hashlib.blake2b(key, digest_size=16, key=_SECRET).digest()
 
 
 def _response(wire: bytes, cache_control: bytes) -> bytes:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kudurru.adapters.dns import _engine
 
 AT_ONCE = 100  # a quarter of a millisecond
-NAMES_MAX = 31  # of clients, in the paths of a connection
 
 
 class Http2NativeRepeats:
@@ -54,7 +53,6 @@ class Http2NativeRepeats:
         self._answering = answering
         self._core = core
         self._peer, self._client_id = peer, client_id
-        self._names: list[str] = []
         self._left = PREFACE_SIZE  # octets of the frame that h2 has begun with
         self._is_within = False  # a header block that goes on in the next frame
         self._is_behind = False  # our table: h2 has read a block
@@ -78,7 +76,7 @@ class Http2NativeRepeats:
             AT_ONCE,
             _first_fields(),
             answering.tells_clients_apart,
-            self._named(),
+            answering.is_named,
             answering.listener is not None,
         )
         if not used:
@@ -116,21 +114,9 @@ class Http2NativeRepeats:
     def learn(self, key: bytes, headers: Headers) -> None:
         """h2 has read a request that says this."""
         form = self._doh.form_of(headers, self._peer, self._client_id)
-        if form is None:
-            return
-        if form.client_id and form.client_id not in self._names:
-            if len(self._names) == NAMES_MAX:
-                return
-            self._names.append(form.client_id)
-        name = self._names.index(form.client_id) + 1 if form.client_id else 0
-        self._core.learn(key, packed_address(form.client), name, form.packet is not None)
-
-    def _named(self) -> int:
-        """By which of their names groups go now, in bits."""
-        named = 0
-        for number, name in enumerate(self._names, 1):
-            named |= self._answering.is_named(name) << number
-        return named
+        if form is not None:
+            client = packed_address(form.client)
+            self._core.learn(key, client, form.client_id, form.packet is not None)
 
     def _take_table(self) -> None:
         if self._is_behind:

@@ -72,8 +72,11 @@ class Guard:
     ) -> None:
         reaches_all = mass_change.reaches_all(before, serves)
         old, new = mass_change.nameservers_of(before), mass_change.nameservers_of(serves)
-        size = sum(map(mass_change.size_of, touched.values())) + mass_change.changed(old, new)
-        if not reaches_all and not mass_change.is_much(size, mass_change.RECORDS_MIN):
+        servers, count = frozenset(old), mass_change.count(old)
+        size = sum(map(mass_change.size_of, touched.values())) + mass_change.lost(old, new, servers)
+        if not reaches_all and not mass_change.is_much(
+            size, mass_change.RECORDS_MIN + count, count
+        ):
             return
         safe_from = None if reaches_all else size
         total, every = await self._records(name, before, safe_from=safe_from)
@@ -88,7 +91,7 @@ class Guard:
             if stays and serves is not None and mass_change.allows(serves, key):
                 mass_change.add_records(new, is_now, serves.default_ttl)
         apex = names.to_text(names.from_text(before.zone_name))
-        mass_change.check(apex, mass_change.changed(old, new), total)
+        mass_change.check(apex, mass_change.lost(old, new, servers), total, count)
 
     async def _records(
         self, name: str, zone: DNSZoneSpec, *, safe_from: int | None
@@ -97,15 +100,19 @@ class Guard:
         that `safe_from` of them are not much."""
         records = mass_change.nameservers_of(zone)
         sets: dict[Key, DNSRecordSetSpec] = {}
-        total = sum(map(len, records.values()))
+        total = count = mass_change.count(records)
         async for found in self._record_sets():
             key, spec = _key(found), _record_set(found)
             if spec is None or spec.zone_ref.name != name or not mass_change.allows(zone, key):
                 continue
             sets[key] = spec
             total += _added(records, spec, zone.default_ttl)
-            is_large = total >= mass_change.RECORDS_MIN
-            if safe_from is not None and is_large and not mass_change.is_much(safe_from, total):
+            is_large = total - count >= mass_change.RECORDS_MIN
+            if (
+                safe_from is not None
+                and is_large
+                and not mass_change.is_much(safe_from, total, count)
+            ):
                 return total, None
         return total, sets
 
@@ -125,7 +132,15 @@ def _added(every: mass_change.Records, spec: DNSRecordSetSpec, ttl: int) -> int:
 
 def _zone(held: Object | None) -> DNSZoneSpec | None:
     """A zone that serves record sets."""
-    return _if_primary(_read(read_zone, held))
+    return _if_primary(_read(_zone_with_names, held))
+
+
+def _zone_with_names(stored: bytes) -> DNSZoneSpec:
+    """Raises: ValueError, also of names that are none: the definition in the cluster takes any
+    text."""
+    spec = read_zone(stored)
+    mass_change.nameservers_of(spec)
+    return spec
 
 
 def _if_primary(spec: DNSZoneSpec | None) -> DNSZoneSpec | None:

@@ -7,10 +7,12 @@ not take is lost and counted; a file that is damaged is set aside and a new one 
 import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -21,7 +23,6 @@ from kudurru.domain.query_log import (
     KEY_SIZE,
     Fact,
     Filter,
-    Kept,
     Privacy,
     Repeat,
     Retention,
@@ -34,13 +35,21 @@ DELETE_BATCH = 5_000
 """Rows of one delete: what writers wait for, some milliseconds."""
 TEMPLATES_MAX = 131_072
 """Questions of which it is known what engines repeat, twice: as many as their memos hold."""
+ANSWERED_MAX = 8_192
+"""The same of answers from the zones, which say by themselves what they are."""
+QUERIES_MAX = 16_384
+"""Messages of which the question is remembered."""
 DICTIONARY_MAX = 50_000
 """Ids remembered per dictionary. The rest is looked up in the file."""
 ROLLUPS_S = 400 * 86_400
 """How long roll-ups stay: the same month of last year can be compared."""
 
+VARIABLES_MAX = 900
+"""In one statement: SQLite was built for 999 at least, and more gains nothing."""
+
 HOUR_US = 3_600_000_000
 _BLOCKED = "blocked"
+_RCODE, _SOURCE = 1, 3  # places in `_Asked.said`
 _RULES_MAX = 512  # characters of a rule that are kept
 
 
@@ -48,20 +57,65 @@ Repeated = tuple[str, int, bytes]
 """What engines repeat: a protocol, a class of clients, and a question as `Fact.key` has it."""
 
 
-class _Entry(NamedTuple):
-    """Queries that are one row."""
+class _Asked:
+    """A question and what became of it, with what the file has for that once it was written:
+    repeats of it are rows without a look at names and words. 0 and (): nothing yet. What privacy
+    wants gone never gets anything there."""
 
-    what: Fact  # but for what is said here
-    ts_us: int
-    client: bytes
-    duration_us: int
-    queries: int
-    weight: int  # of all of them
+    __slots__ = ("name", "said", "what")
+
+    def __init__(self, what: Fact) -> None:
+        self.what = what
+        self.forget()
+
+    def forget(self) -> None:
+        """What the file has is another thing now."""
+        self.name = 0  # id
+        self.said: tuple[int, ...] = ()  # type, RCODE and ids of words, in the order of the columns
 
 
-_Kept = Sequence[tuple[_Entry, Kept]]
-_Row = tuple[_Entry, int, int]
-"""With the ids of its client and its name."""
+_Entry = tuple[_Asked, bytes, int, int, int, int]
+"""Queries that are one row: what was asked, the client's address, when, how long that took, how
+many they are and what all of them weigh. A bare tuple, because there is one for every row."""
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class _Recent(Generic[_Key]):
+    """What was used last: at least `size`, and at most twice as many."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._young: dict[_Key, _Asked] = {}
+        self._old: dict[_Key, _Asked] = {}
+
+    def put(self, key: _Key, asked: _Asked) -> None:
+        if len(self._young) >= self._size:
+            self._old, self._young = self._young, {}
+        self._young[key] = asked
+
+    def get(self, key: _Key) -> _Asked | None:
+        found = self._young.get(key)
+        if found is None and (found := self._old.get(key)) is not None:
+            self.put(key, found)
+        return found
+
+    def forget(self) -> None:
+        """Of all, what the file has for them."""
+        for generation in (self._young, self._old):
+            for asked in generation.values():
+                asked.forget()
+
+
+class _Hour:
+    """What is rolled up of one hour: what queries weigh, by what the tables of that hour have."""
+
+    def __init__(self) -> None:
+        self.sources: dict[tuple[int, int], int] = {}  # and RCODE
+        self.names: dict[int, int] = {}
+        self.clients: dict[int, int] = {}
+        self.blocked_names: dict[int, int] = {}
+        self.blocked_clients: dict[int, int] = {}
 
 
 class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +149,8 @@ class QueryLogStore:
         self._new_key = new_key
         self._filter = Filter(Privacy(), new_key(KEY_SIZE))
         self._retention = Retention()
-        self._young: dict[Repeated, Fact] = {}
-        self._old: dict[Repeated, Fact] = {}
+        self._repeated: _Recent[Repeated] = _Recent(TEMPLATES_MAX)
+        self._answered: _Recent[tuple[bytes, int]] = _Recent(ANSWERED_MAX)  # message and RCODE
         self._counts: Counter[str] = Counter()
         self._connection: sqlite3.Connection | None = None
         self._open()
@@ -107,6 +161,7 @@ class QueryLogStore:
         self._retention = retention
         if privacy != self._filter.privacy:
             self._filter = Filter(privacy, self._new_key(KEY_SIZE))
+            self._forget_asked()
 
     def statistics(self) -> StoreStatistics:
         return StoreStatistics(**self._counts)
@@ -120,7 +175,7 @@ class QueryLogStore:
     def _open(self) -> None:
         """Open the file; one that is damaged goes aside. Without a file nothing is kept."""
         self._ids: dict[str, dict[str, int]] = {"names": {}, "clients": {}, "words": {}}
-        self._said: dict[tuple[str, ...], tuple[int, ...]] = {}
+        self._said: dict[tuple[int | str, ...], tuple[int, ...]] = {}
         try:
             self._connection = open_log(self._path)
         except StorageBroken:
@@ -142,24 +197,25 @@ class QueryLogStore:
 
     def write(self, seen: Seen) -> None:
         """Keep what was noted, as far as privacy lets it. Never raises for the disk."""
-        entries = []
-        total = 0
+        entries, new = [], []
         for entry in self._entries(seen):
-            kept = self._filter.keep(entry.client, entry.what.name)
-            if kept is None:
-                self._counts["ignored"] += entry.queries
-            else:
-                entries.append((entry, kept))
-                total += entry.queries
+            asked = entry[0]
+            if not asked.said:
+                if not self._filter.keeps(asked.what.name):
+                    self._counts["ignored"] += entry[4]
+                    continue
+                new.append(asked)
+            entries.append(entry)
         if not entries:
             return
+        total = sum(entry[4] for entry in entries)
         try:
             with self._transaction() as connection:
-                self._count(connection, entries)
-                if self._filter.keeps_queries:
-                    rows = self._numbered(connection, entries)
-                    self._insert(connection, rows)
-                    self._count_by(connection, rows)
+                self._number(connection, new)
+                clients = self._clients(connection, entries) if self._filter.keeps_queries else {}
+                if clients:
+                    self._insert(connection, entries, clients)
+                self._count(connection, entries, clients)
             self._counts["written"] += total
         except StorageFailed as error:
             self._counts["failed"] += total
@@ -170,31 +226,41 @@ class QueryLogStore:
                 self._open()
 
     def _entries(self, seen: Seen) -> Iterator[_Entry]:
+        now_us = seen.now_us
         for fact in seen.facts:
+            asked = _Asked(fact)
             if fact.key:
-                self._remember(fact)
+                place = fact.proto, fact.client_class, fact.key
+                if (earlier := self._repeated.get(place)) is not None:
+                    asked.name = earlier.name
+                self._repeated.put(place, asked)
             if fact.weight:
-                yield _Entry(fact, fact.ts_us, fact.client, fact.duration_us, 1, fact.weight)
+                yield asked, fact.client, fact.ts_us, fact.duration_us, 1, fact.weight
         for answered, times in Counter(seen.answers).items():
-            what = fact_of(answered, seen.now_us)
-            yield _Entry(what, seen.now_us, what.client, 0, times, times * what.weight)
+            client, query, rcode, weight = answered
+            known = self._answered.get((query, rcode))
+            if known is None:
+                known = _Asked(fact_of(answered, now_us))
+                self._answered.put((query, rcode), known)
+            yield known, client, now_us, 0, times, times * weight
         for proto, repeats in seen.repeats.items():
-            for (client, client_class, key), (times, weight) in _together(repeats).items():
-                known = self._recall((proto, client_class, key)) if key is not None else None
-                if known is None:
-                    self._counts["unknown"] += times
-                else:
-                    yield _Entry(known, seen.now_us, client, 0, times, weight)
+            for (client, known), (times, weight) in self._together(proto, repeats).items():
+                yield known, client, now_us, 0, times, weight
 
-    def _remember(self, fact: Fact) -> None:
-        if len(self._young) >= TEMPLATES_MAX:
-            self._old, self._young = self._young, {}
-        self._young[fact.proto, fact.client_class, fact.key] = fact
-
-    def _recall(self, key: Repeated) -> Fact | None:
-        found = self._young.get(key)
-        if found is None and (found := self._old.get(key)) is not None:
-            self._remember(found)
+    def _together(
+        self, proto: str, repeats: Iterable[Repeat]
+    ) -> dict[tuple[bytes, _Asked], tuple[int, int]]:
+        """How many times a client repeated what, and what they weigh."""
+        found: dict[tuple[bytes, _Asked], tuple[int, int]] = {}
+        for (client, query, client_class, weight), times in Counter(repeats).items():
+            key = _question_key(query)
+            asked = self._repeated.get((proto, client_class, key)) if key is not None else None
+            if asked is None:
+                self._counts["unknown"] += times
+                continue
+            one = client, asked
+            queries, weights = found.get(one, (0, 0))
+            found[one] = queries + times, weights + times * weight
         return found
 
     @contextmanager
@@ -214,67 +280,78 @@ class QueryLogStore:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _numbered(self, connection: sqlite3.Connection, entries: _Kept) -> list[_Row]:
-        self._learn(connection, "clients", [kept.client for _, kept in entries])
-        self._learn(connection, "names", [kept.name for _, kept in entries])
-        return [
-            (entry, self._id(connection, "clients", client), self._id(connection, "names", name))
-            for entry, (client, name) in entries
-        ]
+    def _number(self, connection: sqlite3.Connection, new: Iterable[_Asked]) -> None:
+        """Have ids for what was asked, and for what became of it."""
+        for asked in new:
+            asked.said = self._words(connection, asked.what)
+        if self._filter.keeps_queries:
+            unknown = [asked for asked in new if not asked.name]
+            texts = [self._filter.name(asked.what.name) for asked in unknown]
+            self._learn(connection, "names", texts)
+            for asked, text in zip(unknown, texts, strict=True):
+                asked.name = self._id(connection, "names", text)
 
-    def _insert(self, connection: sqlite3.Connection, rows: Iterable[_Row]) -> None:
-        connection.executemany(
-            "INSERT INTO facts (client, name, ts, type, rcode, duration_us, count, proto, source,"
-            " reason, policy, list, rule, upstream) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    def _clients(
+        self, connection: sqlite3.Connection, entries: Iterable[_Entry]
+    ) -> dict[bytes, int]:
+        """Ids of who asked."""
+        texts = {client: self._filter.client(client) for client in {entry[1] for entry in entries}}
+        self._learn(connection, "clients", texts.values())
+        return {client: self._id(connection, "clients", text) for client, text in texts.items()}
+
+    def _insert(
+        self,
+        connection: sqlite3.Connection,
+        entries: Iterable[_Entry],
+        clients: Mapping[bytes, int],
+    ) -> None:
+        _insert_all(
+            connection,
+            "facts (client, name, ts, duration_us, count, type, rcode, proto, source, reason,"
+            " policy, list, rule, upstream)",
             [
-                (client, name, ts_us, what.rtype, what.rcode, duration_us, weight,
-                 *self._words(connection, what))
-                for (what, ts_us, _, duration_us, _, weight), client, name in rows
+                (clients[client], asked.name, ts_us, duration_us, weight, *asked.said)
+                for asked, client, ts_us, duration_us, _, weight in entries
             ],
-        )  # fmt: skip
-
-    def _count(self, connection: sqlite3.Connection, entries: _Kept) -> None:
-        """Roll up by source and code."""
-        totals: dict[tuple[int, int, int], int] = defaultdict(int)
-        for entry, _ in entries:
-            source = self._id(connection, "words", entry.what.source)
-            totals[entry.ts_us // HOUR_US, source, entry.what.rcode] += entry.weight
-        connection.executemany(
-            "INSERT INTO hourly VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET"
-            " queries = queries + excluded.queries",
-            [(*place, count) for place, count in totals.items()],
         )
 
-    def _count_by(self, connection: sqlite3.Connection, rows: Iterable[_Row]) -> None:
-        """Roll up by name and by client."""
-        counts: dict[str, dict[tuple[int, int], list[int]]] = {"clients": {}, "names": {}}
-        by_client, by_name = counts["clients"], counts["names"]
-        for (what, ts_us, _, _, _, weight), client, name in rows:
-            hour = ts_us // HOUR_US
-            blocked = weight if what.source == _BLOCKED else 0
-            for by, place in ((by_client, (hour, client)), (by_name, (hour, name))):
-                if (sums := by.get(place)) is None:
-                    by[place] = [weight, blocked]
-                else:
-                    sums[0] += weight
-                    sums[1] += blocked
-        for table, by in counts.items():
-            connection.executemany(
-                f"INSERT INTO hourly_{table} VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET"  # noqa: S608  # our own table names
-                " queries = queries + excluded.queries, blocked = blocked + excluded.blocked",
-                [(*place, *sums) for place, sums in sorted(by.items())],
+    def _count(
+        self,
+        connection: sqlite3.Connection,
+        entries: Iterable[_Entry],
+        clients: Mapping[bytes, int],
+    ) -> None:
+        """Roll up by source and code and, where there are clients, by name and client."""
+        for hour, sums in _hours(entries, clients).items():
+            _insert_all(
+                connection,
+                "hourly",
+                [(hour, *place, count) for place, count in sums.sources.items()],
+                "ON CONFLICT DO UPDATE SET queries = queries + excluded.queries",
             )
+            for table, queries, blocked in (
+                ("hourly_clients", sums.clients, sums.blocked_clients),
+                ("hourly_names", sums.names, sums.blocked_names),
+            ):
+                _insert_all(
+                    connection,
+                    table,
+                    [(hour, one, queries[one], blocked.get(one, 0)) for one in sorted(queries)],
+                    "ON CONFLICT DO UPDATE SET queries = queries + excluded.queries,"
+                    " blocked = blocked + excluded.blocked",
+                )
 
     def _words(self, connection: sqlite3.Connection, what: Fact) -> tuple[int, ...]:
-        """Ids of what a fact says in words. Most say the same."""
-        said = (what.proto, what.source, what.reason, what.policy, what.list,
-                what.rule[:_RULES_MAX], what.upstream)  # fmt: skip
+        """`_Asked.said` of a fact. Most say the same."""
+        words = (what.proto, what.source, what.reason, what.policy, what.list,
+                 what.rule[:_RULES_MAX], what.upstream)  # fmt: skip
+        said = (what.rtype, what.rcode, *words)
         found = self._said.get(said)
         if found is None:
             if len(self._said) >= DICTIONARY_MAX:
                 self._said.clear()
-            found = tuple([self._id(connection, "words", text) for text in said])
-            self._said[said] = found
+            ids = [self._id(connection, "words", text) for text in words]
+            found = self._said[said] = (what.rtype, what.rcode, *ids)
         return found
 
     def _learn(self, connection: sqlite3.Connection, table: str, texts: Iterable[str]) -> None:
@@ -282,6 +359,8 @@ class QueryLogStore:
         order of the index, so that it is walked once."""
         known = self._ids[table]
         new = sorted({text for text in texts if text not in known})
+        if not new:
+            return
         if len(known) + len(new) > DICTIONARY_MAX:
             known.clear()
         connection.executemany(
@@ -315,6 +394,11 @@ class QueryLogStore:
         self._said.clear()
         for known in self._ids.values():
             known.clear()
+        self._forget_asked()
+
+    def _forget_asked(self) -> None:
+        self._repeated.forget()
+        self._answered.forget()
 
     # --- deleting -----------------------------------------------------------------------
 
@@ -403,13 +487,39 @@ class QueryLogStore:
             self._shrink()
 
 
-def _together(
-    repeats: Iterable[Repeat],
-) -> dict[tuple[bytes, int, bytes | None], tuple[int, int]]:
-    """How many times a client repeated a question, by its class and key, and what they weigh."""
-    found: dict[tuple[bytes, int, bytes | None], tuple[int, int]] = {}
-    for (client, query, client_class, weight), times in Counter(repeats).items():
-        one = client, client_class, question_key(query)
-        queries, weights = found.get(one, (0, 0))
-        found[one] = queries + times, weights + times * weight
+_question_key = lru_cache(QUERIES_MAX)(question_key)
+
+
+def _hours(entries: Iterable[_Entry], clients: Mapping[bytes, int]) -> dict[int, _Hour]:
+    """What is rolled up of entries whose words have ids, and their names where clients have."""
+    found: dict[int, _Hour] = defaultdict(_Hour)
+    for asked, client_, ts_us, _, _, weight in entries:
+        hour = found[ts_us // HOUR_US]
+        place = asked.said[_SOURCE], asked.said[_RCODE]
+        hour.sources[place] = hour.sources.get(place, 0) + weight
+        if not clients:
+            continue
+        name, client = asked.name, clients[client_]
+        hour.names[name] = hour.names.get(name, 0) + weight
+        hour.clients[client] = hour.clients.get(client, 0) + weight
+        if asked.what.source == _BLOCKED:
+            hour.blocked_names[name] = hour.blocked_names.get(name, 0) + weight
+            hour.blocked_clients[client] = hour.blocked_clients.get(client, 0) + weight
     return found
+
+
+def _insert_all(
+    connection: sqlite3.Connection, table: str, rows: Sequence[tuple[int, ...]], end: str = ""
+) -> None:
+    """Insert rows, many of them with one statement: that costs a quarter less than one each."""
+    for size in (VARIABLES_MAX // len(rows[0]), 1) if rows else ():
+        at_once = [
+            list(chain(*rows[i : i + size])) for i in range(0, len(rows) // size * size, size)
+        ]
+        rows = rows[len(at_once) * size :]
+        if at_once:
+            row = f"({','.join('?' * (len(at_once[0]) // size))})"
+            connection.executemany(
+                f"INSERT INTO {table} VALUES {','.join([row] * size)} {end}",  # noqa: S608  # our own tables
+                at_once,
+            )

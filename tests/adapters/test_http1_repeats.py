@@ -3,6 +3,7 @@ whatever pieces."""
 
 import base64
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from kudurru.adapters.dns import https
 from kudurru.adapters.dns.answering import Answering
 from kudurru.adapters.dns.doh import Doh, Request, Response
-from kudurru.adapters.dns.http1_repeats import FORMS_MAX, HEAD_MAX, Http1Repeats
+from kudurru.adapters.dns.http1_repeats import FORMS_MAX, HEAD_MAX, Http1Repeats, head_at
 from kudurru.adapters.networks import Networks
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Reply
@@ -126,9 +127,43 @@ def test_another_message_in_a_known_form_is_read_past_h11() -> None:
 
 def test_forms_are_bounded() -> None:
     connection = Connection(Counted)
-    for number in range(3 * FORMS_MAX):
-        connection.arrives(get(ONE, b"X-Number: %d\r\n" % number))
-        assert len(connection.repeats._forms) <= FORMS_MAX
+    long = b"x" * 800
+    lines = [b"GET /dns-query/%063d?dns=%%b HTTP/1.1" % number for number in range(3 * FORMS_MAX)]
+    heads = [head_at(bytearray(get(ONE, b"X-Long: %b\r\n" % long, line)), 0) for line in lines]
+    tracemalloc.start()
+    try:
+        for head in heads:
+            assert head is not None
+            target = head.key.split(b" ")[1]
+            connection.repeats.learn(head, b"GET", target + text_of(ONE), [])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(connection.repeats._forms) == FORMS_MAX
+    assert held < 400 * FORMS_MAX
+
+
+def get_for(client: int) -> bytes:
+    """As a proxy forwards it."""
+    return get(ONE, b"X-Forwarded-For: 198.51.%d.%d\r\n" % divmod(client, 256))
+
+
+@pytest.mark.parametrize("clients", [70, 500])
+def test_many_clients_of_a_proxy_by_turns_are_answered_past_h11(clients: int) -> None:
+    connection = Connection(Counted)
+    for _ in range(3):
+        for client in range(clients):
+            connection.arrives(get_for(client))
+    assert connection.past_h11 == 2 * clients
+
+
+def test_one_form_more_than_there_may_be_pushes_out_the_oldest() -> None:
+    connection = Connection(Counted)
+    for client in range(FORMS_MAX + 1):
+        connection.arrives(get_for(client))
+    for client in (*range(1, FORMS_MAX + 1), 0):
+        connection.arrives(get_for(client))
+    assert connection.past_h11 == FORMS_MAX
 
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n" + TYPE

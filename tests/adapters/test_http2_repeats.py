@@ -3,6 +3,7 @@ The client's is by h2, which looks at what it is sent."""
 
 import base64
 import contextlib
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -490,6 +491,63 @@ def test_forms_are_bounded() -> None:
     assert ends.past_h2 == 3 * FORMS_MAX * 2
 
 
+FORMS_NATIVE_MAX = 1024
+
+
+def block_of(number: int) -> bytes:
+    """A frame of headers in a form of its own."""
+    fields = [(b":method", b"POST"), (b":path", PATH), (b"x-number", b"%d" % number)]
+    block = hpack.Encoder().encode([hpack.NeverIndexedHeaderTuple(*field) for field in fields])
+    return frame(HEADERS, END_HEADERS, 1, block)
+
+
+def test_native_forms_are_bounded_and_the_oldest_goes(is_native: bool) -> None:
+    if not is_native:
+        pytest.skip("the library's are 64")
+    scope = AnswerTable().new_scope()
+    scope.store(scope.era, ONE, answer_to(ONE, 0))
+    core = scope.new_http2()
+    frames = [block_of(number) for number in range(3 * FORMS_NATIVE_MAX)]
+    keys = [core.key_of(one) for one in frames]
+    names = [f"{number:063}" for number in range(len(frames))]
+
+    def is_known(number: int) -> bool:
+        return taken(core, frames[number] + frame(DATA, END_STREAM, 1, ONE))[0] > 0
+
+    tracemalloc.start()
+    try:
+        for number, key in enumerate(keys):
+            core.learn(key, bytes(4), names[number], False)
+            core.learn(key, bytes(4), names[number], False)  # again, and there is one of it
+            oldest = max(0, number + 1 - FORMS_NATIVE_MAX)
+            assert is_known(number)
+            assert is_known(oldest)
+            assert not oldest or not is_known(oldest - 1)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 48 * FORMS_NATIVE_MAX <= held < 60 * FORMS_NATIVE_MAX
+    last = range(2 * FORMS_NATIVE_MAX, 3 * FORMS_NATIVE_MAX)
+    assert [number for number in range(len(frames)) if is_known(number)] == list(last)
+
+
+@pytest.mark.parametrize("clients", [70, 500])
+def test_many_clients_of_a_proxy_by_turns_are_answered_past_h2(
+    is_native: bool, clients: int
+) -> None:
+    if not is_native:
+        pytest.skip("the library's are 64")
+    ends = Ends(Networks([parse_network("192.0.2.1/32")]))
+    for turn in range(3):
+        for client in range(clients):
+            address = "198.51.{}.{}".format(*divmod(client, 256))
+            packet = query(f"host{client}.example", ident=0)
+            more = [(b"x-forwarded-for", address.encode())]
+            answer = ends.ask(packet, more=more, is_indexed=False)
+            assert answer == answer_to(packet, client + 1, address)
+        assert ends.past_h2 == turn * clients
+
+
 def test_a_form_whose_answers_are_not_known_does_not_drive_out_others() -> None:
     ends = Ends()
     forms: list[Headers] = [[(b"x-number", b"%d" % number)] for number in range(10)]
@@ -606,7 +664,7 @@ class Conversation(RuleBasedStateMachine):
         Conversation.past_h2 += before
 
 
-def test_conversations_go_as_they_would_without_repeats() -> None:
+def test_each_request_of_a_conversation_has_its_answer() -> None:
     Conversation.asked = Conversation.past_h2 = 0
     limits = settings(max_examples=30, stateful_step_count=15, deadline=None)
     run_state_machine_as_test(Conversation, settings=limits)
@@ -653,12 +711,12 @@ def test_a_field_that_is_refused_is_refused_behind_repeats(odd: tuple[bytes, byt
 )
 def test_what_is_no_message_is_no_repeat(core: "_engine.Http2", path: bytes) -> None:
     block = hpack.Encoder().encode([(b":method", b"GET"), (b":path", PATH + path)])
-    core.learn(core.key_of(frame(HEADERS, 5, 1, block)), bytes(4), 0, True)
+    core.learn(core.key_of(frame(HEADERS, 5, 1, block)), bytes(4), "", True)
     assert taken(core, frame(HEADERS, 5, 1, block))[0] == 0
 
 
 def taken(core: "_engine.Http2", arrived: bytes, stream: int = 0) -> "tuple[Any, ...]":
-    return core.take(bytearray(arrived), stream, 16_384, 65_535, 100, b"", False, 0, True)
+    return core.take(bytearray(arrived), stream, 16_384, 65_535, 100, b"", False, bool, True)
 
 
 names = st.sampled_from([b":path", b"content-length", b"x-own", b"cookie"])
@@ -729,7 +787,7 @@ def test_any_octets_leave_the_native_reader_in_order(
     core.set_table(size, entries)
     for whole in (octets, frame(HEADERS, 5, 1, octets), frame(HEADERS, 0x24, 1, octets)):
         key = core.key_of(whole)
-        core.learn(key, bytes(4), 0, False)
+        core.learn(key, bytes(4), "", False)
         assert taken(core, whole)[0] == 0
 
 

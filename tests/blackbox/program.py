@@ -130,10 +130,12 @@ class Serving:
         host, _, port = self.addresses["dns"].split(",")[0].rpartition(":")
         self.host, self.port = host.strip("[]"), int(port)
 
-    def ask(self, name: str, rtype: str = "A", *, tcp: bool = False) -> dns.message.Message:
+    def ask(
+        self, name: str, rtype: str = "A", *, tcp: bool = False, patience_s: float = PATIENCE_S
+    ) -> dns.message.Message:
         query = dns.message.make_query(name, rtype)
         send = dns.query.tcp if tcp else dns.query.udp
-        return send(query, self.host, port=self.port, timeout=PATIENCE_S)
+        return send(query, self.host, port=self.port, timeout=patience_s)
 
     def texts(self, name: str, rtype: str = "A") -> list[str]:
         """Data of the answer, or its code where it is none of success."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kudurru.adapters.data_dir import open_data_dir
+from kudurru.adapters.postgres.connection import EXCHANGE_TIMEOUT_S
 from kudurru.adapters.postgres.log import PostgresEventLog
 from kudurru.domain.errors import Busy, Conflict, KudurruError, NotFound, StorageFailed
 from kudurru.domain.events import OBJECT_APPLIED
@@ -300,8 +301,11 @@ def test_dns_is_answered_while_the_database_is_silent(tmp_path: Path) -> None:
                 service.change(ChangeRequest(apply=[parse(zone(ZONE)), parse(www())]))
             between.hang()
             with writing(node, "a", 3, lambda: True):
+                assert between.has_swallowed.wait(60)
                 for _ in range(200):
-                    assert serving_a.ask(f"www.{ZONE}").answer
+                    # Who waited for the database would wait for its own limit.
+                    patience_s = EXCHANGE_TIMEOUT_S / 2
+                    assert serving_a.ask(f"www.{ZONE}", patience_s=patience_s).answer
                     with node.service() as service:
                         assert service.get(parse(www()).key)["kind"] == "DNSRecordSet"
                 assert node.acknowledged == []

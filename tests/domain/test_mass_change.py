@@ -46,10 +46,10 @@ def test_another_default_ttl_changes_the_records_that_have_none() -> None:
 )  # fmt: skip
 def test_more_than_30_percent_of_10_or_more_is_refused(changed, total, is_refused) -> None:
     if not is_refused:
-        check("example.org.", changed, total)
+        check("example.org.", changed, total, 0)
         return
     with pytest.raises(MassChange, match=f"{changed} of the {total} records of example.org"):
-        check("example.org.", changed, total)
+        check("example.org.", changed, total, 0)
 
 
 def test_losses_count_for_as_long_as_the_window_and_not_when_they_are_back() -> None:

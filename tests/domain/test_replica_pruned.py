@@ -3,12 +3,14 @@
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.domain import replica
-from kudurru.domain.errors import Conflict
-from kudurru.domain.replica import GAP_MAX, PAGE_BYTES, Page
+from kudurru.domain.errors import Conflict, LogDamaged
+from kudurru.domain.ports import LogRow
+from kudurru.domain.replica import GAP_MAX, PAGE_BYTES, Frame, Page
 from kudurru.domain.tree import HASH_SIZE
 from tests.logs import NOON_US, adopt, applied, change, key, memory_log, sign
 from tests.replicas import bring_up, check_equal, empty_copy, frames, prune, receiver
@@ -68,3 +70,31 @@ def test_a_part_without_rows_that_ends_where_the_log_does_is_refused(
         with pytest.raises(Conflict, match="begin again"):
             copy.take_over(iter([*parts[: parts.index(bare) + 1], bare]))
         assert copy.head().seq == 0
+
+
+def made_up(row: LogRow, seq: int) -> LogRow:
+    return msgspec.structs.replace(row, seq=seq, txn=seq, obj=key("nobody"), ver=1, body=b"{}")
+
+
+@pytest.mark.parametrize("place", ["after", "far", "before", "twice", "out of order"])
+def test_rows_that_are_no_part_of_a_page_with_a_gap_are_refused(tmp_path: Path, place: str) -> None:
+    leader = pruned_log(3)
+    size = int(leader.head().seq)
+
+    def change(frame: Frame) -> Frame:
+        if not isinstance(frame, Page) or not frame.leaves:
+            return frame
+        rows = frame.rows
+        given = {
+            "after": [*rows, made_up(rows[0], size + 1)],
+            "far": [*rows, made_up(rows[0], 1 << 40)],
+            "before": [made_up(rows[0], 0), *rows],
+            "twice": [made_up(rows[0], rows[0].seq), *rows],
+            "out of order": rows[::-1],
+        }
+        return msgspec.structs.replace(frame, rows=given[place])
+
+    with closing(empty_copy(leader, tmp_path / "log.db")) as copy:
+        with pytest.raises(LogDamaged, match="nothing of it was kept here"):
+            bring_up(leader, copy, change=change)
+        assert list(copy.rows()) == []

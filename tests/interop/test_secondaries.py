@@ -125,7 +125,9 @@ def together(
     if tls:
         write_pair(folder)
         env = settings(folder, "udp", "tcp", "tls")
-    with serving(primary.data, env=env, dns_at=None if tls else "127.0.0.1:0") as server:
+    with serving(
+        primary.data, env=env, dns_at=None if tls else f"127.0.0.1:{free_port()}"
+    ) as server:
         at = target(server, "tls")[1] if tls else server.port
         with secondary(
             name, folder / name, ZONE, port=port, primary=at, key=key, signed=signed, tls=tls

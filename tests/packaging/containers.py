@@ -174,7 +174,9 @@ def _copy(image: Image, words: list[str], stages: dict[str, Image], context: Pat
     for name in names:
         path = source / name.lstrip("/")
         if path.is_dir():
-            shutil.copytree(path, target, symlinks=True, dirs_exist_ok=True)
+            # Other tests run meanwhile, and Python writes there.
+            unstable = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(path, target, symlinks=True, dirs_exist_ok=True, ignore=unstable)
         elif last.endswith("/"):
             target.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)

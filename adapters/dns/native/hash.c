@@ -6,8 +6,15 @@ static inline uint64_t rotated(uint64_t word, int bits) {
     return word << bits | word >> (64 - bits);
 }
 
-/* Least significant octet first, at most 8. */
-static inline uint64_t word_at(const uint8_t *octets, size_t size) {
+/* Least significant octet first. Written so, compilers make one load of it. */
+static inline uint64_t word_at(const uint8_t *octets) {
+    return (uint64_t)octets[0] | (uint64_t)octets[1] << 8 | (uint64_t)octets[2] << 16 |
+           (uint64_t)octets[3] << 24 | (uint64_t)octets[4] << 32 | (uint64_t)octets[5] << 40 |
+           (uint64_t)octets[6] << 48 | (uint64_t)octets[7] << 56;
+}
+
+/* The last ones, fewer than 8. */
+static inline uint64_t rest_at(const uint8_t *octets, size_t size) {
     uint64_t word = 0;
     for (size_t i = 0; i < size; i++)
         word |= (uint64_t)octets[i] << 8 * i;
@@ -29,13 +36,13 @@ static inline __attribute__((always_inline)) uint64_t sip_hash(
     uint64_t c = seed->words[0] ^ 0x6c7967656e657261, d = seed->words[1] ^ 0x7465646279746573;
     size_t at = 0;
     for (; at + 8 <= size; at += 8) {
-        uint64_t word = word_at(octets + at, 8);
+        uint64_t word = word_at(octets + at);
         d ^= word;
         for (int i = 0; i < per_word; i++)
             SIP_ROUND;
         a ^= word;
     }
-    uint64_t last = (uint64_t)size << 56 | word_at(octets + at, size - at);
+    uint64_t last = (uint64_t)size << 56 | rest_at(octets + at, size - at);
     d ^= last;
     for (int i = 0; i < per_word; i++)
         SIP_ROUND;

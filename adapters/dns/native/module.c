@@ -1345,18 +1345,20 @@ static PyType_Spec repeats_spec = {
 
 /* --- Http2 ----------------------------------------------------------------------------------- */
 
-#define FORMS_MAX 64   /* forms of requests that are known; one more, and all are forgotten */
-#define NAMES_MAX 31   /* what a client calls itself, in the forms of a connection */
+#define FORMS_MAX 1024 /* that are known: a proxy has many clients; one more, and the oldest goes */
+#define FORMS_MIN 8    /* that there is room for at first */
+#define CHAINS 256     /* of forms, by their hashes */
 #define STREAM_MAX 0x7fffffffu
 
-/* What requests say but for their messages. */
+/* What requests say but for their messages is their key. We keep 128 bits of it: with seeds that
+ * nobody knows, nobody finds two keys that have the same. */
 struct form {
+    uint64_t hash[2];
+    PyObject *name; /* what the client calls itself, NULL: nothing */
+    uint16_t next;  /* of its chain: its place and one, 0: none */
     uint8_t client[16];
     uint8_t client_size;
-    uint8_t name; /* its bit in `named` of `take`; 0: the client has no name */
     bool is_get;
-    size_t key_size;
-    uint8_t key[];
 };
 
 typedef struct {
@@ -1364,32 +1366,38 @@ typedef struct {
     RepeatsObject *repeats;
     struct hpack tables[2]; /* one of them is the client's now */
     unsigned current;
-    unsigned form_count;
-    struct form *forms[FORMS_MAX];
+    struct seed seeds[2];
+    struct form *forms; /* with room for a power of two */
+    unsigned form_count, oldest;
+    uint16_t chains[CHAINS]; /* as `next` */
 } Http2Object;
 
 static PyObject *http2_make(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
     State *state = PyType_GetModuleState(type);
     PyObject *repeats;
-    if (!PyArg_ParseTuple(args, "O!", state->repeats, &repeats))
+    const char *seeds;
+    Py_ssize_t seeds_size;
+    if (!PyArg_ParseTuple(args, "O!y#", state->repeats, &repeats, &seeds, &seeds_size))
         return NULL;
+    if (seeds_size != sizeof((Http2Object *)NULL)->seeds) {
+        PyErr_SetString(PyExc_ValueError, "two seeds have 32 octets");
+        return NULL;
+    }
     Http2Object *self = (Http2Object *)alloc_of(type);
     if (!self)
         return NULL;
+    memcpy(self->seeds, seeds, sizeof self->seeds);
     Py_INCREF(repeats);
     self->repeats = (RepeatsObject *)repeats;
     self->tables[0].size_max = HPACK_SIZE;
     return (PyObject *)self;
 }
 
-static void forget_forms(Http2Object *self) {
-    while (self->form_count)
-        free(self->forms[--self->form_count]);
-}
-
 static void http2_dealloc(PyObject *object) {
     Http2Object *self = (Http2Object *)object;
-    forget_forms(self);
+    while (self->form_count)
+        Py_XDECREF(self->forms[--self->form_count].name);
+    PyMem_Free(self->forms);
     Py_XDECREF((PyObject *)self->repeats);
     dealloc_of(object);
 }
@@ -1441,43 +1449,75 @@ static PyObject *http2_key_of(PyObject *object, PyObject *args) {
     return octets_object(request.key, size ? request.key_size : 0);
 }
 
-static struct form *form_of(Http2Object *self, const void *key, size_t key_size) {
-    for (unsigned i = 0; i < self->form_count; i++) {
-        struct form *form = self->forms[i];
-        if (form->key_size == key_size && !memcmp(form->key, key, key_size))
+static void hash_key(const Http2Object *self, const void *key, size_t size, uint64_t hash[2]) {
+    for (unsigned i = 0; i < 2; i++)
+        hash[i] = keyed_hash(&self->seeds[i], key, size);
+}
+
+static struct form *form_of(const Http2Object *self, const uint64_t hash[2]) {
+    for (unsigned place = self->chains[hash[0] % CHAINS]; place;) {
+        struct form *form = &self->forms[place - 1];
+        if (form->hash[0] == hash[0] && form->hash[1] == hash[1])
             return form;
+        place = form->next;
     }
     return NULL;
+}
+
+static void unchain(Http2Object *self, const struct form *form) {
+    uint16_t *link = &self->chains[form->hash[0] % CHAINS];
+    while (&self->forms[*link - 1] != form)
+        link = &self->forms[*link - 1].next;
+    *link = form->next;
+}
+
+/* A form without a client, in the place of the oldest where there are as many as may be. NULL: no
+ * memory. */
+static struct form *new_form(Http2Object *self, const uint64_t hash[2]) {
+    unsigned count = self->form_count, place = count;
+    if (count == FORMS_MAX) {
+        place = self->oldest;
+        self->oldest = (place + 1) % FORMS_MAX;
+        unchain(self, &self->forms[place]);
+        Py_XDECREF(self->forms[place].name);
+    } else {
+        if (!count || (count >= FORMS_MIN && !(count & (count - 1)))) {
+            size_t room = count ? 2 * count : FORMS_MIN;
+            struct form *forms = PyMem_Realloc(self->forms, room * sizeof *forms);
+            if (!forms)
+                return NULL;
+            self->forms = forms;
+        }
+        self->form_count++;
+    }
+    uint16_t *chain = &self->chains[hash[0] % CHAINS];
+    struct form *form = &self->forms[place];
+    *form = (struct form){.hash = {hash[0], hash[1]}, .next = *chain};
+    *chain = (uint16_t)(place + 1);
+    return form;
 }
 
 static PyObject *http2_learn(PyObject *object, PyObject *args) {
     Http2Object *self = (Http2Object *)object;
     const char *key, *client;
     Py_ssize_t key_size, client_size;
-    unsigned char name;
+    PyObject *name;
     int is_get;
+    uint64_t hash[2];
     if (!PyArg_ParseTuple(
-            args, "y#y#bp", &key, &key_size, &client, &client_size, &name, &is_get) ||
+            args, "y#y#Up", &key, &key_size, &client, &client_size, &name, &is_get) ||
         !is_client(client_size))
         return NULL;
-    if (name > NAMES_MAX) {
-        PyErr_SetString(PyExc_ValueError, "that are more names than a connection has");
-        return NULL;
-    }
-    struct form *form = form_of(self, key, (size_t)key_size); /* its answer may not be known yet */
-    if (!form) {
-        if (self->form_count == FORMS_MAX)
-            forget_forms(self);
-        if (!(form = malloc(sizeof *form + (size_t)key_size)))
-            return PyErr_NoMemory();
-        form->key_size = (size_t)key_size;
-        memcpy(form->key, key, (size_t)key_size);
-        self->forms[self->form_count++] = form;
-    }
+    hash_key(self, key, (size_t)key_size, hash);
+    struct form *form = form_of(self, hash); /* its answer may not be known yet */
+    if (!form && !(form = new_form(self, hash)))
+        return PyErr_NoMemory();
     memcpy(form->client, client, (size_t)client_size);
     form->client_size = (uint8_t)client_size;
-    form->name = name;
     form->is_get = is_get;
+    PyObject *former = form->name;
+    form->name = PyUnicode_GetLength(name) ? Py_NewRef(name) : NULL;
+    Py_XDECREF(former);
     Py_RETURN_NONE;
 }
 
@@ -1486,7 +1526,7 @@ struct answering {
     const uint8_t *fields;
     Py_ssize_t fields_size;
     int is_private, is_told;
-    unsigned named; /* bits of the names by which groups go */
+    PyObject *is_named; /* by a group, what a client calls itself */
     size_t room;    /* for an answer */
     size_t window;  /* for all */
     uint32_t stream;
@@ -1497,7 +1537,25 @@ struct answering {
     PyObject *responses, *told;
 };
 
-/* Answer the request that begins what has arrived. Octets of it; 0: it is not known, -1: no memory. */
+/* Who asks in this form. False: what went wrong is raised. */
+static bool let_ask(
+    Http2Object *self, struct answering *answering, const struct form *form) {
+    int is_named = 0;
+    if (form == answering->form)
+        return true;
+    if (form->name) {
+        PyObject *said = PyObject_CallFunctionObjArgs(answering->is_named, form->name, NULL);
+        is_named = said ? PyObject_IsTrue(said) : -1;
+        Py_XDECREF(said);
+    }
+    asker_init(&answering->asker, self->repeats->table->table, self->repeats->scope, form->client,
+               form->client_size, is_named > 0);
+    answering->form = form;
+    return is_named >= 0;
+}
+
+/* Answer the request that begins what has arrived. Octets of it; 0: it is not known, -1: what went
+ * wrong is raised. */
 static Py_ssize_t answer_one(
     Http2Object *self, struct answering *answering, const uint8_t *arrived, size_t size) {
     RepeatsObject *repeats = self->repeats;
@@ -1507,16 +1565,18 @@ static Py_ssize_t answer_one(
     const struct form *form;
     const uint8_t *packet;
     size_t packet_size, found;
+    uint64_t hash[2];
     if (!http2_read(&self->tables[self->current], &self->tables[!self->current], arrived, size,
                     &request) ||
         request.stream <= answering->stream || request.stream > STREAM_MAX ||
-        !(request.stream & 1) || !(form = form_of(self, request.key, request.key_size)) ||
+        !(request.stream & 1))
+        return 0;
+    hash_key(self, request.key, request.key_size, hash);
+    if (!(form = form_of(self, hash)) ||
         !(packet = http2_message(&request, form->is_get, &packet_size)))
         return 0;
-    if (form != answering->form)
-        asker_init(&answering->asker, table, repeats->scope, form->client, form->client_size,
-                   form->name && answering->named >> form->name & 1);
-    answering->form = form;
+    if (!let_ask(self, answering, form))
+        return -1;
     uint8_t *wire = repeats->answers + HTTP2_HEAD_MAX;
     size_t room = answering->room < answering->window ? answering->room : answering->window;
     table_enter(table, repeats->table->reader);
@@ -1567,8 +1627,8 @@ static PyObject *http2_take(PyObject *object, PyObject *args) {
     Py_buffer arrived, fields;
     Py_ssize_t room, window, limit, used = 1;
     if (!PyArg_ParseTuple(
-            args, "y*Innny*pIp", &arrived, &answering.stream, &room, &window, &limit, &fields,
-            &answering.is_private, &answering.named, &answering.is_told))
+            args, "y*Innny*pOp", &arrived, &answering.stream, &room, &window, &limit, &fields,
+            &answering.is_private, &answering.is_named, &answering.is_told))
         return NULL;
     answering.fields = fields.buf;
     answering.fields_size = fields.len;

@@ -94,6 +94,9 @@ def case_of(case: Case) -> Callable[[World], Awaitable[None]]:
     [
         test_mass_change.test_much_of_a_zone_is_lost_only_when_it_is_meant,
         test_mass_change.test_a_few_records_of_a_zone_go_without_more_ado,
+        test_mass_change.test_name_servers_that_go_count_as_other_records_do,
+        test_mass_change.test_another_ttl_of_name_servers_loses_nothing,
+        test_mass_change.test_name_servers_make_no_zone_large,
     ],
     ids=lambda test: test.__name__,
 )
@@ -134,6 +137,39 @@ def test_a_few_records_ask_for_no_others_and_more_of_them_until_the_zone_is_larg
         assert (refused.value.changed, refused.value.total) == (95, 95)
         with pytest.raises(ManagedBy):
             await store.delete(key_of("DNSZone", "", "example.org"), manager="bob")
+
+    in_world(case)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"zoneName": "example.org", "nameservers": ["ns1..example.org"]},
+        {"zoneName": "example.org", "nameservers": ["ns1.example.org", "x" * 64 + ".example.org"]},
+        {"zoneName": "example..org"},
+    ],
+)
+def test_a_zone_whose_names_are_none_is_in_nobodys_way(spec: dict[str, Any]) -> None:
+    zones = "/apis/kudurru.io/v1alpha1/dnszones"
+
+    def host(address: str) -> Document:
+        endpoints = [endpoint("h.example.org", "A", address)]
+        return document("DNSRecordSet", "h", {"zoneRef": {"name": "z"}, "endpoints": endpoints})
+
+    async def kubectl_applies(world: World) -> None:
+        path, body = f"{zones}/z?fieldManager=kubectl", document("DNSZone", "z", spec)
+        await world.people.request("PATCH", path, body, content_type="application/apply-patch+yaml")
+
+    async def case(world: World) -> None:
+        store = store_of(world)
+        await kubectl_applies(world)
+        await store.apply(host("192.0.2.1"), "alice")
+        await store.apply(host("192.0.2.2"), "alice")
+        mended = {"zoneName": "example.org", "nameservers": ["ns2.example.org"]}
+        await store.apply(document("DNSZone", "z", mended), "alice", force=True)
+        await store.delete(key_of("DNSZone", "", "z"))
+        await kubectl_applies(world)
+        await store.delete(key_of("DNSZone", "", "z"), force=True)
 
     in_world(case)
 

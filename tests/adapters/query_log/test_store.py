@@ -164,6 +164,52 @@ def test_a_repeat_is_logged_as_what_it_repeats(path: Path, store: QueryLogStore)
     assert store.statistics().written == 4
 
 
+def test_what_became_of_a_question_changes_for_its_later_repeats_alone(
+    path: Path, store: QueryLogStore
+) -> None:
+    key = names.from_text("www.example") + b"\0\1\0\1"
+    repeat = packed_address(OTHER), bytes(10) + key, 0, 1
+    store.write(seen(fact(key=key), repeats=(repeat,)))
+    store.write(seen(fact(key=key, source="stale"), fact(key=key, source="blocked")))
+    store.write(seen(repeats=(repeat,)))
+    assert [one.source for one in logged(path)] == [
+        "blocked", "blocked", "stale", "forward", "forward",
+    ]  # fmt: skip
+    with open_reader(path) as reader:
+        (top,) = reader.top("domains", NOON_US, 9)
+    assert (top.text, top.queries, top.blocked) == ("www.example", 5, 2)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 128, 225, 500])
+def test_a_batch_of_any_size_is_logged_in_its_order(
+    path: Path, store: QueryLogStore, count: int
+) -> None:
+    asked = [f"w{i}.example" for i in range(count)]
+    store.write(seen(*[fact(name, source="blocked") for name in asked]))
+    assert [one.name for one in logged(path, limit=-1)] == asked[::-1]
+    with open_reader(path) as reader:
+        top = [(one.text, one.queries, one.blocked) for one in reader.top("domains", 0, count + 1)]
+    assert top == [(name, 1, 1) for name in sorted(asked)]
+
+
+def test_what_the_file_forgot_is_written_again_for_what_is_repeated(
+    path: Path, store: QueryLogStore
+) -> None:
+    key = names.from_text("www.example") + b"\0\1\0\1"
+    repeat = packed_address(CLIENT), bytes(10) + key, 0, 1
+    answer = packed_address(CLIENT), bytes(10) + names.from_text("nas.example") + key[-4:], 0, 1
+    batch = Seen(NOON_US, [fact(key=key)], {"udp": [repeat]}, [answer])
+    store.write(batch)
+    store.configure(Privacy(), Retention(age_s=0))
+    store.tidy(NOON_US + 3 * 366 * 86_400 * SECOND)
+    for number in range(3):  # other names have their ids now
+        store.write(seen(fact(f"{number}.example", OTHER)))
+    store.write(msgspec.structs.replace(batch, facts=()))
+    assert [one.name for one in logged(path)][:2] == ["www.example", "nas.example"]
+    with open_reader(path) as reader:
+        assert len(reader.top("domains", 0, 9)) == 5
+
+
 def test_what_an_engine_answered_from_the_zones_is_logged(path: Path, store: QueryLogStore) -> None:
     query = bytes(10) + names.from_text(r"NAS\000x.example") + b"\0\x1c\0\1"
     answers = [(packed_address(OTHER), query, 3, 1)] * 2
@@ -248,6 +294,25 @@ def test_ignored_domains_are_not_even_counted(path: Path, store: QueryLogStore) 
     with open_reader(path) as reader:
         assert reader.totals(0) == {"forward": 1}
     assert b"secret" not in octets(path)
+
+
+def test_what_is_repeated_is_kept_as_privacy_is_now(path: Path, store: QueryLogStore) -> None:
+    key = names.from_text("www.example") + b"\0\1\0\1"
+    repeat = packed_address(OTHER), bytes(10) + key, 0, 1
+    store.write(seen(fact(key=key)))
+    for privacy in (
+        Privacy(ignore=("example",)),
+        Privacy(level=3),
+        Privacy(level=1),
+        Privacy(level=3, ignore=("example",)),
+        Privacy(),
+    ):
+        store.configure(privacy, Retention())
+        store.write(seen(repeats=(repeat,)))
+    assert [one.client for one in logged(path)] == [OTHER, "2001:db8:77::/56", CLIENT]
+    assert (store.statistics().written, store.statistics().ignored) == (4, 2)
+    with open_reader(path) as reader:
+        assert reader.totals(0) == {"forward": 4}
 
 
 # --- deleting -----------------------------------------------------------------------------------
@@ -348,6 +413,24 @@ def test_a_full_disk_costs_queries_and_nothing_else(path: Path, store: QueryLogS
     store.write(seen(*many))
     assert store.statistics().written == 2_001
     assert len(logged(path, limit=-1)) == 2_001
+
+
+def test_what_a_full_disk_did_not_take_is_known_and_written_later(
+    path: Path, store: QueryLogStore
+) -> None:
+    store.write(seen(fact()))
+    assert store._connection is not None
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count={pages}")
+    asked = [f"{i}.{'x' * 60}.example" for i in range(500)]
+    keys = [names.from_text(name) + b"\0\1\0\1" for name in asked]
+    store.write(seen(*[fact(name, key=key) for name, key in zip(asked, keys, strict=True)]))
+    assert store.statistics().failed == 500
+    store._connection.execute("PRAGMA max_page_count=1000000")
+    store.write(seen(*[fact(f"{i}.example") for i in range(500)]))  # the ids that were given back
+    store.write(seen(repeats=tuple((packed_address(OTHER), bytes(10) + key, 0, 1) for key in keys)))
+    assert [one.name for one in logged(path, client=OTHER, limit=-1)] == asked[::-1]
+    assert store.statistics().unknown == 0
 
 
 @pytest.mark.parametrize("content", [b"no database" * 500, b"SQLite format 3\0" + bytes(4096)])

@@ -69,20 +69,38 @@ async def test_a_few_records_of_a_zone_go_without_more_ado(store: Store) -> None
 
 
 NAMESERVERS = [f"ns{i}.example.net." for i in range(4)]
+OTHERS = [f"dns{i}.example.com." for i in range(4)]
 
 
 @on_every_store
-async def test_name_servers_are_records_of_a_zone_as_others_are(store: Store) -> None:
+async def test_name_servers_that_go_count_as_other_records_do(store: Store) -> None:
     whole = zone(nameservers=NAMESERVERS)
     await store.apply_many([whole, *(host(i) for i in range(HOSTS))], "alice")
     lost = [key(0)]
-    with pytest.raises(MassChange) as refused:
-        await store.apply_many([zone()], "alice", delete=lost)
-    assert (refused.value.changed, refused.value.total) == (5, 14)
-    with pytest.raises(MassChange):
-        await store.apply_many(
-            [zone(nameservers=NAMESERVERS, nameserverTTL=60)], "alice", delete=lost
-        )
+    for now in (zone(), zone(nameservers=OTHERS)):
+        with pytest.raises(MassChange) as refused:
+            await store.apply_many([now], "alice", delete=lost)
+        assert (refused.value.changed, refused.value.total) == (5, 14)
     await store.apply(zone(nameservers=[*NAMESERVERS, "ns4.example.net."]), "alice")
     await store.apply(zone(nameservers=NAMESERVERS), "alice")
     await store.apply_many([zone()], "alice", delete=lost, allow_mass_change=True)
+
+
+@on_every_store
+async def test_another_ttl_of_name_servers_loses_nothing(store: Store) -> None:
+    whole = zone(nameservers=NAMESERVERS)
+    await store.apply_many([whole, *(host(i) for i in range(HOSTS))], "alice")
+    slower = zone(nameservers=NAMESERVERS, nameserverTTL=60)
+    await store.apply_many([slower], "alice", delete=[key(0)])
+    await store.apply_many([whole, host(1, address="192.0.2.9")], "alice")
+
+
+@on_every_store
+async def test_name_servers_make_no_zone_large(store: Store) -> None:
+    hosts = [host(i) for i in range(HOSTS - 1)]
+    await store.apply_many([zone(nameservers=NAMESERVERS), *hosts], "alice")
+    await store.apply(zone(nameservers=OTHERS), "alice")
+    await store.apply_many([host(i, address="192.0.2.9") for i in range(6)], "alice")
+    await store.apply(zone(nameservers=OTHERS, defaultTTL=60), "alice")
+    await store.apply_many([], "alice", delete=[key(i) for i in range(6)])
+    await store.delete(key_of("DNSZone", "", "example.org"))
