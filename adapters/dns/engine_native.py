@@ -12,6 +12,7 @@ serves.
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -45,6 +46,8 @@ else:
         from kudurru.adapters.dns import _engine
     except ImportError:
         _engine = None
+
+log = logging.getLogger("kudurru")
 
 ENTRIES_MAX = 131_072  # answers for all listeners: the questions that a busy site asks repeatedly
 BYTES_MAX = 48 << 20
@@ -343,20 +346,35 @@ class NativeEngine:
         return self._addresses
 
     async def start(self) -> None:
-        limiter = self._limiter
         reserved = Reserved(self._sockets)
+        try:
+            self._workers = self._new_workers((*self._sockets, *reserved.sockets))
+        except OSError as fault:
+            if not reserved.sockets:
+                raise
+            log.warning("who asks regularly gets no threads of their own: %s", fault)
+            reserved.close()
+            self._workers = self._new_workers(self._sockets)
         self._overload = Overload(self._sockets, reserved)
         self._sockets += reserved.sockets
         self._drops = SocketDrops(self._sockets)
-        for sock in self._sockets:
+        self._scope.workers = self._workers
+        asyncio.get_running_loop().add_reader(self._workers.wake_fd(), self._woken)
+        self._is_running = True
+        self._workers.start()
+        self._look_turn()
+
+    def _new_workers(self, sockets: Sequence[socket.socket]) -> "_engine.Workers":
+        limiter = self._limiter
+        for sock in sockets:
             sock.setblocking(True)  # its thread waits in the system call
-        self._workers = _engine.Workers(
+        return _engine.Workers(
             table=self._scope.table.core,
             buckets=None if limiter is None else limiter.buckets,  # type: ignore[arg-type]  # the core checks it
             zones=self._zones,
             sockets=[
                 (sock.fileno(), sock.family == socket.AF_INET6, ask_for_packet_info(sock))
-                for sock in self._sockets
+                for sock in sockets
             ],
             scope=self._scope.number,
             hears_repeats=self._answering.listener is not None,
@@ -364,11 +382,6 @@ class NativeEngine:
             urgent_size=URGENT_BYTES,
             repeats_size=REPEATS_BYTES,
         )
-        self._scope.workers = self._workers
-        asyncio.get_running_loop().add_reader(self._workers.wake_fd(), self._woken)
-        self._is_running = True
-        self._workers.start()
-        self._look_turn()
 
     async def stop(self) -> None:
         if self._is_running and self._workers is not None:

@@ -8,6 +8,7 @@ look with its letters lowered, and keeps them.
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from kudurru.adapters.dns.socket_drops import SocketDrops
 from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import address_of
 from kudurru.domain.dns.health import is_health_query
+from kudurru.domain.dns.messages import shortened
 from kudurru.domain.later import Later
 from kudurru.domain.ports import EngineStatistics, Origins, QueryHandler, QueryLimiter
 
@@ -361,8 +363,11 @@ class PythonEngine:
             self._answering.answered += 1
         except BlockingIOError:
             self._answering.full += 1
-        except OSError:
-            self._answering.send_errors += 1
+        except OSError as fault:
+            if fault.errno == errno.EMSGSIZE and (shorter := shortened(wire)):
+                self._send_single(sock, control, peer, shorter)
+            else:
+                self._answering.send_errors += 1
 
     def _answer_single(self, packet: bytes, client: str, deliver: Deliver) -> None:
         if self._limiter is not None:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from kudurru.domain.dns.messages import shortened
+
 BATCH: Final = 64  # datagrams a call: more gains little, and the heads of 64 slots fit the cache
 SLOT: Final = 4096  # octets of the longest message taken or sent: EDNS's usual upper bound
 # One octet more shows that a datagram was cut. The rest keeps the slots' heads out of one and the
@@ -202,9 +204,22 @@ class Batch:
             code = ctypes.get_errno()
             if code in (errno.EAGAIN, errno.ENOBUFS):
                 break
+            if code == errno.EMSGSIZE and self._shorten(first + done):
+                continue
             if code != errno.EINTR:
                 refused.append(first + done)
         return sent, refused
+
+    def _shorten(self, i: int) -> bool:
+        """What is longer than its interface takes, and must not go in pieces, is to be had over
+        TCP."""
+        start = self.starts[i]
+        shorter = shortened(self.octets[start : start + self.sizes[i]])
+        if shorter is None:
+            return False
+        self.view[start : start + len(shorter)] = shorter
+        self.sizes[i] = len(shorter)
+        return True
 
     def origin(self, i: int) -> bytes:
         """Where datagram i came from, and to: its answer goes the other way."""

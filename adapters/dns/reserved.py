@@ -77,6 +77,13 @@ class Reserved:
         else:
             self.admitted = regulars
 
+    def close(self) -> None:
+        """All come in by the other sockets from now on."""
+        self.admit(frozenset())
+        for sock in self.sockets:
+            sock.close()
+        self.sockets = ()
+
     def _sort(self, regulars: Collection[int]) -> None:
         first = self._everybody[0]
         is_ipv6 = first.family == socket.AF_INET6

@@ -4,7 +4,7 @@ Nothing here builds objects for records: a query is a handful of fields, an answ
 from wire that the zones hold ready.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
 
@@ -269,6 +269,33 @@ def after_name(wire: bytes, at: int) -> int:
             return at + 2
         at += size + 1
     return at + 1
+
+
+def shortened(wire: bytes) -> bytes | None:
+    """What of an answer fits everywhere: its question and OPT record, and that the rest is to be
+    had over TCP. None where it is as short already, or signed, or not whole."""
+    try:
+        id_, flags, questions, *counts = _HEADER.unpack_from(wire)
+        end = after_name(wire, HEADER_SIZE) + _TYPE_AND_CLASS.size
+        types = dict(_records(wire, end, sum(counts)))
+    except (IndexError, LayoutError):
+        return None
+    if questions != 1 or TSIG in types:
+        return None
+    options = types.get(OPT, b"")
+    head = _HEADER.pack(id_, flags | TC, 1, 0, 0, len(options) > 0)
+    shorter = head + wire[HEADER_SIZE:end] + options
+    return shorter if len(shorter) < len(wire) else None
+
+
+def _records(wire: bytes, at: int, count: int) -> Iterator[tuple[int, bytes]]:
+    """Type and octets of `count` records."""
+    for _ in range(count):
+        fixed = after_name(wire, at)
+        rtype, _, _, length = _RR_FIXED.unpack_from(wire, fixed)
+        end = fixed + _RR_FIXED.size + length
+        yield rtype, wire[at:end]
+        at = end
 
 
 def truncated_reply(packet: bytes, options: Callable[[Query], bytes]) -> bytes | None:

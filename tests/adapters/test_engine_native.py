@@ -2,10 +2,12 @@
 its C in tests/native."""
 
 import asyncio
+import errno
 import socket
+import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -351,6 +353,28 @@ def serve(scenario: Callable[[Served, Keeping], Coroutine[Any, Any, None]]) -> N
                 await served.engine.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets for regulars are Linux's")
+def test_where_a_table_has_no_room_for_their_threads_regulars_come_in_with_everybody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = engine_native._engine
+    make = core.Workers
+
+    def make_one(*, sockets: Sequence[object], **others: Any) -> object:
+        if len(sockets) > 1:
+            raise OSError(errno.ENOMEM, "no room for more")
+        return make(sockets=sockets, **others)
+
+    monkeypatch.setattr(core, "Workers", make_one)
+
+    async def scenario(served: Served, handler: Keeping) -> None:
+        assert "no threads of their own: [Errno 12] no room for more" in caplog.text
+        for _ in range(20):
+            assert await served.ask()
+
+    serve(scenario)
 
 
 HOUR_US = 3_600_000_000

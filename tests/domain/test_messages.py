@@ -2,6 +2,8 @@ import dns.edns
 import dns.flags
 import dns.message
 import dns.rcode
+import dns.rrset
+import dns.tsig
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +25,7 @@ from kudurru.domain.dns.messages import (
     Unanswerable,
     compose,
     parse_query,
+    shortened,
 )
 from kudurru.domain.dns.record_types import MX, NS, TXT, A, type_to_text
 from kudurru.domain.dns.zone_tree import RRset, Soa, Zone, ZoneSet, find_rrset, pack
@@ -351,3 +354,32 @@ def texts_of(rrset: Placed) -> list[str]:
         found.append(records.rdata_to_text(rrset.rtype, rrset.wire[at + 12 : at + 12 + length]))
         at += 12 + length
     return found
+
+
+@pytest.mark.parametrize("edns", [-1, 0])
+def test_a_shortened_answer_is_its_question_and_edns_and_says_that_there_is_more(edns) -> None:
+    query = dns.message.make_query("www.z.", "TXT")
+    query.use_edns(edns, options=[dns.edns.GenericOption(3, b"server")] if not edns else None)
+    answer = dns.message.make_response(query)
+    answer.use_edns(edns, options=query.options)
+    answer.set_rcode(dns.rcode.NXDOMAIN)
+    answer.flags |= dns.flags.AA
+    for section in (answer.answer, answer.authority, answer.additional):
+        section.append(dns.rrset.from_text("www.z.", 60, "IN", "TXT", "a" * 200, "b" * 200))
+    shorter = shortened(answer.to_wire(max_size=4096))
+    assert shorter is not None
+    for section in (answer.answer, answer.authority, answer.additional):
+        section.clear()
+    answer.flags |= dns.flags.TC
+    assert shorter == answer.to_wire()
+    assert shortened(shorter) is None, "it is as short as can be"
+    assert shortened(shorter[:20]) is None, "it is no answer"
+
+
+def test_a_signed_answer_is_not_shortened() -> None:
+    query = dns.message.make_query("www.z.", "TXT")
+    query.use_tsig(dns.tsig.Key("key.", b"secret" * 6))
+    query.to_wire()
+    answer = dns.message.make_response(query)
+    answer.answer.append(dns.rrset.from_text("www.z.", 60, "IN", "TXT", "a" * 200))
+    assert shortened(answer.to_wire()) is None

@@ -70,9 +70,10 @@ static uint8_t slot_of(const uint8_t *packet, size_t end) {
 static void store(
     struct table *table, uint64_t generation, const uint8_t *packet, size_t size, size_t padding,
     uint8_t client_class, int64_t now_us) {
-    uint8_t key[KEY_MAX], wire[MESSAGE_MAX];
+    uint8_t key[KEY_MAX], wire[MESSAGE_MAX], shorter[SHORT_MAX];
     size_t cookie_at, end = name_end(packet, size);
     size_t key_size = message_key(0, packet, size, key, &cookie_at);
+    check(shortened(packet, size, shorter) <= SHORT_MAX, "a shortened message is short");
     if (!key_size || end + padding + 2 + MARK > sizeof wire)
         return;
     memcpy(wire, packet + 2, end - 2);

@@ -70,6 +70,12 @@ enum slip { SLIP_NOTHING, SLIP_HERE, SLIP_ELSEWHERE };
  * is left as it is. */
 enum slip slip_in_place(uint8_t *packet, size_t *size);
 
+#define SHORT_MAX UDP_PLAIN_MAX
+
+/* Write what of an answer fits everywhere, at most SHORT_MAX octets: its question and OPT record, and
+ * that the rest is to be had over TCP. The size; 0: it is as short already, is signed, or unusual. */
+size_t shortened(const uint8_t *packet, size_t size, uint8_t *shorter);
+
 /* Whether a message asks for the name that is never charged. */
 bool is_health_query(const uint8_t *packet, size_t size);
 

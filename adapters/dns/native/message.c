@@ -10,6 +10,8 @@
 #define RD 0x01
 #define OPT_SIZE 11
 #define OPT_TYPE 41
+#define TSIG_TYPE 250
+#define RECORD_FIXED 10 /* type, class, TTL and length */
 #define OPTION_HEAD 4
 #define COOKIE_OPTION 10
 #define KIND_COOKIE 1
@@ -118,6 +120,45 @@ enum slip slip_in_place(uint8_t *packet, size_t *size) {
     packet[2] = QR | TC | (packet[2] & RD);
     packet[3] = 0;
     return SLIP_HERE;
+}
+
+/* Offset behind the record at `at`, the type of which is at `type_at`; 0: it is not whole. */
+static size_t record_end(const uint8_t *packet, size_t size, size_t at, size_t *type_at) {
+    while (at < size && packet[at] && packet[at] <= LABEL_MAX)
+        at += packet[at] + 1u;
+    if (at >= size)
+        return 0;
+    *type_at = at + (packet[at] ? 2 : 1);
+    if (*type_at + RECORD_FIXED > size)
+        return 0;
+    at = *type_at + RECORD_FIXED + number_at(packet + *type_at + 8);
+    return at > size ? 0 : at;
+}
+
+size_t shortened(const uint8_t *packet, size_t size, uint8_t *shorter) {
+    size_t question_end = size < HEADER_SIZE ? 0 : name_end(packet, size);
+    if (!question_end || question_end + 4 > size || number_at(packet + 4) != 1)
+        return 0;
+    question_end += 4;
+    memcpy(shorter, packet, question_end);
+    shorter[2] |= TC;
+    memset(shorter + 6, 0, HEADER_SIZE - 6);
+    unsigned records =
+        number_at(packet + 6) + number_at(packet + 8) + number_at(packet + 10);
+    size_t at = question_end, end, type_at;
+    for (; records; records--, at = end) {
+        end = record_end(packet, size, at, &type_at);
+        if (!end || number_at(packet + type_at) == TSIG_TYPE)
+            return 0;
+        if (number_at(packet + type_at) != OPT_TYPE || shorter[11])
+            continue;
+        if (question_end + end - at > SHORT_MAX)
+            return 0;
+        memcpy(shorter + question_end, packet + at, end - at);
+        question_end += end - at;
+        shorter[11] = 1;
+    }
+    return question_end < size ? question_end : 0;
 }
 
 bool is_health_query(const uint8_t *packet, size_t size) {

@@ -31,10 +31,12 @@ struct reader {
     bool is_taken;
 };
 
+/* Read without a lock: what was read counts if the sequence is even, and the same afterwards. */
 struct client {
-    uint64_t generation; /* in which its class is known; 0 is before the first */
-    uint8_t scope, client_class, size;
-    uint8_t octets[16];
+    _Atomic uint64_t sequence;   /* odd while the rest is written */
+    _Atomic uint64_t generation; /* in which its class is known; 0 is before the first */
+    _Atomic uint64_t who;        /* scope, size and class, an octet each */
+    _Atomic uint64_t address[2];
 };
 
 struct table {
@@ -53,7 +55,7 @@ struct table {
     size_t admitted_count;
     bool is_everybody_admitted;
 
-    pthread_mutex_t clients_lock; /* held for a look at one of them */
+    pthread_mutex_t clients_lock; /* of who writes one of them */
     struct client *clients;
     _Atomic uint64_t classed; /* the latest generation of which a class was learned */
 
@@ -249,6 +251,8 @@ static struct client *place_of(
     return &table->clients[hash & (CLIENTS - 1)];
 }
 
+static uint64_t who_of(uint8_t scope, size_t size) { return (uint64_t)scope << 16 | size << 8; }
+
 void table_learn_class(
     struct table *table, uint64_t generation, uint8_t scope, const uint8_t *client, size_t size,
     uint8_t client_class) {
@@ -256,10 +260,18 @@ void table_learn_class(
         return;
     client = unmapped(client, &size);
     struct client *place = place_of(table, scope, client, size);
+    uint64_t address[2] = {0};
+    memcpy(address, client, size);
     pthread_mutex_lock(&table->clients_lock);
-    *place = (struct client){.generation = generation, .scope = scope,
-                             .client_class = client_class, .size = (uint8_t)size};
-    memcpy(place->octets, client, size);
+    uint64_t sequence = atomic_load_explicit(&place->sequence, memory_order_relaxed);
+    atomic_store_explicit(&place->sequence, sequence + 1, memory_order_relaxed);
+    /* Who reads one of these sees that the sequence is odd, or later. */
+    atomic_store_explicit(&place->generation, generation, memory_order_release);
+    atomic_store_explicit(
+        &place->who, who_of(scope, size) | client_class, memory_order_release);
+    atomic_store_explicit(&place->address[0], address[0], memory_order_release);
+    atomic_store_explicit(&place->address[1], address[1], memory_order_release);
+    atomic_store_explicit(&place->sequence, sequence + 2, memory_order_release);
     if (atomic_load(&table->classed) < generation)
         atomic_store(&table->classed, generation);
     pthread_mutex_unlock(&table->clients_lock);
@@ -270,14 +282,19 @@ uint8_t table_class_of(
     if (atomic_load(&table->classed) < since)
         return 0;
     client = unmapped(client, &size);
-    const struct client *place = place_of(table, scope, client, size);
-    uint8_t found = 0;
-    pthread_mutex_lock(&table->clients_lock);
-    if (place->generation >= since && place->scope == scope && place->size == size &&
-        !memcmp(place->octets, client, size))
-        found = place->client_class;
-    pthread_mutex_unlock(&table->clients_lock);
-    return found;
+    struct client *place = place_of(table, scope, client, size);
+    uint64_t address[2] = {0};
+    memcpy(address, client, size);
+    uint64_t sequence = atomic_load_explicit(&place->sequence, memory_order_acquire);
+    uint64_t generation = atomic_load_explicit(&place->generation, memory_order_acquire);
+    uint64_t who = atomic_load_explicit(&place->who, memory_order_acquire);
+    bool is_same =
+        atomic_load_explicit(&place->address[0], memory_order_acquire) == address[0] &&
+        atomic_load_explicit(&place->address[1], memory_order_acquire) == address[1];
+    if (sequence % 2 || sequence != atomic_load_explicit(&place->sequence, memory_order_relaxed) ||
+        !is_same || generation < since || (who & ~0xffull) != who_of(scope, size))
+        return 0;
+    return (uint8_t)who;
 }
 
 void table_set_cookie_keys(struct table *table, const struct cookie_keys *keys) {

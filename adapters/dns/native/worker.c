@@ -515,6 +515,16 @@ static int64_t monotonic_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
+/* What is longer than its interface takes, and must not go in pieces, is to be had over TCP. */
+static bool send_shortened(int fd, const struct msghdr *message) {
+    uint8_t octets[SHORT_MAX];
+    struct iovec part = {.iov_base = octets};
+    struct msghdr shorter = *message;
+    part.iov_len = shortened(message->msg_iov->iov_base, message->msg_iov->iov_len, octets);
+    shorter.msg_iov = &part;
+    return part.iov_len && sendmsg(fd, &shorter, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
 /* What became of message i is in `went[i]`. */
 static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number, bool *went) {
     struct sent sent = {0};
@@ -527,6 +537,9 @@ static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number, b
         } else if (errno == EAGAIN || errno == ENOBUFS) {
             sent.full = number - done;
             break;
+        } else if (errno == EMSGSIZE && send_shortened(fd, &messages[done].msg_hdr)) {
+            went[done] = true;
+            sent.sent++;
         } else if (errno != EINTR) {
             sent.refused++; /* no route, port 0: the next one may do */
         }

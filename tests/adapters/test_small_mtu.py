@@ -1,0 +1,78 @@
+"""An answer longer than its interface takes is not sent in pieces, but to be had over TCP."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kudurru.adapters.dns import mmsg
+from kudurru.adapters.dns.engine_native import is_available
+from tests.absent import absent
+
+PROGRAM = """
+import asyncio, socket, sys
+from functools import partial
+import dns.flags, dns.message, dns.rrset
+from kudurru.adapters.dns.engine_native import NativeEngine
+from kudurru.adapters.dns.engine_python import PythonEngine
+from kudurru.adapters.sockets import Listener, bind_all
+from kudurru.domain.ports import Reply
+
+ENGINES = {
+    "native": NativeEngine,
+    "batched": partial(PythonEngine, batched=True),
+    "single": partial(PythonEngine, batched=False),
+}
+
+class Handler:
+    tells_clients_apart = False
+
+    def handle(self, packet, client, proto, client_id=""):
+        query = dns.message.from_wire(packet)
+        reply = dns.message.make_response(query)
+        parts = ["x" * 200 + str(i) for i in range(5)]
+        reply.answer.append(dns.rrset.from_text(query.question[0].name, 60, "IN", "TXT", *parts))
+        return Reply(reply.to_wire(), True)
+
+def ask(port, edns):
+    query = dns.message.make_query("big.example.", "TXT")
+    query.use_edns(edns, payload=1232)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(30)
+        sock.sendto(query.to_wire(), ("127.0.0.1", port))
+        reply = dns.message.from_wire(sock.recv(5000))
+    assert query.is_response(reply), reply
+    print(bool(reply.flags & dns.flags.TC), len(reply.answer), reply.edns)
+
+async def main():
+    (bound,) = bind_all([Listener("udp", "127.0.0.1:0")])
+    engine = ENGINES[sys.argv[1]](Handler(), bound.sockets)
+    await engine.start()
+    for edns in (0, 0, -1):  # asked, and repeated
+        await asyncio.to_thread(ask, bound.sockets[0].getsockname()[1], edns)
+    seen = engine.statistics()
+    print(seen.answered, seen.send_errors, seen.unhandled_exceptions)
+    await engine.stop()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+@pytest.mark.parametrize("engine", ["native", "batched", "single"])
+@pytest.mark.parametrize(("mtu", "of_each"), [(576, ["True", "0"]), (1500, ["False", "1"])])
+def test_an_answer_too_long_for_the_interface_sends_its_asker_to_tcp(
+    engine: str, mtu: int, of_each: list[str]
+) -> None:
+    if engine == "native" and not is_available():
+        absent("the native engine is not built")
+    if engine == "batched" and not mmsg.is_available():
+        absent("there are no batches here")
+    lines = ["ip link set lo up", f"ip link set lo mtu {mtu}"]
+    script = " && ".join([*lines, f'exec {sys.executable} -c "$0" {engine}'])
+    command = ["unshare", "--net", "sh", "-c", script, PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode and "Traceback" not in done.stderr:
+        absent(f"a network namespace cannot be made here: {done.stderr[:200]}")
+    expected = [*of_each, "0", *of_each, "0", *of_each, "-1", "3", "0", "0"]
+    assert done.stdout.split() == expected, done.stderr
