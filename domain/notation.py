@@ -19,7 +19,7 @@ _UNITS_US = {
     "ms": 1000,
 }
 _WEEK_US = 7 * _UNITS_US["d"]  # read, and never written: 14d says as much as 2w
-DURATION_PATTERN = r"(?:[0-9]{1,15}(?:ms|[smhdw]))+"
+DURATION_PATTERN = r"(?:0|(?:[0-9]{1,15}(?:ms|[smhdw]))+)"
 _DURATION = re.compile(DURATION_PATTERN)
 _DURATION_PART = re.compile(r"([0-9]+)(ms|[smhdw])")
 
@@ -29,7 +29,7 @@ _SIZE = re.compile(r"([0-9]{1,15}) ?((?:[KMGT]i)?B)?")
 
 
 def parse_duration(text: str) -> timedelta:
-    """`30s`, `1h30m`, `1800ms`, `400d`, `2w`; at most 100 years."""
+    """`30s`, `1h30m`, `1800ms`, `400d`, `2w`, `0`; at most 100 years."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is no duration; write it as 30s, 1h30m, 1800ms or 400d")
     total = sum(int(n) * _UNITS_US.get(unit, _WEEK_US) for n, unit in _DURATION_PART.findall(text))

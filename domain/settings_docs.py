@@ -23,7 +23,9 @@ _ADDRESS_PATTERN = r"(?:[0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 
 _TEXT_SCHEMAS: Mapping[Any, dict[str, Any]] = {
     str: {"type": "string"},
-    timedelta: {"type": "string", "pattern": f"^{DURATION_PATTERN}$"},
+    timedelta: {
+        "anyOf": [{"enum": [0]}, {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}],
+    },
     SocketAddress: {"type": "string", "pattern": f"^{_ADDRESS_PATTERN}$"},
     Network: {"type": "string", "pattern": "^[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?$"},
     SecretFile: {"type": "string", "pattern": "^(?:file:)?(?:[^-]|$)"},
@@ -56,31 +58,46 @@ def settings_schema() -> dict[str, Any]:
 
 def settings_object(place: str) -> dict[str, Any]:
     """The part of a schema, of draft 7 or later, that stands at a place in it and describes a
-    settings file. Keys may be nested or flat; the flat ones refer to the nested ones."""
-    root = _object({})
-    flat: dict[str, Any] = {}
-    entries: dict[str, Any] = {}
-    for key in KEYS.values():
-        *sections, last = key.path.split(".")
-        properties, pointer = root["properties"], f"{place}/properties"
-        for section in sections:
-            holder = properties.setdefault(section, _object({}))
-            if "anyOf" in holder:  # `listeners`: the list, or a map of the keys beside it
-                holder, pointer = holder["anyOf"][1], f"{pointer}/{section}/anyOf/1/properties"
-            else:
-                pointer = f"{pointer}/{section}/properties"
-            properties = holder["properties"]
-        schema = key_schema(key)
-        if key.path in SECTIONS:
-            schema = {"description": key.marks.doc, "anyOf": [schema, _object({})]}
-        properties[last] = schema
-        if sections:
-            flat[key.path] = {"$ref": f"{pointer}/{last}"}
-        if key.is_map:
-            entries[f"^{re.escape(key.path)}\\."] = _type_schema(get_args(key.type)[1], key)
-    root["properties"] |= flat
-    root["patternProperties"] = entries
-    return root
+    settings file. Keys may be nested or flat, and flat in any part of their path; what is flat
+    refers to what is nested."""
+    return _section("", place) | {"type": "object"}
+
+
+def _section(prefix: str, root: str) -> dict[str, Any]:
+    """What may stand below a prefix that ends in a dot, or at the top. A section may be empty, as
+    when all its keys are commented out."""
+    properties, entries = {}, {}
+    for path in sorted(SECTIONS | KEYS.keys()):
+        if not path.startswith(prefix):
+            continue
+        name = path.removeprefix(prefix)
+        properties[name] = {"$ref": _place(path, root)} if "." in name else _nested(path, root)
+        if path in KEYS and KEYS[path].is_map:
+            entry = _type_schema(get_args(KEYS[path].type)[1], KEYS[path])
+            entries[f"^{re.escape(name)}\\."] = entry
+    found = _object(properties) | {"type": ["object", "null"]}
+    return found | {"patternProperties": entries} if entries else found
+
+
+def _nested(path: str, root: str) -> dict[str, Any]:
+    if path not in SECTIONS:
+        return key_schema(KEYS[path])
+    section = _section(f"{path}.", root)
+    if path not in KEYS:
+        return section
+    # `listeners`: the list, or a map of the keys beside it
+    key = key_schema(KEYS[path])
+    return {"description": KEYS[path].marks.doc, "anyOf": [key, section | {"type": "object"}]}
+
+
+def _place(path: str, root: str) -> str:
+    """Where a key or section is that is nested all through, as a JSON pointer."""
+    found, above = root, ""
+    for name in path.split("."):
+        choice = "/anyOf/1" if above in KEYS else ""
+        found += f"{choice}/properties/{name}"
+        above = f"{above}.{name}" if above else name
+    return found
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +168,7 @@ by entry. `kudurru config show` prints every value and where it came from; `kudu
 names every fault at once.
 
 Keys may be nested or written flat (`cache.maxEntries: 5`). Durations are `30s`, `1h30m`, `1800ms`,
-`400d`; sizes `64 MiB` or a number of bytes; keys and certificates are paths, `file:/path`.
+`400d` or `0`; sizes `64 MiB` or a number of bytes; keys and certificates are paths, `file:/path`.
 A *cluster* key means the same on every node; a *node* key is one node's own. Keys marked *restart*
 take effect when the process starts, the others at once.
 """

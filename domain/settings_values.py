@@ -119,6 +119,8 @@ class _Reading:
 
     def text(self, kind: Any, raw: Any, path: str) -> Any:
         parse, words = _TEXTS[kind]
+        if kind is timedelta and type(raw) is int and raw == 0:
+            raw = "0"  # it is the same in every unit
         if not isinstance(raw, str):
             return self.wanted(words, raw, path)
         try:

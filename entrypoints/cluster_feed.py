@@ -556,8 +556,11 @@ class _KindFeed(Handler[Found]):
 
     def put(self, key: str, new: Found, old: Found | None) -> None:
         new.as_of = _number(self.informer.as_of)
-        seen = max(old.version if old is not None else "", self._feed.logged(new), key=_number)
-        is_known = self._set_back_in == self.informer.lists and key not in self._told_since
+        seen = old.version if old is not None else ""
+        is_told = key in self._told_since
+        if not is_told:  # what was told may not be in the log yet
+            seen = max(seen, self._feed.logged(new), key=_number)
+        is_known = self._set_back_in == self.informer.lists and not is_told
         if _number(new.version) < _number(seen) and not is_known:
             # Versions only rise, so that it was set back, and went on from there since. Of one list
             # it is said once, whatever its objects have; but for those that it told already.

@@ -31,7 +31,8 @@ def history(
         typer.Option(
             "--name",
             metavar="NAME",
-            help="Of a DNS name, whatever object has it: all changes in its zone are read.",
+            help="Of a DNS name, whatever object has it. Read are all changes of the zones that "
+            "can have it: little of a log of many zones, and the whole log where it has one.",
         ),
     ] = "",
     type_: Annotated[

@@ -1,5 +1,6 @@
 """What the chart says of its values before anything reaches a cluster."""
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ import pytest
 import yaml
 
 from kudurru.domain.documents import read_documents
-from kudurru.domain.errors import Cause
-from kudurru.domain.settings import KEYS
+from kudurru.domain.errors import Cause, Invalid
+from kudurru.domain.settings import KEYS, SECTIONS
 from kudurru.domain.settings_docs import key_schema
 from kudurru.domain.settings_layers import given_by_document, resolve
 
@@ -53,6 +54,56 @@ def test_every_setting_is_taken_and_one_letter_more_is_not(path: str) -> None:
     assert faults(config=nested(f"{path}x", value))
 
 
+def mixtures(path: str, value: Any) -> Iterator[Any]:
+    """A key in every mixture of nested and flat."""
+    parts = path.split(".")
+    for cuts in itertools.product(".:", repeat=len(parts) - 1):
+        mixed = parts[0] + "".join(map("".join, zip(cuts, parts[1:], strict=True)))
+        found = value
+        for name in reversed(mixed.split(":")):
+            found = {name: found}
+        yield found
+
+
+def is_taken_by_the_program(config: Any) -> bool:
+    read: list[Cause] = []
+    (document,) = read_documents(yaml.safe_dump(config).encode(), what="node.yaml")
+    try:
+        resolve(given_by_document(document, "node file", read), read)
+    except Invalid:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("path", sorted(SECTIONS | KEYS.keys()))
+def test_what_is_nested_here_and_flat_there_is_taken_where_the_program_takes_it(path: str) -> None:
+    """With its default, with nothing, and a section with what none is."""
+    values = [key_schema(KEYS[path])["default"] if path in KEYS else {}, None]
+    if path in SECTIONS:
+        values.append("no section")
+    if path in KEYS and KEYS[path].is_map:
+        values += [{"24": 100}, {"home.arpa": ["192.0.2.1"]}, {"24": None}]
+    for value in values:
+        for config in mixtures(path, value):
+            assert (not faults(config=config)) is is_taken_by_the_program(config), config
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("upstreams.groups.default", ["192.0.2.1"]),
+        ("upstreams.groups.default", "192.0.2.1"),
+        ("upstreams.conditional.home", ["192.0.2.1"]),
+        ("ratelimit.ipv4.24", 100),
+        ("ratelimit.ipv4.24", "many"),
+        ("ratelimit.ipv5.24", 100),
+    ],
+)
+def test_entries_of_maps_are_taken_nested_here_and_flat_there(path: str, value: Any) -> None:
+    for config in mixtures(path, value):
+        assert (not faults(config=config)) is is_taken_by_the_program(config), config
+
+
 @pytest.mark.parametrize("settings", [*settings_in_the_guides()])
 def test_settings_that_a_guide_shows_are_taken(settings: Any) -> None:
     assert not faults(config=settings)
@@ -72,6 +123,8 @@ def test_settings_that_a_guide_shows_are_taken(settings: Any) -> None:
         "cache.maxBytes: 1048576",
         "audit: {retention: 2w}",
         "audit.retention: 1h30m",
+        "audit.retention: 0",
+        "audit: {retention: '0'}",
         "tls: {cert: 'file:/a', key: /b}",
         "listeners: {internal: off}",
     ],

@@ -20,6 +20,7 @@ DURATIONS = {
     "1800ms": timedelta(milliseconds=1800),
     "400d": timedelta(days=400),
     "0s": timedelta(0),
+    "0": timedelta(0),
     "1d2h3m4s5ms": timedelta(days=1, hours=2, minutes=3, seconds=4, milliseconds=5),
 }
 SIZES = {"64 MiB": 64 << 20, "1GiB": 1 << 30, "512 B": 512, "4096": 4096, "0": 0, "3 KiB": 3072}

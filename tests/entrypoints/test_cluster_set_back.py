@@ -77,3 +77,38 @@ def test_a_second_set_back_is_noticed_though_versions_went_past_those_of_the_lis
             assert len(sets_restored(again)) == len(facts) <= 2
 
     in_cluster(case)
+
+
+def test_a_first_list_that_begins_again_is_one_set_back_though_nothing_of_it_is_recorded() -> None:
+    async def case(kube: Kube) -> None:
+        kube.free_lease()
+        await kube.apply(zone("lab.example"))
+        backup = await grown(kube, 1)
+        await grown(kube, 2)
+        member = Member(kube)
+        async with member.running():
+            await until(lambda: has(member, "n11", 2))
+            await member.cluster.feed.note()
+        kube.api.rolled_back(*backup)
+        again, pages = Member(kube, member.log), 0
+        feed = again.cluster.feed
+        for part in feed._parts:
+            part.informer._page = 2
+
+        def interfere(verb: str, plural: str, name: str) -> Response | None:
+            nonlocal pages
+            is_page = verb == "list" and plural == "dnsrecordsets"
+            pages += is_page
+            return Response(500, b"") if is_page and pages == 2 else None
+
+        kube.api.interfere = interfere
+        held = [key_of("DNSRecordSet", "default", f"n{i:02}") for i in range(12)]
+        feed.hold(held)
+        async with again.running(synced=False):
+            await until(lambda: len(sets_restored(again)) == 1)
+            await until(lambda: all(part.has_read for part in feed._parts))
+            feed.release(held)
+            await until(lambda: has(again, "n11", 1) and feed.synced.is_set())
+            assert len(sets_restored(again)) == 1
+
+    in_cluster(case)

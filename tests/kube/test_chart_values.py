@@ -1,11 +1,13 @@
 """Helm itself refuses values that nobody knows, before it asks a cluster for anything."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from kudurru.domain.settings import KEYS
+from kudurru.domain.settings import KEYS, SECTIONS
 from kudurru.domain.settings_docs import key_schema
 from tests.kube.test_chart import CHART, program, run
 
@@ -43,3 +45,36 @@ def test_helm_refuses_a_key_that_is_misspelt(
     done = run(program, "template", "k", str(CHART), values=values, folder=tmp_path)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+WANTED = {
+    *("replicas", "image", "kubernetes", "store", "follow", "tls", "listen", "service"),
+    *("externalDNS", "persistence", "lameduck", "terminationGracePeriodSeconds"),
+    *("serviceAccount", "rbac", "podDisruptionBudget", "networkPolicy", "serviceMonitor"),
+    "prometheusRule",
+}
+
+
+def test_a_value_that_is_named_and_not_given_is_wanted_in_words_all_at_once(
+    program: Path, tmp_path: Path
+) -> None:
+    """Helm takes its default away, and the schema does not see it."""
+    below = {"service": {"dns": None, "http": {"port": None}}, "persistence": {"size": None}}
+    cases = [
+        (dict.fromkeys(DEFAULTS), WANTED),
+        (below, {"service.dns", "service.http.port", "persistence.size"}),
+    ]
+    for values, wanted in cases:
+        done = run(program, "template", "k", str(CHART), values=values, folder=tmp_path)
+        assert done.returncode != 0
+        assert set(re.findall(r"^([\w.]+): nothing is given", done.stderr, re.M)) == wanted
+
+
+def test_what_may_be_empty_may_be_named_and_not_given(program: Path, tmp_path: Path) -> None:
+    empty = dict.fromkeys(DEFAULTS.keys() - WANTED)
+    sections = {"config": dict.fromkeys(path.partition(".")[0] for path in SECTIONS)}
+    del sections["config"]["listeners"]  # a list as well, and wants one
+    for values in (empty, sections, {"tls": {"secretName": None}, "rbac": {"features": None}}):
+        done = run(program, "template", "k", str(CHART), values=values, folder=tmp_path)
+        assert done.returncode == 0, done.stderr

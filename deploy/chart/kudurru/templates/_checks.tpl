@@ -1,4 +1,30 @@
 {{/*
+Values without which nothing can be made. Where a release names one and says nothing, Helm takes its default
+away before the schema is asked. Asked first in each template, as their order is Helm's.
+*/}}
+{{- define "kudurru.given" -}}
+{{- $wanted := list "replicas" "lameduck" "terminationGracePeriodSeconds" "listen" "image" "kubernetes" "kubernetes.owner" "store" "store.key" "follow" "follow.tokenKey" "tls" "service" "service.dns" "service.dns.port" "service.http" "service.http.port" "externalDNS" "externalDNS.port" "persistence" "persistence.size" "persistence.accessModes" "serviceAccount" "rbac" "podDisruptionBudget" "networkPolicy" "serviceMonitor" "prometheusRule" -}}
+{{- $faults := list -}}
+{{- $absent := list -}}
+{{- range $path := $wanted -}}
+{{- $parts := splitList "." $path -}}
+{{- $here := $.Values -}}
+{{- range $parts -}}
+{{- if kindIs "map" $here }}{{ $here = index $here . }}{{ end -}}
+{{- end -}}
+{{- if kindIs "invalid" $here -}}
+{{- $absent = append $absent $path -}}
+{{- if not (has (join "." (initial $parts)) $absent) -}}
+{{- $faults = append $faults (printf "%s: nothing is given, which takes its default away: give a value, or leave the name out too" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $faults -}}
+{{- fail (printf "\n%s" (join "\n" $faults)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
 Values that are right by themselves and wrong together, which the schema cannot tell. All of them at once.
 */}}
 {{- define "kudurru.checks" -}}

@@ -112,7 +112,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $_ := set $ours "listeners" $listeners -}}
 {{- $_ := set $ours "tls" (dict "cert" "file:/etc/kudurru-tls/tls.crt" "key" "file:/etc/kudurru-tls/tls.key") -}}
 {{- end -}}
-{{- toYaml (mergeOverwrite $ours (deepCopy .Values.config)) -}}
+{{- toYaml (mergeOverwrite $ours (deepCopy (default dict .Values.config))) -}}
 {{- end -}}
 
 {{/* The port of the pod that DNS is asked at. */}}
