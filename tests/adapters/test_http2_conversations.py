@@ -27,6 +27,7 @@ from kudurru.adapters.networks import Networks
 from kudurru.domain.filtering.clients import packed_address
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import Keep, Reply
+from tests.absent import absent
 from tests.adapters.test_http2_repeats import PATH, PEER, Connection, frame
 from tests.dns_clients import MEDIA_TYPE
 from tests.packets import name, query
@@ -363,7 +364,7 @@ def _changed(octets: bytes | str, chance: random.Random) -> bytes | str:
 @pytest.mark.parametrize("is_native", [False, True], ids=["memo", "table"])
 def test_conversations_go_as_they_would_without_repeats(is_native: bool) -> None:
     if is_native and not engine_native.is_available():
-        pytest.skip("the native engine was not built")
+        absent("the native engine was not built")
     asked = past_h2 = ended = 0
     for seed in range(CONVERSATIONS):
         chance = random.Random(seed)
@@ -391,7 +392,7 @@ def test_conversations_go_as_they_would_without_repeats(is_native: bool) -> None
 def test_a_client_may_have_any_number_of_names() -> None:
     """Also the 100th is fast. Who has a name that a group goes by has no answer of others."""
     if not engine_native.is_available():
-        pytest.skip("the native engine was not built")
+        absent("the native engine was not built")
     server = Server(Connection, Networks(), is_native=True)
     server.takes(PREFACE + frame(SETTINGS, 0, 0, b"") + window_update(1 << 24))
     encoder = hpack.Encoder()

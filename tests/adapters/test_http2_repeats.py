@@ -42,6 +42,7 @@ from kudurru.adapters.networks import Networks
 from kudurru.domain.later import Later
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import Reply
+from tests.absent import absent
 from tests.dns_clients import MEDIA_TYPE, Answered, Headers
 from tests.packets import query
 
@@ -56,10 +57,13 @@ WINDOW = 65_535  # RFC 9113 section 6.9.2
 @pytest.fixture(scope="module", autouse=True, params=[False, True], ids=["memo", "table"])
 def is_native(request: pytest.FixtureRequest) -> Iterator[bool]:
     if request.param and not engine_native.is_available():
-        pytest.skip("the native engine was not built")
+        absent("the native engine was not built")
     Ends.is_native = request.param
     yield request.param
     Ends.is_native = False
+
+
+table_only = pytest.mark.parametrize("is_native", [True], indirect=True, ids=["table"])
 
 
 class Handler:
@@ -501,9 +505,9 @@ def block_of(number: int) -> bytes:
     return frame(HEADERS, END_HEADERS, 1, block)
 
 
-def test_native_forms_are_bounded_and_the_oldest_goes(is_native: bool) -> None:
-    if not is_native:
-        pytest.skip("the library's are 64")
+@table_only
+@pytest.mark.usefixtures("is_native")
+def test_native_forms_are_bounded_and_the_oldest_goes() -> None:
     scope = AnswerTable().new_scope()
     scope.store(scope.era, ONE, answer_to(ONE, 0))
     core = scope.new_http2()
@@ -531,12 +535,10 @@ def test_native_forms_are_bounded_and_the_oldest_goes(is_native: bool) -> None:
     assert [number for number in range(len(frames)) if is_known(number)] == list(last)
 
 
+@table_only
+@pytest.mark.usefixtures("is_native")
 @pytest.mark.parametrize("clients", [70, 500])
-def test_many_clients_of_a_proxy_by_turns_are_answered_past_h2(
-    is_native: bool, clients: int
-) -> None:
-    if not is_native:
-        pytest.skip("the library's are 64")
+def test_many_clients_of_a_proxy_by_turns_are_answered_past_h2(clients: int) -> None:
     ends = Ends(Networks([parse_network("192.0.2.1/32")]))
     for turn in range(3):
         for client in range(clients):
@@ -673,11 +675,11 @@ def test_each_request_of_a_conversation_has_its_answer() -> None:
 
 @pytest.fixture
 def core(is_native: bool) -> "_engine.Http2":
-    if not is_native:
-        pytest.skip("the library's is used")
+    assert is_native
     return AnswerTable().new_scope().new_http2()
 
 
+@table_only
 def test_a_path_is_read_as_the_library_reads_it(core: "_engine.Http2") -> None:
     """In all its lengths, with Huffman's code and without, and put into the table or not."""
     ends = Ends()
@@ -705,6 +707,7 @@ def test_a_field_that_is_refused_is_refused_behind_repeats(odd: tuple[bytes, byt
     assert ends.past_h2 == before
 
 
+@table_only
 @pytest.mark.parametrize(
     "path",
     [b"?dns=AAAAA", b"?dns=AB", b"?dns=AA=", b"?dns=A A", b"?dns=\xc3\xa9", b"?dns=" + b"A" * 900],
@@ -743,13 +746,11 @@ Block = list[tuple[bytes, bytes, bool]]
 blocks = st.lists(st.lists(fields, max_size=4), max_size=12)
 
 
+@table_only
+@pytest.mark.usefixtures("is_native")
 @given(blocks, st.sampled_from([4096, 200, 0]), st.booleans())
-def test_two_readers_of_blocks_keep_one_table(
-    is_native: bool, blocks: list[Block], size: int, huffman: bool
-) -> None:
+def test_two_readers_of_blocks_read_the_same(blocks: list[Block], size: int, huffman: bool) -> None:
     """Ours is made anew of the library's after each block; what it reads then is the same."""
-    if not is_native:
-        return
     encoder, decoder = hpack.Encoder(), hpack.Decoder(max_header_list_size=HEADERS_MAX)
     core = AnswerTable().new_scope().new_http2()
     encoder.header_table_size = size
@@ -777,12 +778,12 @@ def _said(name: bytes, value: bytes) -> bytes:
     return head + len(value).to_bytes(2, "big") + value
 
 
+@table_only
+@pytest.mark.usefixtures("is_native")
 @given(st.binary(max_size=60), st.integers(0, 4096), st.lists(st.tuples(st.binary(), st.binary())))
 def test_any_octets_leave_the_native_reader_in_order(
-    is_native: bool, octets: bytes, size: int, entries: list[tuple[bytes, bytes]]
+    octets: bytes, size: int, entries: list[tuple[bytes, bytes]]
 ) -> None:
-    if not is_native:
-        return
     core = AnswerTable().new_scope().new_http2()
     core.set_table(size, entries)
     for whole in (octets, frame(HEADERS, 5, 1, octets), frame(HEADERS, 0x24, 1, octets)):
