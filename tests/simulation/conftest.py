@@ -25,3 +25,11 @@ def fast(tmp_path: Path) -> Iterator[Path]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as name:
         yield Path(name)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room: the socket of a server in it is reached by a longer one,
+    below /proc/PID/root, and sun_path holds 108 octets."""
+    with tempfile.TemporaryDirectory(prefix="k") as name:
+        yield Path(name)

@@ -141,9 +141,9 @@ def assert_all_there(server: Serving, names: Acknowledged, volume: Volume) -> No
 
 
 def test_on_a_full_disk_changes_are_refused_dns_is_answered_and_with_space_it_goes_on(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    with memory_volume(tmp_path, "4m") as volume:
+    with memory_volume(short_path, "4m") as volume:
         data = volume.view / "d"
         with serving(volume.path / "d", prefix=volume.prefix) as server:
             socket = data / "kudurru.sock"
@@ -174,9 +174,9 @@ def test_on_a_full_disk_changes_are_refused_dns_is_answered_and_with_space_it_go
 
 
 def test_on_a_disk_that_fails_dns_is_answered_and_a_restart_finds_everything(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    with failing_disk_volume(tmp_path, 24) as (volume, backing):
+    with failing_disk_volume(short_path, 24) as (volume, backing):
         data = volume.view / "d"
         with serving(volume.path / "d", prefix=volume.prefix) as server:
             socket = data / "kudurru.sock"
@@ -186,18 +186,18 @@ def test_on_a_disk_that_fails_dns_is_answered_and_a_restart_finds_everything(
                 fill(backing / "ballast")
                 assert_goes_on_without_writing(server, running, volume)
         (backing / "ballast").unlink()
-        mount_again(volume, tmp_path / "backing" / "disk")
+        mount_again(volume, short_path / "backing" / "disk")
         assert_finds(acknowledged(running), volume)
 
 
 def test_on_a_disk_that_is_made_read_only_dns_is_answered_and_a_restart_finds_everything(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     """What was acknowledged before the disk went. Of an fdatasync that is under way while ext4 is
     aborted by hand, Linux (6.18) says now and then that it succeeded, and the octets are gone: a
     loop of pwrite and fdatasync alone shows it in one of eight runs. Errors of the disk itself it
     reports, as the test above has it."""
-    with disk_volume(tmp_path, 16) as volume:
+    with disk_volume(short_path, 16) as volume:
         data = volume.view / "d"
         with serving(volume.path / "d", prefix=volume.prefix) as server:
             socket = data / "kudurru.sock"
@@ -211,7 +211,7 @@ def test_on_a_disk_that_is_made_read_only_dns_is_answered_and_a_restart_finds_ev
         done = kudurru("serve", "--data", volume.path / "d", prefix=volume.prefix)
         assert (done.code, done.out) == (1, "")
         assert "Read-only file system - keep the data directory on" in done.err
-        mount_again(volume, tmp_path / "disk")
+        mount_again(volume, short_path / "disk")
         assert_finds(before, volume)
 
 

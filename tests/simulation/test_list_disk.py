@@ -22,6 +22,7 @@ def errors(service: RemoteService) -> list[str]:
 
 def test_on_a_full_disk_the_list_of_before_stays_and_with_space_the_new_one_comes(
     tmp_path: Path,
+    short_path: Path,
 ) -> None:
     origin = tmp_path / "list.txt"
     origin.write_text("old.example\n")
@@ -30,7 +31,7 @@ def test_on_a_full_disk_the_list_of_before_stays_and_with_space_the_new_one_come
     )
     policy = manifest("Policy", "all", {"blockListRefs": ["disk"]}, namespace="default")
     with (
-        memory_volume(tmp_path, "8m") as volume,
+        memory_volume(short_path, "8m") as volume,
         serving(volume.path / "d", prefix=volume.prefix) as server,
     ):
         service = connect(volume.view / "d" / "kudurru.sock")
