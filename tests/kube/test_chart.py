@@ -451,6 +451,8 @@ WEBHOOK: dict[str, Any] = {
 LOG: dict[str, Any] = {"kubernetes": {"owner": "log"}}
 FOLLOW: dict[str, Any] = {"url": "https://ns1.example:8080", "existingSecret": "a"}
 OF_THE_LEADER = "followers have objects and changes from their leader"
+LISTS = {"ads": {"sources": [{"url": "https://lists.example/ads.txt"}]}}
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "replicas": ({"replicas": 0}, "'/replicas': minimum: got 0, want 1"),
     "no such value": ({"replicaCount": 2}, "additional properties 'replicaCount' not allowed"),
@@ -504,7 +506,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "extraArgs: --kubernetes=log would override a value of the chart",
     ),
     "lists that nobody watches": (
-        {"kubernetes": {"namespaces": ["apps"]}, "blocklists": {"ads": {}}},
+        {"kubernetes": {"namespaces": ["apps"]}, "blocklists": LISTS},
         "blocklists: they would be in namespace dns, which is not watched",
     ),
     "namespace without a name": (
@@ -599,7 +601,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         f"zones: {OF_THE_LEADER}",
     ),
     "follower with lists": (
-        {"follow": FOLLOW, "blocklists": {"ads": {}}},
+        {"follow": FOLLOW, "blocklists": LISTS},
         f"blocklists: {OF_THE_LEADER}",
     ),
     "follower that watches": (
@@ -647,11 +649,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "config.upstreams.groups.a: a secret would be readable in a ConfigMap",
     ),
     "password by its name": (
-        {"config": {"api": {"token": "kudurru_a"}}},
-        "config.api.token: a secret would be readable in a ConfigMap",
+        {"config": {"follow": {"token": "kudurru_word"}}},
+        "config.follow.token: a secret would be readable in a ConfigMap",
+    ),
+    "password that is no setting": (
+        {"config": {"api": {"token": "kudurru_word"}}},
+        "'/config/api': additional properties 'token' not allowed",
     ),
     "private key": (
-        {"config": {"tls": {"key": "-----BEGIN PRIVATE KEY-----"}}},
+        {"config": {"tls": {"key": "-----BEGIN PRIVATE KEY-----\nword"}}},
         "config.tls.key: a secret would be readable in a ConfigMap",
     ),
 }
@@ -663,7 +669,7 @@ def test_a_wrong_value_is_refused_with_its_place(program: Path, tmp_path: Path, 
     done = run(program, "template", "k", str(CHART), values=values, folder=tmp_path)
     assert done.returncode != 0
     assert message in done.stderr
-    assert "me:word" not in done.stderr
+    assert "word" not in done.stderr
 
 
 def test_all_that_is_wrong_together_is_said_at_once(program: Path, tmp_path: Path) -> None:
