@@ -4,7 +4,6 @@ read."""
 import contextlib
 import random
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from kudurru.adapters.dns.overload import (
 )
 from kudurru.adapters.dns.reserved import Reserved
 from tests.absent import absent
+from tests.network_apart import ran_apart
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="filters are Linux's")
 
@@ -134,12 +134,8 @@ def test_of_ipv6_a_regular_is_a_network_of_64_bits_as_the_core_tells_of_it() -> 
     if not is_available():
         absent("the native engine is not built")
     addresses = [f"2001:db8:{i}::{j}/128" for i, j in ((1, 1), (1, 2), (2, 1), (3, 1))]
-    lines = ["ip link set lo up", *(f"ip address add {one} dev lo nodad" for one in addresses)]
-    script = " && ".join([*lines, f'exec {sys.executable} -c "$0"'])
-    command = ["unshare", "--net", "sh", "-c", script, IPV6]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode and "Traceback" not in done.stderr:
-        absent(f"a network namespace with IPv6 cannot be made here: {done.stderr[:200]}")
+    lines = [f"ip address add {one} dev lo nodad" for one in addresses]
+    done = ran_apart(lines, IPV6)
     assert done.stdout.split() == ["1", "1", "0", "1"], done.stderr
 
 

@@ -1,6 +1,5 @@
 """An answer longer than its interface takes is not sent in pieces, but to be had over TCP."""
 
-import subprocess
 import sys
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from kudurru.adapters.dns import mmsg
 from kudurru.adapters.dns.engine_native import is_available
 from tests.absent import absent
+from tests.network_apart import ran_apart
 
 PROGRAM = """
 import asyncio, socket, sys
@@ -68,11 +68,6 @@ def test_an_answer_too_long_for_the_interface_sends_its_asker_to_tcp(
         absent("the native engine is not built")
     if engine == "batched" and not mmsg.is_available():
         absent("there are no batches here")
-    lines = ["ip link set lo up", f"ip link set lo mtu {mtu}"]
-    script = " && ".join([*lines, f'exec {sys.executable} -c "$0" {engine}'])
-    command = ["unshare", "--net", "sh", "-c", script, PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode and "Traceback" not in done.stderr:
-        absent(f"a network namespace cannot be made here: {done.stderr[:200]}")
+    done = ran_apart([f"ip link set lo mtu {mtu}"], PROGRAM, engine)
     expected = [*of_each, "0", *of_each, "0", *of_each, "-1", "3", "0", "0"]
     assert done.stdout.split() == expected, done.stderr

@@ -3,11 +3,11 @@
 import urllib.request
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kudurru.adapters.dns import engine_native
 from kudurru.domain.dns import record_types
+from tests.absent import needs_engine
 from tests.blackbox.program import Serving, kudurru, serving, wait_until
 
 Labels = tuple[tuple[str, str], ...]
@@ -59,7 +59,7 @@ def test_questions_and_answers_are_shown_by_listener_type_and_source(tmp_path: P
         wait_until(lambda: scraped(server)[("log_append_duration_seconds_count", ())] > 0)
 
 
-@pytest.mark.skipif(not engine_native.is_available(), reason="the native engine was not built")
+@needs_engine
 def test_without_engine_zones_the_threads_repeat_and_answer_nothing_else(tmp_path: Path) -> None:
     env = {"KUDURRU__DNS__ENGINE": "native", "KUDURRU__DNS__ENGINEZONES": "false"}
     with serving(tmp_path / "data", "--demo", env=env) as server:
@@ -75,7 +75,7 @@ def test_without_engine_zones_the_threads_repeat_and_answer_nothing_else(tmp_pat
         assert repeated == 2
 
 
-@pytest.mark.skipif(not engine_native.is_available(), reason="the native engine was not built")
+@needs_engine
 def test_what_the_threads_answer_from_zones_is_counted_as_the_rest_is(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--demo", env={"KUDURRU__DNS__ENGINE": "native"}) as server:
         wait_until(lambda: scraped(server)["dns_engine_zones", (("state", "answered"),)] == 1)

@@ -14,12 +14,11 @@ import dns.rdatatype
 import dns.rrset
 import pytest
 
-from kudurru.adapters.dns import engine_native
 from kudurru.adapters.dns.engine_native import AnswerTable
 from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.domain.dns.zone_tree import ZoneSet
 from kudurru.domain.ports import Reply
-from tests.absent import absent
+from tests.absent import absent, needs_engine
 from tests.conformance.answers import lines, pipeline_of
 from tests.conformance.conftest import DIFFERS
 from tests.differential.servers import ask_all, ours, peers
@@ -96,7 +95,7 @@ def test_addresses_of_targets_that_come_of_a_wildcard_are_added_as_there() -> No
     assert additional(apex["kudurru"]) == additional(apex["knot"]) == additional(apex["nsd"])
 
 
-@pytest.mark.skipif(not engine_native.is_available(), reason="the native engine was not built")
+@needs_engine
 def test_the_threads_answer_from_these_zones_what_the_pipeline_answers() -> None:
     number = int(os.environ.get("KUDURRU_SEED", random.SystemRandom().randrange(1 << 32)))
     texts = zone_texts(ZONES, number)

@@ -28,6 +28,7 @@ from kudurru.domain.ports import CACHE, Origins, PacketEngine, Reply
 from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.pipeline.resolver import Rules
+from tests.absent import needs_engine
 from tests.dns_clients import framed, read_message
 from tests.nodes import a_change, commit_as_server
 from tests.objects import drop, endpoint, manifest, put, record_set, zone
@@ -389,7 +390,7 @@ async def handled(world: World, names_asked: Sequence[str]) -> set[str]:
     return {text for text, packet in packets.items() if packet in world.handled}
 
 
-@pytest.mark.skipif("native" not in KINDS, reason="the native engine was not built")
+@needs_engine
 def test_sizes_of_edns_that_lead_to_the_same_answers_share_one() -> None:
     async def main() -> None:
         async with asyncio.timeout(DEADLINE_S):
