@@ -359,6 +359,16 @@ class ZoneView:
         self._touched = {s.name for s in found}
         return found
 
+    def settle_some(self, count: int) -> None:
+        """Bring the digests of zones up to what is in them, by some owners: what a stamp would do
+        all at once."""
+        for name in self._touched:
+            state = self._states.get(name)
+            if state is not None and state.zone is not None:
+                count -= state.zone.settle_some(count)
+            if not count:
+                return
+
     def show_unstamped(self) -> None:
         """Serve zones that have no serial yet, too, until one is written: it cannot be now."""
         self._shows_unstamped = True
