@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, Protocol
@@ -308,8 +308,7 @@ class Writer:
 
     async def run(self) -> None:
         """Write until `stop`. Where a fault ends it, nobody waits for what is not written."""
-        loop = asyncio.get_running_loop()
-        self._node.log.on_wait(partial(loop.call_soon_threadsafe, self._use_the_wait))
+        self._node.log.on_wait(partial(_call_on, asyncio.get_running_loop(), self._use_the_wait))
         try:
             await self._write_until_stopped()
         finally:
@@ -598,6 +597,12 @@ class Writer:
         changes = [Change(commands=(command,), who=who) for command in commands]
         decided = self._node.decide(changes, now_us)
         return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
+
+
+def _call_on(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """From another thread, whose own work goes on also where the loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(work)
 
 
 def _in_doubt(error: BaseException) -> StorageBroken:
