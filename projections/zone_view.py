@@ -360,9 +360,9 @@ class ZoneView:
         return found
 
     def settle_some(self, count: int) -> None:
-        """Bring the digests of zones up to what is in them, by some owners: what a stamp would do
-        all at once."""
-        for name in self._touched:
+        """Bring the digests of zones up to what is in them, by so many owners at most: what a stamp
+        would do all at once. It looks at as many zones at most."""
+        for name in islice(self._touched, count):
             state = self._states.get(name)
             if state is not None and state.zone is not None:
                 count -= state.zone.settle_some(count)
