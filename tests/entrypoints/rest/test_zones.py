@@ -171,7 +171,7 @@ def test_faults_of_a_zone_file_are_told_by_line_and_files_of_the_host_are_not_re
         wrong = await read(api, ZONE_FILE + "web IN A nonsense\n$INCLUDE /etc/passwd\n")
         refused(wrong, 422, "Invalid")
         fields = [one["field"] for one in wrong.json["details"]["causes"]]
-        assert fields == ["line:6", "line:7"]
+        assert fields == ["line:7", "line:8"]
         assert "root:" not in wrong.body.decode()
         refused(await read(api, "web IN A 192.0.2.1\n"), 422, "Invalid")
         many = "$GENERATE 1-65536 h$ A 192.0.2.1\n"
