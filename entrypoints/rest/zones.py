@@ -92,6 +92,7 @@ def routes() -> Iterator[Route]:
         about="Records of a zone, by object name or DNS name, a page of names at a time.",
         params=(
             Param("search", "text", "Of names that have this in them."),
+            Param("dnsName", "text", "Of this name alone."),
             Param("limit", "count", f"Names of one page, at most {NAMES_MAX}; 100 when left out."),
             Param("continue", "text", "The next page, as the one before says."),
         ),
@@ -117,11 +118,14 @@ async def list_records(call: Call) -> RecordPage:
     state = _zone_seen(call)
     limit = min(call.count("limit", 100) or NAMES_MAX, NAMES_MAX)
     transferred = _transferred(call, state)
-    owners = partial(
-        _owners, dict(state.sources), list(transferred), state.name, call.principal.rights
-    )
-    found = partial(_page_of, owners, call.text("search").lower(), _start(call), limit)
-    page, count = await call.context.aside(found)
+    if (one := _name(call, "dnsName")) is not None:
+        sources = {one: state.sources[one]} if one in state.sources else {}
+        images: list[bytes] = [one] if one in transferred else []
+    else:
+        sources, images = dict(state.sources), list(transferred)
+    owners = partial(_owners, sources, images, state.name, call.principal.rights)
+    text, start = call.text("search").lower(), _name(call, "continue")
+    page, count = await call.context.aside(partial(_page_of, owners, text, start, limit))
     more = names.to_text(page[limit]) if len(page) > limit else ""
     rows = _Rows(call, state, transferred)
     items = [row for owner in page[:limit] for row in rows.of(owner)]
@@ -136,14 +140,14 @@ def _zone_seen(call: Call) -> ZoneState:
     return state
 
 
-def _start(call: Call) -> Name | None:
-    if not (text := call.text("continue")):
+def _name(call: Call, param: str) -> Name | None:
+    """A DNS name that a parameter gives. Raises: Invalid."""
+    if not (text := call.text(param)):
         return None
     try:
-        return Name(names.key(names.from_text(text)))
-    except names.BadName:
-        why = "not of this list: begin without it"
-        raise Invalid("query", [Cause("continue", why)]) from None
+        return names.key(names.from_text(text))
+    except names.BadName as error:
+        raise Invalid("query", [Cause(param, str(error))]) from None
 
 
 def _transferred(call: Call, state: ZoneState) -> Mapping[bytes, bytes]:

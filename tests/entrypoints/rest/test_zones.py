@@ -55,6 +55,8 @@ def test_records_come_page_by_page_in_canonical_order_with_the_object_that_holds
         rest = await names_of(api, f"?limit=3&continue={first['continue']}")
         assert rest == [("z.a.example", "A")]
         assert await names_of(api, "?search=C.B") == [("c.b.a.example", "A")]
+        assert await names_of(api, "?dnsName=B.a.example.") == [("b.a.example", "A")]
+        assert await names_of(api, "?dnsName=none.a.example") == []
         refused(await api.ask("GET", "/dnszones/a.example/records?continue=a..b"), 422, "Invalid")
         refused(await api.ask("GET", "/dnszones/none.example/records"), 404, "NotFound")
 
