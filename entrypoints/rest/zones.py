@@ -118,11 +118,13 @@ async def list_records(call: Call) -> RecordPage:
     state = _zone_seen(call)
     limit = min(call.count("limit", 100) or NAMES_MAX, NAMES_MAX)
     transferred = _transferred(call, state)
+    # A zone that is served has a SOA, and maybe nothing else.
+    own = [state.apex] if state.zone is not None else []
     if (one := _name(call, "dnsName")) is not None:
         sources = {one: state.sources[one]} if one in state.sources else {}
-        images: list[bytes] = [one] if one in transferred else []
+        images: list[bytes] = [one] if one in transferred or one in own else []
     else:
-        sources, images = dict(state.sources), list(transferred)
+        sources, images = dict(state.sources), [*own, *transferred]
     owners = partial(_owners, sources, images, state.name, call.principal.rights)
     text, start = call.text("search").lower(), _name(call, "continue")
     page, count = await call.context.aside(partial(_page_of, owners, text, start, limit))

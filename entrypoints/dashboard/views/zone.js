@@ -68,8 +68,8 @@ async function deleteZone(zone, where) {
 
 /** What is wrong with it, as its status says. */
 function conditionsOf(zone) {
-  return (zone.status?.conditions || []).filter(one => one.status === "False").map(one =>
-    note(`${one.type} is false, ${one.reason}: ${one.message}`, "warn"));
+  const isBad = one => one.status === (["Degraded", "Disabled"].includes(one.type) ? "True" : "False");
+  return (zone.status?.conditions || []).filter(isBad).map(one => note(`${one.reason}: ${one.message}`, "warn"));
 }
 
 function searchForm(name, text) {
@@ -90,10 +90,9 @@ function recordTable(zone, writes, search, signal) {
   async function page(after) {
     const path = `/dnszones/${part(zone.metadata.name)}/records`;
     const found = await get(path, {search, limit: PAGE, continue: after}, signal);
-    if (!rows && !found.items.length) {
-      fill(body, nothing(zone, writes, search));
-      return;
-    }
+    const isBare = !found.items.some(one => one.object) && !found.continue && (search || writes);
+    if (!rows && isBare) foot.before(nothing(zone, writes, search));
+    if (!found.items.length) return;
     if (!rows) {
       const made = table(columns, found.items, {about: `Records of ${zone.spec.zoneName}`});
       rows = made.querySelector("tbody");
