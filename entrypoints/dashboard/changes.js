@@ -2,7 +2,7 @@
 
 import {h, fill} from "./dom.js";
 import {ask as request, get, may, part, rest} from "./api.js";
-import {ask, badge, button, empty, failureBox, note, say, when} from "./ui.js";
+import {ask, badge, button, empty, failureBox, note, number, say, when} from "./ui.js";
 
 const PLURALS = {
   dnszone: "dnszones", dnsrecordset: "dnsrecordsets", blocklist: "blocklists",
@@ -167,7 +167,7 @@ function eventDetails(event) {
 
 // --- plans -----------------------------------------------------------------------------------
 
-const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
+export const counted = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 
 /** A plan of restore or undo: how much, of which zones, and each object with what changes. */
 export function planBox(plan) {
@@ -178,7 +178,7 @@ export function planBox(plan) {
   return h("div", {class: "plan"},
     h("p", {}, plan.steps.length
       ? Object.entries(counts).map(([action, count]) => [badge(`${action} ${count}`, action === "delete" ? "bad" : action === "create" ? "good" : ""), " "])
-      : "Nothing can be done."),
+      : "Nothing is done: what was changed again since is left as it is. Undo what came after first, or restore to a moment."),
     plan.zones.map(zone => h("p", {},
       `Zone ${zone.zone}: changes or removes ${counted(zone.recordsChanged, "record")}, changes or adds `
       + `${counted(zone.recordsAdded, "record")}; serial ${zone.serial ?? "none yet"}, then at least ${zone.nextSerial}`)),
@@ -186,7 +186,7 @@ export function planBox(plan) {
       h("summary", {}, badge(step.action, BADGES[`${step.action}d`] || ""), h("span", {class: "what"}, step.object), owner(step)),
       h("div", {class: "body"}, changeLines(step.changes)))),
     left > 0 ? h("p", {class: "quiet"}, `and ${left} more objects`) : null,
-    plan.skipped.length ? [h("h3", {}, "Left as they are"), h("ul", {}, plan.skipped.map(one => h("li", {}, one.object, ": ", one.reason)))] : null);
+    plan.skipped.length ? [h("h3", {}, "Left as it is"), h("ul", {}, plan.skipped.map(one => h("li", {}, one.object, ": ", one.reason)))] : null);
 }
 
 function owner(step) {

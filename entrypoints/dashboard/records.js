@@ -66,7 +66,7 @@ class RecordForm {
     this.type = select([...types, OTHER], types.includes(type) ? type : OTHER, {name: "type", onchange: () => this.hint()});
     this.other = h("input", {type: "text", name: "other", "aria-label": "Type", placeholder: "TYPE65280",
       value: types.includes(type) ? "" : type, hidden: types.includes(type)});
-    this.targets = h("textarea", {name: "targets", rows: "4", spellcheck: "false", value: (row?.targets || []).join("\n")});
+    this.targets = h("textarea", {name: "targets", rows: "3", class: "short", spellcheck: "false", value: (row?.targets || []).join("\n")});
     this.ttl = h("input", {type: "number", name: "ttl", min: "0", max: "2147483647", value: row?.recordTTL ?? "",
       placeholder: `${zone.spec.defaultTTL ?? 300}, the zone's`});
     this.isOff = h("input", {type: "checkbox", name: "disabled", checked: Boolean(row?.disabled)});
@@ -94,7 +94,7 @@ class RecordForm {
     const isOther = this.type.value === OTHER;
     this.other.hidden = !isOther;
     const text = isOther ? "As in a zone file; of a type without a name as \\# LENGTH HEX." : HINTS[this.type.value];
-    fill(this.element.querySelector(`#${this.targets.id}-hint`), `${text} One record a line.`);
+    fill(this.element.querySelector(`#${this.targets.id}-hint`), `One record a line. ${text}`);
   }
 
   get owner() {

@@ -3,7 +3,7 @@
 import {fill, h} from "../dom.js";
 import {download, get, may} from "../api.js";
 import {ask, badge, button, card, failureBox, field, heading, note, number, select} from "../ui.js";
-import {eventList} from "../changes.js";
+import {counted, eventList} from "../changes.js";
 
 const TYPES = [
   ["Changes and access", ""], ["Deleted objects", "obj.deleted.v1"], ["Statuses", "obj.status.v1"], ["Tokens from new places", "auth.login.v1"],
@@ -94,7 +94,7 @@ async function checkpoint(signal) {
   const [origin, size, root] = found.note.split("\n");
   const left = info.position - Number(size);
   return [
-    h("p", {}, left > 0 ? badge(`${left} newer events are not signed yet`, "warn") : badge("signed up to its end", "good")),
+    h("p", {}, left > 0 ? badge(`${counted(left, "newer event")} not signed yet`, "warn") : badge("signed up to its end", "good")),
     h("dl", {class: "facts"},
       h("dt", {}, "Log"), h("dd", {class: "mono"}, origin),
       h("dt", {}, "Events"), h("dd", {}, number(info.position)),

@@ -2,10 +2,10 @@
 
 import {fill, h} from "../dom.js";
 import {download, get, may, part, who} from "../api.js";
-import {badge, button, empty, failureBox, heading, note, number, rowOf, table, when} from "../ui.js";
+import {badge, button, empty, failureBox, heading, note, rowOf, table, when} from "../ui.js";
 import {deleteObject, editObject, isOurs, managerOf} from "../editor.js";
 import {addRecord, deleteRecord, editRecord, placeOf, relative} from "../records.js";
-import {objectHash} from "../changes.js";
+import {counted, objectHash} from "../changes.js";
 import {importZone} from "./zones.js";
 
 const PAGE = 100;
@@ -33,8 +33,6 @@ export async function show(root, {name, query, signal}) {
 
 function aboutOf(zone) {
   const status = zone.status || {}, parts = [zone.spec.type || "Primary"];
-  if (status.serial !== undefined && status.serial !== null) parts.push(`serial ${status.serial}`);
-  if (status.recordCount !== undefined) parts.push(`${number(status.recordCount)} records`);
   if (status.refreshedAt) parts.push(`fetched from ${status.primary}`);
   if (!isOurs(zone)) parts.push(`managed by ${managerOf(zone)}`);
   return [parts.join(" · "), status.refreshedAt ? [" ", when(status.refreshedAt)] : null];
@@ -98,8 +96,9 @@ function recordTable(zone, writes, search, signal) {
       rows = made.querySelector("tbody");
       fill(body, made);
     } else rows.append(...found.items.map(one => rowOf(columns, one)));
-    shown += found.items.length;
-    fill(foot, h("span", {class: "quiet"}, found.continue ? `${number(shown)} records so far, of ${number(found.names)} names` : `${number(shown)} records`),
+    shown += found.items.reduce((sum, row) => sum + row.targets.length, 0);
+    fill(foot, h("span", {class: "quiet"}, found.continue
+      ? `The first ${counted(shown, "record")}; ${counted(found.names, "name")} in all` : counted(shown, "record")),
       found.continue ? button("More records", async () => {
         try { await page(found.continue); } catch (failure) { foot.append(failureBox(failure)); }
       }) : null);
@@ -138,7 +137,7 @@ function marksOf(row) {
 }
 
 function doingOf(zone, row, writes) {
-  if (!row.object) return h("span", {class: "quiet"}, row.recordType === "SOA" ? "of the zone" : "");
+  if (!row.object) return null;
   const label = `${relative(row.dnsName, zone.spec.zoneName)} ${row.recordType}`;
   const canWrite = writes && row.manager === "kudurru";
   const doing = (word, change) => button(word, async () => {

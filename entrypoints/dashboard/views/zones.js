@@ -3,7 +3,7 @@
 import {fill, h} from "../dom.js";
 import {ask as request, get, may, part, who} from "../api.js";
 import {ask, badge, button, card, empty, failureBox, field, heading, note, number, rowOf, say, select, table, when} from "../ui.js";
-import {MassChange} from "../changes.js";
+import {MassChange, counted} from "../changes.js";
 import {save} from "../editor.js";
 
 const API_VERSION = "kudurru.io/v1alpha1";
@@ -136,7 +136,7 @@ export async function importZone(zoneName = "") {
     return found && read;
   }});
   if (!done) return;
-  say(`${done.zone}: ${number(done.records)} records.`);
+  say(`${done.zone}: ${counted(done.records, "record")}.`);
   const hash = `#/zones/${part(done.name)}`;
   if (location.hash === hash) dispatchEvent(new HashChangeEvent("hashchange"));
   else location.hash = hash;
@@ -146,9 +146,9 @@ function outcomeBox(read, outcomes, replaces) {
   const counts = {};
   for (const one of outcomes) counts[one.verb] = (counts[one.verb] || 0) + 1;
   const left = replaces ? 0 : read.surplus.length;
-  return card(`${read.zone}: ${number(read.records)} records`,
+  return card(`${read.zone}: ${counted(read.records, "record")}`,
     h("p", {}, Object.entries(counts).map(([verb, count]) => [badge(`${verb} ${count}`, verb === "deleted" ? "bad" : ""), " "]), "of objects."),
-    left ? note(`${left} record sets that the file does not have stay as they are.`) : null,
+    left ? note(`Left as they are, as the file does not have them: ${counted(left, "record set")}.`) : null,
     read.warnings.slice(0, 20).map(one => note(one, "warn")),
     h("p", {class: "quiet"}, "Nothing was written yet: import again to do it."));
 }
