@@ -9,8 +9,8 @@ export async function show(root, {signal}) {
   fill(root, heading("Restore", "Bring objects back to how they were."),
     note("The newest changes:"),
     table([
-      {title: "Change", cell: one => one.position},
+      {title: "Change", cell: one => one.seq},
       {title: "When", cell: one => when(one.time)},
-      {title: "What", cell: one => one.type},
+      {title: "What", cell: one => `${one.verb} ${one.object}`},
     ], items, {about: "Changes"}));
 }
