@@ -1,7 +1,7 @@
 // Parts that every view is made of.
 
 import {h, fill, lines} from "./dom.js";
-import {Failure} from "./api.js";
+import {Failure, may} from "./api.js";
 
 /** The head of a view: its title, a line about it, and what can be done. */
 export function heading(title, about, ...actions) {
@@ -82,34 +82,54 @@ export const reasonField = control =>
   field("Reason (optional)", control, "Kept in the log with this change, for whoever reads it later.");
 
 /**
- * A form in a dialog. `parts` are its fields; `onsubmit(reason)` does it, and what it raises is shown in
- * the dialog, which stays. Resolves to what `onsubmit` resolved to, or undefined when it was left.
+ * A form in a dialog. `parts` are its fields; `onsubmit(reason, said, insisted)` does it, and what it
+ * raises is shown in the dialog, which stays; also where it resolves to undefined, since it wants more,
+ * and says so in the element `said`. `insisted` has the parameters {force, allowMassChange} that
+ * somebody agreed to who was refused without. Resolves to what `onsubmit` resolved to, or undefined
+ * when the dialog was left.
  */
 export function ask(title, parts, {submit = "Save", danger = false, onsubmit, withReason = true, wide = false}) {
   return new Promise(resolve => {
     let outcome;
-    const said = h("div", {}), reason = reasonInput();
+    const said = h("div", {}), reason = reasonInput(), insist = insisting();
     const go = h("button", {type: "submit", class: danger ? "danger" : "primary"}, submit);
     const form = h("form", {onsubmit: async event => {
       event.preventDefault();
       go.disabled = true;
       fill(said);
       try {
-        outcome = await onsubmit(reason.value.trim(), said);
+        outcome = await onsubmit(reason.value.trim(), said, insist.given());
         if (outcome === undefined) return;  // it wants more
         dialog.close();
       } catch (failure) {
         fill(said, failureBox(failure));
+        insist.offer(failure);
       } finally {
         go.disabled = false;
       }
     }},
-    h("h2", {}, title), parts, withReason ? reasonField(reason) : null, said,
+    h("h2", {}, title), parts, withReason ? reasonField(reason) : null, said, insist.place,
     h("div", {class: "actions"}, go, button("Cancel", () => dialog.close())));
     const dialog = h("dialog", {class: wide ? "wide" : null, onclose: () => { dialog.remove(); resolve(outcome); }}, form);
     document.body.append(dialog);
     dialog.showModal();
   });
+}
+
+/** What somebody may agree to who was refused, as a check box. */
+function insisting() {
+  const place = h("div", {}), box = h("input", {type: "checkbox", id: "insist"});
+  let name = "";
+  return {
+    place,
+    given: () => name && box.checked ? {[name]: true} : {},
+    offer: ({reason, details}) => {
+      const text = reason === "ManagedBy" && may("objects.force") ? `Take it over from ${details.owner}`
+        : reason === "MassChange" ? "Do it although it changes so much" : "";
+      name = text ? (reason === "ManagedBy" ? "force" : "allowMassChange") : "";
+      fill(place, text ? h("div", {class: "check"}, box, h("label", {for: "insist"}, text)) : null);
+    },
+  };
 }
 
 /** Something that was done, said for some seconds at the foot of the page. */
@@ -138,6 +158,8 @@ function ago(seconds) {
 }
 
 export const number = value => Number(value).toLocaleString("en-US");
+
+export const counted = (count, one, many) => `${number(count)} ${count === 1 ? one : many}`;
 
 /** An object of the API, to be read: JSON, indented. */
 export const document_ = value => lines(JSON.stringify(value, null, 2), {class: "document"});
