@@ -2,7 +2,7 @@
 
 import {h, fill} from "./dom.js";
 import {ask as request, get, may, part, rest} from "./api.js";
-import {ask, badge, button, empty, failureBox, note, number, say, when} from "./ui.js";
+import {ask, badge, button, counted as counting, empty, failureBox, note, say, when} from "./ui.js";
 
 const PLURALS = {
   dnszone: "dnszones", dnsrecordset: "dnsrecordsets", blocklist: "blocklists",
@@ -29,6 +29,23 @@ export const objectHash = ({kind, namespace, name}) => `#/objects/${part(kind)}/
 /** Path of an object in the API. */
 export function objectPath({kind, namespace, name}) {
   return `${namespace === "-" ? "" : `/namespaces/${part(namespace)}`}/${part(kind)}/${part(name)}`;
+}
+
+const MANAGED_BY = "kudurru.io/managed-by";
+const OURS = "kudurru";
+
+export const managerOf = document => document.metadata.annotations?.[MANAGED_BY] || OURS;
+
+/** Whether this page writes it: what others manage they would write again. */
+export const isOurs = document => managerOf(document) === OURS;
+
+/** What people write of an object: labels, annotations and spec. */
+export function written(document) {
+  const {[MANAGED_BY]: manager, ...annotations} = document.metadata.annotations || {};
+  const metadata = {};
+  if (Object.keys(document.metadata.labels || {}).length) metadata.labels = document.metadata.labels;
+  if (Object.keys(annotations).length) metadata.annotations = annotations;
+  return {metadata, spec: document.spec};
 }
 
 export function objectLink(text) {
@@ -165,9 +182,10 @@ function eventDetails(event) {
   ];
 }
 
-// --- plans -----------------------------------------------------------------------------------
+/** Of things whose plural ends in an s. */
+export const counted = (count, what) => counting(count, what, `${what}s`);
 
-export const counted = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
+// --- plans -----------------------------------------------------------------------------------
 
 /** A plan of restore or undo: how much, of which zones, and each object with what changes. */
 export function planBox(plan) {
@@ -204,14 +222,13 @@ export async function undo(what) {
     await ask(`Undo ${what}`, [failureBox(failure)], {submit: "Close", withReason: false, onsubmit: async () => true});
     return false;
   }
-  const guard = new MassChange();
-  const done = await ask(`Undo the change ${plan.target}`, [planBox(plan), guard.element], {
+  const done = await ask(`Undo the change ${plan.target}`, [planBox(plan)], {
     submit: plan.steps.length ? plan.skipped.length ? "Undo the rest" : "Undo" : "Close",
     withReason: plan.steps.length > 0, wide: true,
-    onsubmit: async reason => {
+    onsubmit: async (reason, said, insisted) => {
       if (!plan.steps.length) return {seq: 0};
-      const body = {what: String(what), skipConflicts: plan.skipped.length > 0, allowMassChange: guard.isAllowed, reason};
-      return guard.watch(async () => (await request("POST", "/undo", {body})).data);
+      const body = {what: String(what), skipConflicts: plan.skipped.length > 0, reason, ...insisted};
+      return (await request("POST", "/undo", {body})).data;
     },
   });
   if (!done?.seq) return false;
@@ -220,36 +237,7 @@ export async function undo(what) {
   return true;
 }
 
-// --- refusals that a person can answer --------------------------------------------------------
-
-/** The guard against mass changes: once it refused, its box says what that means and lets the person
- * allow it. */
-export class MassChange {
-  constructor() {
-    this.element = h("div", {});
-    this.switch = h("input", {type: "checkbox"});
-  }
-
-  get isAllowed() {
-    return this.switch.checked;
-  }
-
-  /** Do it; a refusal of the guard is shown here, and undefined comes back. Raises the others. */
-  async watch(change) {
-    try {
-      return await change();
-    } catch (failure) {
-      if (failure.reason !== "MassChange") throw failure;
-      const {zone, changed, total} = failure.details;
-      fill(this.element, h("div", {class: "note warn", role: "alert"},
-        h("p", {}, `This takes away or alters ${changed} of the ${total} records of ${zone}. A change of more than `
-          + "30 % is refused, as it is most often a mistake. Nothing was changed."),
-        h("label", {class: "check"}, this.switch, " I mean it: allow this mass change")));
-      this.switch.focus();
-      return undefined;
-    }
-  }
-}
+// --- refusals -------------------------------------------------------------------------------
 
 /** Who changed an object meanwhile, for a write that was refused because of that (412). */
 export async function movedBox(where, failure) {

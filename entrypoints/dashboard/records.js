@@ -3,8 +3,7 @@
 import {h, fill} from "./dom.js";
 import {ask as request, get, part, who} from "./api.js";
 import {ask, failureBox, field, say, select} from "./ui.js";
-import {MassChange, changeLines, differences, movedBox} from "./changes.js";
-import {isOurs, remove, save, written} from "./editor.js";
+import {changeLines, differences, isOurs, movedBox, objectPath, written} from "./changes.js";
 
 const API_VERSION = "kudurru.io/v1alpha1";
 const NAMES_TRIED = 9;
@@ -149,7 +148,7 @@ export async function editRecord(zone, row) {
   const form = new RecordForm(zone, now.spec.endpoints[index]);
   return recordDialog(`Change ${relative(row.dnsName, zone.spec.zoneName)} ${row.recordType}`, form, async () => {
     const endpoints = now.spec.endpoints.with(index, form.endpoint(now.spec.endpoints[index]));
-    return {where, etag, index, before: written(now), document: withEndpoints(now, endpoints)};
+    return {where, etag, index, document: withEndpoints(now, endpoints)};
   });
 }
 
@@ -162,24 +161,23 @@ export async function addRecord(zone) {
     if (there) {
       const endpoints = [...there.data.spec.endpoints, endpoint];
       const [where, etag] = [{kind: "dnsrecordsets", namespace, name: there.data.metadata.name}, there.etag];
-      return {where, etag, index: endpoints.length - 1, before: written(there.data), document: withEndpoints(there.data, endpoints)};
+      return {where, etag, index: endpoints.length - 1, document: withEndpoints(there.data, endpoints)};
     }
     const name = await freeName(objectName(form.owner, zone), namespace);
     const document = {apiVersion: API_VERSION, kind: "DNSRecordSet", spec: {zoneRef: {name: zone.metadata.name}, endpoints: [endpoint]}};
-    return {where: {kind: "dnsrecordsets", namespace, name}, index: 0, before: {}, document};
+    return {where: {kind: "dnsrecordsets", namespace, name}, index: 0, document};
   });
 }
 
 /** The dialog of both: what the server finds wrong is at its field, and nothing is written then. */
 async function recordDialog(title, form, change) {
-  const guard = new MassChange();
-  const done = await ask(title, [form.element, guard.element], {onsubmit: async (reason, said) => {
+  const done = await ask(title, [form.element], {onsubmit: async (reason, said, insisted) => {
     form.clear();
-    const wanted = await change();
-    const {where, etag, document, index} = wanted;
+    const {where, etag, document, index} = await change();
+    const write = query => request("PUT", objectPath(where), {body: document, ifMatch: etag, ifNoneMatch: etag ? "" : "*", query});
     try {
-      await save(where, document, {etag, dryRun: true, allowMassChange: true});
-      return await guard.watch(() => save(where, document, {etag, reason, allowMassChange: guard.isAllowed}));
+      await write({dryRun: true, ...insisted});
+      return await write({reason, ...insisted});
     } catch (failure) {
       if (failure.code === 412 && etag) fill(said, await movedBox(where, failure));
       else if (failure.causes?.length) {
@@ -199,15 +197,14 @@ export async function deleteRecord(zone, row) {
   const where = placeOf(row);
   const {data: now, etag} = await request("GET", `/namespaces/${part(where.namespace)}/dnsrecordsets/${part(where.name)}`);
   const index = indexOf(now, row), left = now.spec.endpoints.filter((_, i) => i !== index);
-  const guard = new MassChange();
   const gone = changeLines(differences({[row.recordType]: row.targets}, {}));
-  const done = await ask(`Delete ${relative(row.dnsName, zone.spec.zoneName)} ${row.recordType}`, [gone, guard.element], {
+  const done = await ask(`Delete ${relative(row.dnsName, zone.spec.zoneName)} ${row.recordType}`, [gone], {
     submit: "Delete", danger: true,
-    onsubmit: async (reason, said) => {
+    onsubmit: async (reason, said, insisted) => {
+      const given = {ifMatch: etag, query: {reason, ...insisted}};
       try {
-        return await guard.watch(() => left.length
-          ? save(where, withEndpoints(now, left), {etag, reason, allowMassChange: guard.isAllowed})
-          : remove(where, {etag, reason, allowMassChange: guard.isAllowed}));
+        return left.length ? await request("PUT", objectPath(where), {body: withEndpoints(now, left), ...given})
+          : await request("DELETE", objectPath(where), given);
       } catch (failure) {
         if (failure.code !== 412) throw failure;
         fill(said, await movedBox(where, failure));

@@ -5,7 +5,6 @@ import {download, get, may} from "../api.js";
 import {ask, badge, button, card, failureBox, field, heading, note, number, select} from "../ui.js";
 import {counted, eventList} from "../changes.js";
 
-<<<<<<< HEAD
 const TYPES = [
   ["Changes and access", ""], ["Deleted objects", "obj.deleted.v1"], ["Statuses", "obj.status.v1"], ["Tokens from new places", "auth.login.v1"],
   ["Refused access", "auth.denied.v1"], ["What people fetched", "auth.acted.v1"], ["Settings", "settings.changed.v1"],
@@ -110,16 +109,4 @@ function verdict({level, rows, damages}) {
   }
   return h("div", {class: "note bad", role: "alert"}, h("p", {}, h("strong", {}, "The log was damaged or changed.")),
     h("ul", {}, damages.map(one => h("li", {}, `${one.kind} at position ${one.position}: ${one.message}`))));
-=======
-export async function show(root, {signal}) {
-  const {items} = await get("/events", {limit: 100, noStatus: "true"}, signal);
-  fill(root, heading("History", "Every change, newest first."),
-    items.length ? table([
-      {title: "Change", cell: one => one.seq},
-      {title: "When", cell: one => when(one.time)},
-      {title: "Who", cell: one => one.actor},
-      {title: "What", cell: one => `${one.verb} ${one.object}`},
-      {title: "Reason", cell: one => one.reason || ""},
-    ], items, {about: "Changes"}) : empty("Nothing was changed yet."));
->>>>>>> page-a
 }

@@ -4,8 +4,8 @@
 import {fill, h} from "../dom.js";
 import {get, may, part} from "../api.js";
 import {button, card, document_, empty, failureBox, heading, note} from "../ui.js";
-import {changeLines, differences, eventList, objectHash, objectPath} from "../changes.js";
-import {deleteObject, editObject, isOurs, managerOf, written} from "../editor.js";
+import {changeLines, differences, eventList, isOurs, managerOf, objectHash, objectPath, written} from "../changes.js";
+import {edit, remove} from "../editing.js";
 import {bringBack} from "./restore.js";
 
 const KINDS = {dnszones: "DNSZone", dnsrecordsets: "DNSRecordSet", blocklists: "BlockList", clientgroups: "ClientGroup", policies: "Policy"};
@@ -46,8 +46,8 @@ function crumbs(where, now) {
 function actionsOf(where, now) {
   if (!now || !may("objects.write") || !isOurs(now)) return [];
   return [
-    button("Edit", async () => { if (await editObject(where, `Edit ${where.name}`)) again(); }),
-    button("Delete", async () => { if (await deleteObject(where, `Delete ${where.name}`)) again(); }, {class: "danger"}),
+    button("Edit", async () => { if (await edit(`Edit ${where.name}`, where.kind, now)) again(); }),
+    button("Delete", async () => { if (await remove(KINDS[where.kind] || "", where.kind, now)) again(); }, {class: "danger"}),
   ];
 }
 

@@ -2,8 +2,8 @@
 
 import {fill, h} from "../dom.js";
 import {ask as request, get, may} from "../api.js";
-import {ask, badge, button, card, empty, failureBox, field, heading, note, reasonField, reasonInput, say, select, table, when} from "../ui.js";
-import {MassChange, objectLink, objectOf, objectPath, planBox} from "../changes.js";
+import {ask, badge, button, card, empty, failureBox, field, heading, note, say, select, table, when} from "../ui.js";
+import {counted, objectLink, objectOf, objectPath, planBox} from "../changes.js";
 
 const DIGEST_TYPED = 8;  // characters of the plan's digest that are asked for
 const DELETED_MAX = 50;
@@ -71,34 +71,30 @@ function scopeOf(what, which) {
   return what === "object" ? {objects: [which]} : {[what]: which};
 }
 
-/** A plan, and the form that carries it out: this plan and no other, or nothing. */
+/** A plan, and what carries it out: this plan and no other, or nothing. */
 function agreement(wanted, plan, place) {
   if (!plan.steps.length) return planBox(plan);
+  return h("div", {}, h("h3", {}, `To position ${plan.target}`), planBox(plan),
+    h("div", {class: "actions"}, button("Restore", () => carryOut(wanted, plan, place), {class: "danger"}), button("Leave it", () => fill(place))));
+}
+
+async function carryOut(wanted, plan, place) {
   const typed = h("input", {type: "text", name: "digest", required: true, autocomplete: "off", spellcheck: "false", class: "mono"});
-  const reason = reasonInput(), guard = new MassChange(), said = h("div", {});
   const short = plan.digest.slice(0, DIGEST_TYPED);
-  return h("div", {},
-    h("h3", {}, `To position ${plan.target}`), planBox(plan),
-    h("form", {onsubmit: async event => {
-      event.preventDefault();
-      fill(said);
-      const text = typed.value.trim();
-      if (text.length < DIGEST_TYPED || !plan.digest.startsWith(text)) {
-        fill(said, note(`That is not the digest of this plan: type ${short}`, "bad"));
-        return;
-      }
-      // A time ago is another position by now, and that would be another plan.
-      const body = {...wanted, at: String(plan.target), apply: true, planDigest: plan.digest, reason: reason.value.trim()};
-      try {
-        const done = await guard.watch(async () => (await request("POST", "/restore", {body: {...body, allowMassChange: guard.isAllowed}})).data);
-        if (done) fill(place, carried(done));
-      } catch (failure) {
-        fill(said, failureBox(failure));
-      }
-    }},
-    field("To carry out this plan, type the beginning of its digest", typed, plan.digest.replace(short, `${short} `)),
-    reasonField(reason), guard.element, said,
-    h("div", {class: "actions"}, h("button", {type: "submit", class: "danger"}, "Restore"), button("Leave it", () => fill(place)))));
+  const done = await ask(`Restore to position ${plan.target}`, [
+    h("p", {}, `${counted(plan.steps.length, "object")} of the plan `, h("code", {}, plan.digest)),
+    field("Type the beginning of the plan's digest", typed, `It is ${short}. The plan is carried out as it was shown, or not at all.`),
+  ], {submit: "Restore", danger: true, onsubmit: async (reason, said, insisted) => {
+    const text = typed.value.trim();
+    if (text.length < DIGEST_TYPED || !plan.digest.startsWith(text)) {
+      fill(said, note(`That is not the digest of this plan: type ${short}`, "bad"));
+      return undefined;
+    }
+    // A time ago is another position by now, and that would be another plan.
+    const body = {...wanted, at: String(plan.target), apply: true, planDigest: plan.digest, reason, ...insisted};
+    return (await request("POST", "/restore", {body})).data;
+  }});
+  if (done) fill(place, carried(done));
 }
 
 function carried(done) {
@@ -152,11 +148,10 @@ export async function bringBack(where, event) {
     await ask(title, [failureBox(failure)], {submit: "Close", withReason: false, onsubmit: async () => true});
     return false;
   }
-  const guard = new MassChange();
-  const done = await ask(title, [h("p", {}, "As it was before ", badge("deleted", "bad"), ` at position ${event.seq}:`), planBox(plan), guard.element], {
+  const done = await ask(title, [h("p", {}, `As it was before position ${event.seq}, where it was deleted:`), planBox(plan)], {
     submit: "Bring back", wide: true,
-    onsubmit: reason => guard.watch(async () => (await request("POST", "/restore", {
-      body: {...wanted, apply: true, planDigest: plan.digest, allowMassChange: guard.isAllowed, reason}})).data),
+    onsubmit: async (reason, said, insisted) => (await request("POST", "/restore", {
+      body: {...wanted, apply: true, planDigest: plan.digest, reason, ...insisted}})).data,
   });
   if (done) say(`${where.name} is there again.`);
   return Boolean(done);

@@ -3,9 +3,9 @@
 import {fill, h} from "../dom.js";
 import {download, get, may, part, who} from "../api.js";
 import {badge, button, empty, failureBox, heading, note, rowOf, table, when} from "../ui.js";
-import {deleteObject, editObject, isOurs, managerOf} from "../editor.js";
+import {edit, remove} from "../editing.js";
 import {addRecord, deleteRecord, editRecord, placeOf, relative} from "../records.js";
-import {counted, objectHash} from "../changes.js";
+import {counted, isOurs, managerOf, objectHash} from "../changes.js";
 import {importZone} from "./zones.js";
 
 const PAGE = 100;
@@ -39,18 +39,18 @@ function aboutOf(zone) {
 }
 
 function actionsOf(zone, writes) {
-  const {name} = zone.metadata, where = {kind: "dnszones", namespace: "-", name};
+  const {name} = zone.metadata;
   const mayEdit = may("objects.write") && isOurs(zone) && !who().namespaces.length;
   const isFree = !who().namespaces.length && !who().zones.length;
   return [
     writes ? button("Add a record", async () => { if (await addRecord(zone)) again(); }, {class: "primary"}) : null,
-    mayEdit ? button("Settings", async () => { if (await editObject(where, `Settings of ${zone.spec.zoneName}`)) again(); }) : null,
+    mayEdit ? button("Settings", async () => { if (await edit(`Settings of ${zone.spec.zoneName}`, "dnszones", zone)) again(); }) : null,
     may("zones.export") && zone.spec.type !== "Forward"
       ? button("Export", () => download(`/dnszones/${part(name)}/export`, {}, `${name}.zone`).catch(failed)) : null,
     writes && isFree ? button("Import", () => importZone(zone.spec.zoneName)) : null,
     may("history") ? h("a", {class: "button", href: `#/history?zone=${part(name)}`}, "History") : null,
     may("restore") ? h("a", {class: "button", href: `#/restore?zone=${part(name)}`}, "Restore") : null,
-    mayEdit && isFree ? button("Delete", () => deleteZone(zone, where), {class: "danger"}) : null,
+    mayEdit && isFree ? button("Delete", () => deleteZone(zone), {class: "danger"}) : null,
   ];
 }
 
@@ -58,10 +58,9 @@ function failed(failure) {
   document.querySelector(".view").prepend(failureBox(failure));
 }
 
-async function deleteZone(zone, where) {
-  const about = h("p", {}, "It is not answered any more. Its record sets stay, and belong to no zone until there is one "
-    + "of this name again; Restore brings it back.");
-  if (await deleteObject(where, `Delete ${zone.spec.zoneName}`, about)) location.hash = "#/zones";
+async function deleteZone(zone) {
+  const about = "It is not answered any more. Its record sets stay, and belong to no zone until there is one of this name again.";
+  if (await remove("the zone", "dnszones", zone, about)) location.hash = "#/zones";
 }
 
 /** What is wrong with it, as its status says. */

@@ -3,8 +3,7 @@
 import {fill, h} from "../dom.js";
 import {ask as request, get, may, part, who} from "../api.js";
 import {ask, badge, button, card, empty, failureBox, field, heading, note, number, rowOf, say, select, table, when} from "../ui.js";
-import {MassChange, counted} from "../changes.js";
-import {save} from "../editor.js";
+import {counted} from "../changes.js";
 
 const API_VERSION = "kudurru.io/v1alpha1";
 const PAGE = 50;
@@ -97,9 +96,7 @@ async function addZone() {
     submit: "Add", onsubmit: async reason => {
       const zoneName = name.value.trim(), object = zoneName.toLowerCase().replace(/\.$/, "") || "root";
       const document = {apiVersion: API_VERSION, kind: "DNSZone", spec: {zoneName, type: type.value, ...specs[type.value]()}};
-      const where = {kind: "dnszones", namespace: "-", name: object};
-      await save(where, document, {dryRun: true});
-      await save(where, document, {reason});
+      await request("PUT", `/dnszones/${part(object)}`, {body: document, ifNoneMatch: "*", query: {reason}});
       return object;
     }});
   if (!done) return;
@@ -115,25 +112,25 @@ export async function importZone(zoneName = "") {
   const file = h("input", {type: "file", onchange: async () => { text.value = await file.files[0].text(); }});
   const name = h("input", {type: "text", name: "zone", value: zoneName, spellcheck: "false"});
   const replaces = h("input", {type: "checkbox", name: "replace"});
-  const preview = h("div", {}), guard = new MassChange();
+  const preview = h("div", {});
   let agreed = null;
   const done = await ask("Import a zone file", [
     field("A file of yours", file), field("or its text", text),
     field("Zone (optional)", name, "Where the file does not say it by $ORIGIN."),
-    h("label", {class: "check"}, replaces, " Also delete what the zone has and the file has not"), preview, guard.element,
-  ], {wide: true, submit: "Import", onsubmit: async reason => {
+    h("label", {class: "check"}, replaces, " Also delete what the zone has and the file has not"), preview,
+  ], {wide: true, submit: "Import", onsubmit: async (reason, said, insisted) => {
     const given = JSON.stringify([text.value, name.value, replaces.checked]);
     const read = (await request("POST", "/dnszones:read", {body: text.value, type: "text/dns", query: {zone: name.value.trim()}})).data;
     const batch = {apply: read.apply, delete: replaces.checked ? read.surplus : [], reason: reason || "zone import by the page"};
     if (mayMake()) batch.importedSerials = read.importedSerials;
     if (agreed !== given) {
-      const {data} = await request("POST", "/batch", {body: {...batch, dryRun: true, allowMassChange: true}});
+      const {data} = await request("POST", "/batch", {body: {...batch, dryRun: true, allowMassChange: true, ...insisted}});
       fill(preview, outcomeBox(read, data.outcomes, replaces.checked));
       agreed = given;
       return undefined;
     }
-    const found = await guard.watch(() => request("POST", "/batch", {body: {...batch, allowMassChange: guard.isAllowed}}));
-    return found && read;
+    await request("POST", "/batch", {body: {...batch, ...insisted}});
+    return read;
   }});
   if (!done) return;
   say(`${done.zone}: ${counted(done.records, "record")}.`);
