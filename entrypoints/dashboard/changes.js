@@ -36,8 +36,10 @@ const OURS = "kudurru";
 
 export const managerOf = document => document.metadata.annotations?.[MANAGED_BY] || OURS;
 
-/** Whether this page writes it: what others manage they would write again. */
 export const isOurs = document => managerOf(document) === OURS;
+
+/** Whether the token may write what somebody manages: what others manage has to be taken over. */
+export const mayWrite = manager => may("objects.write") && (manager === OURS || may("objects.force"));
 
 /** What people write of an object: labels, annotations and spec. */
 export function written(document) {

@@ -4,7 +4,7 @@
 import {fill, h} from "../dom.js";
 import {get, may, part} from "../api.js";
 import {button, card, document_, empty, failureBox, heading, note} from "../ui.js";
-import {changeLines, differences, eventList, isOurs, managerOf, objectHash, objectPath, written} from "../changes.js";
+import {changeLines, differences, eventList, managerOf, mayWrite, objectHash, objectPath, written} from "../changes.js";
 import {edit, remove} from "../editing.js";
 import {bringBack} from "./restore.js";
 
@@ -44,7 +44,7 @@ function crumbs(where, now) {
 }
 
 function actionsOf(where, now) {
-  if (!now || !may("objects.write") || !isOurs(now)) return [];
+  if (!now || !mayWrite(managerOf(now))) return [];
   return [
     button("Edit", async () => { if (await edit(`Edit ${where.name}`, where.kind, now)) again(); }),
     button("Delete", async () => { if (await remove(KINDS[where.kind] || "", where.kind, now)) again(); }, {class: "danger"}),

@@ -5,7 +5,7 @@ import {download, get, may, part, who} from "../api.js";
 import {badge, button, empty, failureBox, heading, note, rowOf, table, when} from "../ui.js";
 import {edit, remove} from "../editing.js";
 import {addRecord, deleteRecord, editRecord, placeOf, relative} from "../records.js";
-import {counted, isOurs, managerOf, objectHash} from "../changes.js";
+import {counted, isOurs, managerOf, mayWrite, objectHash} from "../changes.js";
 import {importZone} from "./zones.js";
 
 const PAGE = 100;
@@ -40,7 +40,7 @@ function aboutOf(zone) {
 
 function actionsOf(zone, writes) {
   const {name} = zone.metadata;
-  const mayEdit = may("objects.write") && isOurs(zone) && !who().namespaces.length;
+  const mayEdit = mayWrite(managerOf(zone)) && !who().namespaces.length;
   const isFree = !who().namespaces.length && !who().zones.length;
   return [
     writes ? button("Add a record", async () => { if (await addRecord(zone)) again(); }, {class: "primary"}) : null,
@@ -138,7 +138,7 @@ function marksOf(row) {
 function doingOf(zone, row, writes) {
   if (!row.object) return null;
   const label = `${relative(row.dnsName, zone.spec.zoneName)} ${row.recordType}`;
-  const canWrite = writes && row.manager === "kudurru";
+  const canWrite = writes && mayWrite(row.manager);
   const doing = (word, change) => button(word, async () => {
     try { if (await change(zone, row)) again(); } catch (failure) { failed(failure); }
   }, {class: "plain", "aria-label": `${word} ${label}`});
