@@ -158,7 +158,8 @@ def test_names_that_are_markup_or_move_the_cursor_are_shown_as_text(
     tab.sees("bell")
     for name in ("img", "bell"):
         tab.run(
-            f"[...document.querySelectorAll('td button')].find(one => one.innerText.includes('{name}')).click()"
+            f"""[...document.querySelectorAll("td button")].find(one =>
+            one.innerText.includes("{name}")).click()"""
         )
     tab.wait("document.querySelectorAll('.explained').length === 2")
     hostile = tab.text()
@@ -230,7 +231,8 @@ def test_a_policy_is_checked_by_the_server_and_its_faults_are_at_their_places(
     tab.click("Check, then apply")
     tab.sees("spec.deny[1]")
     tab.sees("spec.blockTypes[0]")
-    chosen = "document.activeElement.value.slice(document.activeElement.selectionStart, document.activeElement.selectionEnd)"
+    chosen = """(field => field.value.slice(field.selectionStart, field.selectionEnd))(
+        document.activeElement)"""
     assert tab.run(chosen) == '"not a name"'
     tab.click("spec.blockTypes[0]")
     assert tab.run(chosen) == '"NOPE"'

@@ -128,7 +128,7 @@ function busiest(top, title, count) {
   return table([
     {title, cell: one => h("a", {href: `#/queries?${word}=${encodeURIComponent(one.text)}`}, one.text)},
     {title: count === "blocked" ? "Blocked" : "Queries", class: "number", cell: one => number(one[count])},
-  ], rows, {about: title});
+  ], rows, {about: title, short: true});
 }
 
 function freshness(rows) {
@@ -139,7 +139,7 @@ function freshness(rows) {
     {title: "List", cell: one => `${one.namespace}/${one.name}`},
     {title: "State", cell: stateOf},
     {title: "Rules", class: "number", cell: one => number(one.entries)},
-  ], rows, {about: "Block lists"});
+  ], rows, {about: "Block lists", short: true});
 }
 
 /** How a list is, in a badge. */
