@@ -247,7 +247,7 @@ export async function movedBox(where, failure) {
   let last = null;
   try { [last] = (await get("/events", {...object, limit: 1, noStatus: "true"})).items; } catch { /* the refusal is enough */ }
   return h("div", {class: "note bad", role: "alert"},
-    h("p", {}, h("strong", {}, "Somebody else changed it meanwhile. "), "Nothing of yours was written."),
+    h("p", {}, h("strong", {}, `${failure.reason}: `), "somebody else changed it meanwhile. Nothing of yours was written."),
     last ? h("p", {}, `${last.actor} `, when(last.time), `: ${last.verb} at position ${last.seq}`,
       last.reason ? `, “${last.reason}”` : "", ".") : h("p", {}, failure.message),
     h("p", {}, h("a", {href: objectHash(where), onclick: () => document.querySelector("dialog[open]")?.close()}, "Look at it as it is now"),

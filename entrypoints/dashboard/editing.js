@@ -4,7 +4,7 @@
 import {h, fill} from "./dom.js";
 import {ask as request, part} from "./api.js";
 import {changeLines, differences, movedBox, objectPath, written} from "./changes.js";
-import {ask, field, note, say} from "./ui.js";
+import {ask, field, headOf, note, say} from "./ui.js";
 
 const OURS = "kudurru.io/managed-by";
 
@@ -15,7 +15,7 @@ const OURS = "kudurru.io/managed-by";
 export async function edit(title, plural, object, template = {}) {
   const meta = object ? object.metadata : {namespace: "default", name: ""};
   const etag = object ? `"${meta.resourceVersion}"` : null;
-  const text = h("textarea", {value: JSON.stringify(object ? object.spec : template, null, 2), spellcheck: "false", rows: 18});
+  const text = h("textarea", {value: JSON.stringify(object ? object.spec : template, null, 2), spellcheck: "false", rows: 12});
   const name = object ? null : h("input", {type: "text", required: true, autocomplete: "off", spellcheck: "false"});
   let checked = null;
   const done = await ask(title, [name ? field("Name", name) : null, field("spec", text)], {
@@ -63,7 +63,7 @@ function faults(said, failure, text) {
   const places = placesOf(text.value);
   const go = ([from, to]) => { text.focus(); text.setSelectionRange(from, to); };
   const found = failure.causes.map(cause => ({...cause, place: placeOf(places, cause.field)}));
-  fill(said, h("div", {class: "note bad", role: "alert"}, h("p", {}, failure.message),
+  fill(said, h("div", {class: "note bad", role: "alert"}, h("p", {}, headOf(failure)),
     h("ul", {}, found.map(one => h("li", {},
       one.place ? h("button", {type: "button", class: "plain", onclick: () => go(one.place)}, one.field) : h("code", {}, one.field),
       ": ", one.message)))));

@@ -33,18 +33,26 @@ export function failureBox(failure) {
   if (!(failure instanceof Failure)) console.error(failure);
   const causes = failure.causes || [];
   return h("div", {class: "note bad", role: "alert"},
-    h("p", {}, failure.reason ? h("strong", {}, `${failure.reason}: `) : null, failure.message),
+    h("p", {}, failure.reason ? h("strong", {}, `${failure.reason}: `) : null, headOf(failure)),
     causes.length ? h("ul", {}, causes.map(cause =>
       h("li", {}, cause.field ? [h("code", {}, cause.field), ": "] : null, cause.message))) : null);
 }
 
+/** The message without the faults, which stand below it. */
+export function headOf({message, causes = []}) {
+  const [first, ...rest] = message.split("\n");
+  const only = causes.length === 1 ? `${causes[0].field}: ${causes[0].message}` : "";
+  const head = only && first.endsWith(only) ? `${first.slice(0, -only.length)}1 fault` : first;
+  return causes.length ? head : [head, rest.map(line => [h("br"), line])];
+}
+
 /**
  * A table. Columns are {title, cell: row => child, class}; on a phone each row is a block, and its
- * cells bear the titles.
+ * cells bear the titles, unless it is `short`.
  */
-export function table(columns, rows, {about = "", onRow} = {}) {
+export function table(columns, rows, {about = "", onRow, short = false} = {}) {
   const body = h("tbody", {}, rows.map(row => rowOf(columns, row, onRow)));
-  return h("table", {"aria-label": about || null},
+  return h("table", {"aria-label": about || null, class: short ? "short" : null},
     h("thead", {}, h("tr", {}, columns.map(one => h("th", {scope: "col", class: one.class || null}, one.title)))),
     body);
 }

@@ -1,41 +1,36 @@
 // Filtering: block lists, policies and client groups, and pausing what is blocked.
 
 import {fill, h} from "../dom.js";
-import {ask as request, get, may, rest} from "../api.js";
+import {ask as request, get, may} from "../api.js";
 import {ask, badge, button, card, counted, empty, field, heading, note, number, say, select, table, when} from "../ui.js";
 import {edit, isEnabled, remove, toggle} from "../editing.js";
+import {keptDrawn} from "../live.js";
 import {stateOf} from "./overview.js";
 import {addList} from "../lists.js";
 
-const EVERY_MS = 10000;
+const EVERY_MS = 5000;
 const POLICY = {clientGroupRefs: [], blockListRefs: [], deny: [], allow: []};
 const GROUP = {clients: [{cidr: "192.168.1.0/24"}]};
 
 export async function show(root, {signal}) {
-  const parts = h("div", {class: "view"});
-  fill(root, heading("Filtering", "What is blocked, for whom. Every change is in the log, and can be undone."), parts);
-  const draw = async () => fill(parts, await sections(signal, draw));
-  await draw();
-  refresh(draw, root, signal);
+  const place = h("div", {class: "view"});
+  fill(root, heading("Filtering", "What is blocked, for whom. Every change is in the log, and can be undone."), place);
+  let again = null;
+  const changed = doing => async () => { if (await doing()) await again(); };
+  again = await keptDrawn(place, {
+    load: () => asked(signal), draw: found => sections(found, changed), signal, everyMs: EVERY_MS,
+  });
 }
 
-async function refresh(draw, root, signal) {
-  for (;;) {
-    await rest(EVERY_MS, signal);
-    if (signal.aborted) return;
-    // Not under the hands of somebody who is about to press a button, or fills a form.
-    if (document.hidden || root.contains(document.activeElement) || document.querySelector("dialog")) continue;
-    await draw().catch(() => {});  // a server that restarts is asked again
-  }
-}
-
-async function sections(signal, draw) {
-  const every = {limit: 500};
-  const [blocking, rows, lists, policies, groups] = await Promise.all([
+async function asked(signal) {
+  const [blocking, rows, ...items] = await Promise.all([
     get("/blocking", {}, signal), get("/lists", {}, signal),
-    ...["/blocklists", "/policies", "/clientgroups"].map(path => get(path, every, signal).then(found => found.items)),
+    ...["/blocklists", "/policies", "/clientgroups"].map(path => get(path, {limit: 500}, signal).then(found => found.items)),
   ]);
-  const changed = doing => async () => { if (await doing()) await draw(); };
+  return {blocking, rows, items};
+}
+
+function sections({blocking, rows, items: [lists, policies, groups]}, changed) {
   return [
     pausing(blocking, groups, changed),
     blockLists(rows, lists, policies, changed),

@@ -1,11 +1,12 @@
 // Overview: whether this node answers, what it was asked, and what deserves a look.
 
 import {fill, h} from "../dom.js";
-import {get, may, readiness, rest, who} from "../api.js";
+import {get, may, readiness, who} from "../api.js";
 import {badge, card, empty, failureBox, heading, number, table, when} from "../ui.js";
+import {keptDrawn} from "../live.js";
 
 const EVERY_MS = 10000;
-const NOTHING = Symbol("not for this token");
+const DOCTOR_MS = 300000;
 
 const SOURCES = [
   ["blocked", "blocked", "bad"],
@@ -19,39 +20,37 @@ const SOURCES = [
 ];
 
 export async function show(root, {signal}) {
-  const parts = h("div", {class: "cards"});
-  fill(root, heading("Overview"), parts);
-  const draw = async () => fill(parts, await cards(signal));
-  await draw();
-  refresh(draw, signal);
+  const place = h("div", {class: "cards"});
+  fill(root, heading("Overview"), place);
+  // It looks at disks and at the newest events: a look now and then is enough.
+  const doctor = lasting(() => get("/doctor", {}, signal), DOCTOR_MS);
+  await keptDrawn(place, {load: () => asked(signal, doctor), draw: cards, signal, everyMs: EVERY_MS});
 }
 
-async function refresh(draw, signal) {
-  for (;;) {
-    await rest(EVERY_MS, signal);
-    if (signal.aborted) return;
-    if (document.hidden) continue;
-    await draw().catch(() => {});  // a server that restarts is asked again
-  }
-}
-
-async function cards(signal) {
-  const [ready, day, blocked, clients, lists, blocking, doctor, info, note] = await Promise.all([
+async function asked(signal, doctor) {
+  const stats = subject => () => get(`/stats/${subject}`, {limit: 8}, signal);
+  const [ready, domains, blocked, clients, lists, blocking, report, info, note] = await Promise.all([
     tried(true, () => readiness(signal)),
-    tried(may("stats"), () => get("/stats/domains", {limit: 8}, signal)),
-    tried(may("stats"), () => get("/stats/blocked", {limit: 8}, signal)),
-    tried(may("stats"), () => get("/stats/clients", {limit: 8}, signal)),
+    tried(may("stats"), stats("domains")),
+    tried(may("stats"), stats("blocked")),
+    // A viewer may ask for clients where the log has pseudonyms only; elsewhere each try is a
+    // refusal in the log.
+    tried(may("querylog.read"), stats("clients")),
     tried(may("explain"), () => get("/lists", {}, signal)),
     tried(may("explain"), () => get("/blocking", {}, signal)),
-    tried(may("doctor"), () => get("/doctor", {}, signal)),
+    tried(may("doctor"), doctor),
     tried(true, () => get("/info", {}, signal)),
-    tried(may("info"), () => get("/checkpoint", {}, signal)),
+    tried(true, () => get("/checkpoint", {}, signal)),
   ]);
+  return {ready, domains, blocked, clients, lists, blocking, doctor: report, info, note};
+}
+
+function cards({ready, domains, blocked, clients, lists, blocking, doctor, info, note}) {
   return [
     shown("DNS", ready, found => health(found, blocking)),
-    shown("Queries of the last 24 hours", day, queries),
+    shown("Queries of the last 24 hours", domains, queries),
     shown("Names blocked most", blocked, found => busiest(found.top, "Name", "blocked")),
-    shown("Names asked most", day, found => busiest(found.top, "Name", "queries")),
+    shown("Names asked most", domains, found => busiest(found.top, "Name", "queries")),
     shown("Busiest clients", clients, found => busiest(found.top, "Client", "queries")),
     shown("Block lists", lists, freshness),
     shown("Log", info, found => log(found, note, doctor)),
@@ -59,9 +58,21 @@ async function cards(signal) {
   ];
 }
 
+/** A request whose answer is kept for a while. */
+function lasting(request, ms) {
+  let kept = null, until = 0;
+  return async () => {
+    if (kept === null || Date.now() >= until) {
+      kept = await request();
+      until = Date.now() + ms;
+    }
+    return kept;
+  };
+}
+
 /** What a request came to; a part that fails does not take the others with it. */
 async function tried(mayAsk, request) {
-  if (!mayAsk) return NOTHING;
+  if (!mayAsk) return null;
   try {
     return await request();
   } catch (failure) {
@@ -71,7 +82,7 @@ async function tried(mayAsk, request) {
 }
 
 function shown(title, found, draw) {
-  if (found === NOTHING) return null;
+  if (found === null) return null;  // not for this token
   if (found instanceof Error && found.code === 403) return null;  // by a setting, not by the role
   return card(title, found instanceof Error ? failed(found) : draw(found));
 }
@@ -79,7 +90,7 @@ function shown(title, found, draw) {
 const failed = failure => failure.code === 404 ? h("p", {class: "quiet"}, failure.message) : failureBox(failure);
 
 function health(found, blocking) {
-  const pauses = blocking.pauses || [];
+  const pauses = blocking?.pauses || [];
   return [
     h("p", {class: "state"}, found.ready ? badge("answers", "good") : badge("not ready", "bad")),
     found.reasons.map(reason => h("p", {}, reason)),
@@ -117,7 +128,7 @@ function busiest(top, title, count) {
   return table([
     {title, cell: one => h("a", {href: `#/queries?${word}=${encodeURIComponent(one.text)}`}, one.text)},
     {title: count === "blocked" ? "Blocked" : "Queries", class: "number", cell: one => number(one[count])},
-  ], rows, {about: title});
+  ], rows, {about: title, short: true});
 }
 
 function freshness(rows) {
@@ -128,7 +139,7 @@ function freshness(rows) {
     {title: "List", cell: one => `${one.namespace}/${one.name}`},
     {title: "State", cell: stateOf},
     {title: "Rules", class: "number", cell: one => number(one.entries)},
-  ], rows, {about: "Block lists"});
+  ], rows, {about: "Block lists", short: true});
 }
 
 /** How a list is, in a badge. */
@@ -141,8 +152,8 @@ export function stateOf(row) {
 }
 
 function log(info, note, doctor) {
-  const signed = note.note ? Number(note.note.split("\n")[1]) : null;
-  const follow = (doctor.checks || []).find(one => one.check === "follow");
+  const signed = note?.note ? Number(note.note.split("\n")[1]) : null;
+  const follow = (doctor?.checks || []).find(one => one.check === "follow");
   return [
     h("p", {}, "Newest change: ", h("a", {href: "#/history"}, `number ${number(info.position)}`)),
     h("p", {}, signed === null ? "Nothing of it is signed yet." : `Signed up to number ${number(signed)}.`),
