@@ -127,7 +127,11 @@ async def list_records(call: Call) -> RecordPage:
         sources, images = dict(state.sources), [*own, *transferred]
     owners = partial(_owners, sources, images, state.name, call.principal.rights)
     text, start = call.text("search").lower(), _name(call, "continue")
-    page, count = await call.context.aside(partial(_page_of, owners, text, start, limit))
+    if start is not None and not names.is_within(start, state.apex):
+        raise Invalid("query", [Cause("continue", "not of this list: begin without it")])
+    page, count = await call.context.aside(
+        partial(_page_of, owners, state.apex, text, start, limit)
+    )
     more = names.to_text(page[limit]) if len(page) > limit else ""
     rows = _Rows(call, state, transferred)
     items = [row for owner in page[:limit] for row in rows.of(owner)]
@@ -177,16 +181,23 @@ def _owners(
 
 
 def _page_of(
-    owners: partial[Iterator[bytes]], text: str, start: Name | None, limit: int
+    owners: partial[Iterator[bytes]], apex: Name, text: str, start: Name | None, limit: int
 ) -> tuple[list[bytes], int]:
     """Names that a page begins with, one more than it takes, and how many there are in all."""
     found = {owner for owner in owners() if not text or text in names.to_text(Name(owner))}
-    count = len(found)
-    ordered = ((names.canonical_order(owner), owner) for owner in found)
+    ordered = ((_order(owner, apex), owner) for owner in found)
     if start is not None:
-        first = names.canonical_order(start)
+        first = _order(start, apex)
         ordered = (one for one in ordered if one[0] >= first)
-    return [owner for _, owner in heapq.nsmallest(limit + 1, ordered)], count
+    return [owner for _, owner in heapq.nsmallest(limit + 1, ordered)], len(found)
+
+
+def _order(owner: bytes, apex: Name) -> tuple[bytes, ...]:
+    """Canonical order within a zone: nearly all of its names are one label below it."""
+    below = owner[: -len(apex)]
+    if below and below[0] == len(below) - 1:
+        return (below[1:],)
+    return names.canonical_order(below + b"\0")
 
 
 class _Rows:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,7 +227,8 @@ def test_texts_of_records_and_reasons_that_are_markup_or_move_the_cursor_are_sho
         "zoneRef": {"name": "hostile.example"},
         "endpoints": [
             {"dnsName": "text.hostile.example", "recordType": "TXT", "targets": [MARKUP]},
-            {"dnsName": r"\007\027[31m.hostile.example", "recordType": "A", "targets": ["192.0.2.1"]},
+            {"dnsName": r"\007\027[31m.hostile.example", "recordType": "A",
+             "targets": ["192.0.2.1"]},
         ],
     }  # fmt: skip
     labels = {"spec": spec, "metadata": {"annotations": {"note": HOSTILE}}}
