@@ -83,18 +83,16 @@ class Tab:
         found = f"""[...document.querySelectorAll({json.dumps(within)})].flatMap(part =>
             [...part.querySelectorAll("button, a, summary")]).find(one =>
             one.innerText.trim() === {json.dumps(text)} && !one.disabled)"""
-        self.wait(found)
-        self.run(f"{found}.click()")
+        self.wait(f"(one => one && (one.click(), true))({found})")
 
     def write(self, label: str, text: str) -> None:
         """Into the field with this label, as somebody who types."""
         found = f"""[...document.querySelectorAll("label")].filter(one =>
             one.innerText.trim() === {json.dumps(label)}).map(one => one.control).at(-1)"""
-        self.wait(found)
-        self.run(
-            f"""(field => {{ field.focus(); field.value = {json.dumps(text)};
-            field.dispatchEvent(new Event("input", {{bubbles: true}}));
-            field.dispatchEvent(new Event("change", {{bubbles: true}})); }})({found})"""
+        self.wait(
+            f"""(field => field && (field.focus(), field.value = {json.dumps(text)},
+            field.dispatchEvent(new Event("input", {{bubbles: true}})),
+            field.dispatchEvent(new Event("change", {{bubbles: true}})), true))({found})"""
         )
 
     def size(self, wide: int, high: int, *, dark: bool = False) -> None:

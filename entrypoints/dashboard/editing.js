@@ -46,7 +46,10 @@ export async function edit(title, plural, object, template = {}) {
       }
     },
   });
-  if (done) say(`${meta.name || name.value}: ${done.verb || "unchanged"}`);
+  if (done) {
+    say(`${meta.name || name.value}: ${done.verb || "unchanged"}`);
+    done.warnings.forEach(one => say(one, "warn"));
+  }
   return Boolean(done);
 }
 
