@@ -23,8 +23,10 @@ int SENDMMSG(int fd, struct mmsghdr *messages, unsigned number, int flags);
 #define TRAIN_MAX 65000u /* octets: with its headers a train is a packet of IP before it is cut */
 #define ROOM CMSG_SPACE(sizeof(uint16_t))
 #define PLACES_FOR_TRAINS (2 * BATCH)
+#define PLACES_SHIFT 57 /* the highest bits of a product hang on all of its factor */
 #define NO_TRAIN 0xff
 
+_Static_assert(PLACES_FOR_TRAINS == 1 << (64 - PLACES_SHIFT), "each place can be meant");
 _Static_assert(BATCH <= 64, "old kernels cut a train in 64 at most (UDP_MAX_SEGMENTS)");
 
 /* --- trains ---------------------------------------------------------------------------------- */
@@ -56,7 +58,7 @@ static unsigned place_of(const struct msghdr *message) {
     memcpy(&begin, name, sizeof begin);
     memcpy(&end, name + message->msg_namelen - sizeof end, sizeof end);
     uint64_t mixed = (begin ^ end << 7 ^ message->msg_iov->iov_len) * 0x9e3779b97f4a7c15u;
-    return (unsigned)(mixed >> 32) % PLACES_FOR_TRAINS;
+    return (unsigned)(mixed >> PLACES_SHIFT);
 }
 
 /* The train of each message, and the length of each train. */
