@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from kudurru.entrypoints.rest import record
 from tests.api import Api, refused, serving
 from tests.entrypoints.rest.shapes import record_set, zone
 
@@ -118,6 +121,20 @@ def test_events_of_a_zone_are_those_of_it_and_its_record_sets_newest_first() -> 
         rest = f"{path}&continue={first['continue']}"
         more = (await api.ask("GET", rest, token="viewer")).json["items"]
         assert first["items"] + more == found
+
+    on_api(ask)
+
+
+def test_of_events_of_other_zones_none_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "SCANNED_MAX", 3)
+
+    async def ask(api: Api) -> None:
+        await applied(api, zone("a.example"))
+        await applied(api, zone("b.example"))
+        for address in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
+            await applied(api, record_set("one", "b.example", "red", address))
+        found = (await api.ask("GET", "/events?zone=a.example&limit=1")).json["items"]
+        assert [one["object"] for one in found] == ["dnszone/a.example"]
 
     on_api(ask)
 
