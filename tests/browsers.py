@@ -79,9 +79,9 @@ class Tab:
         self.call("Page.navigate", url=url)
 
     def click(self, text: str, within: str = "body") -> None:
-        """The button or link with this text."""
+        """The button, link or label with this text."""
         found = f"""[...document.querySelectorAll({json.dumps(within)})].flatMap(part =>
-            [...part.querySelectorAll("button, a, summary")]).find(one =>
+            [...part.querySelectorAll("button, a, summary, label")]).find(one =>
             one.innerText.trim() === {json.dumps(text)} && !one.disabled)"""
         self.wait(f"(one => one && (one.click(), true))({found})")
 
