@@ -29,6 +29,8 @@ os.dup2(of, 3), os.dup2(to, 4)
 os.execv(sys.argv[3], sys.argv[3:])"""
 """The browser reads descriptor 3 and writes 4."""
 
+KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), "Space": (32, " ")}
+TABS_MAX = 60
 WIDE, PHONE = (1280, 800), (360, 740)
 
 
@@ -79,9 +81,9 @@ class Tab:
         self.call("Page.navigate", url=url)
 
     def click(self, text: str, within: str = "body") -> None:
-        """The button or link with this text."""
+        """The button, link or label with this text."""
         found = f"""[...document.querySelectorAll({json.dumps(within)})].flatMap(part =>
-            [...part.querySelectorAll("button, a, summary")]).find(one =>
+            [...part.querySelectorAll("button, a, summary, label")]).find(one =>
             one.innerText.trim() === {json.dumps(text)} && !one.disabled)"""
         self.wait(f"(one => one && (one.click(), true))({found})")
 
@@ -94,6 +96,25 @@ class Tab:
             field.dispatchEvent(new Event("input", {{bubbles: true}})),
             field.dispatchEvent(new Event("change", {{bubbles: true}})), true))({found})"""
         )
+
+    def type(self, text: str) -> None:
+        """Into what has the focus, as from a keyboard."""
+        self.call("Input.insertText", text=text)
+
+    def press(self, key: str) -> None:
+        """Enter, Tab, Escape or Space."""
+        code, text = KEYS[key]
+        given = {"key": " " if key == "Space" else key, "code": key, "windowsVirtualKeyCode": code}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **given)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **given)
+
+    def tab_to(self, text: str) -> None:
+        """Go on with the key until something with this text has the focus."""
+        for _ in range(TABS_MAX):
+            self.press("Tab")
+            if self.run("document.activeElement.innerText?.trim()") == text:
+                return
+        raise AssertionError(f"no way to {text!r} with the keyboard:\n{self.text()}")
 
     def size(self, wide: int, high: int, *, dark: bool = False) -> None:
         self.call(

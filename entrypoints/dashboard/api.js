@@ -1,9 +1,8 @@
-// The API: requests with the token of the person, one shape of failure, streams. The token is kept
-// in sessionStorage, which ends with the tab, and goes into the Authorization header only.
+// The API: requests with the token of the person, one shape of failure. The token is kept in
+// sessionStorage, which ends with the tab, and goes into the Authorization header only.
 
 const PREFIX = "/api/v1";
 const KEY = "kudurru-token";
-const RETRY_MS = [1000, 2000, 5000, 10000];
 
 /** What the API refused, or that it could not be reached (code 0). */
 export class Failure extends Error {
@@ -15,6 +14,9 @@ export class Failure extends Error {
     this.causes = this.details.causes || [];
   }
 }
+
+/** What is wrong with what somebody wrote, where the server need not be asked. */
+export const fault = message => new Failure(0, {reason: "Invalid", message});
 
 let me = null;  // what /info says of the token
 let onSignedOut = () => {};
@@ -81,35 +83,6 @@ export async function readiness(signal) {
   return {ready: response.ok, reasons: causes, warnings: found.warnings || []};
 }
 
-/**
- * Follow a watch until `signal` aborts: `onEvent({type, object})` for what is there and each change,
- * type as in Kubernetes. It goes on by itself where a connection ended; `onState(text)` is told what
- * holds it up, "" when nothing does.
- */
-export async function watch(path, {query = {}, signal, onEvent, onState = () => {}}) {
-  let version = query.resourceVersion, failures = 0;
-  while (!signal.aborted) {
-    try {
-      const asking = {...query, watch: "true", resourceVersion: version};
-      const response = await send("GET", PREFIX + path + asked(asking), {signal});
-      if (!response.ok) throw refused(response, await response.json());
-      onState("");
-      for await (const line of linesOf(response.body)) {
-        failures = 0;
-        const event = JSON.parse(line);
-        version = event.object.metadata.resourceVersion || version;
-        onEvent(event);
-      }
-    } catch (failure) {
-      if (signal.aborted) return;
-      if (failure.code === 401 || failure.code === 403) throw failure;
-      if (failure.code === 410) version = undefined;  // from before what the log still holds
-      onState(failure.message);
-    }
-    await rest(RETRY_MS[Math.min(failures++, RETRY_MS.length - 1)], signal);
-  }
-}
-
 /** Save what a path answers as a file of the person. */
 export async function download(path, query, name) {
   const response = await send("GET", PREFIX + path + asked(query), {});
@@ -164,17 +137,4 @@ function refused(response, data) {
 
 function warningsOf(header) {
   return [...header.matchAll(/299 \S+ "((?:[^"\\]|\\.)*)"/g)].map(found => found[1].replace(/\\(.)/g, "$1"));
-}
-
-async function* linesOf(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let waiting = "";
-  for (;;) {
-    const {value, done} = await reader.read();
-    if (done) return;
-    waiting += value;
-    const whole = waiting.split("\n");
-    waiting = whole.pop();
-    for (const line of whole) if (line) yield line;
-  }
 }

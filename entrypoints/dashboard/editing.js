@@ -2,7 +2,7 @@
 // places.
 
 import {h, fill} from "./dom.js";
-import {ask as request, part} from "./api.js";
+import {ask as request, fault, part} from "./api.js";
 import {changeLines, differences, movedBox, objectPath, written} from "./changes.js";
 import {ask, field, headOf, note, say} from "./ui.js";
 
@@ -55,7 +55,11 @@ export async function edit(title, plural, object, template = {}) {
 
 /** The spec as it was written, so that the server sees what a parser here would overlook. */
 function bodyOf(meta, spec) {
-  JSON.parse(spec);
+  try {
+    JSON.parse(spec);
+  } catch (error) {
+    throw fault(`the text is no JSON: ${error.message}`);
+  }
   const annotations = {...meta.annotations};
   delete annotations[OURS];
   return `{"metadata":${JSON.stringify({labels: meta.labels, annotations})},"spec":${spec}}`;

@@ -1,7 +1,7 @@
 // Adding a block list: the list, and the policy that makes it count, in one change.
 
 import {h} from "./dom.js";
-import {ask as request, get, part} from "./api.js";
+import {ask as request, fault, get, part} from "./api.js";
 import {ask, field, say, select} from "./ui.js";
 
 const API = "kudurru.io/v1alpha1";
@@ -42,7 +42,7 @@ function choices(policies) {
 
 async function apply({url, name, kind}, lists, policy, reason, insisted) {
   if (lists.some(one => one.metadata.namespace === "default" && one.metadata.name === name)) {
-    throw new Error(`there is a list ${name} already; give this one another name`);
+    throw fault(`there is a list ${name} already; give this one another name`);
   }
   const list = {apiVersion: API, kind: "BlockList", metadata: {name, namespace: "default"}, spec: {sources: [{url}], kind}};
   const objects = policy ? [list, await withList(policy, name)] : [list];

@@ -146,7 +146,7 @@ def test_a_name_is_blocked_from_the_query_log_and_the_next_answer_says_so(
 
 def test_queries_come_by_themselves_where_that_is_wanted(served: Served, browser: Browser) -> None:
     tab = signed_in(browser, served, view="queries")
-    tab.run("document.getElementById('live').click()")
+    tab.click("Live")
     asked(served, b"later", b"example")
     tab.sees("later.example")
 
@@ -307,6 +307,36 @@ def test_blocking_is_paused_for_a_while_and_resumed(served: Served, browser: Bro
     tab.click("Resume", "dialog")
     tab.wait("!document.body.innerText.includes('ends in')")
     assert served.ask("GET", "/blocking")[1]["pauses"] == []
+
+
+def test_it_is_used_with_the_keyboard_alone(served: Served, browser: Browser) -> None:
+    tab = browser.open(served.page)
+    tab.wait("document.activeElement?.name === 'token'")
+    tab.type(served.tokens["operator"])
+    tab.press("Enter")
+    tab.wait("document.querySelector('nav')")
+    tab.tab_to("Filtering")
+    tab.press("Enter")
+    tab.wait(
+        "document.activeElement?.innerText === 'Filtering' && document.activeElement.matches('h1')"
+    )
+    tab.tab_to("Pause blocking")
+    tab.press("Space")
+    tab.wait("document.querySelector('dialog')?.contains(document.activeElement)")
+    tab.press("Escape")
+    tab.wait("document.activeElement?.innerText === 'Pause blocking'")
+    assert served.ask("GET", "/blocking")[1]["pauses"] == []
+
+
+def test_a_text_that_is_no_json_is_refused_where_it_stands(
+    served: Served, browser: Browser
+) -> None:
+    tab = signed_in(browser, served, view="filtering")
+    tab.click("New client group")
+    tab.write("Name", "broken")
+    tab.write("spec", "{clients: 1")
+    tab.click("Check, then apply")
+    tab.sees("the text is no JSON")
 
 
 def test_nothing_is_wider_than_a_phone(served: Served, browser: Browser) -> None:

@@ -11,7 +11,7 @@ export async function show(root, {query, signal}) {
     placeholder: "www.example.org"});
   const type = select(TYPES, query.get("type") || "A");
   const client = h("input", {type: "text", value: query.get("client") || "", placeholder: "127.0.0.1", autocomplete: "off"});
-  const at = h("input", {type: "text", value: query.get("at") || "", placeholder: "now, or 2 days ago", autocomplete: "off"});
+  const at = h("input", {type: "text", value: query.get("at") || "", placeholder: "2 days ago", autocomplete: "off"});
   const found = h("section", {class: "card", hidden: true, "aria-live": "polite"});
 
   async function explain() {

@@ -41,7 +41,7 @@ class QueryLog {
     };
     this.live = h("input", {type: "checkbox", id: "live", onchange: () => this.goLive()});
     this.place = h("div", {});
-    this.newest = 0;  // id of the newest query that was seen
+    this.newest = null;  // id of the newest query that was seen, once it was looked
     this.body = null;  // of the table, where there is one
   }
 
@@ -68,7 +68,7 @@ class QueryLog {
     history.replaceState(null, "", words.size ? `#/queries?${words}` : "#/queries");
     try {
       const items = await this.asked();
-      this.newest = items.length ? items[0].id : this.newest;
+      this.newest = items.length ? items[0].id : this.newest ?? 0;
       this.draw(items);
     } catch (failure) {
       if (!this.signal.aborted) fill(this.place, failureBox(failure));
@@ -145,7 +145,7 @@ class QueryLog {
   async goLive() {
     while (this.live.checked && !this.signal.aborted) {
       try {
-        if (!document.hidden) this.add(await this.asked({until: "", after: this.newest}));
+        if (!document.hidden && this.newest !== null) this.add(await this.asked({until: "", after: this.newest}));
       } catch (failure) {
         if (this.signal.aborted) return;
         this.live.checked = false;
