@@ -113,7 +113,7 @@ def _in_cluster(settings: "KubernetesSettings", work: Callable[["Client"], Await
         from kudurru.adapters.clock import SystemClock
         from kudurru.adapters.kubernetes.answers import Forbidden, Unanswered
         from kudurru.adapters.kubernetes.client import Client, Transport
-        from kudurru.entrypoints.cluster import access_of
+        from kudurru.entrypoints.cluster.cluster import access_of
     except ModuleNotFoundError as error:
         why = f"{error.name} is missing: {how_to_install('kubernetes')}"
         raise Invalid("crds", [Cause("", why)]) from None

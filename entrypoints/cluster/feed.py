@@ -36,9 +36,9 @@ from kudurru.domain.object_store import StoredObject, annotations_after
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Clock, Timers
 from kudurru.domain.reconcile.conditions import ACCEPTED, parts
-from kudurru.entrypoints.cluster_facts import Facts, actor, is_of_cluster
-from kudurru.entrypoints.cluster_missing import Gone, Missing
-from kudurru.entrypoints.cluster_reach import Reach
+from kudurru.entrypoints.cluster.facts import Facts, actor, is_of_cluster
+from kudurru.entrypoints.cluster.missing import Gone, Missing
+from kudurru.entrypoints.cluster.reach import Reach
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer

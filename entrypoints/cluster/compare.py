@@ -20,8 +20,8 @@ from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.object_store import position_of
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Document
-from kudurru.entrypoints.cluster_facts import is_of_cluster, refused
-from kudurru.entrypoints.cluster_feed import found_in, stored_digest
+from kudurru.entrypoints.cluster.facts import is_of_cluster, refused
+from kudurru.entrypoints.cluster.feed import found_in, stored_digest
 from kudurru.entrypoints.wiring import Node
 
 Owner = Literal["cluster", "log"]
