@@ -26,7 +26,7 @@ from kudurru.adapters.sqlite.lock import DirectoryLock
 from kudurru.domain import zone_export
 from kudurru.domain.chain import origin_of
 from kudurru.domain.checkpoint import Checkpoint, parse_adoption
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
 from kudurru.domain.epochs import epoch_began
 from kudurru.domain.errors import (
     Busy,

@@ -24,8 +24,9 @@ from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import zone_model
 from kudurru.domain.codec import canonical
 from kudurru.domain.dns import names
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.record_types import A
-from kudurru.domain.dns.zone_tree import RRset, Zone
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, ChangeSet, Event, Who
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import AppliedBody
