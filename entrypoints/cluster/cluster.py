@@ -41,7 +41,6 @@ from kudurru.entrypoints.cluster.facts import (
     refused,
     snapshot_samples,
 )
-from kudurru.entrypoints.cluster.feed import SHOWN_MAX
 from kudurru.entrypoints.cluster.parts import Ground
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Node
@@ -62,6 +61,8 @@ ROLE = "controller"
 """What nodes compete for."""
 BARRIER_S = 10.0
 """A new leader waits so long for what the one before wrote."""
+SHOWN_MAX = 3
+"""Objects of each kind of trouble that a warning names."""
 
 
 class _Uid(msgspec.Struct, frozen=True):

@@ -20,7 +20,8 @@ from kudurru.domain.object_store import StoredObject, manifest_of
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Timers
 from kudurru.entrypoints.cluster.facts import Facts, is_of_cluster
-from kudurru.entrypoints.cluster.feed import Feed, Found, stored_digest
+from kudurru.entrypoints.cluster.feed import Feed
+from kudurru.entrypoints.cluster.found import Found, stored_digest
 from kudurru.entrypoints.cluster.keys import Keys
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Node

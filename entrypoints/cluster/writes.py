@@ -42,7 +42,8 @@ from kudurru.domain.object_store import Outcome, annotations_after, manifest_of
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Timers
 from kudurru.entrypoints.cluster.facts import Facts, is_theirs, who_of
-from kudurru.entrypoints.cluster.feed import Feed, Found, found_in
+from kudurru.entrypoints.cluster.feed import Feed
+from kudurru.entrypoints.cluster.found import Found, found_in
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node, Result
 from kudurru.entrypoints.writer import Writer
