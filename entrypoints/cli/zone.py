@@ -33,6 +33,7 @@ from kudurru.entrypoints.service import (
     collect,
     manifest_from_wire,
 )
+from kudurru.entrypoints.wiring import Result
 from kudurru.entrypoints.zone_files import ZoneFile, read_zone_file, to_manifests
 
 if TYPE_CHECKING:
@@ -95,10 +96,16 @@ def import_(
                 allow_mass_change=allow_mass_change,
             )
         )
+    _show_imported(read, zone_name, result, output, dry_run=dry_run)
+
+
+def _show_imported(
+    read: ZoneFile, name: str, result: Result, output: Output, *, dry_run: bool
+) -> None:
     counts = Counter(outcome.verb for outcome in result.outcomes)
     document = {
         "zone": names.to_text(read.apex),
-        "name": zone_name,
+        "name": name,
         "records": len(read.records),
         "objects": dict(counts),
         "position": result.seq,

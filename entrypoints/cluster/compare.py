@@ -17,6 +17,7 @@ from kudurru.domain import mirror
 from kudurru.domain.errors import StorageFailed
 from kudurru.domain.events import MIRROR_KEY, MIRROR_RESTORED, MIRROR_WRITTEN
 from kudurru.domain.kinds.registry import KINDS
+from kudurru.domain.mirror import version_number
 from kudurru.domain.object_store import position_of
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Document
@@ -241,7 +242,7 @@ def _why_not_alike(one: Recorded, other: There, ours: str) -> str:
         return f"{other.manager or 'somebody else'} manages it there"
     if one.uid and one.uid != other.uid:
         return "it is another object of that name"
-    if one.version and mirror.version_number(other.version) < mirror.version_number(one.version):
+    if one.version and version_number(other.version) < version_number(one.version):
         return "the cluster has an older version"
     if one.made != other.made:
         is_same = one.version == other.version

@@ -27,6 +27,7 @@ from kudurru.domain.kinds.meta import Spec
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, POLICY, Kind
 from kudurru.domain.kinds.stored import read_zone
 from kudurru.domain.kinds.zone import DNSZoneSpec
+from kudurru.domain.mirror import version_number
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Clock, Timers
@@ -183,7 +184,7 @@ class Feed:
     def _has_all(self, wanted: Mapping[Key, int]) -> bool:
         there = ((self.find(key), version) for key, version in wanted.items())
         return all(
-            found is None or mirror.version_number(found.version) >= least for found, least in there
+            found is None or version_number(found.version) >= least for found, least in there
         )
 
     # --- our own writes -----------------------------------------------------------------
@@ -202,7 +203,7 @@ class Feed:
         """The log has this version, so that what came before it is old."""
         if self._part_of(key) is None:
             return  # nothing is heard of it
-        newest = max(self._recorded.pop(key, 0), mirror.version_number(version))
+        newest = max(self._recorded.pop(key, 0), version_number(version))
         self._recorded[key] = newest
         while len(self._recorded) > RECORDED_MAX:
             del self._recorded[next(iter(self._recorded))]
@@ -229,7 +230,7 @@ class Feed:
     def hear(self, seen: Seen) -> None:
         self.broken.pop(seen.key, None)
         kind = ref_of(seen.key).kind
-        self._versions[kind] = max(self._versions.get(kind, 0), mirror.version_number(seen.version))
+        self._versions[kind] = max(self._versions.get(kind, 0), version_number(seen.version))
         if self._records:
             self._waiting.pop(seen.key, None)  # the newest goes last
             if isinstance(seen, Found):
@@ -246,11 +247,7 @@ class Feed:
         heard of it, so that nobody else misses it."""
         for key, written in list(self._recorded.items()):
             is_there = part.name_of(key) in part.informer.versions
-            if (
-                self._part_of(key) is part
-                and not is_there
-                and written < mirror.version_number(version)
-            ):
+            if self._part_of(key) is part and not is_there and written < version_number(version):
                 self.hear(Gone(key, version, by_list=True))
         self.on_listed()
         self._wake.set()
@@ -266,7 +263,7 @@ class Feed:
     def hear_first(self, part: "_KindFeed", version: str) -> None:
         """All that is there was told: what the log has and the cluster has not is gone."""
         kind = part.kind.name
-        self._versions[kind] = max(self._versions.get(kind, 0), mirror.version_number(version))
+        self._versions[kind] = max(self._versions.get(kind, 0), version_number(version))
         if part.informer.is_absent:
             log.warning(
                 "%s are not installed in the cluster: this node serves those of its log; "
@@ -299,7 +296,7 @@ class Feed:
         """The versions of the cluster went back. What was recorded is no measure any more."""
         prefix = f"{kind}/"
         self._recorded = {k: v for k, v in self._recorded.items() if not k.startswith(prefix)}
-        self._versions[kind] = mirror.version_number(now)
+        self._versions[kind] = version_number(now)
         text = f"{kind} objects of the cluster went back from version {seen} to {now}"
         self.restored[kind] = text
         log.warning("%s: it was restored from a backup; the log follows it", text)
@@ -528,13 +525,13 @@ class _KindFeed(Handler[Found]):
         return key_of(self.kind.name, namespace, name)
 
     def put(self, key: str, new: Found, old: Found | None) -> None:
-        new.as_of = mirror.version_number(self.informer.as_of)
+        new.as_of = version_number(self.informer.as_of)
         seen = old.version if old is not None else ""
         is_told = key in self._told_since
         if not is_told:  # what was told may not be in the log yet
-            seen = max(seen, self._feed.logged(new), key=mirror.version_number)
+            seen = max(seen, self._feed.logged(new), key=version_number)
         is_known = self._set_back_in == self.informer.lists and not is_told
-        if mirror.version_number(new.version) < mirror.version_number(seen) and not is_known:
+        if version_number(new.version) < version_number(seen) and not is_known:
             # Versions only rise, so that it was set back, and went on from there since. Of one list
             # it is said once, whatever its objects have; but for those that it told already.
             self.rolled_back(seen, new.version)

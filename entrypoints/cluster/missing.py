@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from kudurru.domain import mirror
 from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.mirror import version_number
 from kudurru.domain.objects import Key, ref_of
 from kudurru.entrypoints.wiring import Node
 
@@ -36,7 +36,7 @@ class Gone(msgspec.Struct, frozen=True):
 
     @property
     def as_of(self) -> int:
-        return mirror.version_number(self.version)
+        return version_number(self.version)
 
 
 class Missing:
