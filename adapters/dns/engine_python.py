@@ -7,7 +7,6 @@ look with its letters lowered, and keeps them.
 """
 
 import asyncio
-import contextlib
 import errno
 import socket
 from collections import deque
@@ -119,13 +118,7 @@ class PythonEngine:
 
     async def _drain(self) -> None:
         """Wait for the answers that are to come, for a while, and send them."""
-        is_empty = asyncio.Event()
-        self._waiting.on_empty = is_empty.set
-        if self._waiting:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._drain_s):
-                    await is_empty.wait()
-        self._waiting.cancel()
+        await self._waiting.drain(self._drain_s)
         for outbox in self._outboxes:
             outbox.flush()
         self._outboxes.clear()
