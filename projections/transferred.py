@@ -29,7 +29,6 @@ from kudurru.projections.zone_state import ZoneState
 PER_STEP = 100
 
 Commands = tuple[Command, ...]
-Owners = dict[Name, tuple[Name, RRs]]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
