@@ -80,6 +80,7 @@ class Front:
             options.sockets,
             parts.cookies,
             has_zones=options.engine_zones,
+            joins_answers=options.join_answers,
         )
         udp.admit(options.acl)
         udp.sample(options.querylog.sample)

@@ -45,6 +45,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     sockets: int = 1  # 0: as many as the engine makes use of
     engine: Literal["auto", "native", "python"] = "python"
     engine_zones: bool = True
+    join_answers: bool = True
     coalesce_s: float = 0.25
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()

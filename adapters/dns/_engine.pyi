@@ -187,6 +187,7 @@ class Workers:
         misses_size: int,
         urgent_size: int,
         repeats_size: int,
+        joins_answers: bool = True,
     ) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None:

@@ -321,11 +321,14 @@ class NativeEngine:
         table: AnswerTable | None = None,
         limiter: Limiter | None = None,
         zones: "_engine.Zones | None" = None,
+        joins_answers: bool = True,
         drain_s: float = DRAIN_S,
     ) -> None:
-        """`zones` are of the same table."""
+        """`zones` are of the same table. `joins_answers`: those of one length to one client go to
+        the system as one, where it can cut them again."""
         self._limiter = limiter
         self._zones = zones
+        self._joins_answers = joins_answers
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
         self._overload: Overload | None = None
@@ -381,6 +384,7 @@ class NativeEngine:
             misses_size=MISSES_BYTES,
             urgent_size=URGENT_BYTES,
             repeats_size=REPEATS_BYTES,
+            joins_answers=self._joins_answers,
         )
 
     async def stop(self) -> None:

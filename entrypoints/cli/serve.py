@@ -215,6 +215,7 @@ def serve_options(
         sockets=settings.listeners.sockets,
         engine=settings.dns.engine,
         engine_zones=settings.dns.engine_zones,
+        join_answers=settings.dns.join_answers,
         coalesce_s=settings.zones.coalesce.total_seconds(),
         ratelimit=settings.ratelimit,
         blocking=settings.blocking,

@@ -16,7 +16,13 @@ CORE = ROOT / "adapters" / "dns" / "native"
 CORPUS = ROOT / "tests" / "fuzz" / "corpus" / "packet"
 MEMORY, THREADS = "address,undefined", "thread"
 FLAGS = ["-std=c11", "-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
-FLAGS += ["-Wall", "-Wextra", "-pthread", "-DIN_BETWEEN=change_in_between"]
+FLAGS += [
+    "-Wall",
+    "-Wextra",
+    "-pthread",
+    "-DIN_BETWEEN=change_in_between",
+    "-DSENDMMSG=sendmmsg_or_fail",
+]
 
 SEED = int(os.environ.get("KUDURRU_FUZZ_SEED", "20260"))
 FEW = 200_000  # messages
@@ -83,6 +89,12 @@ def test_threads_share_the_table_and_the_limits_and_give_nothing_old(
     built: dict[str, Path], sanitizer: str
 ) -> None:
     print(run(built[sanitizer], "threads", SEED, ASKED))
+
+
+def test_answers_that_go_together_are_whole_and_counted_whatever_the_system_says(
+    built: dict[str, Path],
+) -> None:
+    print(run(built[MEMORY], "answers", SEED, FEW))
 
 
 def test_requests_over_http2_are_read_within_what_has_arrived(built: dict[str, Path]) -> None:

@@ -58,15 +58,15 @@ static bool is_queue_size(Py_ssize_t size) {
 
 static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *table, *buckets, *zones, *sockets;
-    int hears_repeats;
+    int hears_repeats, joins_answers = 1;
     unsigned char scope;
     Py_ssize_t misses_size, urgent_size, repeats_size;
-    static char *names[] = {"table",         "buckets",     "zones",       "sockets", "scope",
-                            "hears_repeats", "misses_size", "urgent_size", "repeats_size",
-                            NULL};
+    static char *names[] = {"table",         "buckets",     "zones",       "sockets",
+                            "scope",         "hears_repeats", "misses_size", "urgent_size",
+                            "repeats_size",  "joins_answers", NULL};
     if (!PyArg_ParseTupleAndKeywords(
-            args, named, "OOOObpnnn", names, &table, &buckets, &zones, &sockets, &scope,
-            &hears_repeats, &misses_size, &urgent_size, &repeats_size))
+            args, named, "OOOObpnnn|p", names, &table, &buckets, &zones, &sockets, &scope,
+            &hears_repeats, &misses_size, &urgent_size, &repeats_size, &joins_answers))
         return NULL;
     State *state = PyType_GetModuleState(type);
     if (!state)
@@ -98,6 +98,7 @@ static PyObject *workers_make(PyTypeObject *type, PyObject *args, PyObject *name
         .zones = zones == Py_None ? NULL : ((ZonesObject *)zones)->zones,
         .scope = scope,
         .hears_repeats = hears_repeats,
+        .joins_answers = joins_answers,
         .misses_size = (size_t)misses_size,
         .urgent_size = (size_t)urgent_size,
         .repeats_size = (size_t)repeats_size,
