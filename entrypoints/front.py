@@ -14,10 +14,10 @@ from kudurru.adapters.metrics import Metrics, metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.ports import CACHE, Origins, PacketEngine
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
 from kudurru.entrypoints.dashboard import PREFIX as PAGE
-from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.early import EarlyHandler
 from kudurru.entrypoints.external_dns import ExternalDns
 from kudurru.entrypoints.health import (

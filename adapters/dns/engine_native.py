@@ -402,21 +402,11 @@ class NativeEngine:
                 await asyncio.sleep(0)
             if self._telling is not None:
                 self._telling.cancel()
-            await self._drain()
+            await self._waiting.drain(self._drain_s)
+            self._flush()
         self._drops.count()  # the last time that anybody can
         for sock in self._sockets:
             sock.close()
-
-    async def _drain(self) -> None:
-        """Wait for the answers that are to come, for a while, and send them."""
-        is_empty = asyncio.Event()
-        self._waiting.on_empty = is_empty.set
-        if self._waiting:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._drain_s):
-                    await is_empty.wait()
-        self._waiting.cancel()
-        self._flush()
 
     def invalidate(self, changed: Origins = None) -> None:
         self._scope.invalidate(changed)

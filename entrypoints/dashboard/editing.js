@@ -3,13 +3,14 @@
 
 import {h, fill} from "./dom.js";
 import {ask as request, fault, part} from "./api.js";
+import {changeLines, differences, movedBox, objectPath, written} from "./changes.js";
 import {ask, field, headOf, note, say} from "./ui.js";
 
 const OURS = "kudurru.io/managed-by";
 
 /**
- * Edit an object of a namespaced kind, or make one where `object` is null and `template` is its spec.
- * The first submission is a dry run, the second does it. Resolves to true when it was applied.
+ * Edit an object, or make one of a namespaced kind where `object` is null and `template` is its spec.
+ * The first submission is a dry run and shows what would change, the second does it. Resolves to true when it was applied.
  */
 export async function edit(title, plural, object, template = {}) {
   const meta = object ? object.metadata : {namespace: "default", name: ""};
@@ -20,7 +21,8 @@ export async function edit(title, plural, object, template = {}) {
   const done = await ask(title, [name ? field("Name", name) : null, field("spec", text)], {
     submit: "Check, then apply", wide: true,
     onsubmit: async (reason, said, insisted) => {
-      const path = `/namespaces/${part(meta.namespace)}/${plural}/${part(object ? meta.name : name.value.trim())}`;
+      const where = {kind: plural, namespace: meta.namespace || "-", name: object ? meta.name : name.value.trim()};
+      const path = objectPath(where);
       const body = bodyOf(meta, text.value);
       const how = {body, ifMatch: etag, ifNoneMatch: object ? null : "*"};
       try {
@@ -28,12 +30,17 @@ export async function edit(title, plural, object, template = {}) {
           const dry = await request("PUT", path, {...how, query: {dryRun: true, ...insisted}});
           checked = path + body;
           fill(said, note(`Nothing is wrong with it; it would be ${dry.verb || "unchanged"}. Submit again to apply it.`, "good"),
+            object ? changeLines(differences(written(object).spec, JSON.parse(text.value), "spec")) : null,
             dry.warnings.map(one => note(one, "warn")));
           return undefined;
         }
         return await request("PUT", path, {...how, query: {reason, ...insisted}});
       } catch (failure) {
         checked = null;
+        if (failure.code === 412 && object) {
+          fill(said, await movedBox(where, failure));
+          return undefined;
+        }
         if (failure.causes?.length && failure.reason !== "ManagedBy") return faults(said, failure, text);
         throw failure;
       }
@@ -120,13 +127,13 @@ export function placesOf(text, root = "spec") {
 
 /** Delete an object, after a question. Resolves to true when it is gone. */
 export async function remove(what, plural, object, about = "") {
-  const {namespace, name, resourceVersion} = object.metadata;
+  const {namespace = "-", name, resourceVersion} = object.metadata;
   const done = await ask(`Remove ${what} ${name}?`, [
     about ? note(about) : null,
     h("p", {}, "The log keeps it, so it can be restored."),
   ], {
     submit: "Remove", danger: true,
-    onsubmit: (reason, _said, insisted) => request("DELETE", `/namespaces/${part(namespace)}/${plural}/${part(name)}`,
+    onsubmit: (reason, _said, insisted) => request("DELETE", objectPath({kind: plural, namespace, name}),
       {query: {reason, ...insisted}, ifMatch: `"${resourceVersion}"`}),
   });
   if (done) say(done.data.message);

@@ -21,7 +21,7 @@ from kudurru.adapters.http_ops import Route as HealthRoute
 from kudurru.domain.errors import Busy, Cause, KudurruError
 from kudurru.entrypoints.dashboard import PREFIX as PAGE
 from kudurru.entrypoints.dashboard import PageFile
-from kudurru.entrypoints.rest import admin, answers, feed, objects, openapi, past, record
+from kudurru.entrypoints.rest import admin, answers, feed, objects, openapi, past, record, zones
 from kudurru.entrypoints.rest.calls import (
     SECRETS_IN_URLS,
     Answer,
@@ -57,7 +57,7 @@ DOCS = "/api/docs"
 
 
 def all_routes() -> list[Route]:
-    parts = (objects, record, past, feed, answers, admin)
+    parts = (objects, zones, record, past, feed, answers, admin)
     return [route for part in parts for route in part.routes()]
 
 

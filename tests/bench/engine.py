@@ -30,7 +30,7 @@ from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.sockets import Listener, bind_all
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter

@@ -41,8 +41,9 @@ def compiler() -> str:
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The harness, with each sanitizer."""
     folder = tmp_path_factory.mktemp("native")
-    # The harness has worker.c in itself, to answer without a socket.
-    sources = [path for path in CORE.glob("*.c") if path.name not in ("module.c", "worker.c")]
+    # The harness has worker.c in itself, to answer without a socket; module*.c is for Python.
+    others = {*CORE.glob("module*.c"), CORE / "worker.c"}
+    sources = sorted({*CORE.glob("*.c")} - others)
     found = {}
     for sanitizer in (MEMORY, THREADS):
         found[sanitizer] = folder / f"harness-{sanitizer}"

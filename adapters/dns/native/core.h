@@ -13,7 +13,7 @@
  * repeat.c   repeats for those who ask from Python
  * http2.c    what a request over HTTP/2 says, and the response with an answer
  *
- * module.c binds it to Python. docs/decisions/0040 says why it is made like this. */
+ * module*.c bind it to Python. docs/decisions/0040 says why it is made like this. */
 #ifndef KUDURRU_CORE_H
 #define KUDURRU_CORE_H
 
