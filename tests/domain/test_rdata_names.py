@@ -15,15 +15,8 @@ from kudurru.domain.dns.message_reader import read_message
 from kudurru.domain.dns.names import BadName
 from kudurru.domain.dns.rdata_names import find_names
 from kudurru.domain.dns.record_types import type_from_text
-from kudurru.domain.dns.responses import (
-    Malformed,
-    Message,
-    Resolved,
-    behind_aliases,
-    compose_resolved,
-    joined,
-    read_response,
-)
+from kudurru.domain.dns.resolved import Resolved, behind_aliases, compose_resolved, joined
+from kudurru.domain.dns.responses import Malformed, Message, read_response
 from tests.fuzz.upstreams import asked
 
 ANY = b"\0\xff\0\1"
