@@ -13,6 +13,7 @@ from kudurru.entrypoints import exporting
 from kudurru.entrypoints.differing import Difference, differing
 from kudurru.entrypoints.exporting import Format, Wanted
 from kudurru.entrypoints.rest.calls import Call, Param
+from kudurru.entrypoints.rest.naming import zone_named
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import BadRequest
 
@@ -73,7 +74,7 @@ def _differing(call: Call) -> list[Difference]:
     read, now_us = call.context.node.log, call.context.node.clock.now_us()
     first = targets.resolve(call.text("from"), read, now_us)
     last = targets.resolve(call.text("to"), read, now_us) if call.text("to") else read.head().seq
-    zone = call.text("zone") or None
+    zone = zone_named(call, call.text("zone"), last, first) if call.text("zone") else None
     return differing(
         read, first, last, zone, sees=call.principal.rights.may_see, most=DIFFERENCES_MAX
     )

@@ -7,14 +7,21 @@ from kudurru.adapters.http_ops import Response
 from kudurru.domain import targets
 from kudurru.domain.errors import NotFound, Redacted
 from kudurru.domain.kinds.meta import API_VERSION
-from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, Kind
 from kudurru.domain.object_store import StoredObject, resource_version, to_encodable
-from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.rest import watching
 from kudurru.entrypoints.rest.calls import Answer, Call
-from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see, settled
+from kudurru.entrypoints.rest.naming import (
+    check_names,
+    document_reply,
+    key_in,
+    may_see,
+    settled,
+    zone_named,
+)
 from kudurru.entrypoints.service import PAGE_MAX, export_zone, read_conditions, read_problems
 from kudurru.projections import as_of
 
@@ -35,7 +42,7 @@ async def get(kind: Kind, call: Call) -> Answer:
 def _find_as_of(call: Call, key: Key) -> StoredObject | None:
     log, now_us = call.context.node.log, call.context.node.clock.now_us()
     known = as_of.find(log, key, targets.resolve(call.text("at"), log, now_us))
-    if known is None:
+    if known is None or not call.principal.rights.may_see(key, known.applied.scope):
         return None
     if known.erased:
         raise Redacted(f"{ref_of(key)} cannot be shown: {known.erased}")
@@ -98,16 +105,15 @@ def _exported(call: Call) -> list[str]:
     node, name = call.context.node, call.names["name"]
     if "at" not in call.params:
         state = node.zones.find(name)
-        if state is not None and call.principal.rights.may_see(state.key, f"/{state.name}"):
+        rights = call.principal.rights
+        if state is not None and rights.may_see(state.key, f"/{state.name}"):
+            if state.zone is None and rights.is_limited:  # else it is told which zones are served
+                raise NotFound(f"zone {name!r} is not served here")
             return list(export_zone(node, name))
         raise NotFound(f"there is no zone {name!r} here")
     now_us = node.clock.now_us()
     upto = targets.resolve(call.text("at"), node.log, now_us)
-    meant = as_of.zone_named(node.log, name, upto)
-    key = key_of(DNS_ZONE.name, "", meant)
-    if not call.principal.rights.may_see(key, f"/{meant}"):
-        raise NotFound(f"there was no zone {name!r} here")
-    return directory.export_as_of(node.log, upto, meant)
+    return directory.export_as_of(node.log, upto, zone_named(call, name, upto))
 
 
 async def problems(call: Call) -> Any:

@@ -20,14 +20,13 @@ from kudurru.entrypoints import restoring
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
 from kudurru.entrypoints.history_names import NameChanges, changes_near, is_wanted, name_changes
 from kudurru.entrypoints.rest.calls import Call, Param
-from kudurru.entrypoints.rest.naming import check_names
+from kudurru.entrypoints.rest.naming import check_names, zone_named
 from kudurru.entrypoints.rest.reach import check_reach, spec_of
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Forbidden
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import Erased, MarkRequest, Pruned
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
-from kudurru.projections import as_of
 
 EVENTS_MAX = 500
 SCANNED_MAX = 20_000
@@ -375,7 +374,7 @@ def _restore_request(call: Call, wanted: RestoreBody) -> RestoreRequest:
         target = targets.whole_change(targets.resolve(wanted.at, log, now_us), log)
     part = wanted.scope
     scope = Scope(
-        zone=as_of.zone_named(log, part.zone, target, log.head().seq) if part.zone else "",
+        zone=zone_named(call, part.zone, target, log.head().seq) if part.zone else "",
         namespace=part.namespace,
         kind=kind_by_word(part.kind).name if part.kind else "",
         selector=part.selector,
@@ -411,6 +410,9 @@ def _check_plan(call: Call, plan: Plan) -> None:
     rights = call.principal.rights
     for step in plan.steps:
         before, after = (one.scope if one is not None else None for one in (step.now, step.then))
+        seen = [rights.may_see(step.key, one) for one in (before, after) if one is not None]
+        if rights.is_limited and not any(seen):
+            raise Forbidden(f"it concerns objects outside of {rights.limits}")
         if why := rights.why_not_write(step.key, before, after):
             raise Forbidden(why)
         _check_step(call, step)
