@@ -336,4 +336,4 @@ def _cell(cell: Any) -> Any:
     return cell
 
 
-_FORMULA_BEGINS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001  # as wide as letters there
+_FORMULA_BEGINS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # and as wide as ideographs

@@ -516,11 +516,8 @@ def verify_selection(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
     without = (
         f", {len(erased)} payloads are not in the file, and nothing says why" if erased else ""
     )
-    return (
-        f"ok: these {count} events are in the log of {export.size} events (chosen, says whoever "
-        f"wrote the file, by {chosen}){without}",
-        keys,
-    )
+    by = f"chosen, says whoever wrote the file, by {chosen}"
+    return f"ok: these {count} events are in the log of {export.size} events ({by}){without}", keys
 
 
 def verify_proof(text: str, trusted: list[Key]) -> tuple[str, Keys]:

@@ -85,8 +85,8 @@ def filter_program(regulars: Collection[int], share: float, *, is_ipv6: bool) ->
 
 
 class Regulars:
-    """Who asked lately, and more than once: who did most often first, by looks that count half after
-    HALF_LIFE of them.
+    """Who asked lately, and more than once: those first who did in most looks, which count half
+    after HALF_LIFE more.
 
     So forged addresses take nobody's place unless each of them is seen as often, and for as long,
     as those who are there: to see each of them twice is not enough. Who asks once pushes out nobody

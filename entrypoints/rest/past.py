@@ -65,7 +65,7 @@ def routes() -> Iterator[Route]:
 
 
 async def diff(call: Call) -> list[Difference]:
-    found: list[Difference] = await call.context.aside(partial(_differing, call))
+    found: list[Difference] = await call.aside(partial(_differing, call))
     return found
 
 
@@ -89,10 +89,10 @@ async def export(call: Call) -> Stream:
     read: VerifiableLog = call.context.node.log  # type: ignore[assignment]  # every log of ours is
     wanted = Wanted(**{name: call.params.get(name) for name in Wanted.__struct_fields__})
     now_us = call.context.node.clock.now_us()
-    selection = await call.context.aside(partial(exporting.selection_of, wanted, read, now_us))
+    selection = await call.aside(partial(exporting.selection_of, wanted, read, now_us))
     headers: tuple[tuple[str, str], ...] = ()
     if format_ is Format.jsonl:
-        left_out = await call.context.aside(partial(exporting.unsigned, read, selection))
+        left_out = await call.aside(partial(exporting.unsigned, read, selection))
         headers = ((UNSIGNED, str(left_out)),)
     call.context.access.acted("audit.export", call.who)
     lines = exporting.lines(read, selection, format_)

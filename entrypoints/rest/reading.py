@@ -29,7 +29,7 @@ from kudurru.projections import as_of
 async def get(kind: Kind, call: Call) -> Answer:
     key = key_in(kind, call)
     if "at" in call.params:
-        stored = await call.context.aside(partial(_find_as_of, call, key))
+        stored = await call.aside(partial(_find_as_of, call, key))
     else:
         await settled(call)
         stored = call.context.node.objects.find(key)
@@ -58,7 +58,7 @@ async def list_(kind: Kind, call: Call) -> Any:
     if call.has("watch"):
         return await watching.watch(call, kind, namespace)
     if "at" in call.params:
-        return await call.context.aside(partial(_list_as_of, kind, call, namespace, limit))
+        return await call.aside(partial(_list_as_of, kind, call, namespace, limit))
     page = await call.context.store.list(
         kind.name,
         namespace,
@@ -96,7 +96,7 @@ def _list_document(kind: Kind, items: list[Any], version: str, more: str) -> dic
 
 async def export(call: Call) -> Response:
     await settled(call)
-    lines = await call.context.aside(partial(_exported, call))
+    lines = await call.aside(partial(_exported, call))
     return Response(200, "".join(lines).encode(), "text/dns")
 
 

@@ -197,7 +197,7 @@ def routes() -> Iterator[Route]:
 
 
 async def events(call: Call) -> EventPage:
-    page: EventPage = await call.context.aside(partial(_events, call))
+    page: EventPage = await call.aside(partial(_events, call))
     return page
 
 
@@ -308,7 +308,7 @@ async def verify_log(call: Call) -> Verification:
     async with call.context.verifying:
         log: VerifiableLog = call.context.node.log  # type: ignore[assignment]  # every log of ours is
         tail = TAIL_ROWS if level == "tail" else None
-        verified = await call.context.aside(lambda: verify(log, tail=tail))
+        verified = await call.aside(lambda: verify(log, tail=tail))
     damages = [
         {"kind": one.kind, "position": one.position, "message": one.message}
         for one in verified.damages[:DAMAGES_MAX]
@@ -318,7 +318,7 @@ async def verify_log(call: Call) -> Verification:
 
 async def newest_checkpoint(call: Call) -> Note:
     log: VerifiableLog = call.context.node.log  # type: ignore[assignment]  # every log of ours is
-    stored = await call.context.aside(log.newest_checkpoint)
+    stored = await call.aside(log.newest_checkpoint)
     if stored is None:
         raise NotFound("the log was not signed yet: POST to have it signed")
     return Note(note=stored.note)
@@ -346,10 +346,10 @@ async def restore(call: Call) -> Carried:
         call.demand("objects.force")
     if wanted.scope.all or wanted.resume:
         call.demand("restore.all")
-    request = await call.context.aside(partial(_restore_request, call, wanted))
+    request = await call.aside(partial(_restore_request, call, wanted))
     if not wanted.resume:
         planned: tuple[RestoreRequest, Carried]
-        planned = await call.context.aside(partial(_planned, call, request))
+        planned = await call.aside(partial(_planned, call, request))
         request = planned[0]
         if not wanted.apply:
             return planned[1]
@@ -435,7 +435,7 @@ def _check_step(call: Call, step: Step) -> None:
 
 async def undo(call: Call) -> Carried:
     wanted = call.body(UndoBody)
-    planned = await call.context.aside(partial(_planned_undo, call, wanted))
+    planned = await call.aside(partial(_planned_undo, call, wanted))
     if not wanted.apply:
         return Carried(id="", seq=0, plan=planned)
     request = UndoRequest(
@@ -478,6 +478,6 @@ async def prune(call: Call) -> Any:
     node = call.context.node
     now_us = node.clock.now_us()
     resolve = partial(targets.resolve, wanted.before, node.log, now_us, is_limit=True)
-    before = await call.context.aside(resolve)
+    before = await call.aside(resolve)
     request = PruneRequest(before=before, dry_run=wanted.dry_run, reason=wanted.reason)
     return await call.context.operate("prune", msgspec.to_builtins(request), call.who)

@@ -370,7 +370,7 @@ def test_more_threads_than_a_table_has_room_for_are_refused_in_words_before_any_
     table = AnswerTable()
     assert table.make_room(THREADS_MAX - 1)
     with socket_bound() as one, socket_bound() as other:
-        with pytest.raises(Invalid, match="set listeners.sockets lower"):
+        with pytest.raises(Invalid, match=r"set listeners\.sockets lower"):
             NativeEngine(Keeping(), [one, other], table=table)
         NativeEngine(Keeping(), [one], table=table)
 
