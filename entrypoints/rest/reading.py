@@ -11,7 +11,7 @@ from kudurru.domain.kinds.registry import DNS_RECORD_SET, Kind
 from kudurru.domain.object_store import StoredObject, resource_version, to_encodable
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.restore import Scope
-from kudurru.entrypoints import directory
+from kudurru.entrypoints import answering
 from kudurru.entrypoints.rest import watching
 from kudurru.entrypoints.rest.calls import Answer, Call
 from kudurru.entrypoints.rest.naming import (
@@ -113,7 +113,7 @@ def _exported(call: Call) -> list[str]:
         raise NotFound(f"there is no zone {name!r} here")
     now_us = node.clock.now_us()
     upto = targets.resolve(call.text("at"), node.log, now_us)
-    return directory.export_as_of(node.log, upto, zone_named(call, name, upto))
+    return answering.export_as_of(node.log, upto, zone_named(call, name, upto))
 
 
 async def problems(call: Call) -> Any:
