@@ -27,6 +27,7 @@ from kudurru.entrypoints.rest.status import Forbidden
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import Erased, MarkRequest, Pruned
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
+from kudurru.projections import as_of
 
 EVENTS_MAX = 500
 SCANNED_MAX = 20_000
