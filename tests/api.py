@@ -17,7 +17,6 @@ from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.checkpoints import Checkpointer
-from kudurru.entrypoints.dashboard import page_files
 from kudurru.entrypoints.doctor_report import Check, Report, report
 from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.live_settings import LiveSettings
@@ -97,7 +96,7 @@ class Api:
             examine=healthy,
             check_leads=self.check_leads,
         )
-        self.app = RestApp(health_routes(list), ["ns1.example"], page_files())
+        self.app = RestApp(health_routes(list), ["ns1.example"])
         self.token: dict[str, str] = {}
         self.kept: dict[str, dict[str, Any]] = {}
         """Of connections, one for each address: whoever asks from there comes over it."""

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from base64 import b64decode
 from collections.abc import Iterator
@@ -203,15 +202,12 @@ def driving(folder: Path) -> Iterator[Browser]:
         )  # fmt: skip
     os.close(their_in)
     os.close(their_out)
-    watchdog = threading.Timer(PATIENCE_S * 8, os.killpg, (process.pid, signal.SIGKILL))
-    watchdog.start()
     try:
         with os.fdopen(our_out, "wb") as to, os.fdopen(our_in, "rb") as of:
             browser = Browser(to, of)
             yield browser
             assert browser.faults == []
     finally:
-        watchdog.cancel()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # it is many processes
         process.wait()

@@ -89,7 +89,7 @@ function placeOf(places, name) {
 }
 
 /** Where each value of a JSON text is, by path: "spec.deny[2]" → [from, to]. The text is valid. */
-export function placesOf(text, root = "spec") {
+function placesOf(text, root = "spec") {
   const tokens = [...text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\]:,]|[^\s{}[\]:,"]+/g)];
   const places = new Map();
   let at = 0;

@@ -21,7 +21,7 @@ const REASONS = {
 };
 
 /** An explanation in words, as the command line says it. */
-export function explained(found) {
+function explained(found) {
   const rows = [
     ["rule", found.line ? `${found.rule} (line ${found.line})` : found.rule],
     ["list", found.source ? `${found.list} (${found.source})` : found.list],
@@ -46,7 +46,7 @@ function verdict(found) {
 const bare = name => name.replace(/(.)\.$/, "$1");
 
 /** "namespace/name" as the path of an object of a kind. */
-export function pathOf(plural, full) {
+function pathOf(plural, full) {
   const [namespace, name] = full.includes("/") ? full.split("/", 2) : ["default", full];
   return `/namespaces/${part(namespace)}/${plural}/${part(name)}`;
 }
@@ -116,7 +116,7 @@ async function current(path, full) {
 }
 
 /** What to do with a name, as buttons; none for who may not. */
-export function ruleButtons(name, client, onChanged, button) {
+function ruleButtons(name, client, onChanged, button) {
   if (!may("objects.write")) return [];
   const asked = verb => async () => { if (await rule(verb, name, client)) await onChanged(); };
   return [button("Block this name", asked("deny"), {class: "danger"}), button("Allow this name", asked("allow"))];

@@ -3,24 +3,31 @@
 import {fill} from "./dom.js";
 import {rest} from "./api.js";
 
+const SOON_MS = 1000;
+
 /**
  * Draw what `load()` gives into `place`, now and then again until `signal` aborts. Resolves, once it
- * is there, to a function that looks again at once.
+ * is there, to a function that looks again at once, and a moment later, when what a change set off
+ * (a status, a list that is fetched) is there too.
  */
 export async function keptDrawn(place, {load, draw, signal, everyMs}) {
-  let before = "";
+  let before = "", asked = 0;
 
   async function again() {
+    const mine = ++asked;
     const found = await load();
     const text = JSON.stringify(found);
-    if (signal.aborted || text === before) return;
+    if (signal.aborted || mine !== asked || text === before) return;
     before = text;
     withFocus(place, () => fill(place, draw(found)));
   }
 
   await again();
   goOn(again, place, signal, everyMs);
-  return again;
+  return async () => {
+    await again();
+    setTimeout(() => again().catch(() => {}), SOON_MS);
+  };
 }
 
 async function goOn(again, place, signal, everyMs) {

@@ -82,11 +82,11 @@ export function select(options, value, given = {}) {
 }
 
 /** The optional reason of a change, which goes into the log. */
-export function reasonInput() {
+function reasonInput() {
   return h("input", {type: "text", name: "reason", autocomplete: "off", maxlength: 1024});
 }
 
-export const reasonField = control =>
+const reasonField = control =>
   field("Reason (optional)", control, "Kept in the log with this change, for whoever reads it later.");
 
 /**

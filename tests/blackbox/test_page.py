@@ -273,6 +273,22 @@ def test_an_object_that_somebody_changed_meanwhile_is_not_overwritten(
     served.ask("DELETE", path)
 
 
+def test_a_policy_whose_list_is_not_there_says_so(served: Served, browser: Browser) -> None:
+    path = "/namespaces/default/policies/dangling"
+    assert served.ask("PUT", path, {"spec": {"blockListRefs": ["absent"]}})[0] == 201
+
+    def faulty() -> list[str]:
+        conditions = served.ask("GET", path)[1].get("status", {}).get("conditions", [])
+        return [
+            one["message"] for one in conditions if one["type"] == "Degraded" and one["message"]
+        ]
+
+    (message,) = wait_until(faulty)
+    tab = signed_in(browser, served, "viewer", "filtering")
+    tab.sees(message)
+    served.ask("DELETE", path)
+
+
 def test_a_list_is_subscribed_to_for_a_policy_and_removed_again(
     served: Served, browser: Browser
 ) -> None:

@@ -2,7 +2,7 @@
 
 import {fill, h} from "../dom.js";
 import {ask as request, get, may} from "../api.js";
-import {ask, badge, button, card, counted, empty, field, heading, note, number, say, select, table, when} from "../ui.js";
+import {ask, badge, button, card, counted, document_, empty, field, heading, note, number, say, select, table, when} from "../ui.js";
 import {edit, isEnabled, remove, toggle} from "../editing.js";
 import {keptDrawn} from "../live.js";
 import {stateOf} from "./overview.js";
@@ -86,13 +86,13 @@ function blockLists(rows, lists, policies, changed) {
   const byName = new Map(lists.map(one => [`${one.metadata.namespace}/${one.metadata.name}`, one]));
   const used = new Set(policies.flatMap(one => (one.spec.blockListRefs || []).map(ref =>
     ref.includes("/") ? ref : `${one.metadata.namespace}/${ref}`)));
-  const objectOf = row => byName.get(`${row.namespace}/${row.name}`);
+  const nameIn = row => `${row.namespace}/${row.name}`;
   const columns = [
     {title: "List", cell: row => [h("strong", {}, row.name), " ", h("span", {class: "quiet"}, row.namespace)]},
-    {title: "State", cell: row => [stateOf(row), used.has(`${row.namespace}/${row.name}`) ? "" : [" ", badge("no policy uses it", "warn")]]},
+    {title: "State", cell: row => [stateOf(row), used.has(nameIn(row)) ? "" : [" ", badge("no policy uses it", "warn")]]},
     {title: "Rules", class: "number", cell: row => number(row.entries)},
     {title: "Sources", cell: row => row.sources.map(sourceOf)},
-    {title: "", class: "doings", cell: row => listActions(row, objectOf(row), changed)},
+    {title: "", class: "doings", cell: row => listActions(row, byName.get(nameIn(row)), changed)},
   ];
   return card("Block lists", rows.length ? table(columns, rows, {about: "Block lists"})
     : empty("No list is subscribed to.", h("p", {}, "A list of ad and tracking hosts is a good start: add one by its URL.")),
@@ -164,7 +164,8 @@ function policyTable(policies, changed) {
 function ownRules(spec) {
   const counts = [["deny", "blocked"], ["allow", "allowed"], ["rewrites", "rewritten"]]
     .filter(([name]) => spec[name]?.length).map(([name, word]) => `${spec[name].length} ${word}`);
-  return [counts.join(", "), spec.schedule ? [" ", badge("at hours")] : null, spec.action === "bypass" ? [" ", badge("filters nothing")] : null];
+  return [counts.join(", "), spec.schedule ? [" ", badge("at hours")] : null,
+    spec.action === "bypass" ? [" ", badge("filters nothing")] : null];
 }
 
 function groupTable(groups, changed) {
@@ -177,20 +178,23 @@ function groupTable(groups, changed) {
   const add = may("objects.write")
     ? button("New client group", changed(() => edit("New client group", "clientgroups", null, GROUP))) : null;
   return card("Client groups", groups.length ? table(columns, groups, {about: "Client groups"})
-    : empty("There is no client group.", h("p", {}, "A group names devices by address, network, MAC or ID, so that policies can be for them.")),
+    : empty("There is no client group.",
+      h("p", {}, "A group names devices by address, network, MAC or ID, so that policies can be for them.")),
   h("div", {class: "actions"}, add));
 }
 
 function nameOf(object) {
-  return h("details", {}, h("summary", {}, h("strong", {}, object.metadata.name), " ", h("span", {class: "quiet"}, object.metadata.namespace)),
-    h("pre", {}, JSON.stringify(object.spec, null, 2).split("\n").map(line => [line, h("br")])));
+  const {name, namespace} = object.metadata;
+  return h("details", {}, h("summary", {}, h("strong", {}, name), " ", h("span", {class: "quiet"}, namespace)),
+    document_(object.spec));
 }
 
 function conditionsOf(object) {
   if (!isEnabled(object)) return badge("switched off");
-  const bad = (object.status?.conditions || []).filter(one => one.status === (one.type === "Ready" ? "False" : "True") && one.type !== "Disabled");
-  return bad.some(one => one.type !== "Ready" || one.message) && bad.length
-    ? bad.map(one => h("div", {}, badge(one.reason, "warn"), " ", one.message)) : badge("ready", "good");
+  const conditions = object.status?.conditions || [];
+  if (!conditions.length) return badge("not judged yet");
+  const bad = conditions.filter(one => one.type === "Ready" ? one.status === "False" : one.type === "Degraded" && one.status === "True");
+  return bad.length ? bad.map(one => h("div", {}, badge(one.reason, "warn"), " ", one.message)) : badge("ready", "good");
 }
 
 function doings(what, plural, object, changed) {

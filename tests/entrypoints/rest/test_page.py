@@ -93,6 +93,8 @@ def test_the_address_alone_leads_to_the_page() -> None:
 def test_what_is_not_in_the_table_is_a_path_like_any_other(path: str) -> None:
     async def ask() -> None:
         async with serving("viewer") as api:
+            api.app = app()
+            api.app.open(api.context)
             refused(await api.ask("GET", path, prefix="", token=""), 401, "Unauthorized")
             refused(await api.ask("GET", path, prefix="", token="viewer"), 404, "NotFound")
 
@@ -102,7 +104,7 @@ def test_what_is_not_in_the_table_is_a_path_like_any_other(path: str) -> None:
 def test_without_the_page_its_paths_are_not_there() -> None:
     async def ask() -> None:
         async with serving("viewer") as api:
-            api.app = RestApp(health_routes(list), page=None)
+            api.app = app(has_page=False)
             api.app.open(api.context)
             for path in ("/", "/ui", "/ui/", "/ui/app.js"):
                 refused(await api.ask("GET", path, prefix="", token=""), 401, "Unauthorized")
