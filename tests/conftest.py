@@ -40,6 +40,8 @@ def is_roomy(folder: str) -> bool:
 if is_roomy(MEMORY):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
+os.environ.setdefault("KUDURRU_TEST_FORKS", "1")
+
 settings.register_profile(
     "ours",
     deadline=None,
