@@ -3,9 +3,8 @@
 `kudurru` starts the command line as a process. `command` runs the same `main` in this process: for
 tables of many cases, where starting the interpreter would be most of the time.
 
-In the fast suite processes are forked from one that has imported the program (forks.py), except
-where how it starts is what matters. KUDURRU_TEST_FORKS=0 has them all started anew, as `just slow`
-does.
+In the fast suite `kudurru` and `serving` fork from a process that has imported the program
+(forks.py). Tests of how it starts use `command_line`, or a prefix.
 """
 
 import contextlib
