@@ -79,7 +79,7 @@ def kudurru(
 ) -> Done:
     """Run a command to its end. It must never show the inside of the program."""
     if may_fork(prefix, env):
-        return _checked(_forked(*args, stdin=stdin, cwd=cwd, env=env))
+        return _checked(forked(*args, stdin=stdin, cwd=cwd, env=env))
     done = subprocess.run(
         command_line(*args, prefix=prefix),
         input=stdin.encode(),
@@ -97,8 +97,11 @@ def may_fork(prefix: Sequence[str], env: dict[str, str] | None) -> bool:
     return wanted and not prefix and not any(name.startswith(_READ_FIRST) for name in env or ())
 
 
-def _forked(
-    *args: str | Path, stdin: str, cwd: Path | None, env: dict[str, str] | None
+def forked(
+    *args: str | Path,
+    stdin: str = "",
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
 ) -> Done:
     with (
         tempfile.TemporaryFile() as given,
