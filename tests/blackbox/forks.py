@@ -104,7 +104,7 @@ class Forker:
         cwd: Path | None = None,
         stdout: IO[str] | None = None,
     ) -> Forked:
-        """`files` become stdin, stdout and stderr; `stdout` is the end of ours, for who reads it."""
+        """`files` become stdin, stdout and stderr; `stdout` is our end of the second, if any."""
         request = {"args": args, "env": dict(env), "cwd": str(cwd or Path.cwd())}
         message = json.dumps(request).encode()
         assert len(message) <= REQUEST_OCTETS_MAX, "start the program itself with as much"
@@ -157,9 +157,9 @@ class Asked:
             os.dup2(file, number)
             os.close(file)
         encoding = sys.stdout.encoding
-        sys.stdin = sys.__stdin__ = open(0, encoding=encoding, closefd=False)  # type: ignore[misc]
-        sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, closefd=False)  # type: ignore[misc]
-        sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]
+        sys.stdin = sys.__stdin__ = os.fdopen(0, "r", encoding=encoding, closefd=False)
+        sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding=encoding, closefd=False)
+        sys.stderr = sys.__stderr__ = os.fdopen(
             2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False
         )
         os.environ.clear()

@@ -40,7 +40,7 @@ ANY_PORT = "127.0.0.1:0"
 AT_ONCE = "KUDURRU__HEALTH__LAMEDUCK"
 """How long a server that is to end waits for balancers to notice: in tests not at all."""
 
-_forker = Forker()
+forker = Forker()
 _READ_FIRST = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_")
 """Begins names of variables that are read before the program begins."""
 
@@ -111,7 +111,7 @@ def forked(
         given.write(stdin.encode())
         given.seek(0)
         files = (given.fileno(), out.fileno(), err.fileno())
-        process = _forker.start([*map(str, args)], environment(**(env or {})), files, cwd=cwd)
+        process = forker.start([*map(str, args)], environment(**(env or {})), files, cwd=cwd)
         try:
             code = process.wait(PATIENCE_S)
         finally:
@@ -242,9 +242,9 @@ def _started(
             env=environment(**env),
         )
     ours, theirs = os.pipe()
-    with open(os.devnull) as nothing, open(theirs, "w"):
+    with Path(os.devnull).open() as nothing, os.fdopen(theirs, "w"):
         files = (nothing.fileno(), theirs, err.fileno())
-        return _forker.start(args, environment(**env), files, stdout=open(ours))
+        return forker.start(args, environment(**env), files, stdout=os.fdopen(ours))
 
 
 def _text(file: Any) -> str:

@@ -88,11 +88,11 @@ def test_a_signal_ends_it_as_it_ends_any(
 
 
 def test_many_are_forked_at_once_and_each_has_its_own(tmp_path: Path) -> None:
-    def version(number: int) -> Done:
+    def asked(number: int) -> Done:
         return forked("get", "zone", f"z{number}.example", "--data", tmp_path / str(number))
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(version, range(8)))
+        found = list(pool.map(asked, range(8)))
     for number, done in enumerate(found):
         assert done.code == 1
         assert str(tmp_path / str(number)) in done.err
@@ -101,10 +101,10 @@ def test_many_are_forked_at_once_and_each_has_its_own(tmp_path: Path) -> None:
 def test_who_reads_its_output_is_told_when_it_ends(tmp_path: Path) -> None:
     """Nobody else holds the file: not the process that forks, nor a child that it forks later."""
     ours, theirs = os.pipe()
-    with open(os.devnull) as nothing, open(ours) as output:
-        with open(theirs, "w"):
+    with Path(os.devnull).open() as nothing, os.fdopen(ours) as output:
+        with os.fdopen(theirs, "w"):
             files = (nothing.fileno(), theirs, nothing.fileno())
-            process = program._forker.start(["version"], environment(), files, cwd=tmp_path)
+            process = program.forker.start(["version"], environment(), files, cwd=tmp_path)
         with serving(tmp_path / "data"):
             assert output.read().startswith("kudurru ")
         assert process.wait(PATIENCE_S) == 0
