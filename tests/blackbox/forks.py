@@ -68,7 +68,9 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, or the number of the signal that killed it, negative."""
         if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            ended = select.poll()
+            ended.register(self._status)
+            if not ended.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(f"kudurru, process {self.pid}", timeout or 0)
             said = os.read(self._status, 16)
             os.close(self._status)
@@ -218,7 +220,8 @@ def main() -> None:
     commands = (f"kudurru.entrypoints.cli.{module}" for module, _ in COMMANDS.values())
     for name in (*LOADED, *commands):
         importlib.import_module(name)
-    assert threading.active_count() == 1, "a child has one thread: nothing may run when it is made"
+    threads = list(Path("/proc/self/task").iterdir())
+    assert len(threads) == 1, "a child has one thread: nothing else may run when it is made"
     gc.collect()
     gc.freeze()
     asked = next_child(socket.socket(fileno=os.dup(0)))
