@@ -137,6 +137,13 @@ class DnsSettings(Section, frozen=True):
         bool,
         node("Whether the native engine answers from the zones by itself, not repeats only"),
     ] = True
+    join_answers: Annotated[
+        bool,
+        node(
+            "Whether the native engine hands answers of one length to one client to the system as "
+            "one, which cuts them again (UDP_SEGMENT); off where a network card spoils them"
+        ),
+    ] = True
 
 
 class InternalTlsSettings(Section, frozen=True):
@@ -165,6 +172,7 @@ class ApiSettings(Section, frozen=True):
         tuple[Domain, ...],
         node("Host names by which the API may be asked, beside its addresses and node.name"),
     ] = ()
+    page: Annotated[bool, node("Serve the web page, at /ui/ of the API's address")] = True
 
 
 class ExternalDnsSettings(Section, frozen=True):

@@ -35,6 +35,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_tls: bool = False
     api_names: tuple[str, ...] = ()
     api_body_bytes: int = 8 << 20
+    api_page: bool = True
     external_dns: ExternalDnsSettings = ExternalDnsSettings()
     follow: FollowSettings = FollowSettings()
     adopt: bool = False  # take the log of the leader in place of the one here
@@ -45,6 +46,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     sockets: int = 1  # 0: as many as the engine makes use of
     engine: Literal["auto", "native", "python"] = "python"
     engine_zones: bool = True
+    join_answers: bool = True
     coalesce_s: float = 0.25
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()

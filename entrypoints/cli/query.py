@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kudurru.entrypoints import directory
+from kudurru.entrypoints import answering, directory
 from kudurru.entrypoints.asking import answer_document, query_packet
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
@@ -44,7 +44,7 @@ def query(
             wire = far.query(packet, client, at=at or "")
     elif at is not None:
         with directory.open_reader(data) as node:
-            wire = directory.answer_as_of(node.log, common.resolve(at, node.log), packet)
+            wire = answering.answer_as_of(node.log, common.resolve(at, node.log), packet)
     else:
         with common.service(data) as service:
             wire = service.query(packet, client)

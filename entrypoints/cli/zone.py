@@ -21,7 +21,7 @@ from kudurru.domain.object_store import DEFAULT_MANAGER, decode_body
 from kudurru.domain.objects import Key, key_of
 from kudurru.domain.zone_import import Present, may_share_names, zone_object_name
 from kudurru.domain.zone_model import soa_of
-from kudurru.entrypoints import directory
+from kudurru.entrypoints import answering, directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, counted, echo, escape, note, print_documents
@@ -33,6 +33,7 @@ from kudurru.entrypoints.service import (
     collect,
     manifest_from_wire,
 )
+from kudurru.entrypoints.wiring import Result
 from kudurru.entrypoints.zone_files import ZoneFile, read_zone_file, to_manifests
 
 if TYPE_CHECKING:
@@ -95,10 +96,16 @@ def import_(
                 allow_mass_change=allow_mass_change,
             )
         )
+    _show_imported(read, zone_name, result, output, dry_run=dry_run)
+
+
+def _show_imported(
+    read: ZoneFile, name: str, result: Result, output: Output, *, dry_run: bool
+) -> None:
     counts = Counter(outcome.verb for outcome in result.outcomes)
     document = {
         "zone": names.to_text(read.apex),
-        "name": zone_name,
+        "name": name,
         "records": len(read.records),
         "objects": dict(counts),
         "position": result.seq,
@@ -125,7 +132,7 @@ def export(
             lines = far.export(zone, at=at or "")
     elif at is not None:
         with directory.open_reader(data) as node:
-            lines = directory.export_as_of(node.log, common.resolve(at, node.log), zone)
+            lines = answering.export_as_of(node.log, common.resolve(at, node.log), zone)
     else:
         with common.service(data) as service:
             lines = service.export(zone)
