@@ -291,7 +291,7 @@ def packets_of(asked: Sequence[Any]) -> list[bytes]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(steps)
 def test_every_answer_is_the_one_that_the_pipeline_gives_now(kind: str, steps: Any) -> None:
     async def main() -> None:

@@ -10,7 +10,7 @@ from kudurru.projections.zone_view import ZoneView
 from tests.histories import histories
 from tests.projections.test_snapshots import shown
 
-few = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class LongWay(ZoneView):

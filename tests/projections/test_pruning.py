@@ -42,7 +42,7 @@ SCOPES = [
     Scope(zone="east"),
     Scope(zone="west", namespace="default"),
 ]
-few = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def keeper_of(events: Iterable[Recorded]) -> Keeper:

@@ -21,7 +21,7 @@ from tests.histories import histories, operations, run
 from tests.nodes import TESTER, a_change, memory_node, rebuilt
 from tests.objects import drop, endpoint, manifest, put
 
-few = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def redact(node: Node, seq: int, *, who: bool = False) -> None:

@@ -22,7 +22,7 @@ from tests.histories import CLOCKS_S, SECOND, Operation, histories, operations, 
 from tests.nodes import TESTER, a_change, memory_node, rebuilt
 from tests.objects import ZONE_KEY, put, www, zone
 
-few = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def copied(node: Node) -> Node:

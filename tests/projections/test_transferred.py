@@ -103,7 +103,7 @@ def a_node() -> Node:
     return node
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(st.lists(contents(), min_size=1, max_size=6), st.integers(0, 2**32))
 def test_any_versions_whole_or_by_steps_are_served_as_they_are(
     versions: list[Content], seed: int
