@@ -27,7 +27,10 @@ KeysOption = Annotated[
     ),
 ]
 FileOption = Annotated[
-    Path | None, typer.Option("--output", metavar="F", help="Write there. Default: standard output")
+    Path | None,
+    typer.Option(
+        "--output", metavar="F", help="Write there. Default: standard output", readable=False
+    ),
 ]
 
 
@@ -36,7 +39,10 @@ def checkpoint(
     publish: Annotated[
         list[Path] | None,
         typer.Option(
-            "--publish", metavar="F", help="File or folder outside of the data directory; repeats."
+            "--publish",
+            metavar="F",
+            help="File or folder outside of the data directory; repeats.",
+            readable=False,
         ),
     ] = None,
     output: common.OutputOption = Output.table,

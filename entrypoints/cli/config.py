@@ -32,11 +32,15 @@ app = command_app(help="Show, check and describe settings.", no_args_is_help=Tru
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE|DIR", help="Node file, or a folder of them."),
+    typer.Option(
+        "--config", metavar="FILE|DIR", help="Node file, or a folder of them.", readable=False
+    ),
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Data directory. [default: node.dataDir]"),
+    typer.Option(
+        "--data", metavar="DIR", help="Data directory. [default: node.dataDir]", readable=False
+    ),
 ]
 OutputOption = Annotated[
     Output, typer.Option("-o", "--output", help="How to print.", show_default=True)

@@ -28,7 +28,11 @@ def diff(
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "-f", "--filename", metavar="F", help="File, folder, or - for standard input."
+            "-f",
+            "--filename",
+            metavar="F",
+            help="File, folder, or - for standard input.",
+            readable=False,
         ),
     ] = None,
     from_: Annotated[

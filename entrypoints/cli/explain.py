@@ -56,6 +56,7 @@ def explain(
             "--config",
             metavar="FILE|DIR",
             help="Settings as `serve` has them, where no server runs.",
+            readable=False,
         ),
     ] = None,
     at: common.AtOption = None,

@@ -7,7 +7,7 @@ import typer
 
 from kudurru.domain import targets
 from kudurru.domain.events import OBJECT_STATUS
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import Key
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
@@ -92,9 +92,7 @@ def _params(
     """What the API is asked."""
     found: dict[str, str | int | bool] = {name: text for name, text in asked.items() if text}
     if key is not None:
-        ref = ref_of(key)
-        which = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
-        found |= {name: text for name, text in which.items() if text}
+        found |= common.asked_of(key)
     return found | {name: True for name, is_on in switches.items() if is_on}
 
 

@@ -159,6 +159,7 @@ def _click_error(error: Exception) -> int:
     they can do, not by their class."""
     show = getattr(error, "show", None)
     if show is not None:
+        error.message = _for_people(getattr(error, "message", ""))  # type: ignore[attr-defined]
         show(file=sys.stderr)
         return int(getattr(error, "exit_code", EXIT_USAGE))
     if type(error).__name__ == "Exit":
@@ -172,6 +173,21 @@ def _click_error(error: Exception) -> int:
         f"{name}: {error}\nThis is a fault of kudurru, please report it; "
         "KUDURRU_DEBUG=1 shows where it happened"
     )
+
+
+_SAID_FOR_PROGRAMS = (
+    ("Input should be a valid integer, unable to parse string as an integer",
+     "a whole number is wanted"),
+    ("Input should be ", "has to be "),
+    ("Value error, ", ""),
+)  # fmt: skip
+"""How values are refused by the library that some versions of typer check them with."""
+
+
+def _for_people(message: str) -> str:
+    for said, meant in _SAID_FOR_PROGRAMS:
+        message = message.replace(said, meant)
+    return message
 
 
 def _failed(message: str) -> int:

@@ -55,7 +55,7 @@ def zone() -> None:
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="F")],
+    file: Annotated[Path, typer.Argument(metavar="F", readable=False)],
     zone: ZoneOption = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
