@@ -216,6 +216,7 @@ def serve_options(
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
         sockets=settings.listeners.sockets,
+        freebind=settings.listeners.freebind,
         engine=settings.dns.engine,
         engine_zones=settings.dns.engine_zones,
         coalesce_s=settings.zones.coalesce.total_seconds(),
