@@ -142,8 +142,9 @@ def bind_listeners(
     listeners: Sequence[tuple[str, str]], sockets: int, *, freebind: bool = False
 ) -> list[Bound]:
     """All sockets of all listeners (protocol and address), or none; UDP and TCP open `sockets`
-    each, with `freebind` also at addresses that no interface has. Partners that name one address with port 0 get one port between them, whatever it turns
-    out to be. Raises what binding raises; Invalid for a protocol that is not spoken."""
+    each, with `freebind` also at addresses that no interface has. Partners that name one address
+    with port 0 get one port between them, whatever it turns out to be. Raises what binding raises;
+    Invalid for a protocol that is not spoken."""
     unknown = sorted({proto for proto, _ in listeners} - CARRIERS.keys())
     if unknown:
         fault = f"this version serves {', '.join(CARRIERS)}, not {', '.join(unknown)}"

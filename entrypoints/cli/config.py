@@ -49,7 +49,9 @@ OutputOption = Annotated[
 
 @app.command()
 def show(
-    keys: Annotated[list[str] | None, typer.Argument(help="Keys or sections; none: all.")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY...", help="Keys or sections; none: all.")
+    ] = None,
     config: ConfigOption = None,
     data: DataOption = None,
     output: OutputOption = Output.table,

@@ -16,6 +16,8 @@ from kudurru.domain.errors import KudurruError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+COMPLETION = "_KUDURRU_COMPLETE"
+"""The variable by which a shell asks what completes a line."""
 
 # name -> (module, one line of help)
 COMMANDS = {
@@ -130,6 +132,10 @@ def main(args: list[str]) -> int:
     remote = sys.modules.get("kudurru.entrypoints.cli.remote")
     if remote is not None:  # a command ran before in this process
         remote.forget()
+    if COMPLETION in os.environ:
+        from kudurru.entrypoints.cli.completing import register
+
+        register()
     try:
         code = cli.main(args, prog_name="kudurru", standalone_mode=False)
         sys.stdout.flush()
