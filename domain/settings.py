@@ -141,6 +141,13 @@ class DnsSettings(Section, frozen=True):
         bool,
         node("Whether the native engine answers from the zones by itself, not repeats only"),
     ] = True
+    join_answers: Annotated[
+        bool,
+        node(
+            "Whether the native engine hands answers of one length to one client to the system as "
+            "one, which cuts them again (UDP_SEGMENT); off where a network card spoils them"
+        ),
+    ] = True
 
 
 class InternalTlsSettings(Section, frozen=True):

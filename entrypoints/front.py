@@ -14,9 +14,9 @@ from kudurru.adapters.metrics import Metrics, metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.ports import CACHE, Origins, PacketEngine
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
-from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.early import EarlyHandler
 from kudurru.entrypoints.external_dns import ExternalDns
 from kudurru.entrypoints.health import (
@@ -80,6 +80,7 @@ class Front:
             options.sockets,
             parts.cookies,
             has_zones=options.engine_zones,
+            joins_answers=options.join_answers,
         )
         udp.admit(options.acl)
         udp.sample(options.querylog.sample)

@@ -83,6 +83,7 @@ class Udp:
         cookies: Cookies | None = None,
         *,
         has_zones: bool = True,
+        joins_answers: bool = True,
     ) -> None:
         """Raises Invalid when the native engine is wanted and was not built. `sockets`: for each
         address; 0: as many as are of use."""
@@ -95,6 +96,7 @@ class Udp:
         self.is_native = wanted != "python" and engine_native.is_available()
         # The engine in Python reads all sockets on one loop.
         self.sockets = sockets or (usable_cpus() if self.is_native else 1)
+        self._joins_answers = joins_answers
         self._table = AnswerTable(cookies=cookies) if self.is_native else None
         self.images = ZoneImages(self._table) if self._table is not None and has_zones else None
         """The zones as the threads have them, where there are any and `has_zones`."""
@@ -126,7 +128,14 @@ class Udp:
         table, zones = self._table, self.images.core if self.images is not None else None
         if table is None or table.is_full or proxies is not None:
             return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
-        return NativeEngine(handler, bound.sockets, limiter=limiter, table=table, zones=zones)
+        return NativeEngine(
+            handler,
+            bound.sockets,
+            limiter=limiter,
+            table=table,
+            zones=zones,
+            joins_answers=self._joins_answers,
+        )
 
     def memo(self) -> Memo | Keeper:
         """What an engine over connections remembers: the same table, where there is one."""

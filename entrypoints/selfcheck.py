@@ -17,7 +17,7 @@ from kudurru.adapters.networks import Networks
 from kudurru.adapters.sockets import Bound, has_address, split_address
 from kudurru.domain.dns.health import HEALTH_NAME
 from kudurru.domain.dns.record_types import A
-from kudurru.domain.dns.zone_tree import CLASS_IN
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.errors import Unreachable
 from kudurru.domain.ports import Timers
 from kudurru.domain.settings import Listener as Configured

@@ -46,6 +46,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     freebind: bool = False  # listen at addresses that no interface has too
     engine: Literal["auto", "native", "python"] = "python"
     engine_zones: bool = True
+    join_answers: bool = True
     coalesce_s: float = 0.25
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()

@@ -11,8 +11,8 @@ from kudurru.domain import zone_import
 from kudurru.domain.dns import master_file, names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import SOA
+from kudurru.domain.dns.soa import Soa
 from kudurru.domain.dns.zone_rules import check_zone
-from kudurru.domain.dns.zone_tree import Soa
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.zone_import import Present

@@ -321,11 +321,14 @@ class NativeEngine:
         table: AnswerTable | None = None,
         limiter: Limiter | None = None,
         zones: "_engine.Zones | None" = None,
+        joins_answers: bool = True,
         drain_s: float = DRAIN_S,
     ) -> None:
-        """`zones` are of the same table."""
+        """`zones` are of the same table. `joins_answers`: those of one length to one client go to
+        the system as one, where it can cut them again."""
         self._limiter = limiter
         self._zones = zones
+        self._joins_answers = joins_answers
         self._drain_s = drain_s
         self._sockets = tuple(sockets)
         self._overload: Overload | None = None
@@ -381,6 +384,7 @@ class NativeEngine:
             misses_size=MISSES_BYTES,
             urgent_size=URGENT_BYTES,
             repeats_size=REPEATS_BYTES,
+            joins_answers=self._joins_answers,
         )
 
     async def stop(self) -> None:
@@ -398,21 +402,11 @@ class NativeEngine:
                 await asyncio.sleep(0)
             if self._telling is not None:
                 self._telling.cancel()
-            await self._drain()
+            await self._waiting.drain(self._drain_s)
+            self._flush()
         self._drops.count()  # the last time that anybody can
         for sock in self._sockets:
             sock.close()
-
-    async def _drain(self) -> None:
-        """Wait for the answers that are to come, for a while, and send them."""
-        is_empty = asyncio.Event()
-        self._waiting.on_empty = is_empty.set
-        if self._waiting:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._drain_s):
-                    await is_empty.wait()
-        self._waiting.cancel()
-        self._flush()
 
     def invalidate(self, changed: Origins = None) -> None:
         self._scope.invalidate(changed)

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
+from typing import NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 import urllib3
@@ -80,35 +81,16 @@ def _opened(
     seconds_left: Callable[[], float],
     may_not: Refusal,
 ) -> Iterator[urllib3.BaseHTTPResponse]:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:  # brackets that do not close, a port that is none
-        raise CannotFetch("it leads to an address that is no URL") from None
-    if parts.scheme not in ("http", "https") or not host or parts.username or parts.password:
-        raise CannotFetch("it leads to an address that is no plain http or https URL")
-    if not parts.netloc.isascii():
-        raise CannotFetch("the name of its server is not ASCII; write it as xn-- labels")
-    path = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
-    target = quote(path, safe="!#$%&'()*+,/:;=?@[]~")
-    headers = {
-        "Host": parts.netloc,
-        "User-Agent": f"kudurru/{__version__}",
-        "Accept": "text/plain, */*;q=0.1",
-        "Accept-Encoding": "gzip, deflate",
-        "Connection": "close",
-    }
-    if request.etag:
-        headers["If-None-Match"] = request.etag
-    if request.last_modified:
-        headers["If-Modified-Since"] = request.last_modified
+    """The answer to a request, from the first address that gives one."""
+    place = _place_of(url)
+    headers = _headers(place.authority, request)
     error: CannotFetch | None = None
-    for address in _addresses(host, port, resolve, may_not):
-        pool = _pool(parts.scheme, address, port, host)
+    for address in _addresses(place.host, place.port, resolve, may_not):
+        pool = _pool(place.scheme, address, place.port, place.host)
         try:
             answer = pool.urlopen(
-                "GET", target, headers=headers, preload_content=False, decode_content=False,
-                redirect=False, retries=False, assert_same_host=False,
+                "GET", place.target, headers=headers, preload_content=False,
+                decode_content=False, redirect=False, retries=False, assert_same_host=False,
                 timeout=Timeout(
                     min(CONNECT_S, _left(seconds_left)), min(SILENCE_S, _left(seconds_left))
                 ),
@@ -125,6 +107,46 @@ def _opened(
         return
     assert error is not None
     raise error
+
+
+class _Place(NamedTuple):
+    """Where a request goes."""
+
+    scheme: str
+    authority: str  # as the URL has it
+    host: str
+    port: int
+    target: str
+
+
+def _place_of(url: str) -> _Place:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:  # brackets that do not close, a port that is none
+        raise CannotFetch("it leads to an address that is no URL") from None
+    if parts.scheme not in ("http", "https") or not host or parts.username or parts.password:
+        raise CannotFetch("it leads to an address that is no plain http or https URL")
+    if not parts.netloc.isascii():
+        raise CannotFetch("the name of its server is not ASCII; write it as xn-- labels")
+    path = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
+    target = quote(path, safe="!#$%&'()*+,/:;=?@[]~")
+    return _Place(parts.scheme, parts.netloc, host, port, target)
+
+
+def _headers(authority: str, request: Request) -> dict[str, str]:
+    headers = {
+        "Host": authority,
+        "User-Agent": f"kudurru/{__version__}",
+        "Accept": "text/plain, */*;q=0.1",
+        "Accept-Encoding": "gzip, deflate",
+        "Connection": "close",
+    }
+    if request.etag:
+        headers["If-None-Match"] = request.etag
+    if request.last_modified:
+        headers["If-Modified-Since"] = request.last_modified
+    return headers
 
 
 def _pool(scheme: str, address: str, port: int, host: str) -> urllib3.HTTPConnectionPool:

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from kudurru.domain.dns import names
+from kudurru.domain.dns.images import QUESTION_POINTER
 from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import (
     AD,
@@ -57,7 +58,6 @@ from kudurru.domain.dns.record_types import (
     A,
 )
 from kudurru.domain.dns.records import RDATA_MAX
-from kudurru.domain.dns.zone_tree import QUESTION_POINTER
 
 TTL_MAX_S = 0x7FFF_FFFF
 """A TTL with its top bit set counts as zero (RFC 2181 section 8)."""

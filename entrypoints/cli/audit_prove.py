@@ -71,7 +71,7 @@ def checkpoint(
 
 
 def prove(
-    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1)],
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="Position of the event.")],
     data: common.DataOption = common.DEFAULT_DATA,
     output: FileOption = None,
 ) -> None:

@@ -158,7 +158,7 @@ def set_(
 
 @app.command()
 def unset(
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="As in cache.maxEntries.")],
     data: common.DataOption = common.DEFAULT_DATA,
     config: ConfigOption = None,
     reason: common.ReasonOption = "",

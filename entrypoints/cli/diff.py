@@ -56,6 +56,11 @@ def diff(
             found = [d for m in manifests if (d := of_manifest(service, m))]
     else:
         found = _between(data, from_ or "", to, zone)
+    show_differences(found, output)
+
+
+def show_differences(found: list[Difference], output: Output) -> None:
+    """Raises: typer.Exit where there are any."""
     if not print_documents(output, msgspec.to_builtins(found)):
         for one in found:
             print_difference(one)

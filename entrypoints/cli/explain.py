@@ -37,8 +37,10 @@ _REASONS = {
 
 @app.command()
 def explain(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    rtype: Annotated[str, typer.Argument(metavar="TYPE")] = "A",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A DNS name.")],
+    rtype: Annotated[
+        str, typer.Argument(metavar="TYPE", help="Its record type.", show_default=True)
+    ] = "A",
     data: common.DataOption = common.DEFAULT_DATA,
     client: Annotated[
         str, typer.Option("--client", metavar="IP", help="Who asks.", show_default=True)

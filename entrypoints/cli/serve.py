@@ -219,6 +219,7 @@ def serve_options(
         freebind=settings.listeners.freebind,
         engine=settings.dns.engine,
         engine_zones=settings.dns.engine_zones,
+        join_answers=settings.dns.join_answers,
         coalesce_s=settings.zones.coalesce.total_seconds(),
         ratelimit=settings.ratelimit,
         blocking=settings.blocking,

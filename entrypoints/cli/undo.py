@@ -76,7 +76,8 @@ def _newest_change(reference: str, namespace: str, data: Path) -> str:
     else:
         with directory.open_reader(data) as node:
             events = node.log.read(key=key, newest_first=True)
-            found = [event.seq for event in events if event.type != OBJECT_STATUS][:1]
+            newest = next((event for event in events if event.type != OBJECT_STATUS), None)
+            found = [newest.seq] if newest is not None else []
     if not found:
         raise NotFound(f"{ref_of(key)} was never changed; `kudurru history` shows what was")
     note(escape(f"the newest change of {ref_of(key)} is at position {found[0]}"))

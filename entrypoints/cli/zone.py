@@ -21,7 +21,7 @@ from kudurru.domain.object_store import DEFAULT_MANAGER, decode_body
 from kudurru.domain.objects import Key, key_of
 from kudurru.domain.zone_import import Present, may_share_names, zone_object_name
 from kudurru.domain.zone_model import soa_of
-from kudurru.entrypoints import directory
+from kudurru.entrypoints import answering, directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.apply import short_name
@@ -60,7 +60,7 @@ def zone() -> None:
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="F", readable=False)],
+    file: Annotated[Path, typer.Argument(metavar="F", help="A master file.", readable=False)],
     zone: ZoneOption = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
@@ -102,11 +102,20 @@ def import_(
         )
         serial = None if dry_run else _serial_of(service, manifests[0])
         if dry_run and output in (Output.table, Output.wide):
-            _show(service, manifests, result)
+            _show_differences(service, manifests, result)
+    _show_imported(read, zone_name, result, output, dry_run=dry_run)
+    if serial not in (None, read.soa[2]) and output in (Output.table, Output.wide):
+        why = "is kept as long as the content is" if not result.seq else "goes on from the last one"
+        note(f"its serial is {serial}, and {read.soa[2]} in the file: a serial {why}")
+
+
+def _show_imported(
+    read: ZoneFile, name: str, result: Result, output: Output, *, dry_run: bool
+) -> None:
     counts = Counter(outcome.verb for outcome in result.outcomes)
     document = {
         "zone": names.to_text(read.apex),
-        "name": zone_name,
+        "name": name,
         "records": len(read.records),
         "objects": dict(counts),
         "position": result.seq,
@@ -118,12 +127,9 @@ def import_(
     suffix = " (dry run)" if dry_run else ""
     size = counted(len(read.records), "record")
     echo(escape(f"{document['zone']}: {size}; objects: {shown}{suffix}"))
-    if serial not in (None, read.soa[2]):
-        why = "is kept as long as the content is" if not result.seq else "goes on from the last one"
-        note(f"its serial is {serial}, and {read.soa[2]} in the file: a serial {why}")
 
 
-def _show(service: Service, manifests: list[Manifest], result: Result) -> None:
+def _show_differences(service: Service, manifests: list[Manifest], result: Result) -> None:
     """What would be done, object by object, as `diff` shows it."""
     by_key = {manifest.key: manifest for manifest in manifests}
     changed = [outcome for outcome in result.outcomes if outcome.verb != "unchanged"]
@@ -144,7 +150,7 @@ def _serial_of(service: Service, zone: Manifest) -> int | None:
 
 @app.command()
 def export(
-    zone: Annotated[str, typer.Argument(metavar="Z")],
+    zone: Annotated[str, typer.Argument(metavar="Z", help="By DNS name or object name.")],
     data: common.DataOption = common.DEFAULT_DATA,
     at: common.AtOption = None,
 ) -> None:
@@ -155,7 +161,7 @@ def export(
             lines = far.export(zone, at=at or "")
     elif at is not None:
         with directory.open_reader(data) as node:
-            lines = directory.export_as_of(node.log, common.resolve(at, node.log), zone)
+            lines = answering.export_as_of(node.log, common.resolve(at, node.log), zone)
     else:
         with common.service(data) as service:
             lines = service.export(zone)
@@ -164,7 +170,7 @@ def export(
 
 @app.command()
 def refresh(
-    zone: Annotated[str, typer.Argument(metavar="Z")],
+    zone: Annotated[str, typer.Argument(metavar="Z", help="By DNS name or object name.")],
     data: common.DataOption = common.DEFAULT_DATA,
     output: common.OutputOption = Output.table,
 ) -> None:

@@ -18,7 +18,7 @@ from kudurru.domain.filtering.policies import full_name
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE
 from kudurru.domain.kinds.registry import BLOCK_LIST
 from kudurru.domain.objects import ObjectRef, key_of, ref_of
-from kudurru.entrypoints import directory
+from kudurru.entrypoints import answering
 from kudurru.entrypoints.asking import answer_document, logged_document, query_packet
 from kudurru.entrypoints.explain_child import Question, explain_beside
 from kudurru.entrypoints.filtering import (
@@ -214,13 +214,13 @@ async def query(call: Call) -> Any:
 
 def _answer_then(call: Call, packet: bytes) -> bytes:
     log, now_us = call.context.node.log, call.context.node.clock.now_us()
-    return directory.answer_as_of(log, targets.resolve(call.text("at"), log, now_us), packet)
+    return answering.answer_as_of(log, targets.resolve(call.text("at"), log, now_us), packet)
 
 
 async def query_wire(call: Call) -> Response:
     packet = call.request.body
     if "at" in call.params:
-        if len(packet) < directory.MESSAGE_MIN:
+        if len(packet) < answering.MESSAGE_MIN:
             raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
         wire = await call.context.aside(partial(_answer_then, call, packet))
     else:

@@ -11,7 +11,7 @@ from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind
 from kudurru.domain.object_store import StoredObject, resource_version, to_encodable
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.restore import Scope
-from kudurru.entrypoints import directory
+from kudurru.entrypoints import answering
 from kudurru.entrypoints.rest import watching
 from kudurru.entrypoints.rest.calls import Answer, Call
 from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see, settled
@@ -107,7 +107,7 @@ def _exported(call: Call) -> list[str]:
     key = key_of(DNS_ZONE.name, "", meant)
     if not call.principal.rights.may_see(key, f"/{meant}"):
         raise NotFound(f"there was no zone {name!r} here")
-    return directory.export_as_of(node.log, upto, meant)
+    return answering.export_as_of(node.log, upto, meant)
 
 
 async def problems(call: Call) -> Any:

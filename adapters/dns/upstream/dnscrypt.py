@@ -30,6 +30,7 @@ from kudurru.domain.chance import Chance
 from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import RD
 from kudurru.domain.dns.record_types import TXT
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.responses import (
     Malformed,
     build_query,
@@ -39,7 +40,6 @@ from kudurru.domain.dns.responses import (
     strings_of,
 )
 from kudurru.domain.dns.upstreams import UpstreamAddress
-from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.ports import Clock, Exchange
 
 CERTIFICATE_S = 3600  # after so long a connection is replaced, and certificates are asked for anew

@@ -10,7 +10,7 @@ from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.domain.commands import Apply
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
-from kudurru.entrypoints.cluster_missing import WINDOW_US, Gone, Missing
+from kudurru.entrypoints.cluster.missing import WINDOW_US, Gone, Missing
 from kudurru.entrypoints.wiring import Change, Node
 from tests.clusters import (
     ALICE,

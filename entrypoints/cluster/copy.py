@@ -19,9 +19,10 @@ from kudurru.domain.events import CONTENT_TYPES, Recorded
 from kudurru.domain.object_store import StoredObject, manifest_of
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Clock, Timers
-from kudurru.entrypoints.cluster_facts import Facts, is_of_cluster
-from kudurru.entrypoints.cluster_feed import Feed, Found, stored_digest
-from kudurru.entrypoints.cluster_keys import Keys
+from kudurru.entrypoints.cluster.facts import Facts, is_of_cluster
+from kudurru.entrypoints.cluster.feed import Feed
+from kudurru.entrypoints.cluster.found import Found, stored_digest
+from kudurru.entrypoints.cluster.keys import Keys
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer

@@ -19,7 +19,6 @@ from kudurru.domain.events import (
 )
 from kudurru.domain.kinds.meta import MANAGED_BY
 from kudurru.domain.objects import key_of
-from kudurru.entrypoints import cluster_feed
 from kudurru.entrypoints.history import who_of
 from tests.clusters import (
     ALICE,
@@ -376,7 +375,7 @@ def test_what_was_made_here_and_deleted_there_unheard_of_is_gone_with_the_next_l
 
 
 def test_what_is_remembered_of_changes_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_feed, "RECORDED_MAX", 3)
+    monkeypatch.setattr("kudurru.entrypoints.cluster.feed.RECORDED_MAX", 3)
 
     async def case(kube: Kube) -> None:
         feed = Member(kube).cluster.feed

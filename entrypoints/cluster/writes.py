@@ -41,8 +41,9 @@ from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.object_store import Outcome, annotations_after, manifest_of
 from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.ports import Timers
-from kudurru.entrypoints.cluster_facts import Facts, is_theirs, who_of
-from kudurru.entrypoints.cluster_feed import Feed, Found, found_in
+from kudurru.entrypoints.cluster.facts import Facts, is_theirs, who_of
+from kudurru.entrypoints.cluster.feed import Feed
+from kudurru.entrypoints.cluster.found import Found, found_in
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node, Result
 from kudurru.entrypoints.writer import Writer

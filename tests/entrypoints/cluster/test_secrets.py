@@ -20,7 +20,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.errors import Conflict
 from kudurru.domain.kinds.apitoken import token_text
 from kudurru.domain.ports import EventLog
-from kudurru.entrypoints.cluster_secrets import LABEL, ClusterSecrets, kept
+from kudurru.entrypoints.cluster.secrets import LABEL, ClusterSecrets, kept
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.keyring import KeyRequest, Keyring, revocation
 from kudurru.entrypoints.tokens import NotLetIn, TokenRequest, Tokens
@@ -380,7 +380,7 @@ def test_more_secrets_than_there_is_room_for_keep_none_from_being_revoked(
     async def case(bench: Bench) -> None:
         for name in "abcd":
             await bench.put(a_secret(name, "TSIGKey", secret=KEY))
-        monkeypatch.setattr("kudurru.entrypoints.cluster_secrets.SECRETS_MAX", 2)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.secrets.SECRETS_MAX", 2)
         async with bench.running():
             await until(lambda: len(bench.secrets.warnings()) == 2)
             used = [name for name in "abcd" if bench.secret_of(name)]
@@ -412,7 +412,7 @@ def is_used(bench: Bench, i: int) -> bool:
 @pytest.fixture
 def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs a case with room for three Secrets of twenty, which are s000 to s002."""
-    monkeypatch.setattr("kudurru.entrypoints.cluster_secrets.SECRETS_MAX", 3)
+    monkeypatch.setattr("kudurru.entrypoints.cluster.secrets.SECRETS_MAX", 3)
 
     def run_it(case: Callable[[Bench], Awaitable[None]]) -> None:
         async def whole(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from kudurru.adapters.kubernetes.fakes.network import Response
 from kudurru.adapters.kubernetes.rbac import LEASE
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import Notice
-from kudurru.entrypoints.cluster import ROLE
+from kudurru.entrypoints.cluster.cluster import ROLE
 from tests.clusters import Kube, Member, in_cluster, until
 
 KEY = key_of("DNSZone", "", "lab.example")

@@ -1,6 +1,6 @@
 """What a directory's node answers to who asks it directly."""
 
-from kudurru.entrypoints.directory import answer
+from kudurru.entrypoints.answering import answer
 from tests.nodes import memory_node
 
 

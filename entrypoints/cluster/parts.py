@@ -12,14 +12,14 @@ from kudurru.adapters.kubernetes.events import EventRecorder
 from kudurru.adapters.kubernetes.store import KubernetesStore, Place
 from kudurru.domain.ports import Clock, Entropy, Timers
 from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
-from kudurru.entrypoints.cluster_beside import Beside
-from kudurru.entrypoints.cluster_copy import Copies
-from kudurru.entrypoints.cluster_endpoints import DnsEndpoints
-from kudurru.entrypoints.cluster_facts import Facts
-from kudurru.entrypoints.cluster_feed import Feed
-from kudurru.entrypoints.cluster_reach import Reach
-from kudurru.entrypoints.cluster_statuses import StatusCopies
-from kudurru.entrypoints.cluster_writes import ClusterWrites
+from kudurru.entrypoints.cluster.beside import Beside
+from kudurru.entrypoints.cluster.copy import Copies
+from kudurru.entrypoints.cluster.endpoints import DnsEndpoints
+from kudurru.entrypoints.cluster.facts import Facts
+from kudurru.entrypoints.cluster.feed import Feed
+from kudurru.entrypoints.cluster.reach import Reach
+from kudurru.entrypoints.cluster.statuses import StatusCopies
+from kudurru.entrypoints.cluster.writes import ClusterWrites
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 

@@ -23,9 +23,10 @@ from kudurru.domain.reconcile.conditions import (
     parts,
     status_beside,
 )
-from kudurru.entrypoints.cluster_facts import is_of_cluster
-from kudurru.entrypoints.cluster_feed import Feed, Found, said_digest
-from kudurru.entrypoints.cluster_keys import Keys
+from kudurru.entrypoints.cluster.facts import is_of_cluster
+from kudurru.entrypoints.cluster.feed import Feed
+from kudurru.entrypoints.cluster.found import Found, said_digest
+from kudurru.entrypoints.cluster.keys import Keys
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 

@@ -34,8 +34,8 @@ from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Entropy, Timers
 from kudurru.domain.secrets import FROM_CLUSTER, SALT_SIZE, digest_of, matches
-from kudurru.entrypoints.cluster_facts import actor
-from kudurru.entrypoints.cluster_keys import Waiting
+from kudurru.entrypoints.cluster.facts import actor
+from kudurru.entrypoints.cluster.keys import Waiting
 from kudurru.entrypoints.keyring import KeyRequest, Keyring
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from kudurru.domain.kinds.registry import DNS_ZONE
+from kudurru.domain.mirror import version_number
 from kudurru.domain.objects import Key, ref_of
 from kudurru.entrypoints.wiring import Node
 
@@ -35,7 +36,7 @@ class Gone(msgspec.Struct, frozen=True):
 
     @property
     def as_of(self) -> int:
-        return int(self.version) if self.version.isdecimal() else 0
+        return version_number(self.version)
 
 
 class Missing:

@@ -17,11 +17,12 @@ from kudurru.domain import mirror
 from kudurru.domain.errors import StorageFailed
 from kudurru.domain.events import MIRROR_KEY, MIRROR_RESTORED, MIRROR_WRITTEN
 from kudurru.domain.kinds.registry import KINDS
+from kudurru.domain.mirror import version_number
 from kudurru.domain.object_store import position_of
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Document
-from kudurru.entrypoints.cluster_facts import is_of_cluster, refused
-from kudurru.entrypoints.cluster_feed import found_in, stored_digest
+from kudurru.entrypoints.cluster.facts import is_of_cluster, refused
+from kudurru.entrypoints.cluster.found import found_in, stored_digest
 from kudurru.entrypoints.wiring import Node
 
 Owner = Literal["cluster", "log"]
@@ -241,7 +242,7 @@ def _why_not_alike(one: Recorded, other: There, ours: str) -> str:
         return f"{other.manager or 'somebody else'} manages it there"
     if one.uid and one.uid != other.uid:
         return "it is another object of that name"
-    if one.version and _number(other.version) < _number(one.version):
+    if one.version and version_number(other.version) < version_number(one.version):
         return "the cluster has an older version"
     if one.made != other.made:
         is_same = one.version == other.version
@@ -264,7 +265,3 @@ def _difference(
         log=Side(uid=one.uid, resource_version=one.version) if one is not None else None,
         cluster=Side(uid=other.uid, resource_version=other.version) if other is not None else None,
     )
-
-
-def _number(version: str) -> int:
-    return int(version) if version.isdecimal() else 0

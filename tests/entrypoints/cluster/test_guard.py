@@ -39,8 +39,8 @@ from tests.clusters import (
     until,
     warned,
 )
-from tests.entrypoints.test_cluster_compare import compared
-from tests.entrypoints.test_cluster_secrets import KEY, SECRETS, a_secret
+from tests.entrypoints.cluster.test_compare import compared
+from tests.entrypoints.cluster.test_secrets import KEY, SECRETS, a_secret
 
 
 def spec_in(member: Member, key: str) -> dict[str, Any]:
@@ -130,8 +130,8 @@ def test_a_policy_whose_regexes_would_hold_the_loop_is_named_and_not_compiled() 
 def test_while_it_is_unknown_which_cluster_it_is_no_key_comes_or_goes_and_nobody_is_a_user(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
-    monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+    monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_US", 10_000)
+    monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_MAX_US", 10_000)
 
     def keys(member: Member) -> list[str]:
         return [key for key in member.node.objects.all_keys() if key.startswith("TSIGKey/")]
@@ -173,7 +173,7 @@ def test_credentials_that_are_refused_are_no_answer_to_which_cluster_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def case(kube: Kube) -> None:
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_FIRST_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_FIRST_US", 10_000)
         before = await filled(kube)
         refused = []
 
@@ -208,8 +208,8 @@ def test_while_it_is_unknown_which_cluster_it_is_nothing_is_taken_away(
             return None
 
         kube.api.interfere = interfere
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_MAX_US", 10_000)
         member = Member(kube, before.log)
         async with member.running():
             await kube.apply(a_set("new", "192.0.2.1"))
@@ -231,8 +231,8 @@ def test_an_object_that_is_back_stays_though_it_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def case(kube: Kube) -> None:
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_MAX_US", 10_000)
         before = await filled(kube)
         await kube.delete(a_set("n0", ""))
         await kube.delete(a_set("n1", ""))
@@ -255,8 +255,8 @@ def test_what_was_left_open_is_not_settled_by_what_another_cluster_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def case(kube: Kube) -> None:
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_MAX_US", 10_000)
         before = await filled(kube)
         async with Member(kube, before.log).running() as member:
             lost = Lost(kube, True)
@@ -313,7 +313,7 @@ def test_a_cluster_that_turns_out_to_be_another_ends_the_node(
         other = Kube()
         other.api.seed("namespaces", "", "kube-system")  # another uid
         other.api.forbidden = {("get", "namespaces")}
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_US", 10_000)
         member = Member(other, before.log)
 
         async def until_it_ends() -> None:

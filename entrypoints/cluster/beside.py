@@ -13,7 +13,7 @@ from kudurru.adapters.kubernetes.rbac import FEATURES, Feature
 from kudurru.adapters.kubernetes.reviews import KubernetesReviews
 from kudurru.domain.errors import StorageFailed
 from kudurru.domain.ports import Entropy, Timers
-from kudurru.entrypoints.cluster_secrets import ClusterSecrets
+from kudurru.entrypoints.cluster.secrets import ClusterSecrets
 from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.list_keeper import ListKeeper
 from kudurru.entrypoints.wiring import Node

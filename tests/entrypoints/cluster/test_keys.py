@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudurru.domain.objects import Key
-from kudurru.entrypoints.cluster_keys import Waiting
+from kudurru.entrypoints.cluster.keys import Waiting
 
 KEYS = [Key(f"DNSRecordSet/default/{name}") for name in "abc"]
 

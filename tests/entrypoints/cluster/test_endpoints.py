@@ -370,7 +370,7 @@ def test_an_object_that_is_made_again_at_once_keeps_its_records(
         """Until what is put after the deletion was seen, however long that takes."""
         await waited.wait()
 
-    monkeypatch.setattr("kudurru.entrypoints.cluster_endpoints.pause", wait)
+    monkeypatch.setattr("kudurru.entrypoints.cluster.endpoints.pause", wait)
 
     async def case(kube: Kube) -> None:
         member = await a_world(kube, "cluster")
@@ -414,10 +414,10 @@ def test_while_it_is_unknown_which_cluster_it_is_no_records_are_taken_away(
     owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def case(kube: Kube) -> None:
-        monkeypatch.setattr("kudurru.entrypoints.cluster_endpoints.GONE_WAIT_US", 10_000)
-        monkeypatch.setattr("kudurru.entrypoints.cluster_endpoints.GONE_AGAIN_US", 10_000)
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_US", 10_000)
-        monkeypatch.setattr("kudurru.entrypoints.cluster.ASK_AGAIN_MAX_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.endpoints.GONE_WAIT_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.endpoints.GONE_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_US", 10_000)
+        monkeypatch.setattr("kudurru.entrypoints.cluster.cluster.ASK_AGAIN_MAX_US", 10_000)
         member = await a_world(kube, owner)
         async with member.running():
             world = World(kube, member)

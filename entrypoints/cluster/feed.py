@@ -7,7 +7,6 @@ was away arrive once, and our own writes come back without a trace.
 """
 
 import asyncio
-import hashlib
 import logging
 import random
 from collections import Counter
@@ -16,29 +15,26 @@ from functools import partial
 from itertools import islice
 from typing import Any, NoReturn, TypeAlias
 
-import msgspec
-
 from kudurru.adapters.kubernetes.answers import cut
 from kudurru.adapters.kubernetes.client import Client
 from kudurru.adapters.kubernetes.informer import IN_LOOP_MAX, Handler, Informer, Source
-from kudurru.adapters.kubernetes.store import collection, shown
+from kudurru.adapters.kubernetes.store import collection
 from kudurru.domain import mirror
-from kudurru.domain.codec import canonical, in_profile
 from kudurru.domain.commands import Command, Observe, ObserveGone, Origin, UpdateStatus
-from kudurru.domain.errors import Invalid, KudurruError
+from kudurru.domain.errors import KudurruError
 from kudurru.domain.events import Who
-from kudurru.domain.kinds.meta import MANAGED_BY, Spec
+from kudurru.domain.kinds.meta import Spec
 from kudurru.domain.kinds.registry import DNS_ZONE, KINDS, POLICY, Kind
 from kudurru.domain.kinds.stored import read_zone
-from kudurru.domain.kinds.validation import Manifest, parse_manifest
 from kudurru.domain.kinds.zone import DNSZoneSpec
-from kudurru.domain.object_store import StoredObject, annotations_after
+from kudurru.domain.mirror import version_number
+from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, key_of, ref_of
 from kudurru.domain.ports import Clock, Timers
-from kudurru.domain.reconcile.conditions import ACCEPTED, parts
-from kudurru.entrypoints.cluster_facts import Facts, actor, is_of_cluster
-from kudurru.entrypoints.cluster_missing import Gone, Missing
-from kudurru.entrypoints.cluster_reach import Reach
+from kudurru.entrypoints.cluster.facts import Facts, actor, is_of_cluster
+from kudurru.entrypoints.cluster.found import Found, found_in, of_all_nodes, stored_digest
+from kudurru.entrypoints.cluster.missing import Gone, Missing
+from kudurru.entrypoints.cluster.reach import Reach
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer
@@ -54,40 +50,12 @@ NOTE_US = 600_000_000
 RECORDED_MAX = 65_536
 """Writes of ours that were not heard of yet. Of one beyond, what came before it may be recorded
 after it, until it is heard of."""
-SHOWN_MAX = 3
 EARLY_US = 50_000
 EARLY_TRIES = 40
 """How long a serial waits for the records that it is of: kinds are watched one by one, and a zone
 may be told of before its record sets. After two seconds it is taken as it is."""
-
-
 WHY_MAX = 512
 """Octets that are told of why an object cannot be read."""
-
-
-class Content(msgspec.Struct, frozen=True):
-    """What an object says, until it is recorded."""
-
-    manifest: Manifest
-    status: dict[str, Any] | None
-    writer: str  # field manager of the newest write to it
-    status_writer: str
-
-
-class Found(msgspec.Struct):
-    """An object in the cluster. Of ten thousand only this is kept."""
-
-    key: Key
-    uid: str
-    version: str
-    manager: str  # in its annotation; "" for none
-    owner: str  # that the log gives it
-    made: bytes  # digest of what people write
-    said: bytes  # digest of its status
-    content: Content | None
-    as_of: int = 0  # version of the list or the event that it was told by
-    tries: int = 0  # to have its status recorded
-
 
 Seen: TypeAlias = Found | Gone
 
@@ -215,7 +183,9 @@ class Feed:
 
     def _has_all(self, wanted: Mapping[Key, int]) -> bool:
         there = ((self.find(key), version) for key, version in wanted.items())
-        return all(found is None or _number(found.version) >= least for found, least in there)
+        return all(
+            found is None or version_number(found.version) >= least for found, least in there
+        )
 
     # --- our own writes -----------------------------------------------------------------
 
@@ -233,7 +203,7 @@ class Feed:
         """The log has this version, so that what came before it is old."""
         if self._part_of(key) is None:
             return  # nothing is heard of it
-        newest = max(self._recorded.pop(key, 0), _number(version))
+        newest = max(self._recorded.pop(key, 0), version_number(version))
         self._recorded[key] = newest
         while len(self._recorded) > RECORDED_MAX:
             del self._recorded[next(iter(self._recorded))]
@@ -260,7 +230,7 @@ class Feed:
     def hear(self, seen: Seen) -> None:
         self.broken.pop(seen.key, None)
         kind = ref_of(seen.key).kind
-        self._versions[kind] = max(self._versions.get(kind, 0), _number(seen.version))
+        self._versions[kind] = max(self._versions.get(kind, 0), version_number(seen.version))
         if self._records:
             self._waiting.pop(seen.key, None)  # the newest goes last
             if isinstance(seen, Found):
@@ -277,7 +247,7 @@ class Feed:
         heard of it, so that nobody else misses it."""
         for key, written in list(self._recorded.items()):
             is_there = part.name_of(key) in part.informer.versions
-            if self._part_of(key) is part and not is_there and written < _number(version):
+            if self._part_of(key) is part and not is_there and written < version_number(version):
                 self.hear(Gone(key, version, by_list=True))
         self.on_listed()
         self._wake.set()
@@ -293,7 +263,7 @@ class Feed:
     def hear_first(self, part: "_KindFeed", version: str) -> None:
         """All that is there was told: what the log has and the cluster has not is gone."""
         kind = part.kind.name
-        self._versions[kind] = max(self._versions.get(kind, 0), _number(version))
+        self._versions[kind] = max(self._versions.get(kind, 0), version_number(version))
         if part.informer.is_absent:
             log.warning(
                 "%s are not installed in the cluster: this node serves those of its log; "
@@ -326,7 +296,7 @@ class Feed:
         """The versions of the cluster went back. What was recorded is no measure any more."""
         prefix = f"{kind}/"
         self._recorded = {k: v for k, v in self._recorded.items() if not k.startswith(prefix)}
-        self._versions[kind] = _number(now)
+        self._versions[kind] = version_number(now)
         text = f"{kind} objects of the cluster went back from version {seen} to {now}"
         self.restored[kind] = text
         log.warning("%s: it was restored from a backup; the log follows it", text)
@@ -427,7 +397,7 @@ class Feed:
         is_zone = seen.content.manifest.kind is DNS_ZONE
         is_own = self._keeps_status(read_zone(stored.body.spec) if is_zone else None)
         is_other = seen.uid != stored.body.uid or not is_of_cluster(stored)
-        status = _of_all_nodes(seen.content.status)
+        status = of_all_nodes(seen.content.status)
         if status is None or is_own or is_other:
             return None
         command = UpdateStatus(key=seen.key, status=status, expected=stored.resource_version)
@@ -462,7 +432,7 @@ class Feed:
         if content is None:
             return None
         is_kept = is_early or self._keeps_status(content.manifest.spec)
-        status = None if is_kept else _of_all_nodes(content.status)
+        status = None if is_kept else of_all_nodes(content.status)
         is_content_new = self.is_new(seen)
         writer = content.writer if is_content_new or status is None else content.status_writer
         origin = Origin(resource_version=seen.version, field_manager=writer)
@@ -555,13 +525,13 @@ class _KindFeed(Handler[Found]):
         return key_of(self.kind.name, namespace, name)
 
     def put(self, key: str, new: Found, old: Found | None) -> None:
-        new.as_of = _number(self.informer.as_of)
+        new.as_of = version_number(self.informer.as_of)
         seen = old.version if old is not None else ""
         is_told = key in self._told_since
         if not is_told:  # what was told may not be in the log yet
-            seen = max(seen, self._feed.logged(new), key=_number)
+            seen = max(seen, self._feed.logged(new), key=version_number)
         is_known = self._set_back_in == self.informer.lists and not is_told
-        if _number(new.version) < _number(seen) and not is_known:
+        if version_number(new.version) < version_number(seen) and not is_known:
             # Versions only rise, so that it was set back, and went on from there since. Of one list
             # it is said once, whatever its objects have; but for those that it told already.
             self.rolled_back(seen, new.version)
@@ -606,72 +576,3 @@ class _KindFeed(Handler[Found]):
 def _nobody(key: Key) -> None:
     """Who is told while nobody wants to know."""
     del key
-
-
-def found_in(kind: Kind, document: dict[str, Any]) -> Found:
-    """An object as the API server has it. Raises: ValueError when it is none of ours."""
-    metadata = document["metadata"]
-    managed = metadata.get("managedFields") or []
-    try:
-        plain = shown(kind.name, document)
-        manifest = parse_manifest(plain, what="object", default_namespace="")
-    except Invalid as error:
-        raise ValueError(str(error)) from None
-    writer, status_writer = _newest(managed, ""), _newest(managed, "status")
-    status = document.get("status")
-    if not isinstance(status, dict) or not in_profile(status):
-        status = None
-    manager = manifest.meta.annotations.get(MANAGED_BY, "")
-    if manager and (fault := mirror.manager_fault(manager)):
-        raise ValueError(f"annotation {MANAGED_BY}: {fault}")
-    owner = manager or ("" if mirror.manager_fault(writer) else writer)
-    return Found(
-        manifest.key,
-        manifest.meta.uid,
-        manifest.meta.resource_version,
-        manager,
-        owner or "kubernetes",
-        made_digest(manifest),
-        said_digest(status),
-        Content(manifest, status, writer, status_writer),
-    )
-
-
-def _of_all_nodes(status: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Without what the leader says of a version that is not taken: it goes when one is."""
-    said = parts(status, "conditions")
-    if status is None or all(one.get("type") != ACCEPTED for one in said):
-        return status
-    return status | {"conditions": [one for one in said if one.get("type") != ACCEPTED]}
-
-
-def made_digest(manifest: Manifest) -> bytes:
-    """Of what people write: spec, labels, and annotations but for those that the store sets."""
-    meta = manifest.meta
-    annotations = annotations_after(meta.annotations, {})
-    return _digest(canonical([manifest.spec, meta.labels, annotations]))
-
-
-def stored_digest(stored: StoredObject) -> bytes:
-    """The same, of an object of the log."""
-    body = stored.body
-    return _digest(canonical([body.spec, body.labels, body.annotations]))
-
-
-def said_digest(status: dict[str, Any] | None) -> bytes:
-    return _digest(canonical(status or {}))
-
-
-def _digest(octets: bytes) -> bytes:
-    return hashlib.blake2b(octets, digest_size=16).digest()
-
-
-def _newest(managed: list[dict[str, Any]], part: str) -> str:
-    """Who wrote last, of an object or a subresource."""
-    entries = [entry for entry in managed if entry.get("subresource", "") == part]
-    newest = max(entries, key=lambda entry: entry.get("time", ""), default={})
-    return str(newest.get("manager", ""))
-
-
-def _number(version: str) -> int:
-    return int(version) if version.isdecimal() else 0

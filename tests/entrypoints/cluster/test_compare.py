@@ -13,7 +13,7 @@ from kudurru.domain.commands import Apply, Delete
 from kudurru.domain.errors import Invalid
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
-from kudurru.entrypoints.cluster_compare import (
+from kudurru.entrypoints.cluster.compare import (
     Compared,
     Owner,
     Recorded,

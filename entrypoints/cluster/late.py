@@ -31,7 +31,7 @@ from kudurru.domain.ports import (
     Timers,
 )
 from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
-from kudurru.entrypoints.cluster_facts import (
+from kudurru.entrypoints.cluster.facts import (
     checked_facts,
     from_snapshot,
     is_theirs,
@@ -47,7 +47,7 @@ from kudurru.entrypoints.writer import Writer
 
 if TYPE_CHECKING:
     from kudurru.adapters.kubernetes.access import Access
-    from kudurru.entrypoints.cluster import Cluster
+    from kudurru.entrypoints.cluster.cluster import Cluster
 
 log = logging.getLogger("kudurru.kubernetes")
 
@@ -231,14 +231,16 @@ class LateCluster:
     def _access(self) -> "Access":
         """Blocks. Raises: Invalid."""
         try:
-            from kudurru.entrypoints.cluster import access_of  # which takes a while to import
+            from kudurru.entrypoints.cluster.cluster import (
+                access_of,  # which takes a while to import
+            )
         except ModuleNotFoundError as error:
             why = f"{error.name} is missing: {how_to_install('kubernetes')}"
             raise Invalid("kubernetes.enabled", [Cause("", why)]) from None
         return access_of(self._settings, os.environ)
 
     def _open(self, access: "Access") -> "Cluster":
-        from kudurru.entrypoints.cluster import open_cluster
+        from kudurru.entrypoints.cluster.cluster import open_cluster
 
         return open_cluster(
             self._settings,

@@ -29,8 +29,8 @@ from kudurru.domain.object_store import CONTROLLER
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import Clock, Timers
 from kudurru.domain.settings import ExternalDnsSettings
-from kudurru.entrypoints.cluster_facts import actor
-from kudurru.entrypoints.cluster_keys import Keys, Waiting
+from kudurru.entrypoints.cluster.facts import actor
+from kudurru.entrypoints.cluster.keys import Keys, Waiting
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Change, Node
 from kudurru.entrypoints.writer import Writer

@@ -34,15 +34,14 @@ from kudurru.domain.kinds.registry import DNS_ZONE
 from kudurru.domain.objects import key_of, ref_of
 from kudurru.domain.ports import Clock, Entropy, Notice, Timers
 from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings
-from kudurru.entrypoints.cluster_facts import (
+from kudurru.entrypoints.cluster.facts import (
     Facts,
     from_snapshot,
     not_synced,
     refused,
     snapshot_samples,
 )
-from kudurru.entrypoints.cluster_feed import SHOWN_MAX
-from kudurru.entrypoints.cluster_parts import Ground
+from kudurru.entrypoints.cluster.parts import Ground
 from kudurru.entrypoints.waiting import pause
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
@@ -62,6 +61,8 @@ ROLE = "controller"
 """What nodes compete for."""
 BARRIER_S = 10.0
 """A new leader waits so long for what the one before wrote."""
+SHOWN_MAX = 3
+"""Objects of each kind of trouble that a warning names."""
 
 
 class _Uid(msgspec.Struct, frozen=True):
@@ -105,7 +106,7 @@ def place_of(access: Access, environment: Mapping[str, str], node_name: str) -> 
 
 
 class Cluster:
-    """What runs of it is in `cluster_late`."""
+    """What runs of it is in `late`."""
 
     def __init__(self, ground: Ground, *, began_us: int | None = None) -> None:
         """`began_us` is when this node began to wait for the cluster."""

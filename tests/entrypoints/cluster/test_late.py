@@ -10,7 +10,7 @@ from kudurru.domain.errors import Invalid, StorageFailed
 from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import ConfigMaps, Notice
-from kudurru.entrypoints.cluster_late import NOTICES_MAX
+from kudurru.entrypoints.cluster.late import NOTICES_MAX
 from kudurru.entrypoints.waiting import alone
 from kudurru.entrypoints.wiring import Change
 from tests.blackbox.program import zone
