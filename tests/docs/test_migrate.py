@@ -59,9 +59,13 @@ def test_a_hosts_file_becomes_a_zone_and_names_of_its_addresses(tmp_path: Path) 
     shim = f'kudurru() {{ {sys.executable} -m kudurru "$@"; }}\n'
     script = shim + "\n".join(blocks)
     done = subprocess.run(
-        ["bash", "-eu", "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        ["bash", "-eu", "-c", script],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     with serving(tmp_path / "kudurru-data") as server:
         assert server.texts("nas.lan") == ["192.168.7.5"]
