@@ -176,6 +176,7 @@ class ApiSettings(Section, frozen=True):
         tuple[Domain, ...],
         node("Host names by which the API may be asked, beside its addresses and node.name"),
     ] = ()
+    page: Annotated[bool, node("Serve the web page, at /ui/ of the API's address")] = True
 
 
 class ExternalDnsSettings(Section, frozen=True):

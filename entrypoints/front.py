@@ -17,6 +17,7 @@ from kudurru.domain.ports import CACHE, Origins, PacketEngine
 from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
+from kudurru.entrypoints.dashboard import PREFIX as PAGE
 from kudurru.entrypoints.early import EarlyHandler
 from kudurru.entrypoints.external_dns import ExternalDns
 from kudurru.entrypoints.health import (
@@ -146,6 +147,9 @@ class Front:
             await server.start()
         for name, one in (("http", self._web), ("ops", self._ops), ("metrics", self._scraped)):
             addresses[name] = one.address
+        if options.api_page:
+            scheme = "https" if options.api_tls else "http"
+            addresses["page"] = f"{scheme}://{self._web.address}{PAGE}"
         return "ready " + " ".join(f"{name}={address}" for name, address in addresses.items())
 
     def _api_tls(self) -> "Callable[[], ssl.SSLContext] | None":

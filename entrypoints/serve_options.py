@@ -35,6 +35,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_tls: bool = False
     api_names: tuple[str, ...] = ()
     api_body_bytes: int = 8 << 20
+    api_page: bool = True
     external_dns: ExternalDnsSettings = ExternalDnsSettings()
     follow: FollowSettings = FollowSettings()
     adopt: bool = False  # take the log of the leader in place of the one here

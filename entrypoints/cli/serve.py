@@ -208,6 +208,7 @@ def serve_options(
         api_tls=settings.api.tls,
         api_names=settings.api.names,
         api_body_bytes=settings.api.max_body_bytes,
+        api_page=settings.api.page,
         external_dns=settings.external_dns,
         follow=settings.follow,
         adopt=adopt,

@@ -217,6 +217,8 @@ def _events(call: Call) -> EventPage:
     after = max(after, 0)
     if wanted.key is not None:
         read = log.read(after, upto, key=wanted.key, newest_first=True)
+    elif wanted.zone is not None and wanted.at_name is None:
+        read = as_of.events_of(log, wanted.zone, after=after, upto=upto, newest_first=True)
     else:
         read = changes_near(wanted.at_name, log, after, upto)
     for scanned, event in enumerate(read, 1):

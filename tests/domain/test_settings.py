@@ -52,8 +52,8 @@ KEYS_BY_MARKS = {
     ("node", "restart"): """
         settingsFile store node.name node.dataDir node.secretsKey
         listeners listeners.sockets listeners.internal
-        api.address api.names api.tls dns.engine dns.engineZones api.maxBodyBytes ops.address
-        metrics.address
+        api.address api.names api.page api.tls dns.engine dns.engineZones api.maxBodyBytes
+        ops.address metrics.address
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.kubeconfig kubernetes.context kubernetes.clusterID kubernetes.startupTimeout
         kubernetes.dnsEndpoints kubernetes.reach kubernetes.allowMassChange
@@ -78,6 +78,7 @@ DEFAULTS = {
     "tls.cert": "",
     "api.address": "127.0.0.1:8080",
     "api.tls": False,
+    "api.page": True,
     "api.maxBodyBytes": "8 MiB",
     "ops.address": "127.0.0.1:8081",
     "metrics.address": "127.0.0.1:9153",

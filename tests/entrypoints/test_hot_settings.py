@@ -254,6 +254,7 @@ RESTART: dict[str, Any] = {
     "api.address": "127.0.0.1:1",
     "api.maxBodyBytes": "1 MiB",
     "api.tls": True,
+    "api.page": False,
     "api.names": ["dns.lan"],
     "externalDNS.listen": "127.0.0.1:1",
     "externalDNS.clients": ["192.0.2.0/24"],
