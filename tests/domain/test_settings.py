@@ -52,8 +52,8 @@ KEYS_BY_MARKS = {
     ("node", "restart"): """
         settingsFile store node.name node.dataDir node.secretsKey
         listeners listeners.sockets listeners.internal
-        api.address api.names api.page api.tls dns.engine dns.engineZones api.maxBodyBytes
-        ops.address metrics.address
+        api.address api.names api.page api.tls api.maxBodyBytes ops.address metrics.address
+        dns.engine dns.engineZones dns.joinAnswers
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.kubeconfig kubernetes.context kubernetes.clusterID kubernetes.startupTimeout
         kubernetes.dnsEndpoints kubernetes.reach kubernetes.allowMassChange

@@ -276,6 +276,7 @@ RESTART: dict[str, Any] = {
     "kubernetes.enabled": True,
     "dns.engine": "python",
     "dns.engineZones": False,
+    "dns.joinAnswers": False,
     "kubernetes.owner": "cluster",
     "kubernetes.namespaces": ["a"],
     "kubernetes.server": "https://k",
