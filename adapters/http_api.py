@@ -567,15 +567,15 @@ class _Connection(asyncio.Protocol):
     def _write(self, request: Request, answer: Response, stays: bool) -> None:
         if self._transport.is_closing():
             return
-        head = self._head(answer.code, answer.content_type, stays)
+        head = self._head(answer.code, answer.content_type, stays, answer.caching)
         more = "".join([f"{name}: {value}\r\n" for name, value in answer.headers])
         octets = f"{head}{more}Content-Length: {len(answer.body)}\r\n\r\n".encode("latin-1")
         if request.method != "HEAD" and answer.code not in (204, 304):
             octets += answer.body
         self._transport.write(octets)
 
-    def _head(self, code: int, content_type: str, stays: bool) -> str:
-        return f"{_head(code, content_type, stays)}Date: {self._server.date()}\r\n"
+    def _head(self, code: int, content_type: str, stays: bool, caching: str = "no-store") -> str:
+        return f"{_head(code, content_type, stays, caching)}Date: {self._server.date()}\r\n"
 
     async def _stream(self, request: Request, answer: Stream) -> None:
         """Parts as they come, each as a chunk. A client that takes nothing for `request_s` is cut
@@ -615,11 +615,11 @@ def _lowered(name: bytes) -> str:
 
 
 @lru_cache(256)  # a few types, a few codes
-def _head(code: int, content_type: str, stays: bool) -> str:
+def _head(code: int, content_type: str, stays: bool, caching: str) -> str:
     lines = (
         f"HTTP/1.1 {code} {HTTPStatus(code).phrase}",
         f"Content-Type: {content_type}",
-        "Cache-Control: no-store",
+        f"Cache-Control: {caching}",
         "X-Content-Type-Options: nosniff",
         "X-Frame-Options: DENY",
         "Referrer-Policy: no-referrer",

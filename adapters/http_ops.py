@@ -40,6 +40,7 @@ class Response(msgspec.Struct, frozen=True):
     body: bytes
     content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()  # beside those that every response has
+    caching: str = "no-store"  # what Cache-Control says
 
 
 class Asked(NamedTuple):
@@ -295,7 +296,7 @@ class _Connection(asyncio.Protocol):
             ("Date", formatdate(usegmt=True)),
             ("Content-Type", response.content_type),
             ("Content-Length", str(len(response.body))),
-            ("Cache-Control", "no-store"),
+            ("Cache-Control", response.caching),
             ("X-Content-Type-Options", "nosniff"),
             *response.headers,
         ]

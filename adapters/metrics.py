@@ -354,14 +354,18 @@ def engine_samples(
     ]
     for (kind, *labels), hits in seen.memo_tallies.items():
         samples.append(Sample(_TALLIES[kind], tuple(labels), hits))
-    if seen.connections_accepted or seen.connections_refused:
-        samples += [
-            Sample("dns_connections", (proto,), seen.connections),
-            Sample("dns_connections_refused_total", (proto,), seen.connections_refused),
-            Sample("dns_connections_timed_out_total", (proto,), seen.connections_timed_out),
-            Sample("dns_handshakes_failed_total", (proto,), seen.handshakes_failed),
-        ]
-    return samples
+    return samples + _connection_samples(proto, seen)
+
+
+def _connection_samples(proto: str, seen: EngineStatistics) -> list[Sample]:
+    if not seen.connections_accepted and not seen.connections_refused:
+        return []
+    return [
+        Sample("dns_connections", (proto,), seen.connections),
+        Sample("dns_connections_refused_total", (proto,), seen.connections_refused),
+        Sample("dns_connections_timed_out_total", (proto,), seen.connections_timed_out),
+        Sample("dns_handshakes_failed_total", (proto,), seen.handshakes_failed),
+    ]
 
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | SummaryMetricFamily

@@ -291,15 +291,7 @@ def _build(events: Iterator[_Event], faults: _Faults) -> list[Document]:
             continue
         if stack and stack[-1].key_line:
             line = stack[-1].key_line
-        mark: Any = line
-        if kind == _SCALAR:
-            value, is_text = _scalar(stack, line, text, plain, faults)
-            if not is_text:
-                mark = (line, text)
-        elif kind == _MAP:
-            value, mark = {}, {None: line}
-        else:
-            value, mark = [], [line]
+        value, mark = _marked(kind, stack, line, text, plain, faults)
         if stack:
             _attach(stack[-1], value, mark)
         else:
@@ -316,6 +308,18 @@ def _build(events: Iterator[_Event], faults: _Faults) -> list[Document]:
     if faults.causes:
         raise _Enough
     return documents
+
+
+def _marked(
+    kind: int, stack: list[_Frame], line: int, text: str, plain: bool, faults: _Faults
+) -> tuple[Any, Any]:
+    """A scalar, or an empty list or map, and its mark."""
+    if kind == _MAP:
+        return {}, {None: line}
+    if kind == _LIST:
+        return [], [line]
+    value, is_text = _scalar(stack, line, text, plain, faults)
+    return value, line if is_text else (line, text)
 
 
 def _attach(frame: _Frame, value: Any, mark: Any) -> None:

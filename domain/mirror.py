@@ -174,3 +174,8 @@ def followed(newest_first: Iterable[Recorded]) -> dict[str, str]:
             restored = msgspec.json.decode(event.body, type=Restored)
             set_back.setdefault(restored.kind, restored.now)
     return set_back
+
+
+def version_number(version: str) -> int:
+    """Versions of one resource are ordered as integers (KEP-5504); 0 for what is none."""
+    return int(version) if version.isdecimal() else 0

@@ -120,6 +120,10 @@ class ListenerSettings(Section, frozen=True):
     sockets: Annotated[
         int, node("UDP sockets per address; 0: as many as CPUs may be used", low=0, high=1024)
     ] = 0
+    freebind: Annotated[
+        bool,
+        node("Listen also at addresses that this machine does not have, or not yet (Linux)"),
+    ] = False
     internal: Annotated[
         SocketAddress | None, node("Listener for other nodes, mutual TLS; off: none")
     ] = None
@@ -136,6 +140,13 @@ class DnsSettings(Section, frozen=True):
     engine_zones: Annotated[
         bool,
         node("Whether the native engine answers from the zones by itself, not repeats only"),
+    ] = True
+    join_answers: Annotated[
+        bool,
+        node(
+            "Whether the native engine hands answers of one length to one client to the system as "
+            "one, which cuts them again (UDP_SEGMENT); off where a network card spoils them"
+        ),
     ] = True
 
 
@@ -165,6 +176,7 @@ class ApiSettings(Section, frozen=True):
         tuple[Domain, ...],
         node("Host names by which the API may be asked, beside its addresses and node.name"),
     ] = ()
+    page: Annotated[bool, node("Serve the web page, at /ui/ of the API's address")] = True
 
 
 class ExternalDnsSettings(Section, frozen=True):

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 
 from kudurru.domain.dns import master_file
+from kudurru.domain.dns.images import unpack, unpack_records
 from kudurru.domain.dns.master_file import Record
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import SOA
-from kudurru.domain.dns.zone_tree import Zone, unpack, unpack_records
+from kudurru.domain.dns.zone_tree import Zone
 
 
 def lines(zone: Zone) -> Iterator[str]:

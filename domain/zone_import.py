@@ -13,7 +13,7 @@ import msgspec
 
 from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.zone_tree import Soa
+from kudurru.domain.dns.soa import Soa
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.meta import ObjectMeta, is_dns_subdomain
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, Endpoint, ZoneRef

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from kudurru.domain.dns import names, record_types, records
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.zone_tree import RRset, Soa
+from kudurru.domain.dns.soa import Soa
 from kudurru.domain.kinds.meta import Reason
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, EndpointProblem, expiry_s
 from kudurru.domain.kinds.zone import DNSZoneSpec

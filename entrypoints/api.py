@@ -21,6 +21,7 @@ from kudurru.adapters.secret_files import write_private
 from kudurru.domain.errors import Conflict, KudurruError, NotFound, StorageFailed
 from kudurru.domain.events import Who
 from kudurru.entrypoints.access_log import AccessLog
+from kudurru.entrypoints.dashboard import page_files
 from kudurru.entrypoints.parts import Parts
 from kudurru.entrypoints.rest.app import RestApp
 from kudurru.entrypoints.rest.context import Context, Operations
@@ -45,7 +46,8 @@ class Api:
         self._options = options
         self._parts = parts
         names = [options.node_name] if options.node_name else []
-        self._app = RestApp(health, [*names, *options.api_names])
+        page = page_files() if options.api_page else None
+        self._app = RestApp(health, [*names, *options.api_names], page)
         self._tokens = parts.tokens
         self._access = AccessLog(parts.node, parts.writer)
         self._times = RefreshTimes(parts.directory.token_times)

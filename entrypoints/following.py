@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -34,6 +35,7 @@ from kudurru.entrypoints.follow_place import Copy, named, receiver_of
 from kudurru.entrypoints.follow_storing import Storing
 from kudurru.entrypoints.leader import Leader
 from kudurru.entrypoints.place_file import write_file
+from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.standing import Standing
 
 log = logging.getLogger("kudurru.follow")
@@ -182,6 +184,11 @@ class Following:
         return [f"Follower: {what}: {why}"]
 
     # --- running ------------------------------------------------------------------------
+
+    def add_to(self, runner: Runner, forget: Callable[[], Awaitable[None]]) -> None:
+        """`forget` drops what was made of the log before something in it was erased."""
+        runner.add("follower", self.run, stop=self.stop)
+        runner.add("follower: redactions", partial(self.keep_redacted, forget))
 
     async def first_copy(self) -> None:
         """Before anything can be served: copy until nothing is missing. It waits for a leader that

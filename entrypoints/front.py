@@ -14,9 +14,10 @@ from kudurru.adapters.metrics import Metrics, metrics_routes
 from kudurru.adapters.sockets import Bound, Listener, bind_all
 from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.ports import CACHE, Origins, PacketEngine
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.api import Api
 from kudurru.entrypoints.cache_keeping import CacheKeeper
-from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.dashboard import PREFIX as PAGE
 from kudurru.entrypoints.early import EarlyHandler
 from kudurru.entrypoints.external_dns import ExternalDns
 from kudurru.entrypoints.health import (
@@ -80,10 +81,11 @@ class Front:
             options.sockets,
             parts.cookies,
             has_zones=options.engine_zones,
+            joins_answers=options.join_answers,
         )
         udp.admit(options.acl)
         udp.sample(options.querylog.sample)
-        self.bound = bind_listeners(pairs, udp.sockets)
+        self.bound = bind_listeners(pairs, udp.sockets, freebind=options.freebind)
         for one in self.bound:
             stack.callback(close, one)
         self._health = health_routes(readiness.why_not, readiness.warnings)
@@ -145,6 +147,9 @@ class Front:
             await server.start()
         for name, one in (("http", self._web), ("ops", self._ops), ("metrics", self._scraped)):
             addresses[name] = one.address
+        if options.api_page:
+            scheme = "https" if options.api_tls else "http"
+            addresses["page"] = f"{scheme}://{self._web.address}{PAGE}"
         return "ready " + " ".join(f"{name}={address}" for name, address in addresses.items())
 
     def _api_tls(self) -> "Callable[[], ssl.SSLContext] | None":

@@ -83,6 +83,7 @@ class Udp:
         cookies: Cookies | None = None,
         *,
         has_zones: bool = True,
+        joins_answers: bool = True,
     ) -> None:
         """Raises Invalid when the native engine is wanted and was not built. `sockets`: for each
         address; 0: as many as are of use."""
@@ -95,6 +96,7 @@ class Udp:
         self.is_native = wanted != "python" and engine_native.is_available()
         # The engine in Python reads all sockets on one loop.
         self.sockets = sockets or (usable_cpus() if self.is_native else 1)
+        self._joins_answers = joins_answers
         self._table = AnswerTable(cookies=cookies) if self.is_native else None
         self.images = ZoneImages(self._table) if self._table is not None and has_zones else None
         """The zones as the threads have them, where there are any and `has_zones`."""
@@ -126,7 +128,14 @@ class Udp:
         table, zones = self._table, self.images.core if self.images is not None else None
         if table is None or table.is_full or proxies is not None:
             return PythonEngine(handler, bound.sockets, limiter=limiter, proxies=proxies)
-        return NativeEngine(handler, bound.sockets, limiter=limiter, table=table, zones=zones)
+        return NativeEngine(
+            handler,
+            bound.sockets,
+            limiter=limiter,
+            table=table,
+            zones=zones,
+            joins_answers=self._joins_answers,
+        )
 
     def memo(self) -> Memo | Keeper:
         """What an engine over connections remembers: the same table, where there is one."""
@@ -138,31 +147,34 @@ class Stoppable(Protocol):
     async def stop(self) -> None: ...
 
 
-def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
+def bind_listeners(
+    listeners: Sequence[tuple[str, str]], sockets: int, *, freebind: bool = False
+) -> list[Bound]:
     """All sockets of all listeners (protocol and address), or none; UDP and TCP open `sockets`
-    each. Partners that name one address with port 0 get one port between them, whatever it turns
-    out to be. Raises what binding raises; Invalid for a protocol that is not spoken."""
+    each, with `freebind` also at addresses that no interface has. Partners that name one address
+    with port 0 get one port between them, whatever it turns out to be. Raises what binding raises;
+    Invalid for a protocol that is not spoken."""
     unknown = sorted({proto for proto, _ in listeners} - CARRIERS.keys())
     if unknown:
         fault = f"this version serves {', '.join(CARRIERS)}, not {', '.join(unknown)}"
         raise Invalid("listeners", [Cause("", fault)])
     for _ in range(PORT_TRIES):
         try:
-            return _bind_once(listeners, sockets)
+            return _bind_once(listeners, sockets, freebind)
         except Busy:
             # A port that was free for UDP may be taken for TCP, by anybody's connection: the
             # system is asked for another one, where it was asked for any.
             if not any(address.endswith(":0") for _, address in listeners):
                 raise
-    return _bind_once(listeners, sockets)
+    return _bind_once(listeners, sockets, freebind)
 
 
-def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
+def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int, freebind: bool) -> list[Bound]:
     bound: list[Bound] = []
     chosen: dict[tuple[str, str], str] = {}  # protocol and address as given -> address as bound
     try:
         for proto, address in listeners:
-            listener = Listener(proto, chosen.pop((proto, address), address))
+            listener = Listener(proto, chosen.pop((proto, address), address), freebind)
             one = bind_all([listener], sockets if proto in ("udp", "tcp") else 1)[0]
             chosen.setdefault((PARTNERS[proto], address), one.address)
             bound.append(one)

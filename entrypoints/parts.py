@@ -21,7 +21,7 @@ from kudurru.domain.events import Who
 from kudurru.domain.kinds.blocklist import BlockListStatus
 from kudurru.domain.objects import Key
 from kudurru.entrypoints.checkpoints import Checkpointer
-from kudurru.entrypoints.cluster_late import LateCluster
+from kudurru.entrypoints.cluster.late import LateCluster
 from kudurru.entrypoints.controllers import Controllers
 from kudurru.entrypoints.directory import keyring_of, open_checkpointer
 from kudurru.entrypoints.follow_place import Copy

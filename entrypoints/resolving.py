@@ -14,9 +14,9 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import HEADER_SIZE, after_name
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import AAAA, AXFR, IXFR, A
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.responses import addresses_of
 from kudurru.domain.dns.upstreams import ForDomains, UpstreamAddress, parse_entry
-from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Clock, Reply

@@ -35,6 +35,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_tls: bool = False
     api_names: tuple[str, ...] = ()
     api_body_bytes: int = 8 << 20
+    api_page: bool = True
     external_dns: ExternalDnsSettings = ExternalDnsSettings()
     follow: FollowSettings = FollowSettings()
     adopt: bool = False  # take the log of the leader in place of the one here
@@ -43,8 +44,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
     sockets: int = 1  # 0: as many as the engine makes use of
+    freebind: bool = False  # listen at addresses that no interface has too
     engine: Literal["auto", "native", "python"] = "python"
     engine_zones: bool = True
+    join_answers: bool = True
     coalesce_s: float = 0.25
     ratelimit: RatelimitSettings = RatelimitSettings()
     blocking: BlockingSettings = BlockingSettings()

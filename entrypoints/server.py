@@ -26,7 +26,7 @@ from kudurru.adapters.timers import LoopTimers
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import Cause, Follows, Invalid, KudurruError, LogDamaged
 from kudurru.domain.events import Position, Who
-from kudurru.domain.ports import EventLog, NamesLeader, Origins, VerifiableLog
+from kudurru.domain.ports import Elector, EventLog, NamesLeader, Origins, VerifiableLog
 from kudurru.domain.settings import Settings
 from kudurru.domain.verify import TAIL_ROWS, verify
 from kudurru.entrypoints import command_socket, demo, logs
@@ -139,16 +139,9 @@ class Server:
 
     def _runner(self, parts: Parts, front: Front) -> Runner:
         """What runs while the server does. Ended in reverse, so the writer is there for all."""
-        node, writer = parts.node, parts.writer
-        elector, cluster = node.log.elector(ROLE) if node.log.is_shared else None, parts.cluster
-        if isinstance(elector, NamesLeader):
-            elector.node_name = self._options.node_name
-        if cluster is not None:
-            elector = cluster.elector(elector)
-        if parts.following is not None:
-            elector = LeaderAfter(parts.following.over, parts.following.url)
+        node, writer, cluster = parts.node, parts.writer, parts.cluster
         has_own_log = cluster is not None and cluster.owns  # and shares objects all the same
-        runner = Runner(SystemClock(), LoopTimers(), elector, role=ROLE)
+        runner = Runner(SystemClock(), LoopTimers(), self._elector(parts), role=ROLE)
         front.metrics.add(lambda: runner_samples(runner.status()))
         front.metrics.add(lambda: controller_samples(parts.controllers.statistics()))
         front.metrics.add(
@@ -166,20 +159,13 @@ class Server:
         if parts.old_rows is not None:
             prune = partial(self._prune, parts.old_rows)
             runner.add("prune", prune, leader_only=not has_own_log)
-        following = parts.following
-        if following is not None:
-            front.metrics.add(following.samples)
-        if following is not None and node.why_not_whole is None:
-            runner.add("follower", following.run, stop=following.stop)
-            keep_redacted = partial(following.keep_redacted, parts.snapshots.forget)
-            runner.add("follower: redactions", keep_redacted)
+        if parts.following is not None:
+            front.metrics.add(parts.following.samples)
+            if node.why_not_whole is None:
+                parts.following.add_to(runner, parts.snapshots.forget)
         if self._options.follow.peers:
             runner.add("peers", parts.peers.run)
-        checkpointer = parts.checkpointer
-        if checkpointer is not None and checkpointer.key is not None:
-            runner.add("checkpoints", partial(keep_checkpoints, writer, checkpointer, node.clock))
-        elif following is not None:
-            runner.add("checkpoints", partial(_sign_once_promoted, parts, following))
+        self._add_checkpoints(runner, parts)
         if parts.query_log is not None:
             runner.add("query log", parts.query_log.process.run)
         runner.add("selfcheck", front.selfcheck.run)
@@ -194,6 +180,24 @@ class Server:
         if front.peer_certificates is not None:
             runner.add("certificates: nodes", partial(keep_fresh, front.peer_certificates))
         return runner
+
+    def _elector(self, parts: Parts) -> Elector | None:
+        """Who says whether this node leads; None: it always does."""
+        if parts.following is not None:
+            return LeaderAfter(parts.following.over, parts.following.url)
+        log = parts.node.log
+        elector = log.elector(ROLE) if log.is_shared else None
+        if isinstance(elector, NamesLeader):
+            elector.node_name = self._options.node_name
+        return parts.cluster.elector(elector) if parts.cluster is not None else elector
+
+    def _add_checkpoints(self, runner: Runner, parts: Parts) -> None:
+        checkpointer = parts.checkpointer
+        if checkpointer is not None and checkpointer.key is not None:
+            keep = partial(keep_checkpoints, parts.writer, checkpointer, parts.node.clock)
+            runner.add("checkpoints", keep)
+        elif parts.following is not None:
+            runner.add("checkpoints", partial(_sign_once_promoted, parts, parts.following))
 
     async def _serve(
         self,

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,8 @@ from kudurru.domain import zone_import
 from kudurru.domain.dns import master_file, names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import SOA
+from kudurru.domain.dns.soa import Soa
 from kudurru.domain.dns.zone_rules import check_zone
-from kudurru.domain.dns.zone_tree import Soa
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.zone_import import Present
@@ -36,31 +37,47 @@ def read_zone_file(
 ) -> ZoneFile:
     """Read and check a zone file. `zone` is its DNS name; without it the file must say so by
     $ORIGIN or an absolute SOA. Raises Invalid with every fault, each with file and line."""
+    return _checked(
+        str(path),
+        zone,
+        partial(
+            master_file.read,
+            open_zone_file(path),
+            include=include_from(path),
+            on_progress=on_progress,
+        ),
+    )
+
+
+def read_zone_text(
+    data: bytes, *, file: str, zone: str | None = None, generated_max: int
+) -> ZoneFile:
+    """The same of a text that came from elsewhere: it includes no file, and `file` is its name in
+    messages. Raises Invalid."""
+    limits = master_file.Limits(generated=generated_max)
+    return _checked(file, zone, partial(master_file.read, data, limits=limits))
+
+
+def _checked(file: str, zone: str | None, read: Callable[..., master_file.ZoneFile]) -> ZoneFile:
     origin = None
     if zone is not None:
         try:
             origin = names.from_text(zone)
         except names.BadName as error:
             raise Invalid("--zone", [Cause("", str(error))]) from None
-    read = master_file.read(
-        open_zone_file(path),
-        file=str(path),
-        origin=origin,
-        include=include_from(path),
-        on_progress=on_progress,
-    )
-    apex = origin or read.apex
+    found = read(file=file, origin=origin)
+    apex = origin or found.apex
     if apex is None:
-        raise Invalid(str(path), [Cause("", "no SOA, so no zone; a zone begins with its SOA")])
-    findings = check_zone(read.records, apex)
+        raise Invalid(file, [Cause("", "no SOA, so no zone; a zone begins with its SOA")])
+    findings = check_zone(found.records, apex)
     if findings.faults:
-        raise Invalid(str(path), findings.faults)
+        raise Invalid(file, findings.faults)
     return ZoneFile(
-        str(path),
+        file,
         apex,
-        read.records,
-        next(_soa(r) for r in read.records if r.rtype == SOA),
-        [*read.warnings, *findings.warnings],
+        found.records,
+        next(_soa(r) for r in found.records if r.rtype == SOA),
+        [*found.warnings, *findings.warnings],
     )
 
 

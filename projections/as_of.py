@@ -218,15 +218,23 @@ def _read(log: EventLog, scope: Scope, upto: int, *, note_at: int | None = None)
 
 
 def events_of(
-    log: EventLog, zone: str = "", namespace: str = "", *, after: int = 0, upto: int | None = None
+    log: EventLog,
+    zone: str = "",
+    namespace: str = "",
+    *,
+    after: int = 0,
+    upto: int | None = None,
+    newest_first: bool = False,
 ) -> Iterator[Recorded]:
     """Events in the scopes of a zone, a namespace or a zone in a namespace, in order."""
     streams = [
-        log.read(after, upto, scope=scope)
+        log.read(after, upto, scope=scope, newest_first=newest_first)
         for scope in log.scopes()
         if _is_in(scope, zone, namespace)
     ]
-    return streams[0] if len(streams) == 1 else merge(*streams, key=lambda event: event.seq)
+    if len(streams) == 1:
+        return streams[0]
+    return merge(*streams, key=lambda event: event.seq, reverse=newest_first)
 
 
 def _is_in(scope: str, zone: str, namespace: str) -> bool:
@@ -271,7 +279,12 @@ def zone_named(log: EventLog, name: str, *positions: int) -> str:
         for event, object_name in zip(births, by_name, strict=True):
             if apex is not None and apex_of(event) == apex:
                 return object_name
-    raise NotFound(f"there is no zone {name!r}, and was none then; name it as `get zone` does")
+    raise no_zone(name)
+
+
+def no_zone(name: str) -> NotFound:
+    """What to tell of a name that no zone has."""
+    return NotFound(f"there is no zone {name!r}, and was none then; name it as `get zone` does")
 
 
 def zone_births(log: EventLog, upto: int) -> Iterator[Recorded]:

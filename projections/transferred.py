@@ -12,9 +12,10 @@ import msgspec
 from kudurru.domain import zone_import
 from kudurru.domain.commands import Apply, Command, Delete, UpdateStatus
 from kudurru.domain.dns import names, records
+from kudurru.domain.dns.images import EMPTY, RRset, pack, unpack, unpack_records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.transfer import Differences, Version, Whole, apply_steps
-from kudurru.domain.dns.zone_tree import EMPTY, RRset, Zone, pack, unpack, unpack_records
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, ObjectMeta
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec, ZoneRef
 from kudurru.domain.kinds.registry import DNS_RECORD_SET
@@ -28,7 +29,6 @@ from kudurru.projections.zone_state import ZoneState
 PER_STEP = 100
 
 Commands = tuple[Command, ...]
-Owners = dict[Name, tuple[Name, RRs]]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):

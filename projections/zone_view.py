@@ -19,7 +19,9 @@ from kudurru.domain.chain import Redaction
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.serials import SERIAL_BITS, is_serial
-from kudurru.domain.dns.zone_tree import Delta, Soa, Zone, ZoneSet
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Delta, Zone
 from kudurru.domain.events import (
     CONTENT_TYPES,
     LOG_PRUNED,

@@ -11,7 +11,8 @@ import msgspec
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.errors import Redacted
 from kudurru.domain.events import (
     OBJECT_APPLIED,

@@ -15,8 +15,8 @@ from kudurru.domain.errors import KudurruError, NotFound
 from kudurru.domain.events import Who
 from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.checkpoints import Checkpointer
-from kudurru.entrypoints.directory import pipeline_of
 from kudurru.entrypoints.doctor_report import Check, Report, report
 from kudurru.entrypoints.keyring import Keyring
 from kudurru.entrypoints.live_settings import LiveSettings

@@ -33,9 +33,9 @@ from kudurru.domain.kinds.validation import parse_manifest
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import Clock, EventLog
 from kudurru.domain.settings import ExternalDnsSettings, KubernetesSettings, LeaseSettings
-from kudurru.entrypoints.cluster import Cluster
-from kudurru.entrypoints.cluster_late import LateCluster
-from kudurru.entrypoints.cluster_parts import Ground
+from kudurru.entrypoints.cluster.cluster import Cluster
+from kudurru.entrypoints.cluster.late import LateCluster
+from kudurru.entrypoints.cluster.parts import Ground
 from kudurru.entrypoints.history import who_of
 from kudurru.entrypoints.runner import Runner
 from kudurru.entrypoints.wiring import Change, Node

@@ -12,7 +12,8 @@ from kudurru.adapters.memory.timers import ManualTimers
 from kudurru.domain.chance import Chance
 from kudurru.domain.dns.forwarding import Strategy
 from kudurru.domain.dns.upstreams import UpstreamAddress, parse_upstream
-from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.filtering.decision import Filters
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Exchange, Reply

@@ -6,9 +6,11 @@ import dns.rdatatype
 import dns.zone
 
 from kudurru.domain.dns import names
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import SOA
-from kudurru.domain.dns.zone_tree import RRset, Soa, Zone
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_tree import Zone
 
 
 def zone_from_text(text: str, origin: str) -> Zone:

@@ -128,7 +128,7 @@ class Zones:
     ValueError for names and images that are none, for a zone that comes or goes while they are
     open, and for a name that does while its zone is answered from.
 
-    Names and apexes are keys, an image is as `domain.dns.zone_tree` has it."""
+    Names and apexes are keys, an image is as `domain.dns.images` has it."""
 
     def __init__(self, table: Table, bytes_max: int, seed: bytes) -> None: ...
     def close(self) -> None: ...
@@ -187,6 +187,7 @@ class Workers:
         misses_size: int,
         urgent_size: int,
         repeats_size: int,
+        joins_answers: bool = True,
     ) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None:

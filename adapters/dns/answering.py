@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
@@ -64,6 +65,16 @@ class Waiting:
             self._laters.remove(later)
             later.cancel()
             self._tell_when_empty()
+
+    async def drain(self, patience_s: float) -> None:
+        """Wait so long for what is to come; nobody takes what comes later."""
+        is_empty = asyncio.Event()
+        self.on_empty = is_empty.set
+        if self._laters:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await is_empty.wait()
+        self.cancel()
 
     def cancel(self) -> None:
         """Nobody is there any more to take the answers."""

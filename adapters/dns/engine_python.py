@@ -7,7 +7,6 @@ look with its letters lowered, and keeps them.
 """
 
 import asyncio
-import contextlib
 import errno
 import socket
 from collections import deque
@@ -119,13 +118,7 @@ class PythonEngine:
 
     async def _drain(self) -> None:
         """Wait for the answers that are to come, for a while, and send them."""
-        is_empty = asyncio.Event()
-        self._waiting.on_empty = is_empty.set
-        if self._waiting:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._drain_s):
-                    await is_empty.wait()
-        self._waiting.cancel()
+        await self._waiting.drain(self._drain_s)
         for outbox in self._outboxes:
             outbox.flush()
         self._outboxes.clear()
@@ -196,18 +189,17 @@ class PythonEngine:
         The hot loop of the program: `Memo.find` is written out here, for young answers, because a
         call and the objects of a whole packet would cost more than all the rest.
         """
-        answering = self._answering
         memo = self._memo
         octets, view, sizes = batch.octets, batch.view, batch.sizes
         places: dict[int, int] = {}  # of repeats, by slot
+        others: list[int] = []  # indexes of what the memo did not answer
+        first = 0  # of the run that is not sent yet
         lengths = batch.lengths[:count].tolist()
         queries = [
             octets[start + 2 : start + length]
             for start, length in zip(batch.starts, lengths, strict=False)
         ]
-        answering.received += count
-        others: list[int] = []  # indexes of what the memo did not answer
-        first = 0  # of the run that is not sent yet
+        self._answering.received += count
         recall = memo.young.get
         # All at once: the processor then waits for many parts of a large memo at a time, and not
         # for one after the other.
@@ -215,34 +207,26 @@ class PythonEngine:
         verdicts = self._verdicts(batch, count, queries, found)
         for i, start, query, known in zip(range(count), batch.starts, queries, found, strict=False):
             if verdicts is not None and (verdict := verdicts[i]) is not None:
-                others.append(i)
-                if verdict:
-                    view[start + 2 : start + 2 + len(verdict)] = verdict
-                    sizes[i] = len(verdict) + 2
-                else:
-                    self._send(batch, first, i - first, places)
-                    first = i + 1
-                continue
-            if known is not None:
-                kept, place, _ = known
+                wire = octets[start : start + 2] + verdict if verdict else None
+            elif known is not None:
+                kept, places[i], _ = known
                 size = len(kept) + 2
                 view[start + 2 : start + size] = kept
                 sizes[i] = size
-                places[i] = place
                 continue
-            if (end := query.find(0, 10) + 1) and (
+            elif (end := query.find(0, 10) + 1) and (
                 known := recall(query[:10] + query[10:end].lower() + query[end:])
             ) is not None:
-                kept, place, _ = known
+                kept, places[i], _ = known
                 size = len(kept) + 2
                 view[start + 2 : start + 12] = kept[:10]  # the name stays as it was asked
                 view[start + 2 + end : start + size] = kept[end:]
                 sizes[i] = size
-                places[i] = place
                 continue
+            else:
+                wire = self._answer_one(octets[start : start + lengths[i]], batch, i, outbox, end)
+                recall = memo.young.get  # another dictionary, when it was full
             others.append(i)
-            wire = self._answer_one(octets[start : start + lengths[i]], batch, i, outbox, end)
-            recall = memo.young.get  # another dictionary, when it was full
             if wire is None:
                 self._send(batch, first, i - first, places)
                 first = i + 1
@@ -250,21 +234,22 @@ class PythonEngine:
                 view[start : start + len(wire)] = wire
                 sizes[i] = len(wire)
         self._send(batch, first, count - first, places)
-        hits = memo.hits
         for place in places.values():
-            hits[place] += 1
-        if answering.listener is not None and len(others) < count:
-            repeats = sorted(set(range(count)).difference(others))
-            weights = answering.weigh(len(repeats))
-            if any(weights):
-                clients = batch.clients(count)
-                answering.tell(
-                    [
-                        (clients[i], queries[i], 0, weight)
-                        for i, weight in zip(repeats, weights, strict=True)
-                        if weight
-                    ]
-                )
+            memo.hits[place] += 1
+        if self._answering.listener is not None and len(others) < count:
+            self._tell_of_repeats(batch, queries, sorted({*range(count)}.difference(others)))
+
+    def _tell_of_repeats(self, batch: mmsg.Batch, queries: list[bytes], repeats: list[int]) -> None:
+        weights = self._answering.weigh(len(repeats))
+        if any(weights):
+            clients = batch.clients(len(queries))
+            self._answering.tell(
+                [
+                    (clients[i], queries[i], 0, weight)
+                    for i, weight in zip(repeats, weights, strict=True)
+                    if weight
+                ]
+            )
 
     def _verdicts(
         self, batch: mmsg.Batch, count: int, queries: list[bytes], found: list[Kept | None]

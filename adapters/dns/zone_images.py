@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kudurru.adapters.dns.engine_native import AnswerTable
+from kudurru.domain.dns.images import EMPTY, unpack
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.zone_tree import EMPTY, Zone, ZoneSet, unpack
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.ports import CACHE, FILTERS, Origins
 
 if TYPE_CHECKING:

@@ -113,7 +113,6 @@ class LeaseElector:
         """Who holds the Lease, as far as is known."""
         self.term = 0
         """Counts terms of whoever led, by leaseTransitions: a later leader has a larger one."""
-        self.renewals = 0
         self.failures = 0
         self._pod = pod
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
@@ -292,7 +291,6 @@ class LeaseElector:
         else:
             self._lease, self._renewed_s = found, begun_s
             self._see(found)
-            self.renewals += 1
             self._said = ""
 
     async def _look_again(self) -> None:

@@ -31,6 +31,7 @@ from kudurru.adapters.kubernetes.answers import (
 )
 from kudurru.adapters.kubernetes.client import QUIET_S, Client
 from kudurru.adapters.kubernetes.nesting import read
+from kudurru.domain.mirror import version_number
 
 PAGE = 250
 """Objects asked for at once. Listing costs the same whatever the size; a page of these is decoded
@@ -203,7 +204,7 @@ class Informer(Generic[T]):
 
     def expect(self, version: str) -> None:
         """Before `run`: the server was at this version once."""
-        self._newest = _number(version)
+        self._newest = version_number(version)
 
     async def run(self) -> None:
         """Until it is cancelled. Raises what the handler raises."""
@@ -251,7 +252,7 @@ class Informer(Generic[T]):
         """List again where the server was set back while it was away: one small request tells its
         version. Afterwards nothing would, until the watch was silent for long (`_doubt`)."""
         page = await self._client.request("GET", self._source.target(limit="1"), type_=_Page)
-        if _number(page.metadata.resource_version) < self._newest:
+        if version_number(page.metadata.resource_version) < self._newest:
             self._version = ""
 
     async def _not_there(self, error: Absent) -> float:
@@ -329,11 +330,11 @@ class Informer(Generic[T]):
         """Its version is that of its first page. Nothing of a watch is told until its end."""
         self.as_of, self.is_listing, self.is_absent = version, True, False
         self._note_before()
-        if _number(version) < self._newest:
+        if version_number(version) < self._newest:
             self._handler.rolled_back(str(self._newest), version)
             self._is_set_back = True
             self._gone.clear()
-        self._newest = _number(version)
+        self._newest = version_number(version)
 
     def _note_before(self) -> None:
         if self.before is None:
@@ -401,7 +402,7 @@ class Informer(Generic[T]):
             code = self._read(event.object, Status).code or 500
             raise refusal("GET", self._source.path, code, bytes(event.object))
         meta = self._meta(event.object)
-        number = _number(meta.resource_version)
+        number = version_number(meta.resource_version)
         if event.type != "BOOKMARK":
             await self._change(event, meta, number)
         if number > self._newest:
@@ -411,7 +412,7 @@ class Informer(Generic[T]):
 
     async def _change(self, event: _Event, meta: Meta, number: int) -> None:
         key = meta.key
-        if number <= max(_number(self.versions.get(key, "")), self._gone.get(key, 0)):
+        if number <= max(version_number(self.versions.get(key, "")), self._gone.get(key, 0)):
             return  # told before
         self.as_of = meta.resource_version
         if event.type == "DELETED":
@@ -479,8 +480,3 @@ def key_of(found: Mapping[str, Any]) -> str:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _number(version: str) -> int:
-    """Versions of one resource are ordered as integers (KEP-5504)."""
-    return int(version) if version.isdecimal() else 0

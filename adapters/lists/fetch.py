@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
+from typing import NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 import urllib3
@@ -27,7 +28,7 @@ from urllib3.util import Timeout
 
 from kudurru import __version__
 from kudurru.adapters.lists.jobs import CannotFetch, Request, Resolve, Response
-from kudurru.domain.outbound import Address, why_refused
+from kudurru.domain.outbound import THIS_MACHINE, Address, why_refused
 
 REDIRECTS_MAX = 5
 CONNECT_S = 10.0
@@ -80,35 +81,16 @@ def _opened(
     seconds_left: Callable[[], float],
     may_not: Refusal,
 ) -> Iterator[urllib3.BaseHTTPResponse]:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:  # brackets that do not close, a port that is none
-        raise CannotFetch("it leads to an address that is no URL") from None
-    if parts.scheme not in ("http", "https") or not host or parts.username or parts.password:
-        raise CannotFetch("it leads to an address that is no plain http or https URL")
-    if not parts.netloc.isascii():
-        raise CannotFetch("the name of its server is not ASCII; write it as xn-- labels")
-    path = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
-    target = quote(path, safe="!#$%&'()*+,/:;=?@[]~")
-    headers = {
-        "Host": parts.netloc,
-        "User-Agent": f"kudurru/{__version__}",
-        "Accept": "text/plain, */*;q=0.1",
-        "Accept-Encoding": "gzip, deflate",
-        "Connection": "close",
-    }
-    if request.etag:
-        headers["If-None-Match"] = request.etag
-    if request.last_modified:
-        headers["If-Modified-Since"] = request.last_modified
+    """The answer to a request, from the first address that gives one."""
+    place = _place_of(url)
+    headers = _headers(place.authority, request)
     error: CannotFetch | None = None
-    for address in _addresses(host, port, resolve, may_not):
-        pool = _pool(parts.scheme, address, port, host)
+    for address in _addresses(place.host, place.port, resolve, may_not):
+        pool = _pool(place.scheme, address, place.port, place.host)
         try:
             answer = pool.urlopen(
-                "GET", target, headers=headers, preload_content=False, decode_content=False,
-                redirect=False, retries=False, assert_same_host=False,
+                "GET", place.target, headers=headers, preload_content=False,
+                decode_content=False, redirect=False, retries=False, assert_same_host=False,
                 timeout=Timeout(
                     min(CONNECT_S, _left(seconds_left)), min(SILENCE_S, _left(seconds_left))
                 ),
@@ -125,6 +107,46 @@ def _opened(
         return
     assert error is not None
     raise error
+
+
+class _Place(NamedTuple):
+    """Where a request goes."""
+
+    scheme: str
+    authority: str  # as the URL has it
+    host: str
+    port: int
+    target: str
+
+
+def _place_of(url: str) -> _Place:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:  # brackets that do not close, a port that is none
+        raise CannotFetch("it leads to an address that is no URL") from None
+    if parts.scheme not in ("http", "https") or not host or parts.username or parts.password:
+        raise CannotFetch("it leads to an address that is no plain http or https URL")
+    if not parts.netloc.isascii():
+        raise CannotFetch("the name of its server is not ASCII; write it as xn-- labels")
+    path = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
+    target = quote(path, safe="!#$%&'()*+,/:;=?@[]~")
+    return _Place(parts.scheme, parts.netloc, host, port, target)
+
+
+def _headers(authority: str, request: Request) -> dict[str, str]:
+    headers = {
+        "Host": authority,
+        "User-Agent": f"kudurru/{__version__}",
+        "Accept": "text/plain, */*;q=0.1",
+        "Accept-Encoding": "gzip, deflate",
+        "Connection": "close",
+    }
+    if request.etag:
+        headers["If-None-Match"] = request.etag
+    if request.last_modified:
+        headers["If-Modified-Since"] = request.last_modified
+    return headers
 
 
 def _pool(scheme: str, address: str, port: int, host: str) -> urllib3.HTTPConnectionPool:
@@ -156,7 +178,8 @@ def _addresses(host: str, port: int, resolve: Resolve, may_not: Refusal) -> list
         if why is None:
             allowed.append(text)
         else:
-            refusals.append(f"{text} is {why}")
+            hint = "; a file of it is file:/path" if why == THIS_MACHINE else ""
+            refusals.append(f"{text} is {why}{hint}")
     if not allowed:
         raise CannotFetch("; ".join(refusals[:3]) or "the name of its server has no address")
     return allowed[:ADDRESSES_MAX]

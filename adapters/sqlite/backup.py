@@ -13,6 +13,7 @@ from typing import Any
 
 from kudurru.adapters.sqlite import schema
 from kudurru.adapters.sqlite.connection import connect, create_private, storage_errors
+from kudurru.adapters.sqlite.storing import columns_of
 from kudurru.domain.ports import LogRow, VerifiableLog
 from kudurru.domain.tree import LEVELS_MAX, TILE_HEIGHT, TILE_WIDTH
 
@@ -59,22 +60,8 @@ def _columns(
     row: LogRow, streams: dict[str | None, int], scopes: dict[str | None, int]
 ) -> tuple[Any, ...]:
     """A stream gets the seq of the first row it has here as its id."""
-    return (
-        row.seq,
-        row.txn,
-        row.ts,
-        streams.setdefault(row.obj, row.seq),
-        row.ver,
-        scopes.setdefault(row.scope, row.seq),
-        row.type,
-        row.entry,
-        row.salt,
-        row.body,
-        row.who_salt,
-        row.who,
-        row.leaf,
-        row.head,
-    )
+    stream = streams.setdefault(row.obj, row.seq)
+    return columns_of(row, stream, scopes.setdefault(row.scope, row.seq))
 
 
 def _copy_tiles(db: sqlite3.Connection, log: VerifiableLog, upto: int) -> None:

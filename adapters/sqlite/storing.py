@@ -61,23 +61,28 @@ def _columns(
     """Of all rows, one after the other."""
     values: list[Any] = []
     for row in rows:
-        values += (
-            row.seq,
-            row.txn,
-            row.ts,
-            streams[row.obj],
-            row.ver,
-            scopes[row.scope],
-            row.type,
-            row.entry,
-            row.salt,
-            row.body,
-            row.who_salt,
-            row.who,
-            row.leaf,
-            row.head,
-        )
+        values += columns_of(row, streams[row.obj], scopes[row.scope])
     return values
+
+
+def columns_of(row: LogRow, stream: int, scope: int) -> tuple[Any, ...]:
+    """In the order of the table `log`."""
+    return (
+        row.seq,
+        row.txn,
+        row.ts,
+        stream,
+        row.ver,
+        scope,
+        row.type,
+        row.entry,
+        row.salt,
+        row.body,
+        row.who_salt,
+        row.who,
+        row.leaf,
+        row.head,
+    )
 
 
 def _insert(db: sqlite3.Connection, table: str, columns: int, values: list[Any]) -> None:

@@ -10,6 +10,15 @@ from collections.abc import Sequence
 import msgspec
 
 from kudurru.domain.dns import names, records
+from kudurru.domain.dns.images import (
+    EMPTY,
+    alias_of,
+    find_rrset,
+    pack_record,
+    unpack,
+    unpack_records,
+    with_ttl_at_most,
+)
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import (
     AAAA,
@@ -25,17 +34,8 @@ from kudurru.domain.dns.record_types import (
     SVCB,
     A,
 )
-from kudurru.domain.dns.zone_tree import (
-    EMPTY,
-    Zone,
-    ZoneSet,
-    alias_of,
-    find_rrset,
-    pack_record,
-    unpack,
-    unpack_records,
-    with_ttl_at_most,
-)
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 
 NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, YXDOMAIN = range(7)
 YXRRSET, NXRRSET, NOTAUTH, NOTZONE = range(7, 11)

@@ -11,11 +11,12 @@ from struct import error as LayoutError  # noqa: N812  # the name says what it i
 import msgspec
 
 from kudurru.domain.dns import names, records
+from kudurru.domain.dns.images import QUESTION_POINTER
 from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, Answer, Placed
 from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.record_types import OPT, SOA
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.tsig import TSIG
-from kudurru.domain.dns.zone_tree import CLASS_IN, QUESTION_POINTER
 
 HEADER_SIZE = 12
 UDP_PLAIN_MAX = 512

@@ -11,8 +11,8 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import AAAA, ANY, DS, NS, PTR, SOA, A
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.responses import Message
-from kudurru.domain.dns.zone_tree import CLASS_IN
 
 TTL_S = 10_800  # RFC 6303 section 3
 

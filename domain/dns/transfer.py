@@ -39,8 +39,9 @@ from kudurru.domain.dns.record_types import (
     is_meta_type,
     type_to_text,
 )
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.serials import is_newer
-from kudurru.domain.dns.zone_tree import CLASS_IN, Soa
+from kudurru.domain.dns.soa import Soa
 from kudurru.domain.zone_import import RRs, group_by_owner
 
 RECORDS_MAX = 5_000_000

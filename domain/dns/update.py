@@ -39,9 +39,9 @@ from kudurru.domain.dns.record_types import (
     type_from_text,
     type_to_text,
 )
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.serials import is_newer
 from kudurru.domain.dns.transfer import version_of
-from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.kinds.tsigkey import UpdateRule
 from kudurru.domain.zone_import import RRs
 

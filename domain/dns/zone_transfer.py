@@ -11,9 +11,11 @@ from struct import Struct as Layout
 import msgspec
 
 from kudurru.domain.dns import names, records
+from kudurru.domain.dns.images import EMPTY, QUESTION_POINTER, pack_record
 from kudurru.domain.dns.messages import HEADER_SIZE, TCP_MAX, TransferFrame
 from kudurru.domain.dns.record_types import SOA
-from kudurru.domain.dns.zone_tree import EMPTY, QUESTION_POINTER, Delta, Soa, pack_record
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_tree import Delta
 
 MESSAGE_FILL = 16_000
 """Octets at which a message is sent: below, pointers reach every owner of it. Larger ones would

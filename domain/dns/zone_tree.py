@@ -1,98 +1,35 @@
-"""Zones as they are served: one packed image per owner, and what lookup needs around it.
-
-An *image* holds every RRset of one owner in answer-ready wire form, in order of type:
-
-    2 octets   type
-    4 octets   number of records
-    4 octets   length of what follows for this type
-    records    C0 0C, type, class IN, TTL, RDLENGTH, RDATA (uncompressed, in canonical order)
-
-The owner of each record is a pointer to octet 12 of a message, where the question's name stands, so
-the usual answer is header, question and a slice of an image. One bytes object per owner, because a
-million owners are held, and a garbage collector does not visit bytes. The SOA is in no image: its
-serial moves by itself.
+"""Zones as they are served: an image of each owner (images.py), and what lookup needs around it.
 
 A zone answers from its newest content, but a secondary must never see new content under an old
 serial. So a zone remembers what each owner held when it was stamped last (the *overlay*): the
 stamped version can be read whole, and the next stamp says what changed, at the cost of the change.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
-from struct import Struct as Layout
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from kudurru.domain.dns import names, records
+from kudurru.domain.dns import names
+from kudurru.domain.dns.images import (
+    COUNTS_SIZE,
+    EMPTY,
+    RRset,
+    digest_element,
+    digest_elements,
+    is_single,
+    pack,
+    pack_record,
+    rrset_counts,
+    unpack,
+)
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.record_types import DNAME, DS, NS, SOA
+from kudurru.domain.dns.record_types import DNAME, NS, SOA
+from kudurru.domain.dns.soa import Soa, soa_element
 from kudurru.domain.set_digest import SetDigest
-
-CLASS_IN = 1
-
-QUESTION_POINTER = b"\xc0\x0c"
-
-_RRSET_HEAD = Layout("!HII")
-_RRSET_HEAD_SIZE = _RRSET_HEAD.size
-_COUNTS_SIZE = 6  # octets of it before the length
-_RR_HEAD = Layout("!2sHHIH")
-_RR_HEAD_SIZE = _RR_HEAD.size
-_SINGLE_HEAD = Layout("!HII2sHHIH")  # the two of an RRset of one record
-_SOA_NUMBERS = Layout("!IIIII")
-_TYPE_AND_TTL = Layout("!HI")
 
 UNSETTLED_MAX = 1_000
 """Owners of a zone whose change is not in its digest yet: what changes again and again is counted
 once, and to catch up takes a few milliseconds."""
-
-EMPTY = b""
-"""Image of an owner that has nothing."""
-
-
-class RRset(msgspec.Struct, frozen=True, gc=False):
-    """Records of one owner and type. `rdatas` are uncompressed wire; `expires_at_s` is the unix
-    time at which the first of them goes away, None: never."""
-
-    rtype: int
-    ttl: int
-    rdatas: tuple[bytes, ...]
-    expires_at_s: int | None = None
-
-
-class PackedRRset(NamedTuple):
-    """An RRset inside an image: `wire` holds its records one after another."""
-
-    rtype: int
-    rr_count: int
-    wire: bytes
-
-
-class Record(NamedTuple):
-    rtype: int
-    ttl: int
-    rdata: bytes
-
-
-class Soa(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A SOA record but for its serial (RFC 1035 section 3.3.13). Times are in seconds."""
-
-    mname: Name
-    rname: Name
-    refresh: int
-    retry: int
-    expire: int
-    minimum: int
-    ttl: int
-
-    def rdata(self, serial: int) -> bytes:
-        times = (serial, self.refresh, self.retry, self.expire, self.minimum)
-        return self.mname + self.rname + _SOA_NUMBERS.pack(*times)
-
-    @property
-    def negative_ttl(self) -> int:
-        """How long a "no" may be kept (RFC 2308 section 5)."""
-        return min(self.ttl, self.minimum)
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
@@ -218,7 +155,7 @@ class Zone:
         self.unseen: set[Name] | None = None
         """Keys of owners that changed since whoever copies the zone looked; None: nobody does."""
         self._digest = SetDigest()
-        self._digest.add(_soa_element(self.key, soa))
+        self._digest.add(soa_element(self.key, soa))
         self._unsettled: dict[bytes, bytes] = {}  # owners, with the image that the digest has
         self._soa_changed()
 
@@ -266,8 +203,8 @@ class Zone:
             self._unlink(key)
 
     def set_soa(self, soa: Soa) -> None:
-        self._digest.remove(_soa_element(self.key, self.soa))
-        self._digest.add(_soa_element(self.key, soa))
+        self._digest.remove(soa_element(self.key, self.soa))
+        self._digest.add(soa_element(self.key, soa))
         self.soa = soa
         self._soa_changed()
 
@@ -355,8 +292,8 @@ class Zone:
         """What the zone would be with another SOA and other images, which it is told one by one."""
         self._settle()
         digest = self._digest.copy()
-        digest.remove(_soa_element(self.key, self.soa))
-        digest.add(_soa_element(self.key, soa))
+        digest.remove(soa_element(self.key, self.soa))
+        digest.add(soa_element(self.key, soa))
         return Foresight(self.nodes, digest, self.record_count)
 
     def stamped_nodes(self) -> Iterator[tuple[bytes, bytes]]:
@@ -418,13 +355,13 @@ class Zone:
         if len(self._unsettled) > UNSETTLED_MAX:
             self._count_in(*self._unsettled.popitem(), new)
         # Mostly one RRset takes the place of one of its type, with as many records.
-        if old[:_COUNTS_SIZE] != new[:_COUNTS_SIZE] or not (_is_single(old) and _is_single(new)):
+        if old[:COUNTS_SIZE] != new[:COUNTS_SIZE] or not (is_single(old) and is_single(new)):
             self._recount(key, old, new)
 
     def _recount(self, key: bytes, old: bytes, new: bytes) -> None:
         # Lists, not sets: an owner has one or two RRsets, and a million of them are built.
-        has = _counts(new)
-        for _, rr_count in _counts(old) if old else ():
+        has = rrset_counts(new)
+        for _, rr_count in rrset_counts(old) if old else ():
             self.record_count -= rr_count
         self.cuts.discard(key)
         self.dnames.discard(key)
@@ -452,9 +389,9 @@ class Zone:
         if old == new:
             return
         if not old:
-            self._digest.add(*_elements(key, new))
+            self._digest.add(*digest_elements(key, new))
             return
-        had, has = _elements(key, old), _elements(key, new)
+        had, has = digest_elements(key, old), digest_elements(key, new)
         for element in had:
             if element not in has:
                 self._digest.remove(element)
@@ -515,25 +452,10 @@ class Zone:
 
     @property
     def negative_parts(self) -> tuple[bytes, ...]:
-        """The SOA of a negative answer, cut where a pointer to the apex belongs. A question's
-        name ends in the apex, so `pointer.join(parts)` is the record, compressed."""
+        """As `Soa.negative_parts` has it."""
         if not self._negative_parts:
-            self._negative_parts = self._cut_at_apex(self._soa_shown)
+            self._negative_parts = self._soa_shown.negative_parts(self.serial, self.key)
         return self._negative_parts
-
-    def _cut_at_apex(self, soa: Soa) -> tuple[bytes, ...]:
-        parts = [b"", b""]
-        for name in (soa.mname, soa.rname):
-            if names.is_within(name, self.key):
-                parts[-1] += name[: len(name) - len(self.key)]
-                parts.append(b"")
-            else:
-                parts[-1] += name
-        parts[-1] += soa.rdata(self.serial)[-_SOA_NUMBERS.size :]
-        length = sum(map(len, parts)) + len(QUESTION_POINTER) * (len(parts) - 2)
-        head = _RR_HEAD.pack(b"", SOA, CLASS_IN, soa.negative_ttl, length)
-        parts[1] = head[len(QUESTION_POINTER) :] + parts[1]
-        return tuple(parts)
 
 
 class Foresight:
@@ -550,291 +472,8 @@ class Foresight:
     def replace(self, key: bytes, image: bytes) -> None:
         """Let an owner, by key, hold this image. Once for each."""
         for rrset in unpack(self._nodes.get(key, EMPTY)):
-            self._digest.remove(_element(key, rrset))
+            self._digest.remove(digest_element(key, rrset))
             self.record_count -= rrset.rr_count
         for rrset in unpack(image):
-            self._digest.add(_element(key, rrset))
+            self._digest.add(digest_element(key, rrset))
             self.record_count += rrset.rr_count
-
-
-class ZoneSetStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served now. Records are counted without SOA."""
-
-    names: int
-    records: int
-    serials: dict[str, int]  # by zone name; 0: not stamped yet
-
-
-class ZoneSet:
-    """The zones that are served, by apex, and the apexes at and below which others are asked (zones
-    of type Forward): what a zone above them holds there is not told.
-
-    A large change is made while questions come in, and none of them must see a part of it: between
-    `hold` and `show` all readers see the zones as they were. Whoever changes a zone calls
-    `before_change` first, and tells who remembers answers of `changes` afterwards.
-    """
-
-    __slots__ = ("_changes", "_next", "_next_forwards", "_zones", "forwards", "touched")
-
-    def __init__(self, zones: Iterable[Zone] = ()) -> None:
-        self._zones: dict[bytes, Zone] = {zone.key: zone for zone in zones}
-        self.forwards: Mapping[Name, tuple[str, ...]] = {}
-        """Upstreams of what is forwarded, by apex. Replaced when it changes."""
-        self._next: dict[bytes, Zone] | None = None  # what `show` brings
-        self._next_forwards: Mapping[Name, tuple[str, ...]] = self.forwards
-        self._changes: set[bytes] | None = set()
-        self.touched: set[bytes] | None = None
-        """Zones, by apex, that are new, gone or changed since whoever copies them looked; None:
-        nobody does."""
-
-    def touch_all(self) -> None:
-        """From now on note what is touched, beginning with everything."""
-        self.touched = set(self._zones)
-
-    def hold(self) -> None:
-        self._next, self._next_forwards = self._zones.copy(), self.forwards
-
-    def show(self) -> None:
-        """End of `hold`: everything at once."""
-        if self._next is not None:
-            self._zones, self._next = self._next, None
-            self.forwards = self._next_forwards
-
-    @property
-    def is_held(self) -> bool:
-        return self._next is not None
-
-    def changes(self) -> set[bytes] | None:
-        """Zones, by apex, that changed since this was asked last. None: other zones are served, so
-        whatever was answered may be answered by another one now."""
-        changes, self._changes = self._changes, set()
-        return changes
-
-    def note_change(self, apex_key: bytes | None) -> None:
-        """For `changes`. None: anything may be answered otherwise."""
-        if apex_key is None:
-            self._changes = None
-        elif self._changes is not None:
-            self._changes.add(apex_key)
-
-    def before_change(self, zone: Zone) -> None:
-        self._touch(zone.key)
-        self.note_change(zone.key)
-        if self._next is not None and self._zones.get(zone.key) is zone:
-            self._zones[zone.key] = zone.as_it_is()
-
-    def add(self, zone: Zone) -> None:
-        """Serve a zone, in place of one with the same apex."""
-        self._touch(zone.key)
-        served = self._zones if self._next is None else self._next
-        if served.get(zone.key) is not zone:
-            served[zone.key] = zone
-            self.note_change(None)
-
-    def remove(self, apex_key: bytes) -> None:
-        self._touch(apex_key)
-        served = self._zones if self._next is None else self._next
-        if served.pop(apex_key, None) is not None:
-            self.note_change(None)
-
-    def forward(self, apex_key: Name, upstreams: tuple[str, ...] | None) -> bool:
-        """Let others be asked for a name and what is below it; None: not any more. Whether that is
-        another thing than before."""
-        before = self.forwards if self._next is None else self._next_forwards
-        if upstreams == before.get(apex_key):
-            return False
-        forwards = {apex: texts for apex, texts in before.items() if apex != apex_key}
-        if upstreams is not None:
-            forwards[apex_key] = upstreams
-        if self._next is None:
-            self.forwards = forwards
-        else:
-            self._next_forwards = forwards
-        self.note_change(None)
-        return True
-
-    def _touch(self, apex_key: bytes) -> None:
-        if self.touched is not None:
-            self.touched.add(apex_key)
-
-    def get(self, apex_key: bytes) -> Zone | None:
-        return self._zones.get(apex_key)
-
-    def find(self, key: bytes) -> Zone | None:
-        """The zone that encloses a name most closely; None too where what is forwarded does so."""
-        get, forwards = self._zones.get, self.forwards
-        while (zone := get(key)) is None:
-            if key == names.ROOT or key in forwards:
-                return None
-            key = key[key[0] + 1 :]
-        return zone
-
-    def is_forwarded(self, key: bytes, zone: Zone) -> bool:
-        """Whether what is forwarded encloses a name of a zone more closely than that zone."""
-        forwards = self.forwards
-        while forwards and key != zone.key:
-            if key in forwards:
-                return True
-            key = key[key[0] + 1 :]
-        return False
-
-    def find_for(self, key: bytes, rtype: int) -> Zone | None:
-        """The zone that answers for a name and type. DS at the apex of a zone belongs to its
-        parent (RFC 4035 section 3.1.4.1), where that is served here too."""
-        zone = self.find(key)
-        if rtype == DS and zone is not None and key == zone.key and key != names.ROOT:
-            return self.find(names.parent(key)) or zone
-        return zone
-
-    def statistics(self) -> "ZoneSetStatistics":
-        zones = self._zones.values()
-        return ZoneSetStatistics(
-            names=sum(zone.name_count for zone in zones),
-            records=sum(zone.record_count for zone in zones),
-            serials={names.to_text(zone.key): zone.serial for zone in zones},
-        )
-
-    def __iter__(self) -> Iterator[Zone]:
-        return iter(self._zones.values())
-
-    def __len__(self) -> int:
-        return len(self._zones)
-
-
-# Images
-
-
-def pack(rrsets: Sequence[RRset]) -> bytes:
-    """Image of an owner that holds these RRsets."""
-    if len(rrsets) == 1:
-        return _pack_rrset(rrsets[0])
-    if len({rrset.rtype for rrset in rrsets}) == len(rrsets):
-        return b"".join([_pack_rrset(rrset) for rrset in sorted(rrsets, key=_type_of)])
-    joined: dict[int, tuple[int, dict[bytes, bytes]]] = {}
-    for rtype, ttl, rdatas in ((given.rtype, given.ttl, given.rdatas) for given in rrsets):
-        least, unique = joined.get(rtype, (ttl, {}))
-        for rdata in rdatas:
-            unique.setdefault(records.canonical_rdata(rtype, rdata), rdata)
-        joined[rtype] = (min(ttl, least), unique)
-    return b"".join(
-        [
-            _pack_rrset(RRset(rtype, ttl, tuple(unique.values())))
-            for rtype, (ttl, unique) in sorted(joined.items())
-        ]
-    )
-
-
-_type_of = attrgetter("rtype")
-
-
-def _pack_rrset(rrset: RRset) -> bytes:
-    """The part of an image that one RRset is."""
-    rtype, ttl, rdatas = rrset.rtype, rrset.ttl, rrset.rdatas
-    if len(rdatas) == 1:
-        rdata = rdatas[0]
-        size = len(rdata)
-        head = (rtype, 1, _RR_HEAD_SIZE + size, QUESTION_POINTER, rtype, CLASS_IN, ttl, size)
-        return _SINGLE_HEAD.pack(*head) + rdata
-    unique: dict[bytes, bytes] = {}
-    for rdata in rdatas:
-        unique.setdefault(records.canonical_rdata(rtype, rdata), rdata)
-    wire = b"".join([pack_record(rtype, ttl, unique[rdata]) for rdata in sorted(unique)])
-    return _RRSET_HEAD.pack(rtype, len(unique), len(wire)) + wire if wire else b""
-
-
-def pack_record(rtype: int, ttl: int, rdata: bytes, rclass: int = CLASS_IN) -> bytes:
-    """A record whose owner is the question's name."""
-    return _RR_HEAD.pack(QUESTION_POINTER, rtype, rclass, ttl, len(rdata)) + rdata
-
-
-def find_rrset(image: bytes, rtype: int) -> tuple[int, bytes] | None:
-    """Number of records and wire of the RRset of a type."""
-    at = 0
-    size = len(image)
-    while at < size:
-        found, rr_count, length = _RRSET_HEAD.unpack_from(image, at)
-        at += _RRSET_HEAD_SIZE
-        if found == rtype:
-            return rr_count, image[at : at + length]
-        at += length
-    return None
-
-
-def unpack(image: bytes) -> list[PackedRRset]:
-    """RRsets of an image, in order of type."""
-    found = []
-    at, size = 0, len(image)
-    while at < size:
-        rtype, rr_count, length = _RRSET_HEAD.unpack_from(image, at)
-        at += _RRSET_HEAD_SIZE
-        found.append(PackedRRset(rtype, rr_count, image[at : at + length]))
-        at += length
-    return found
-
-
-def _is_single(image: bytes) -> bool:
-    """Whether an image has exactly one RRset."""
-    length = int.from_bytes(image[_COUNTS_SIZE:_RRSET_HEAD_SIZE], "big")
-    return len(image) == _RRSET_HEAD_SIZE + length
-
-
-def _counts(image: bytes) -> list[tuple[int, int]]:
-    """Type and number of records of each RRset of an image."""
-    found = []
-    at, size = 0, len(image)
-    while at < size:
-        rtype, rr_count, length = _RRSET_HEAD.unpack_from(image, at)
-        at += _RRSET_HEAD_SIZE + length
-        found.append((rtype, rr_count))
-    return found
-
-
-def unpack_records(wire: bytes) -> Iterator[Record]:
-    """Records of a packed RRset."""
-    at = 0
-    while at < len(wire):
-        _, rtype, _, ttl, length = _RR_HEAD.unpack_from(wire, at)
-        at += _RR_HEAD_SIZE
-        yield Record(rtype, ttl, wire[at : at + length])
-        at += length
-
-
-def alias_of(wire: bytes) -> bytes:
-    """Where the RRset of a CNAME leads."""
-    return next(unpack_records(wire)).rdata
-
-
-def with_ttl_at_most(wire: bytes, ttl_max: int) -> bytes:
-    """A packed RRset with its TTL capped."""
-    return b"".join(
-        pack_record(rtype, min(ttl, ttl_max), rdata) for rtype, ttl, rdata in unpack_records(wire)
-    )
-
-
-# Digest elements
-
-
-def _elements(key: bytes, image: bytes) -> list[bytes]:
-    """Of each RRset of an owner."""
-    if image[2:_COUNTS_SIZE] == b"\x00\x00\x00\x01" and _is_single(image):
-        at = _RRSET_HEAD_SIZE + len(QUESTION_POINTER)
-        return [b"".join((key, image[at : at + 2], image[at + 4 :]))]  # as `_element`
-    return [_element(key, rrset) for rrset in unpack(image)]
-
-
-def _element(key: bytes, rrset: PackedRRset) -> bytes:
-    if rrset.rr_count == 1:
-        # Between type and TTL stands the class; what follows is TTL, length and rdata.
-        return b"".join((key, rrset.wire[2:4], rrset.wire[6:]))
-    parts = [key, rrset.rtype.to_bytes(2, "big")]
-    for i, (_, ttl, rdata) in enumerate(unpack_records(rrset.wire)):
-        if i == 0:
-            parts.append(ttl.to_bytes(4, "big"))
-        parts += (len(rdata).to_bytes(2, "big"), rdata)
-    return b"".join(parts)
-
-
-def _soa_element(key: bytes, soa: Soa) -> bytes:
-    numbers = _SOA_NUMBERS.pack(0, soa.refresh, soa.retry, soa.expire, soa.minimum)[4:]
-    rdata = soa.mname + soa.rname + numbers
-    return b"".join((key, _TYPE_AND_TTL.pack(SOA, soa.ttl), len(rdata).to_bytes(2, "big"), rdata))

@@ -9,9 +9,9 @@ without data carry a SOA of the question's name, because clients keep a no only 
 from collections.abc import Sequence
 
 from kudurru.domain.dns import names
+from kudurru.domain.dns.images import pack_record
 from kudurru.domain.dns.lookup import NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL, Answer, Placed
 from kudurru.domain.dns.record_types import AAAA, ANY, CNAME, HTTPS, SOA, SVCB, A
-from kudurru.domain.dns.zone_tree import pack_record
 from kudurru.domain.filtering.decision import Decision
 from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.lists.rules import Reply

@@ -8,7 +8,7 @@ import msgspec
 
 from kudurru.domain.dns import names, record_types
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
 from kudurru.domain.filtering import answers
 from kudurru.domain.filtering.clients import Caller
 from kudurru.domain.filtering.decision import PASS, Decision, Filters, decide

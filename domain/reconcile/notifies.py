@@ -22,7 +22,7 @@ IN_FLIGHT_MAX = 256
 """Messages on their way at once: after a start with many zones the others wait for their turn."""
 
 Result = str
-ACKNOWLEDGED, UNSUPPORTED, REFUSED, GIVEN_UP = "acknowledged", "unsupported", "refused", "given_up"
+ACKNOWLEDGED, UNSUPPORTED, REFUSED = "acknowledged", "unsupported", "refused"
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ import msgspec
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.serials import is_newer
+from kudurru.domain.dns.soa import Soa
 from kudurru.domain.dns.transfer import Version
-from kudurru.domain.dns.zone_tree import Soa
 from kudurru.domain.kinds.zone import TransferredSoa
 
 REFRESH_MIN_S, REFRESH_MAX_S = 1, 28 * 86_400

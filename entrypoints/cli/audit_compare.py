@@ -27,7 +27,7 @@ from kudurru.entrypoints.cli.output import (
 from kudurru.entrypoints.wiring import Node
 
 if TYPE_CHECKING:
-    from kudurru.entrypoints.cluster_compare import Compared, Side
+    from kudurru.entrypoints.cluster.compare import Compared, Side
 
 DIFFERENT = 1
 AGAIN_S = 2.0
@@ -83,12 +83,12 @@ async def _compared(node: Node, settings: KubernetesSettings) -> "Compared":
     try:
         from kudurru.adapters.kubernetes.client import Client, Transport
         from kudurru.adapters.kubernetes.store import KubernetesStore
-        from kudurru.entrypoints import cluster_compare
-        from kudurru.entrypoints.cluster import access_of, place_of
+        from kudurru.entrypoints.cluster.cluster import access_of, place_of
+        from kudurru.entrypoints.cluster.compare import cluster_of, compare
     except ModuleNotFoundError as error:
         why = f"{error.name} is missing: {how_to_install('kubernetes')}"
         raise Invalid("kubernetes", [Cause("", why)]) from None
-    cluster_compare.cluster_of(node)  # first: the configuration of a log of none is no matter
+    cluster_of(node)  # first: the configuration of a log of none is no matter
     access = access_of(settings, os.environ)
     transport = Transport(access, node.clock)
     store = KubernetesStore(
@@ -98,7 +98,7 @@ async def _compared(node: Node, settings: KubernetesSettings) -> "Compared":
         chance=random.SystemRandom(),
     )
     try:
-        return await cluster_compare.compare(
+        return await compare(
             node,
             store,
             settings.owner,

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import msgspec
 import typer
 
 from kudurru.domain.differences import differences
@@ -14,8 +13,8 @@ from kudurru.domain.errors import Cause, Invalid, Unreachable
 from kudurru.domain.extras import how_to_install
 from kudurru.entrypoints.cli import common
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.history import print_change
-from kudurru.entrypoints.cli.output import Output, echo, escape, print_documents
+from kudurru.entrypoints.cli.diff import show_differences
+from kudurru.entrypoints.cli.output import Output, echo, escape
 from kudurru.entrypoints.differing import Difference
 from kudurru.entrypoints.settings import load_settings
 
@@ -26,14 +25,15 @@ if TYPE_CHECKING:
 
 app = command_app(help="Install our definitions in a Kubernetes cluster.", no_args_is_help=True)
 
-EXIT_DIFFERENT = 1
 SERVED_WITHIN_S = 60.0
 
 T = TypeVar("T")
 
 KubeconfigOption = Annotated[
     Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="Default: kubernetes.kubeconfig."),
+    typer.Option(
+        "--kubeconfig", metavar="FILE", help="Default: kubernetes.kubeconfig.", readable=False
+    ),
 ]
 ContextOption = Annotated[
     str | None,
@@ -86,13 +86,7 @@ def diff(
         for one in _in_cluster(_settings(config, kubeconfig, context), work)
         if one.is_changed
     ]
-    if not print_documents(output, msgspec.to_builtins(found)):
-        for one in found:
-            echo(escape(f"{one.object} {one.verb}"))
-            for change in one.changes:
-                print_change(change, "  ")
-    if found:
-        raise typer.Exit(EXIT_DIFFERENT)
+    show_differences(found, output)
 
 
 def _settings(
@@ -113,7 +107,7 @@ def _in_cluster(settings: "KubernetesSettings", work: Callable[["Client"], Await
         from kudurru.adapters.clock import SystemClock
         from kudurru.adapters.kubernetes.answers import Forbidden, Unanswered
         from kudurru.adapters.kubernetes.client import Client, Transport
-        from kudurru.entrypoints.cluster import access_of
+        from kudurru.entrypoints.cluster.cluster import access_of
     except ModuleNotFoundError as error:
         why = f"{error.name} is missing: {how_to_install('kubernetes')}"
         raise Invalid("crds", [Cause("", why)]) from None

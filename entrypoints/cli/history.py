@@ -1,19 +1,22 @@
 """kudurru history: who changed what, when and why."""
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 
 from kudurru.domain import targets
 from kudurru.domain.events import OBJECT_STATUS
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import Key
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
 from kudurru.entrypoints.cli.output import Output, echo, escape, note, print_documents, print_table
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
-from kudurru.entrypoints.history_names import changes_near, is_wanted, name_changes
+from kudurru.entrypoints.history_names import NameChanges, changes_near, is_wanted, name_changes
+from kudurru.entrypoints.wiring import Node
 
 app = command_app()
 
@@ -22,7 +25,9 @@ LIMIT = 50
 
 @app.command()
 def history(
-    reference: Annotated[str | None, typer.Argument(metavar="KIND/NAME")] = None,
+    reference: Annotated[
+        str | None, typer.Argument(metavar="KIND/NAME", help="Of one object.")
+    ] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     zone: Annotated[str | None, typer.Option("--zone", metavar="Z", help="Of one zone.")] = None,
@@ -49,53 +54,76 @@ def history(
 ) -> None:
     """Show changes, newest first; field by field with -o wide. Statuses are the system's and left
     out, unless --status asks for them."""
-    key = common.split_reference(reference, namespace)[1] if reference else None
-    at_name = name_changes(name, type_)
+    asked = _Asked(
+        key=common.split_reference(reference, namespace)[1] if reference else None,
+        name=name,
+        type=type_,
+        at_name=name_changes(name, type_),
+        zone=zone,
+        actor=actor,
+        since=since,
+        until=until,
+        with_statuses=status,
+        with_changes=output is not Output.table,
+    )
     far = remote.service()
     if far is not None:
         with far:
-            asked = {"zone": zone, "actor": actor, "since": since, "until": until}
-            asked |= {"dnsName": name, "recordType": type_}
-            switches = {"changes": output is not Output.table, "noStatus": not status}
-            documents = far.events(_params(key, asked, switches), limit)
-        _show(documents, output)
-        return
-    with directory.open_reader(data) as node:
-        log = node.log
-        now_us = node.clock.now_us()
-        after = first_position(since, log, now_us) - 1 if since else 0
-        upto = targets.resolve(until, log, now_us) if until else None
-        zone = zone_meant(zone, log) if zone is not None else None
-        if key is not None:
-            events = log.read(after, upto, key=key, newest_first=True)
-        else:
-            events = changes_near(at_name, log, after, upto)
-        wanted = (
-            event
-            for event in events
-            if (status or event.type != OBJECT_STATUS)
-            and matches(event, zone, actor)
-            and is_wanted(at_name, event, log)
-        )
-        with_changes = output is not Output.table
-        documents = []
-        for event in wanted:
-            documents.append(describe_event(event, log, with_changes=with_changes))
-            if len(documents) == limit:
-                break
+            documents = far.events(_params(asked), limit)
+    else:
+        with directory.open_reader(data) as node:
+            documents = list(islice(_read(node, asked), limit))
     _show(documents, output)
 
 
-def _params(
-    key: Key | None, asked: dict[str, str | None], switches: dict[str, bool]
-) -> dict[str, str | int | bool]:
+class _Asked(NamedTuple):
+    """Which changes, and what of them."""
+
+    key: Key | None
+    name: str
+    type: str
+    at_name: NameChanges | None  # what the two mean
+    zone: str | None
+    actor: str | None
+    since: str | None
+    until: str | None
+    with_statuses: bool
+    with_changes: bool
+
+
+def _read(node: Node, asked: _Asked) -> Iterator[dict[str, Any]]:
+    """Newest first."""
+    log, now_us = node.log, node.clock.now_us()
+    after = first_position(asked.since, log, now_us) - 1 if asked.since else 0
+    upto = targets.resolve(asked.until, log, now_us) if asked.until else None
+    zone = zone_meant(asked.zone, log) if asked.zone is not None else None
+    if asked.key is not None:
+        events = log.read(after, upto, key=asked.key, newest_first=True)
+    else:
+        events = changes_near(asked.at_name, log, after, upto)
+    for event in events:
+        if event.type == OBJECT_STATUS and not asked.with_statuses:
+            continue
+        if matches(event, zone, asked.actor) and is_wanted(asked.at_name, event, log):
+            yield describe_event(event, log, with_changes=asked.with_changes)
+
+
+def _params(asked: _Asked) -> dict[str, str | int | bool]:
     """What the API is asked."""
-    found: dict[str, str | int | bool] = {name: text for name, text in asked.items() if text}
-    if key is not None:
-        ref = ref_of(key)
-        which = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
-        found |= {name: text for name, text in which.items() if text}
-    return found | {name: True for name, is_on in switches.items() if is_on}
+    texts = {
+        "zone": asked.zone,
+        "actor": asked.actor,
+        "since": asked.since,
+        "until": asked.until,
+        "dnsName": asked.name,
+        "recordType": asked.type,
+    }
+    switches = {"changes": asked.with_changes, "noStatus": not asked.with_statuses}
+    return {
+        **(common.asked_of(asked.key) if asked.key is not None else {}),
+        **{name: text for name, text in texts.items() if text},
+        **{name: True for name, is_on in switches.items() if is_on},
+    }
 
 
 def _show(documents: list[dict[str, Any]], output: Output) -> None:

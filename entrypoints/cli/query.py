@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kudurru.entrypoints import directory
+from kudurru.entrypoints import answering, directory
 from kudurru.entrypoints.asking import answer_document, query_packet
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
@@ -25,8 +25,10 @@ NOT_HERE_THEN = (
 
 @app.command()
 def query(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    rtype: Annotated[str, typer.Argument(metavar="TYPE")] = "A",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A DNS name.")],
+    rtype: Annotated[
+        str, typer.Argument(metavar="TYPE", help="Its record type.", show_default=True)
+    ] = "A",
     data: common.DataOption = common.DEFAULT_DATA,
     client: Annotated[
         str, typer.Option("--client", metavar="IP", help="As this client.", show_default=True)
@@ -44,7 +46,7 @@ def query(
             wire = far.query(packet, client, at=at or "")
     elif at is not None:
         with directory.open_reader(data) as node:
-            wire = directory.answer_as_of(node.log, common.resolve(at, node.log), packet)
+            wire = answering.answer_as_of(node.log, common.resolve(at, node.log), packet)
     else:
         with common.service(data) as service:
             wire = service.query(packet, client)

@@ -60,6 +60,7 @@ def replay(
             "--export",
             metavar="DIR",
             help="Write the state there: manifests for `kudurru apply`, and master files.",
+            readable=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
@@ -83,12 +84,13 @@ def replay(
         exported = _export(node, export) if export is not None else None
         position = follower.position
     rate = round(replayed.events / max(took_s, 1e-6))
+    digests = {name: text for name, text in digests.items() if projection in (None, name)}
     document: dict[str, Any] = {
         "position": position,
         "events": replayed.events,
         "seconds": round(took_s, 3),
         "eventsPerSecond": rate,
-        "digests": {n: d for n, d in digests.items() if projection in (None, n)},
+        "digests": digests,
     }
     if check:
         document["stampsChecked"] = replayed.stamps
@@ -97,7 +99,7 @@ def replay(
         document["exported"] = _described(exported)
     if print_documents(Output.json if as_json else output, [document], single=True):
         return
-    print_table(["VIEW", "DIGEST"], list(document["digests"].items()))
+    print_table(["VIEW", "DIGEST"], list(digests.items()))
     pruned = f", up to position {position}" if position != replayed.events else ""
     note(f"{counted(replayed.events, 'event')} replayed{pruned} in {took_s:.2f} s, {rate} a second")
     if check:

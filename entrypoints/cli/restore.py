@@ -1,7 +1,7 @@
 """kudurru restore: bring objects back to a moment, plan first."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -25,7 +25,9 @@ app = command_app()
 
 @app.command()
 def restore(
-    references: Annotated[list[str] | None, typer.Argument(metavar="KIND/NAME...")] = None,
+    references: Annotated[
+        list[str] | None, typer.Argument(metavar="KIND/NAME...", help="These objects.")
+    ] = None,
     at: common.AtOption = None,
     before_event: Annotated[
         int | None,
@@ -86,35 +88,39 @@ def restore(
             keys=tuple(dict.fromkeys(keys)),
             everything=everything,
         )
+        wanted = _Wanted(scope, zone, at, before_event)
         far = remote.service()
         if far is not None:
             with far:
-                _far_away(far, request, scope, zone, at, before_event, output, apply or yes)
+                _far_away(far, request, wanted, output, goes_on=apply or yes)
             return
-        request = _planned(data, request, scope, zone, at, before_event, output, apply or yes)
+        request = _planned(data, request, wanted, output, goes_on=apply or yes)
     if apply or yes or resume is not None:
         with common.service(data, write=True) as service:
             print_carried(service.restore(request), output)
 
 
+class _Wanted(NamedTuple):
+    """What is brought back, and to when, as it was written."""
+
+    scope: Scope
+    zone: str | None
+    at: str | None
+    before_event: int | None
+
+
 def _planned(
-    data: Path,
-    request: RestoreRequest,
-    scope: Scope,
-    zone: str | None,
-    at: str | None,
-    before_event: int | None,
-    output: Output,
-    goes_on: bool,
+    data: Path, request: RestoreRequest, wanted: _Wanted, output: Output, *, goes_on: bool
 ) -> RestoreRequest:
     """The request with its target and scope found in the log; the plan is shown when that is all
     that was asked for."""
     import msgspec
 
     with directory.open_reader(data) as node:
-        target = _target(node.log, at, before_event)
-        if zone is not None:
-            name = as_of.zone_named(node.log, zone, target, node.log.head().seq)
+        target = _target(node.log, wanted.at, wanted.before_event)
+        scope = wanted.scope
+        if wanted.zone is not None:
+            name = as_of.zone_named(node.log, wanted.zone, target, node.log.head().seq)
             scope = msgspec.structs.replace(scope, zone=name)
         scope.check()
         request = msgspec.structs.replace(request, target=target, scope=scope)
@@ -126,20 +132,15 @@ def _planned(
 
 
 def _far_away(
-    far: "ApiService",
-    request: RestoreRequest,
-    scope: Scope,
-    zone: str | None,
-    at: str | None,
-    before_event: int | None,
-    output: Output,
-    goes_on: bool,
+    far: "ApiService", request: RestoreRequest, wanted: _Wanted, output: Output, *, goes_on: bool
 ) -> None:
     """As a server finds target and scope in its log."""
     import msgspec
 
-    named = msgspec.structs.replace(scope, zone=zone or "")
-    carried = far.restore_to(request, named, at=at or "", before_event=before_event, apply=goes_on)
+    named = msgspec.structs.replace(wanted.scope, zone=wanted.zone or "")
+    carried = far.restore_to(
+        request, named, at=wanted.at or "", before_event=wanted.before_event, apply=goes_on
+    )
     if goes_on:
         print_carried(carried, output)
     else:

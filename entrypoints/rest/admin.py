@@ -9,6 +9,7 @@ import msgspec
 from kudurru import __version__
 from kudurru.adapters.http_api import Reply
 from kudurru.adapters.http_ops import Response
+from kudurru.domain.access import RIGHTS
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.entrypoints.doctor_report import Report
 from kudurru.entrypoints.keyring import KeyRequest, KeyState
@@ -58,6 +59,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     digests: dict[str, str]
     token: str
     role: str
+    rights: list[str]  # of the token, over something
     namespaces: list[str]
     zones: list[str]
 
@@ -156,6 +158,7 @@ async def info(call: Call) -> NodeInfo:
         digests=found.digests,
         token=call.principal.name,
         role=rights.role,
+        rights=sorted(right for right in RIGHTS[rights.role] if rights.may(right)),
         namespaces=list(rights.namespaces),
         zones=list(rights.zones),
     )

@@ -19,7 +19,9 @@ from kudurru.adapters.http_api import Answered, Application, Reply, Request, Str
 from kudurru.adapters.http_ops import LOOPBACK, Response
 from kudurru.adapters.http_ops import Route as HealthRoute
 from kudurru.domain.errors import Busy, Cause, KudurruError
-from kudurru.entrypoints.rest import admin, answers, feed, objects, openapi, past, record
+from kudurru.entrypoints.dashboard import PREFIX as PAGE
+from kudurru.entrypoints.dashboard import PageFile
+from kudurru.entrypoints.rest import admin, answers, feed, objects, openapi, past, record, zones
 from kudurru.entrypoints.rest.calls import (
     SECRETS_IN_URLS,
     Answer,
@@ -55,7 +57,7 @@ DOCS = "/api/docs"
 
 
 def all_routes() -> list[Route]:
-    parts = (objects, record, past, feed, answers, admin)
+    parts = (objects, zones, record, past, feed, answers, admin)
     return [route for part in parts for route in part.routes()]
 
 
@@ -123,9 +125,18 @@ class _Waiter:
 class RestApp(Application):
     """Implements `adapters.http_api.Application`. Until `open` it serves health only."""
 
-    def __init__(self, health: Mapping[str, HealthRoute], names: Iterable[str] = ()) -> None:
-        """`names`: by which the listener may be asked, beside its addresses."""
+    def __init__(
+        self,
+        health: Mapping[str, HealthRoute],
+        names: Iterable[str] = (),
+        page: Mapping[str, PageFile] | None = None,
+    ) -> None:
+        """`names`: by which the listener may be asked, beside its addresses. `page`: files of the
+        web page by their paths; None: there is none."""
         self._health = dict(health)
+        self._page_files = dict(page or {})
+        to_page = ("/", PAGE.rstrip("/")) if page else ()
+        self._open_paths = frozenset((*health, *self._page_files, *to_page, OPENAPI, DOCS))
         self._names = LOOPBACK | {name.lower() for name in names}
         self._context: Context | None = None
         self._router = Router(all_routes())
@@ -175,7 +186,7 @@ class RestApp(Application):
 
     def _admitted(self, request: Request) -> "_Admitted | None":
         """None for what needs no token, and takes no body."""
-        if request.path in self._health or request.path in (OPENAPI, DOCS):
+        if request.path in self._open_paths:
             if request.method not in ("GET", "HEAD"):
                 raise WrongMethod(["GET"])
             _check_no_body(request)
@@ -299,7 +310,7 @@ class RestApp(Application):
         if health is not None:
             return health()
         if request.context is None:
-            return self._page(request.path)
+            return self._page(request)
         admitted: _Admitted = request.context
         context = self._opened()
         principal = await self._principal(request, admitted, context)
@@ -379,8 +390,20 @@ class RestApp(Application):
         )
         return reply_to(Busy(fault))
 
-    def _page(self, path: str) -> Reply:
-        """OpenAPI, and the page that shows it: made once."""
+    def _page(self, request: Request) -> Reply:
+        """What needs no token: the web page, OpenAPI, and what shows that; those are made once."""
+        path = request.path
+        if path in ("/", PAGE.rstrip("/")):
+            return Reply(code=307, body=b"", headers=(("Location", PAGE),))
+        if (file := self._page_files.get(path)) is not None:
+            is_known = file.is_known(request.headers.get("if-none-match", ""))
+            return Reply(
+                code=304 if is_known else 200,
+                body=file.content,
+                content_type=file.content_type,
+                headers=file.headers,
+                caching="no-cache",
+            )
         if path not in self._pages:
             if path == OPENAPI:
                 body = msgspec.json.encode(openapi.document(self._router.routes))

@@ -15,8 +15,8 @@ from kudurru.domain.dns.message_reader import BadMessage, Message, Question, rea
 from kudurru.domain.dns.messages import error_reply
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import SOA
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.tsig import Signer
-from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.domain.later import Later
 from kudurru.projections.pipeline.signatures import Opened, Refusal, Signatures
 

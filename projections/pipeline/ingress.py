@@ -9,6 +9,7 @@ import msgspec
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.health import HEALTH_NAME
+from kudurru.domain.dns.images import pack_record
 from kudurru.domain.dns.lookup import (
     BADVERS,
     NOERROR,
@@ -20,7 +21,7 @@ from kudurru.domain.dns.lookup import (
 )
 from kudurru.domain.dns.messages import EDNS_VERSION, Query
 from kudurru.domain.dns.record_types import AAAA, ANY, TXT, A
-from kudurru.domain.dns.zone_tree import CLASS_IN, pack_record
+from kudurru.domain.dns.records import CLASS_IN
 
 CLASS_CHAOS, CLASS_ANY = 3, 255
 

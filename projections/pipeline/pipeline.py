@@ -15,6 +15,7 @@ import msgspec
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.dns.images import alias_of
 from kudurru.domain.dns.lookup import (
     CHAIN_MAX,
     NOERROR,
@@ -40,9 +41,10 @@ from kudurru.domain.dns.messages import (
     truncated,
 )
 from kudurru.domain.dns.record_types import AXFR, CNAME, IXFR, type_label
-from kudurru.domain.dns.responses import Malformed, Resolved, behind_aliases, compose_resolved
+from kudurru.domain.dns.resolved import Resolved, behind_aliases, compose_resolved
+from kudurru.domain.dns.responses import Malformed
 from kudurru.domain.dns.tsig import Signer
-from kudurru.domain.dns.zone_tree import ZoneSet, alias_of
+from kudurru.domain.dns.zone_set import ZoneSet
 from kudurru.domain.filtering.answers import DROPPED, TRUNCATED
 from kudurru.domain.filtering.clients import Caller, packed_address
 from kudurru.domain.filtering.decision import PASS, Decision

@@ -25,8 +25,9 @@ from kudurru.domain.dns.lookup import (
 from kudurru.domain.dns.messages import Query, TransferFrame, transfer_frame, transfer_serial
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import AXFR
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.serials import is_newer
-from kudurru.domain.dns.zone_tree import CLASS_IN, Delta, Zone
+from kudurru.domain.dns.zone_tree import Delta, Zone
 from kudurru.domain.kinds.zone import Transfer
 from kudurru.projections.zone_state import ZoneState
 from kudurru.projections.zone_view import ZoneView

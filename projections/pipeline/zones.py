@@ -2,7 +2,7 @@
 
 from kudurru.domain.dns.lookup import NOT_OURS, Answer, Placed, lookup, lookup_behind
 from kudurru.domain.dns.messages import Query
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
 
 
 class Zones:

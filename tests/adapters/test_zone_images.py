@@ -20,9 +20,12 @@ from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.dns import names, records
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import type_from_text
-from kudurru.domain.dns.zone_tree import RRset, Soa, Zone, ZoneSet
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.ports import CACHE, FILTERS, Reply
 from kudurru.domain.query_log import fact_of
 from kudurru.projections.pipeline.ingress import Identity

@@ -18,9 +18,12 @@ import dns.message
 from kudurru.adapters.clock import SystemClock
 from kudurru.domain.dns import names
 from kudurru.domain.dns.cookies import Cookies
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.messages import COOKIE
 from kudurru.domain.dns.record_types import MX, NS, A
-from kudurru.domain.dns.zone_tree import RRset, Soa, Zone, ZoneSet
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 

@@ -13,6 +13,7 @@ from tests.absent import absent
 from tests.blackbox.program import read_line
 
 SOURCES = Path(__file__).parent
+ENGINE = SOURCES.parents[1] / "adapters" / "dns" / "native"
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra"]
 
 
@@ -36,13 +37,21 @@ class Figures(msgspec.Struct, frozen=True):
         return self.answered / self.seconds
 
 
-def built(source: Path, folder: Path) -> Path:
-    """The program of a source file, built in `folder` unless it is there."""
+def built(source: Path, folder: Path, *parts: Path) -> Path:
+    """The program of a source file and parts of the engine, built in `folder` unless there."""
     compiler = shutil.which("cc") or absent("there is no C compiler (Debian: gcc, libc6-dev)")
     program = folder / source.stem
     if not program.exists():
-        subprocess.run([compiler, *FLAGS, str(source), "-o", str(program)], check=True)
+        subprocess.run(
+            [compiler, *FLAGS, f"-I{ENGINE}", str(source), *map(str, parts), "-o", str(program)],
+            check=True,
+        )
     return program
+
+
+def floor(folder: Path) -> Path:
+    """What answers without looking."""
+    return built(SOURCES / "floor.c", folder, ENGINE / "sending.c", ENGINE / "message.c")
 
 
 class Asker:

@@ -30,11 +30,14 @@ from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine
 from kudurru.adapters.dns.engine_python import PythonEngine
 from kudurru.adapters.dns.zone_images import ZoneImages
 from kudurru.adapters.sockets import Listener, bind_all
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
 from kudurru.domain.ports import PacketEngine
 from kudurru.domain.settings import RatelimitSettings
 from kudurru.projections.pipeline.ratelimit import RateLimiter
 from tests.bench.answers import build_zone, pipeline_of
+from tests.bench.asker import floor
+from tests.bench.forward import running
+from tests.ports import free_port
 
 NOBODY_EXEMPT = RatelimitSettings(ipv4={32: 10**9, 24: 10**9}, exempt=())
 """Counts every query and limits none."""
@@ -113,6 +116,16 @@ def child(*arguments: str) -> Iterator[tuple[int, int]]:
             process.terminate()
 
 
+@contextmanager
+def joined_floor() -> Iterator[tuple[int, int]]:
+    """The floor with answers of one length to one client joined: its port and pid."""
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        command = [str(floor(Path(folder))), str(port), "joined"]
+        with running(command, port) as pid:
+            yield port, pid
+
+
 def claim_processors() -> None:
     """For this process and those that it starts."""
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -132,6 +145,7 @@ def cpu_per_query(folder: str, seconds: int, rounds: int, peers: Sequence[str]) 
         ways = {"native": ours, **repeats, **ways}
     with contextlib.ExitStack() as stack:
         ours = {name: stack.enter_context(child(*given)) for name, given in ways.items()}
+        ours["floor, joined"] = stack.enter_context(joined_floor())
         for queries, edns in itertools.product(QUERIES, ([], ["--edns"])):
             title = " ".join([queries, *edns])
             print(f"\n{title}: CPU per query; first/this: ours beside that server", flush=True)

@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.bench.asker import SOURCES, built
+from tests.bench.asker import floor
 from tests.bench.engine import claim_processors
 from tests.bench.forward import (
     DNSDIST,
@@ -147,9 +147,10 @@ def contestants(folder: Path) -> Iterator[dict[str, Server]]:
             path.write_text(text.format(**given, port=port))
             pid = stack.enter_context(running([*command, str(path)], port))
             found[name] = Server(port, pid, "," in name)
-        port = free_port()
-        command = [str(built(SOURCES / "floor.c", folder)), str(port)]
-        found["floor"] = Server(port, stack.enter_context(running(command, port)), False)
+        for name, joined in (("floor", []), ("floor, joined", ["joined"])):
+            port = free_port()
+            command = [str(floor(folder)), str(port), *joined]
+            found[name] = Server(port, stack.enter_context(running(command, port)), False)
         yield found
 
 

@@ -24,15 +24,16 @@ from kudurru.adapters.sqlite.log import SQLiteEventLog
 from kudurru.domain import zone_model
 from kudurru.domain.codec import canonical
 from kudurru.domain.dns import names
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.record_types import A
-from kudurru.domain.dns.zone_tree import RRset, Zone
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.events import OBJECT_APPLIED, OBJECT_STATUS, ChangeSet, Event, Who
 from kudurru.domain.kinds.zone import DNSZoneSpec
 from kudurru.domain.object_store import AppliedBody
 from kudurru.domain.objects import key_of
 from kudurru.domain.ports import EventLog
 from kudurru.domain.restore import Scope
-from kudurru.entrypoints import directory, restoring
+from kudurru.entrypoints import answering, restoring
 from kudurru.entrypoints.asking import query_packet
 from kudurru.entrypoints.restoring import RestoreRequest
 from kudurru.projections import as_of
@@ -172,8 +173,8 @@ def bench(log: EventLog, folder: Path, zone: str, events: int) -> None:
     key = key_of("DNSRecordSet", "default", f"h7.{zone}")
     show("one object as of", "", lambda: as_of.find(log, key, then))
     show("objects of one zone as of", "goal 10", lambda: as_of.objects(log, scope, then))
-    show("answer as of", "", lambda: directory.answer_as_of(log, then, packet))
-    show("zone export as of", "", lambda: directory.export_as_of(log, then, zone))
+    show("answer as of", "", lambda: answering.answer_as_of(log, then, packet))
+    show("zone export as of", "", lambda: answering.export_as_of(log, then, zone))
     show(f"plan of a restore, {len(plan.steps)} of {SETS} objects differ", "goal 20",
          lambda: restoring.plan_restore(log, request))  # fmt: skip
     show("  with differences and serials, as it is shown", "",

@@ -23,7 +23,8 @@ from typing import Any
 from kudurru.adapters.clock import SystemClock
 from kudurru.domain.dns import names, tsig
 from kudurru.domain.dns.tsig import ALGORITHMS, TsigKey
-from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.kinds.zone import DNSZoneSpec, Transfer
 from kudurru.domain.objects import Key
 from kudurru.projections.pipeline.ingress import Identity

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import queue
-import shutil
 import signal
 import socket
 import socketserver
@@ -22,22 +21,16 @@ from typing import Any
 
 import pytest
 
-from tests.absent import absent
 from tests.blackbox.program import PATIENCE_S, Serving, command, end, serving
 from tests.blackbox.test_api import Asking
 from tests.blackbox.test_metrics import scraped
+from tests.browsers import browser_program
 
 pytestmark = pytest.mark.slow
 
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PAGE = Path(__file__).with_name("attack.html").read_text()
 NAMED = ("rebind.example", "evil.example")
 RULES = ",".join([*(f"MAP {name} 127.0.0.1" for name in NAMED), "MAP *.invalid ~NOTFOUND"])
-
-
-def browser() -> str:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    return found or absent("no Chromium: apt-get install chromium-headless-shell")
 
 
 class Front(socketserver.ThreadingTCPServer):
@@ -115,7 +108,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 def showing(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A browser at a page, until the end of the block. Nothing of it asks anybody else."""
     arguments = [
-        browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        browser_program(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
         "--no-first-run", "--no-proxy-server", f"--user-data-dir={folder}",
         f"--host-resolver-rules={RULES}", "--remote-debugging-port=0", url,
@@ -244,5 +237,7 @@ def test_the_same_page_at_an_address_of_ours_reads_and_writes_with_its_token(
 
 
 def version() -> str:
-    done = subprocess.run([browser(), "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [browser_program(), "--version"], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()

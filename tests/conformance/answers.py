@@ -14,7 +14,8 @@ import dns.rrset
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.dns.messages import COOKIE, EXTENDED_ERROR, KEEPALIVE, NSID
-from kudurru.domain.dns.zone_tree import Zone, ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline
 

@@ -16,7 +16,7 @@ import pytest
 
 from kudurru.adapters.dns.engine_native import AnswerTable
 from kudurru.adapters.dns.zone_images import ZoneImages
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
 from kudurru.domain.ports import Reply
 from tests.absent import absent, needs_engine
 from tests.conformance.answers import lines, pipeline_of

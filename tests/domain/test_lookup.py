@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kudurru.domain.dns import names, records
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.lookup import NOERROR, NXDOMAIN, REFUSED, YXDOMAIN, lookup
 from kudurru.domain.dns.messages import compose, parse_query
 from kudurru.domain.dns.record_types import (
@@ -24,7 +25,9 @@ from kudurru.domain.dns.record_types import (
     A,
     type_from_text,
 )
-from kudurru.domain.dns.zone_tree import RRset, Soa, Zone, ZoneSet
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 
 NOW_S = 1_764_000_000
 

@@ -18,7 +18,7 @@ from kudurru.domain.dns.messages import (
     pack_option,
     parse_query,
 )
-from kudurru.domain.dns.zone_tree import ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
 from tests.zone_files import zone_from_text
 
 ZONE = """

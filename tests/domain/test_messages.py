@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudurru.domain.dns import names, records
+from kudurru.domain.dns.images import RRset, find_rrset, pack
 from kudurru.domain.dns.lookup import (
     FORMERR,
     NOERROR,
@@ -28,7 +29,9 @@ from kudurru.domain.dns.messages import (
     shortened,
 )
 from kudurru.domain.dns.record_types import MX, NS, TXT, A, type_to_text
-from kudurru.domain.dns.zone_tree import RRset, Soa, Zone, ZoneSet, find_rrset, pack
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 
 # Reading
 

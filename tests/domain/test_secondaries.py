@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudurru.domain.dns import names
+from kudurru.domain.dns.soa import Soa
 from kudurru.domain.dns.transfer import Version
-from kudurru.domain.dns.zone_tree import Soa
 from kudurru.domain.reconcile import secondaries as rules
 from kudurru.domain.reconcile.secondaries import AskSerial, Failure, Fetch, Refresh, Settled
 from kudurru.domain.reconcile.zones import stamped_status

@@ -51,9 +51,9 @@ KEYS_BY_MARKS = {
     ("node", "hot"): "tls.cert tls.key tls.internal.ca tls.internal.cert tls.internal.key",
     ("node", "restart"): """
         settingsFile store node.name node.dataDir node.secretsKey
-        listeners listeners.sockets listeners.internal
-        api.address api.names api.tls dns.engine dns.engineZones api.maxBodyBytes ops.address
-        metrics.address
+        listeners listeners.sockets listeners.freebind listeners.internal
+        api.address api.names api.page api.tls api.maxBodyBytes ops.address metrics.address
+        dns.engine dns.engineZones dns.joinAnswers
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
         kubernetes.kubeconfig kubernetes.context kubernetes.clusterID kubernetes.startupTimeout
         kubernetes.dnsEndpoints kubernetes.reach kubernetes.allowMassChange
@@ -74,10 +74,12 @@ DEFAULTS = {
         {"proto": "tcp", "address": "127.0.0.1:5300"},
     ],
     "listeners.sockets": 0,
+    "listeners.freebind": False,
     "listeners.internal": "off",
     "tls.cert": "",
     "api.address": "127.0.0.1:8080",
     "api.tls": False,
+    "api.page": True,
     "api.maxBodyBytes": "8 MiB",
     "ops.address": "127.0.0.1:8081",
     "metrics.address": "127.0.0.1:9153",

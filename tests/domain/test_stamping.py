@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudurru.domain.dns import records, serials
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.names import from_text
 from kudurru.domain.dns.record_types import type_from_text
-from kudurru.domain.dns.zone_tree import RRset, Soa, Zone
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.reconcile.zones import next_serial, stamped_status
 
 GOLDEN = Path(__file__).parent / "golden" / "content_hash.json"

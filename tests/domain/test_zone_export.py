@@ -1,9 +1,11 @@
 """Zones written out as master files."""
 
 from kudurru.domain import zone_export
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.names import from_text
 from kudurru.domain.dns.record_types import A
-from kudurru.domain.dns.zone_tree import RRset, Soa, Zone
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_tree import Zone
 
 APEX = from_text("home.example.")
 SOA = Soa(mname=APEX, rname=APEX, refresh=3600, retry=600, expire=86400, minimum=300, ttl=900)

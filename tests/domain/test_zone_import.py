@@ -14,7 +14,7 @@ from kudurru.domain.dns import master_file, names, records
 from kudurru.domain.dns.master_file import Record
 from kudurru.domain.dns.names import Name, from_text
 from kudurru.domain.dns.record_types import SOA, type_from_text
-from kudurru.domain.dns.zone_tree import Soa
+from kudurru.domain.dns.soa import Soa
 from kudurru.domain.errors import Invalid
 from kudurru.domain.kinds.meta import is_dns_subdomain
 from kudurru.domain.kinds.recordset import DNSRecordSetSpec

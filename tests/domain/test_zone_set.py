@@ -1,7 +1,9 @@
 from kudurru.domain.dns import names
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.lookup import lookup
 from kudurru.domain.dns.record_types import CNAME, NS, TXT, A
-from kudurru.domain.dns.zone_tree import RRset, Zone, ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 from tests.zone_files import zone_from_text
 
 TEXT = "z. 60 IN SOA ns.z. host.z. 1 3600 600 86400 300\nz. 60 IN NS ns.z.\nA.z. 60 IN A 192.0.2.1"

@@ -6,19 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudurru.domain.dns import names, records
+from kudurru.domain.dns.images import EMPTY, RRset, find_rrset, pack, unpack, unpack_records
 from kudurru.domain.dns.names import from_text
 from kudurru.domain.dns.record_types import CNAME, DNAME, DS, MX, NS, TXT, A
-from kudurru.domain.dns.zone_tree import (
-    EMPTY,
-    RRset,
-    Soa,
-    Zone,
-    ZoneSet,
-    find_rrset,
-    pack,
-    unpack,
-    unpack_records,
-)
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 
 GOLDEN = Path(__file__).parent / "golden" / "zone_digest.json"
 

@@ -15,7 +15,7 @@ from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sockets import split_address
 from kudurru.domain.ports import Origins
-from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.listeners import AtListener
 from kudurru.entrypoints.wiring import Node
 from tests.dns_clients import (

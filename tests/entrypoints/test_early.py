@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kudurru.domain.dns.cookies import Cookies
 from kudurru.domain.errors import KudurruError
 from kudurru.domain.events import ChangeSet
-from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.early import EarlyHandler
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import early_zones

@@ -12,7 +12,7 @@ from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.domain.events import ChangeSet, Who
 from kudurru.domain.ports import Origins
-from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.service import ChangeRequest, manifest_from_wire, to_change
 from kudurru.entrypoints.steps import PER_STEP
 from kudurru.entrypoints.wiring import STEPPED_MIN, Node

@@ -25,7 +25,7 @@ from kudurru.domain.filtering.policies import BlockDefaults
 from kudurru.domain.later import Later
 from kudurru.domain.objects import Key, key_of
 from kudurru.domain.ports import CACHE, Origins, PacketEngine, Reply
-from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.pipeline.resolver import Rules
 from tests.absent import needs_engine

@@ -20,7 +20,7 @@ from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.dns.cookies import DAY_S, Cookies
 from kudurru.domain.dns.messages import COOKIE, NSID, pack_option
-from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.wiring import Node
 from tests.nodes import a_change, commit_as_server
 from tests.objects import endpoint, put, record_set, zone

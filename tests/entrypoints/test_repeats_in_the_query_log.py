@@ -19,7 +19,7 @@ from kudurru.adapters.query_log.store import QueryLogStore
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.ports import PacketEngine, QueryHandler
 from kudurru.domain.query_log import Sampler
-from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.query_log import QueryNotes

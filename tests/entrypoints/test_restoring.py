@@ -16,7 +16,7 @@ from kudurru.domain.object_store import decode_body, decode_status
 from kudurru.domain.objects import Key
 from kudurru.domain.restore import Scope, state_digest
 from kudurru.entrypoints import restoring
-from kudurru.entrypoints.directory import LocalService
+from kudurru.entrypoints.local_service import LocalService
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import MarkRequest
 from kudurru.entrypoints.wiring import Change, Node, Result

@@ -17,7 +17,8 @@ from kudurru.domain.kinds.registry import KINDS
 from kudurru.domain.objects import Key, key_of
 from kudurru.domain.restore import Scope, state_digest
 from kudurru.entrypoints import state_export
-from kudurru.entrypoints.directory import LocalService, replay
+from kudurru.entrypoints.directory import replay
+from kudurru.entrypoints.local_service import LocalService
 from kudurru.entrypoints.service import ChangeRequest
 from kudurru.entrypoints.state_export import FIRST, MANIFESTS, REFUSED, export_state
 from kudurru.entrypoints.wiring import Node

@@ -11,8 +11,8 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.lookup import NOERROR, REFUSED
 from kudurru.domain.dns.message_reader import Message, Question, Record
 from kudurru.domain.dns.record_types import SOA, A
+from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.tsig import Signer
-from kudurru.domain.dns.zone_tree import CLASS_IN
 from kudurru.entrypoints.keyring import KeyRequest, Keyring
 from kudurru.entrypoints.updates import LOGGED_PER_S, Updates
 from kudurru.entrypoints.writer import Writer

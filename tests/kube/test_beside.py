@@ -12,7 +12,7 @@ import pytest
 
 from kudurru.adapters.kubernetes.reviews import AUDIENCE
 from kudurru.domain.kinds.apitoken import token_text
-from kudurru.entrypoints.cluster_secrets import LABEL
+from kudurru.entrypoints.cluster.secrets import LABEL
 from tests.blackbox.program import Serving, kudurru, wait_until
 from tests.kube.server import ApiServer
 from tests.kube.serving import APPLY, OWN, free_lease, serving_cluster

@@ -12,7 +12,7 @@ import yaml
 from kudurru.adapters.kubernetes.diagnosis import Diagnosis
 from kudurru.adapters.kubernetes.rbac import FEATURES, Feature, in_namespaces
 from kudurru.adapters.kubernetes.rights import missing_rights, needed
-from kudurru.entrypoints.cluster import HEADLESS_SERVICE
+from kudurru.entrypoints.cluster.cluster import HEADLESS_SERVICE
 from tests.absent import absent
 from tests.blackbox.program import command, kudurru, records, serving, write_json, zone
 from tests.kube import helm, manifests

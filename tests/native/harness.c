@@ -5,6 +5,8 @@
  *   harness threads SEED COUNT           COUNT queries over loopback to two workers, while answers
  *                                        are stored, dropped and asked for, and limits and zones
  *                                        change
+ *   harness answers SEED COUNT           COUNT answers to clients, joined and sent to a system that
+ *                                        fails by chance
  *   harness requests SEED COUNT          COUNT requests over HTTP/2 made from chance
  *
  * Ends with 0 and a line of figures, or says what does not hold and ends with 1. */
@@ -879,6 +881,156 @@ static int run_requests(uint64_t state, uint64_t number) {
     return 0;
 }
 
+/* --- answers --------------------------------------------------------------------------------- */
+
+#define PEERS 5
+
+/* What a system that fails by chance has got of one batch. NULL: the real one is called. */
+static _Thread_local struct system {
+    uint64_t state;
+    const struct mmsghdr *messages; /* as they were given; each begins with its number */
+    unsigned number, arrived[BATCH], faults_in;
+    unsigned trains, joined;
+    bool has_said_eio;
+} *failing;
+
+static const struct cmsghdr *cut_of(struct msghdr *message) {
+    struct cmsghdr *head = CMSG_FIRSTHDR(message);
+    while (head && !(head->cmsg_level == 17 && head->cmsg_type == 103))
+        head = CMSG_NXTHDR(message, head);
+    return head;
+}
+
+static void check_arrival(struct system *system, struct msghdr *train, const struct iovec *part) {
+    uint32_t number;
+    memcpy(&number, part->iov_base, sizeof number);
+    check(number < system->number, "only what was given is sent");
+    const struct msghdr *given = &system->messages[number].msg_hdr;
+    check(part->iov_base == given->msg_iov->iov_base && part->iov_len == given->msg_iov->iov_len,
+          "an answer is whole");
+    check(train->msg_namelen == given->msg_namelen &&
+              !memcmp(train->msg_name, given->msg_name, given->msg_namelen),
+          "it goes to who asked");
+    check(train->msg_controllen >= given->msg_controllen &&
+              !memcmp(train->msg_control ? train->msg_control : "",
+                      given->msg_control ? given->msg_control : "", given->msg_controllen),
+          "it comes from where it was asked");
+    check(++system->arrived[number] == 1, "an answer is sent once");
+}
+
+static void arrive(struct system *system, struct msghdr *train) {
+    const struct cmsghdr *cut = cut_of(train);
+    uint16_t size = 0;
+    size_t octets = 0;
+    if (cut)
+        memcpy(&size, CMSG_DATA(cut), sizeof size);
+    check(!cut == (train->msg_iovlen == 1) && train->msg_iovlen <= 64, "a train says how it is cut");
+    for (size_t i = 0; i < train->msg_iovlen; i++) {
+        check(!cut || train->msg_iov[i].iov_len == size, "a train has parts of one length");
+        octets += train->msg_iov[i].iov_len;
+        check_arrival(system, train, &train->msg_iov[i]);
+    }
+    check(octets <= 65507, "a train fits a packet");
+    system->trains++;
+    system->joined += cut ? (unsigned)train->msg_iovlen : 0;
+}
+
+int sendmmsg_or_fail(int fd, struct mmsghdr *messages, unsigned number, int flags) {
+    static const int FAULTS[] = {EINTR, EAGAIN, ENOBUFS, EIO, EINVAL, EMSGSIZE, EPERM};
+    struct system *system = failing;
+    if (!system)
+        return sendmmsg(fd, messages, number, flags);
+    for (unsigned i = 0; i < number; i++) {
+        bool is_train = messages[i].msg_hdr.msg_iovlen > 1;
+        int fault = FAULTS[chance(&system->state) % 7];
+        if (chance(&system->state) % system->faults_in == 0 && (fault != EIO || is_train)) {
+            if (i)
+                return (int)i;
+            system->has_said_eio |= fault == EIO;
+            errno = fault;
+            return -1;
+        }
+        arrive(system, &messages[i].msg_hdr);
+    }
+    return (int)number;
+}
+
+struct answers {
+    struct sockaddr_in6 peers[PEERS];
+    _Alignas(struct cmsghdr) uint8_t controls[2][CMSG_SPACE(sizeof(struct in6_pktinfo))];
+    uint8_t octets[BATCH][MESSAGE_MAX];
+    struct iovec parts[BATCH];
+    struct mmsghdr messages[BATCH];
+};
+
+/* To few clients, of few lengths: so that some are alike and some are not. */
+static unsigned make_answers(struct answers *answers, uint64_t *state) {
+    static const size_t LENGTHS[] = {12, 50, 51, 1232, MESSAGE_MAX};
+    unsigned number = 1 + chance(state) % BATCH, peers = 1 + chance(state) % PEERS;
+    unsigned lengths = 1 + chance(state) % 5;
+    bool is_ipv6 = chance(state) % 2, has_control = chance(state) % 2;
+    for (unsigned i = 0; i < number; i++) {
+        unsigned peer = chance(state) % peers;
+        uint8_t *address = (uint8_t *)&answers->peers[peer];
+        memset(address, 0, sizeof answers->peers[peer]);
+        address[0] = is_ipv6 ? AF_INET6 : AF_INET, address[is_ipv6 ? 20 : 5] = (uint8_t)(peer / 2);
+        address[3] = (uint8_t)(peer % 2);
+        struct cmsghdr control = {.cmsg_len = CMSG_LEN(12), .cmsg_level = IPPROTO_IP};
+        uint8_t *asked = answers->controls[chance(state) % 2]; /* an address of ours */
+        memcpy(asked, &control, sizeof control);
+        asked[sizeof control] = asked == answers->controls[1];
+        memcpy(answers->octets[i], &(uint32_t){i}, sizeof(uint32_t));
+        answers->parts[i] = (struct iovec){
+            answers->octets[i], LENGTHS[(chance(state) % lengths + peer) % 5]};
+        answers->messages[i].msg_hdr = (struct msghdr){
+            .msg_name = address, .msg_namelen = is_ipv6 ? 28 : 16,
+            .msg_iov = &answers->parts[i], .msg_iovlen = 1,
+            .msg_control = has_control ? asked : NULL,
+            .msg_controllen = has_control ? CMSG_SPACE(12) : 0};
+    }
+    return number;
+}
+
+static int run_answers(uint64_t state, uint64_t count) {
+    static struct answers answers;
+    uint64_t trains = 0, joined = 0, done = 0;
+    unsigned stopped = 0;
+    while (done < count) {
+        unsigned number = make_answers(&answers, &state), arrived = 0;
+        struct system system = {
+            .state = chance(&state) | 1, .messages = answers.messages, .number = number,
+            .faults_in = chance(&state) % 2 ? 9 : 1 << 30};
+        struct sender sender = {.fd = -1}; /* where a shortened answer cannot go */
+        bool went[BATCH], may_join = chance(&state) % 8;
+        atomic_init(&sender.is_joining, may_join);
+        failing = &system;
+        struct sent sent = send_all(&sender, answers.messages, number, went);
+        failing = NULL;
+        for (unsigned i = 0; i < number; i++) {
+            check(went[i] == system.arrived[i], "what went is known");
+            arrived += system.arrived[i];
+        }
+        check(sent.sent == arrived && sent.sent + sent.refused + sent.full == number,
+              "each answer becomes something, and is counted as that");
+        check(sender.is_joining == (may_join && !system.has_said_eio), "a system that cannot is heard");
+        check(may_join || !system.joined, "nothing is joined unasked");
+        if (system.has_said_eio) {
+            system = (struct system){
+                .state = 1, .messages = answers.messages, .number = number, .faults_in = 1 << 30};
+            failing = &system;
+            send_all(&sender, answers.messages, number, went);
+            failing = NULL;
+            check(system.trains == number, "the next batch goes apart");
+            stopped++;
+        }
+        done += number, trains += system.trains, joined += system.joined;
+    }
+    printf("%llu answers: %llu joined, %llu pieces, %u times EIO\n", (unsigned long long)done,
+           (unsigned long long)joined, (unsigned long long)trains, stopped);
+    check(!count || (joined > done / 4 && stopped), "answers are joined");
+    return 0;
+}
+
 /* Who asks for one name in all classes follows short chains. */
 static void spread_classes(void) {
     enum { BUCKETS = 1 << 12 };
@@ -907,6 +1059,8 @@ int main(int count, char **given) {
         uint64_t seed = strtoull(given[2], NULL, 10) * 2 + 1, number = strtoull(given[3], NULL, 10);
         if (!strcmp(given[1], "threads"))
             return run_threads(seed, number);
+        if (!strcmp(given[1], "answers"))
+            return run_answers(seed, number);
         if (!strcmp(given[1], "requests"))
             return run_requests(seed, number);
         if (!strcmp(given[1], "packets")) {
@@ -917,6 +1071,6 @@ int main(int count, char **given) {
         }
     }
     fprintf(stderr, "usage: harness packets SEED COUNT FILE... | harness threads SEED COUNT |"
-                    " harness requests SEED COUNT\n");
+                    " harness answers SEED COUNT | harness requests SEED COUNT\n");
     return 2;
 }

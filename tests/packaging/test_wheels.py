@@ -68,6 +68,12 @@ def modules() -> set[str]:
     return found
 
 
+def page_files() -> set[str]:
+    """Files of the web page, and the module that serves them."""
+    found = (ROOT / "entrypoints" / "dashboard").rglob("*.*")
+    return {f"kudurru/{path.relative_to(ROOT)}" for path in found if path.suffix != ".pyc"}
+
+
 @pytest.mark.parametrize("origin", ["from the tree", "from the sdist"])
 def test_a_wheel_holds_every_module_once_and_nothing_beside(
     built: dict[str, Path], origin: str
@@ -80,6 +86,7 @@ def test_a_wheel_holds_every_module_once_and_nothing_beside(
         assert [name for name, times in Counter(names).items() if times > 1] == []
         assert {name for name in names if name.endswith(".py")} == modules()
         assert "kudurru/py.typed" in names
+        assert {name for name in names if "/dashboard/" in name} == page_files()
         assert f"{info}/licenses/LICENSE" in names
         assert wheel.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
         for name in modules() - {"kudurru/__init__.py", "kudurru/__main__.py"}:

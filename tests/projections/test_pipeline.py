@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.dns import lookup as lookup_module
 from kudurru.domain.dns import names
+from kudurru.domain.dns.images import RRset
 from kudurru.domain.dns.record_types import A
-from kudurru.domain.dns.zone_tree import RRset, Zone, ZoneSet
+from kudurru.domain.dns.zone_set import ZoneSet
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.ports import Reply
 from kudurru.projections.pipeline.ingress import Identity
 from kudurru.projections.pipeline.pipeline import Pipeline

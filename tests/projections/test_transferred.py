@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns import names, record_types, records
+from kudurru.domain.dns.images import unpack, unpack_records
 from kudurru.domain.dns.message_reader import Record
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.record_types import CNAME
+from kudurru.domain.dns.soa import Soa
 from kudurru.domain.dns.transfer import Differences, Step, Version, Whole
-from kudurru.domain.dns.zone_tree import Soa, unpack, unpack_records
 from kudurru.domain.events import Who
 from kudurru.domain.reconcile import secondaries
 from kudurru.domain.zone_import import group_by_owner

@@ -18,7 +18,7 @@ from kudurru.domain.dns.tsig import ALGORITHMS, TsigKey
 from kudurru.domain.errors import NotFound
 from kudurru.domain.events import ChangeSet
 from kudurru.domain.ports import Reply
-from kudurru.entrypoints.directory import pipeline_of
+from kudurru.entrypoints.answering import pipeline_of
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import zone_history
 from kudurru.projections.pipeline import transfers

@@ -23,10 +23,11 @@ from hypothesis.stateful import (
 from kudurru.adapters.memory.clock import ManualClock
 from kudurru.domain.commands import Command, UpdateStatus
 from kudurru.domain.dns import names
+from kudurru.domain.dns.images import unpack, unpack_records
 from kudurru.domain.dns.record_types import type_to_text
 from kudurru.domain.dns.records import rdata_to_text
 from kudurru.domain.dns.serials import is_newer
-from kudurru.domain.dns.zone_tree import Zone, unpack, unpack_records
+from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.errors import Invalid, StorageFailed
 from kudurru.domain.events import Recorded
 from kudurru.domain.kinds.validation import Manifest

@@ -8,9 +8,11 @@ from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.domain import codec
 from kudurru.domain.commands import UpdateStatus
 from kudurru.domain.dns import names
+from kudurru.domain.dns.images import find_rrset, unpack
 from kudurru.domain.dns.names import Name, from_text
 from kudurru.domain.dns.record_types import A, type_to_text
-from kudurru.domain.dns.zone_tree import Delta, Soa, Zone, find_rrset, unpack
+from kudurru.domain.dns.soa import Soa
+from kudurru.domain.dns.zone_tree import Delta, Zone
 from kudurru.domain.errors import KudurruError, LogDamaged
 from kudurru.domain.events import OBJECT_APPLIED, ChangeSet, Event, Position, Who
 from kudurru.domain.object_store import AppliedBody

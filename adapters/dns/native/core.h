@@ -13,7 +13,7 @@
  * repeat.c   repeats for those who ask from Python
  * http2.c    what a request over HTTP/2 says, and the response with an answer
  *
- * module.c binds it to Python. docs/decisions/0040 says why it is made like this. */
+ * module*.c bind it to Python. docs/decisions/0040 says why it is made like this. */
 #ifndef KUDURRU_CORE_H
 #define KUDURRU_CORE_H
 
@@ -422,9 +422,31 @@ size_t queue_next(const struct queue *queue);
 /* Take it. */
 void queue_take(struct queue *queue, void *record, size_t size);
 
-/* --- workers -------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------- */
 
 #define BATCH 64
+#define CONTROL_MAX CMSG_SPACE(sizeof(struct in6_pktinfo))
+
+struct mmsghdr;
+
+struct sender {
+    int fd;
+    atomic_bool is_joining; /* answers of one length to one client go as one, until that fails */
+};
+
+/* What became of so many messages. Those that are full found no room in the socket. */
+struct sent {
+    unsigned sent, refused, full;
+};
+
+void sender_init(struct sender *sender, int fd, bool may_join);
+/* Send messages of one part each, at most BATCH, and in any order; never waits. From any thread.
+ * Whether message i went is in `went[i]`. */
+struct sent send_all(
+    struct sender *sender, struct mmsghdr *messages, unsigned number, bool *went);
+
+/* --- workers -------------------------------------------------------------------------------- */
+
 #define PLACES 2048 /* type and RCODE of what is counted: 91 types, 16 codes */
 #define ORIGIN_MAX 96 /* a socket address and its packet info */
 
@@ -439,6 +461,7 @@ struct worker_options {
     bool is_ipv6;
     bool has_packet_info;
     bool hears_repeats; /* queries answered here are told of */
+    bool joins_answers; /* those of one length to one client go as one, where the system can */
     size_t misses_size, urgent_size, repeats_size; /* octets of the queues, powers of two */
 };
 
@@ -515,9 +538,6 @@ struct datagram {
 bool worker_is_origin(const struct worker *worker, size_t size);
 
 /* Send answers to origins, from another thread, at most BATCH; never waits. What became of them. */
-struct sent {
-    unsigned sent, refused, full;
-};
 struct sent worker_send(struct worker *worker, const struct datagram *datagrams, unsigned count);
 
 #endif

@@ -21,7 +21,6 @@
 #include <unistd.h>
 
 #define STRIDE (MESSAGE_MAX + 64) /* one octet shows that a datagram was cut; for the rest see mmsg.py */
-#define CONTROL_MAX CMSG_SPACE(sizeof(struct in6_pktinfo))
 #define CHECK_S 1          /* when it looks whether to stop, should nothing wake it */
 #define PAUSE_NS 1000000   /* after a fault of the system that we know nothing of */
 #define SETTLE_NS 50000000 /* longest wait for a batch: its thread may not get a processor */
@@ -44,6 +43,7 @@ struct worker {
     struct table *table;
     struct limiter *limiter;
     int wake_fd;
+    struct sender sender;
     unsigned reader;
     pthread_t thread;
     bool is_started;
@@ -109,6 +109,7 @@ struct worker *worker_new(
     worker->table = table;
     worker->limiter = limiter;
     worker->wake_fd = wake_fd;
+    sender_init(&worker->sender, options->fd, options->joins_answers);
     worker->octets = malloc((size_t)BATCH * STRIDE);
     worker->reader = table_register(table);
     worker->sampling.state =
@@ -515,38 +516,6 @@ static int64_t monotonic_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* What is longer than its interface takes, and must not go in pieces, is to be had over TCP. */
-static bool send_shortened(int fd, const struct msghdr *message) {
-    uint8_t octets[SHORT_MAX];
-    struct iovec part = {.iov_base = octets};
-    struct msghdr shorter = *message;
-    part.iov_len = shortened(message->msg_iov->iov_base, message->msg_iov->iov_len, octets);
-    shorter.msg_iov = &part;
-    return part.iov_len && sendmsg(fd, &shorter, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
-}
-
-/* What became of message i is in `went[i]`. */
-static struct sent send_all(int fd, struct mmsghdr *messages, unsigned number, bool *went) {
-    struct sent sent = {0};
-    memset(went, 0, number * sizeof *went);
-    for (unsigned done; (done = sent.sent + sent.refused) < number;) {
-        int now = sendmmsg(fd, messages + done, number - done, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (now > 0) {
-            memset(went + done, true, (unsigned)now * sizeof *went);
-            sent.sent += (unsigned)now;
-        } else if (errno == EAGAIN || errno == ENOBUFS) {
-            sent.full = number - done;
-            break;
-        } else if (errno == EMSGSIZE && send_shortened(fd, &messages[done].msg_hdr)) {
-            went[done] = true;
-            sent.sent++;
-        } else if (errno != EINTR) {
-            sent.refused++; /* no route, port 0: the next one may do */
-        }
-    }
-    return sent;
-}
-
 static void count_hit(struct worker *worker, unsigned place, bool has_gone) {
     if (place == NOWHERE)
         return;
@@ -571,7 +540,7 @@ static void send_batch(struct worker *worker, unsigned number) {
         message->msg_iov = &worker->given[answers];
         from[answers++] = i;
     }
-    struct sent sent = send_all(worker->options.fd, worker->to_give, answers, went);
+    struct sent sent = send_all(&worker->sender, worker->to_give, answers, went);
     count(worker, ANSWERED, sent.sent);
     count(worker, SEND_ERRORS, sent.refused);
     count(worker, FULL, sent.full);
@@ -719,5 +688,5 @@ struct sent worker_send(
             .msg_controllen = control,
         };
     }
-    return send_all(worker->options.fd, messages, number, went);
+    return send_all(&worker->sender, messages, number, went);
 }

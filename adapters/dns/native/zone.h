@@ -1,7 +1,7 @@
 /* Names of the zones that are served, for threads that answer from them without Python.
  *
  * What is here is a copy, kept up to date by the event loop: one item per name, which holds its
- * RRsets as domain/dns/zone_tree.py packs them. Answered is what is plain: data at the name or its
+ * RRsets as domain/dns/images.py packs them. Answered is what is plain: data at the name or its
  * wildcard, no data, and no such name. The rest is left to Python, and so is everything while the
  * zones are closed, which they are from the moment that they change until the change is here too.
  *

@@ -16,7 +16,8 @@ import dns.zone
 import pytest
 
 from kudurru.domain.dns import master_file, names
-from kudurru.domain.dns.zone_tree import RRset, Zone
+from kudurru.domain.dns.images import RRset
+from kudurru.domain.dns.zone_tree import Zone
 from tests.conformance.answers import ask, lines, normal, pipeline_of
 from tests.vectors import vectors
 from tests.zone_files import soa_value, wire, zone_from_text

@@ -1,0 +1,1 @@
+"""A node's side of the Kubernetes cluster that it works with; begin at `cluster`."""
