@@ -31,7 +31,7 @@ from kudurru.domain.zone_import import Present, may_share_names, zone_object_nam
 from kudurru.entrypoints.rest.calls import Call, Param
 from kudurru.entrypoints.rest.naming import may_see, settled
 from kudurru.entrypoints.rest.routes import Route
-from kudurru.entrypoints.rest.status import BadRequest
+from kudurru.entrypoints.rest.status import BadRequest, Forbidden
 from kudurru.entrypoints.rest.writing import BATCH_MAX
 from kudurru.entrypoints.service import manifest_to_wire
 from kudurru.entrypoints.wiring import Node
@@ -285,11 +285,15 @@ async def read_file(call: Call) -> ReadZone:
     namespace = call.text("namespace", DEFAULT_NAMESPACE)
     if not is_dns_label(namespace):
         raise BadRequest("query", [Cause("namespace", f"{namespace!r} is no namespace name")])
+    rights = call.principal.rights
+    if rights.namespaces and namespace not in rights.namespaces:
+        # What is there beside the file is told, so it is for who may see it.
+        raise Forbidden(f"namespace {namespace} is outside of {rights.limits}: name one of them")
     file: ZoneFile = await call.context.aside(partial(_read, call))
     await settled(call)
     node = call.context.node
     state = node.zones.find(names.to_text(file.apex))
-    if state is not None and not call.principal.rights.may_see(state.key, f"/{state.name}"):
+    if state is not None and not rights.may_see(state.key, f"/{state.name}"):
         state = None
     present = _present(node, file, state, namespace)
     held = state.record_sets() if state is not None else set()

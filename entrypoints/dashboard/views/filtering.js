@@ -7,6 +7,7 @@ import {edit, isEnabled, remove, toggle} from "../editing.js";
 import {keptDrawn} from "../live.js";
 import {stateOf} from "./overview.js";
 import {addList} from "../lists.js";
+import {rule} from "../filters.js";
 
 const EVERY_MS = 5000;
 const POLICY = {clientGroupRefs: [], blockListRefs: [], deny: [], allow: []};
@@ -154,8 +155,9 @@ function policyTable(policies, changed) {
     {title: "State", cell: conditionsOf},
     {title: "", class: "doings", cell: one => doings("policy", "policies", one, changed)},
   ];
-  const add = may("objects.write")
-    ? button("New policy", changed(() => edit("New policy", "policies", null, POLICY))) : null;
+  const add = may("objects.write") ? [
+    button("Block a name", changed(() => rule("deny", ""))), button("Allow a name", changed(() => rule("allow", ""))),
+    button("New policy", changed(() => edit("New policy", "policies", null, POLICY)))] : null;
   return card("Policies", policies.length ? table(columns, policies, {about: "Policies"})
     : empty("There is no policy, so nothing is blocked.", h("p", {}, "A policy says which lists and rules count for which clients.")),
   h("div", {class: "actions"}, add));

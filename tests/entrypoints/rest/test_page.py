@@ -61,7 +61,7 @@ def test_the_policy_lets_nothing_in_but_the_files_themselves() -> None:
     assert headers["Content-Security-Policy"] == (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'"
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )
     assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
     assert answer.caching == "no-cache"
