@@ -331,9 +331,9 @@ def csv_line(cells: Iterable[Any]) -> bytes:
 
 def _cell(cell: Any) -> Any:
     """Text that a spreadsheet would take for a formula is quoted as text."""
-    if isinstance(cell, str) and cell.startswith(_FORMULA_BEGINS):
+    if isinstance(cell, str) and cell.lstrip().startswith(_FORMULA_BEGINS):
         return "'" + cell
     return cell
 
 
-_FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_BEGINS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # and as wide as ideographs

@@ -337,6 +337,11 @@ class Receiver:
         if len(page.rows) > PAGE_ROWS_MAX:
             fault = f"{len(page.rows)} rows at once come, and at most {PAGE_ROWS_MAX} are taken"
             raise _refused("gap", first, fault)
+        ours = {row.obj for row in page.rows}
+        for key, _ in page.secrets:
+            if key not in ours or not key.startswith(_SECRET_KINDS):
+                fault = f"a secret comes for {key!r}, of which no row with it is"
+                raise _refused("payload", first, fault)
         leaves = self._verified(page)
         edge, tiles, signed = self._grown(page, leaves)
         if not verify_consistency(

@@ -374,7 +374,9 @@ class TreeVerifier:
         first, last = 1, checkpoint.size
         if root_of_frontier(frontier) == checkpoint.root:
             first, last = _differing_subtree(edge, frontier)
-        first = max(first, self._good + 1)
+        if what != _KEPT_ELSEWHERE:
+            # Who has the key may have signed another history: those roots say nothing of this one.
+            first = max(first, self._good + 1)
         self._damage(
             "tree",
             first,

@@ -17,6 +17,7 @@ from kudurru.domain.events import SIGNING_KEY, Recorded
 from kudurru.domain.kinds.registry import kind_by_word
 from kudurru.domain.ports import LogRow, StoredCheckpoint, VerifiableLog
 from kudurru.domain.tree import Tree
+from kudurru.entrypoints.escaping import escape
 from kudurru.entrypoints.history import first_position, matches, zone_meant
 
 Moved = Callable[[int, int], None] | None
@@ -150,7 +151,8 @@ def _plain(
     if format_ is Format.csv:
         yield formats.csv_line(formats.COLUMNS)
         for _, event in rows:
-            yield formats.csv_line(formats.to_row(formats.exported(event)).values())
+            row = formats.to_row(formats.exported(event))
+            yield formats.csv_line(escape(c) if isinstance(c, str) else c for c in row.values())
         return
     convert = formats.JSON_FORMATS[format_.value]
     names = origins(log)

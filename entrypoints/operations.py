@@ -8,7 +8,7 @@ Whether somebody may ask is up to the way in: nothing here looks at rights.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -86,6 +86,8 @@ class Operations:
     """Raises: Conflict, Busy where another node leads, or none."""
     promotion: Callable[[PromoteRequest, Who], Awaitable[Promoted]] | None = None
     """Where the node follows another."""
+    planning: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Plans are made one at a time: the threads are there for the rest of the node too."""
 
     async def handle(self, method: str, argument: Any, who: Who) -> Any:
         """Raises: Invalid for what is no method, and what the method does; msgspec.ValidationError
@@ -257,9 +259,10 @@ class Operations:
     async def _carry_out(self, prepare: Callable[[str, Who], Undertaking], who: Who) -> Carried:
         """Plan in a thread, as that reads much of the log, and let the writer decide."""
         node = self.node
-        undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
-        now_s = node.clock.now_us() // 1_000_000
-        document = await asyncio.to_thread(restoring.describe, node.log, undertaking.plan, now_s)
+        async with self.planning:
+            undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
+            now_s, plan = node.clock.now_us() // 1_000_000, undertaking.plan
+            document = await asyncio.to_thread(restoring.describe, node.log, plan, now_s)
         seqs: list[int] = []
         for change in undertaking.changes:
             try:

@@ -27,7 +27,7 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -298,6 +298,21 @@ def fields_of(line: str) -> dict[str, str]:
     return fields
 
 
+def read_only(given: Iterable[str], wanted: Iterable[str], optional: str = "") -> None:
+    """What nothing vouches for would be read like what is verified: so there is nothing else."""
+    left = set(given)
+    if len(set(wanted) - left) or left - {*wanted, optional}:
+        raise ValueError(f"fields {sorted(left)}, and {sorted(wanted)} belong here")
+
+
+def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object, for `json.loads`: of a field that is there twice readers may take either."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a field is there twice")
+    return found
+
+
 def octets_of(fields: dict[str, str], name: str) -> bytes | None:
     """Octets of entry, body or who; None where erased."""
     if name + "Base64" in fields:
@@ -323,6 +338,11 @@ class Event:
     def __init__(self, line: str, number: int) -> None:
         try:
             fields = fields_of(line)
+            place = "proof" if "proof" in fields else "head"
+            names = {name.removesuffix("Base64") for name in fields}
+            read_only(names, ("entry", "salt", "body", "whoSalt", "who", "leaf", place))
+            if len(names) != len(fields):
+                raise ValueError("a payload is there twice")
             self.entry = octets_of(fields, "entry") or b""
             self.header = json.loads(self.entry)
             self.seq: int = self.header["seq"]
@@ -359,6 +379,19 @@ class Event:
                 last = min(max(first, last) if isinstance(last, int) else first, self.seq - 1)
                 redacted.update((seq, part) for seq in range(max(first, 1), last + 1))
 
+    def origin_after(self, origin: str) -> str:
+        """The name of the log behind this event: another one where an epoch begins."""
+        if self.type != "log.epoch.v1":
+            return origin
+        try:
+            said = json.loads(self.payloads["body"][1] or b"")
+            before, after = said["origin"], str(said["to"])
+        except UNREADABLE:
+            raise Fault("chain", f"position {self.seq}: no epoch begins there") from None
+        if before != origin:
+            raise Fault("chain", f"position {self.seq}: an epoch of {before} begins in {origin}")
+        return after
+
     def check_links(self, before: bytes) -> None:
         """Leaf and head, after the head before."""
         if self.head == sha256(b"\x02" + before + self.computed):
@@ -370,6 +403,10 @@ class Event:
             raise Fault("entry", f"position {self.seq}: the entry is not what was recorded")
 
 
+HEADER_FIELDS = ("kudurru", "version", "origin", "size", "filter", "keys")
+FILTERS = {"since", "until", "kind", "zone", "actor", "pruned"}
+
+
 class Export:
     """The lines of an export, read one by one."""
 
@@ -378,11 +415,15 @@ class Export:
         self.number = 0
         header = self._next()
         try:
-            said = json.loads(header)
+            said = json.loads(header, object_pairs_hook=once)
             is_ours = said["kudurru"] == "export" and said["version"] == 1
+            if is_ours:
+                read_only(said, HEADER_FIELDS, "began")
             self.origin, self.size = str(said["origin"]), int(said["size"])
             self.began = str(said.get("began", said["origin"]))
             self.filter = dict(said["filter"] or {})
+            if is_ours and not self.filter.keys() <= FILTERS:
+                raise ValueError("chosen by what no export is chosen by")
             self.keys = [str(note) for note in said["keys"]]
         except UNREADABLE:
             raise Fault("file", "this is no export of kudurru: the first line is none") from None
@@ -402,7 +443,8 @@ class Export:
             line = self._next()
             if line.startswith('{"checkpoint":'):
                 try:
-                    last = json.loads(line)
+                    last = json.loads(line, object_pairs_hook=once)
+                    read_only(last, ("checkpoint", "events"))
                     self.note, self.count = str(last["checkpoint"]), last["events"]
                 except UNREADABLE:
                     raise Fault("truncation", "the last line cannot be read") from None
@@ -415,6 +457,7 @@ class Export:
 def verify_whole(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
     """Every event of a log, in order, and the tree of all of them."""
     tree, seq, head = Tree(), 0, sha256(b"\x03" + export.began.encode())
+    origin = export.began
     erased: set[tuple[int, str]] = set()
     redacted: set[tuple[int, str]] = set()
     set_end = 0
@@ -429,6 +472,7 @@ def verify_whole(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
         if (event.txn == seq) != (seq > set_end) or not event.txn <= seq < event.txn + event.n:
             raise Fault("gap", f"position {seq}: a change set is cut")
         set_end = event.txn + event.n - 1
+        origin = event.origin_after(origin)
         head = event.head or b""
         tree.add(event.computed)
     if seq != export.size or seq != export.count:
@@ -438,6 +482,8 @@ def verify_whole(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
     for seq_erased, part in sorted(erased - redacted):
         message = f"position {seq_erased}: its {part} was erased, and no event says by whom"
         raise Fault("payload", message)
+    if origin != export.origin:
+        raise Fault("chain", f"the log is {origin} by its events, and {export.origin} by the file")
     keys = Keys(export.origin, export.keys, trusted)
     check_checkpoint(export.note, export.origin, tree.size, tree.root(), keys)
     erasures = f", {len(erased)} payloads were redacted" if erased else ""
@@ -470,10 +516,8 @@ def verify_selection(export: Export, trusted: list[Key]) -> tuple[str, Keys]:
     without = (
         f", {len(erased)} payloads are not in the file, and nothing says why" if erased else ""
     )
-    return (
-        f"ok: these {count} events are in the log of {export.size} events ({chosen}){without}",
-        keys,
-    )
+    by = f"chosen, says whoever wrote the file, by {chosen}"
+    return f"ok: these {count} events are in the log of {export.size} events ({by}){without}", keys
 
 
 def verify_proof(text: str, trusted: list[Key]) -> tuple[str, Keys]:

@@ -279,7 +279,12 @@ def zone_named(log: EventLog, name: str, *positions: int) -> str:
         for event, object_name in zip(births, by_name, strict=True):
             if apex is not None and apex_of(event) == apex:
                 return object_name
-    raise NotFound(f"there is no zone {name!r}, and was none then; name it as `get zone` does")
+    raise no_zone(name)
+
+
+def no_zone(name: str) -> NotFound:
+    """What to tell of a name that no zone has."""
+    return NotFound(f"there is no zone {name!r}, and was none then; name it as `get zone` does")
 
 
 def zone_births(log: EventLog, upto: int) -> Iterator[Recorded]:

@@ -13,7 +13,8 @@ import msgspec
 
 from kudurru.domain.dns import names
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.responses import KeptAnswer, Message, with_ttls_between
+from kudurru.domain.dns.resolved import with_ttls_between
+from kudurru.domain.dns.responses import KeptAnswer, Message
 from kudurru.domain.settings import CacheSettings
 
 ENTRY_BYTES = 600

@@ -35,6 +35,7 @@ from kudurru.domain.dns import names
 from kudurru.domain.dns.cookies import DAY_S, Cookies
 from kudurru.domain.dns.rebinding import PRIVATE
 from kudurru.domain.dns.record_types import counted_as
+from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.later import Later
 from kudurru.domain.notation import Network
 from kudurru.domain.ports import FILTERS, EngineStatistics, Keep, Origins, QueryHandler
@@ -51,6 +52,8 @@ log = logging.getLogger("kudurru")
 
 ENTRIES_MAX = 131_072  # answers for all listeners: the questions that a busy site asks repeatedly
 BYTES_MAX = 48 << 20
+THREADS_MAX = 4_094
+"""That can read one table (native/core.h): 4,095, and one of them is Python's."""
 
 MESSAGE_MAX = 4096  # octets of the longest message taken or sent: EDNS's usual upper bound
 MISSES_BYTES = 1 << 18
@@ -115,6 +118,7 @@ class AnswerTable:
         self._eras = [0] * _engine.PLACES  # in which a place was last given to an answer
         self._full_since = 0  # the era that began before there was no place to be taken back
         self._scopes: list[TableScope] = []
+        self._threads = 0  # there is room for
 
     def __len__(self) -> int:
         return self.core.statistics()[0]
@@ -123,6 +127,16 @@ class AnswerTable:
     def is_full(self) -> bool:
         """Whether there are no scopes left."""
         return len(self._scopes) == _SCOPES_MAX
+
+    def make_room(self, threads: int) -> bool:
+        """For so many more, until `give_back`; whether there is."""
+        if self._threads + threads > THREADS_MAX:
+            return False
+        self._threads += threads
+        return True
+
+    def give_back(self, threads: int) -> None:
+        self._threads -= threads
 
     def new_scope(self) -> "TableScope":
         scope = TableScope(self, len(self._scopes))
@@ -325,7 +339,16 @@ class NativeEngine:
         drain_s: float = DRAIN_S,
     ) -> None:
         """`zones` are of the same table. `joins_answers`: those of one length to one client go to
-        the system as one, where it can cut them again."""
+        the system as one, where it can cut them again. Raises: Invalid when the table has no room
+        for the threads."""
+        table = AnswerTable() if table is None else table
+        if not table.make_room(len(sockets)):
+            fault = (
+                f"more than {THREADS_MAX} sockets over UDP, of all listeners together: set "
+                "listeners.sockets lower, or have fewer listeners"
+            )
+            raise Invalid("listeners", [Cause("sockets", fault)])
+        self._table, self._room = table, len(sockets)
         self._limiter = limiter
         self._zones = zones
         self._joins_answers = joins_answers
@@ -335,7 +358,7 @@ class NativeEngine:
         self._drops = SocketDrops(self._sockets)
         self._looking: asyncio.TimerHandle | None = None
         self._addresses = tuple(dict.fromkeys(address_of(sock) for sock in sockets))
-        self._scope = (AnswerTable() if table is None else table).new_scope()
+        self._scope = table.new_scope()
         self._answering = Answering(handler, "udp", MESSAGE_MAX, self._scope)
         self._waiting = Waiting()
         self._outbox: dict[int, list[tuple[bytes, bytes]]] = {}
@@ -349,7 +372,7 @@ class NativeEngine:
         return self._addresses
 
     async def start(self) -> None:
-        reserved = Reserved(self._sockets)
+        reserved = self._reserved()
         try:
             self._workers = self._new_workers((*self._sockets, *reserved.sockets))
         except OSError as fault:
@@ -366,6 +389,17 @@ class NativeEngine:
         self._is_running = True
         self._workers.start()
         self._look_turn()
+
+    def _reserved(self) -> Reserved:
+        """Sockets for regulars, where there is room for their threads beside all the others."""
+        number = len(self._sockets)
+        if not self._table.make_room(number):
+            log.warning(
+                "who asks regularly gets no threads of their own: %d is the most", THREADS_MAX
+            )
+            return Reserved(())
+        self._room += number
+        return Reserved(self._sockets)
 
     def _new_workers(self, sockets: Sequence[socket.socket]) -> "_engine.Workers":
         limiter = self._limiter
@@ -404,6 +438,8 @@ class NativeEngine:
                 self._telling.cancel()
             await self._waiting.drain(self._drain_s)
             self._flush()
+        self._table.give_back(self._room)
+        self._room = 0
         self._drops.count()  # the last time that anybody can
         for sock in self._sockets:
             sock.close()

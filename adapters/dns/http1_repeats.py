@@ -17,6 +17,10 @@ from kudurru.adapters.dns.doh import MEDIA_TYPE, Doh, Form, http_date, message_i
 HEAD_MAX = 1 << 10  # octets of a request before its body
 AT_ONCE = 10  # below a quarter of a millisecond
 FORMS_MAX = 1024  # as many clients as a proxy may have; one more, and the oldest goes
+FORMS_HELD_MAX = 16 * FORMS_MAX
+"""Of all connections together, some 8 MB: sixteen such proxies. Beyond, a connection has what it
+has, and FORMS_SURE in any case: those of a client that asks for itself."""
+FORMS_SURE = 8
 
 _END = b"\r\n\r\n"
 _PARAMETER = b"?dns="
@@ -32,9 +36,18 @@ class Head(NamedTuple):
     size: int
 
 
+class Room:
+    """For forms of all connections of a listener."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+
 class Http1Repeats:
-    def __init__(self, doh: Doh, peer: str, client_id: str) -> None:
+    def __init__(self, doh: Doh, peer: str, client_id: str, room: Room) -> None:
         self._doh = doh
+        self._room = room
+        self._is_over = False
         self._peer, self._client_id = peer, client_id
         self._forms: dict[bytes, Form] = {}  # oldest first, by what a digest keeps of their keys
 
@@ -81,14 +94,24 @@ class Http1Repeats:
         # h11 ends lines with LF alone too: such a head may end before ours, and its target as well.
         if (
             form is None
+            or self._is_over
             or head.key.count(b"\n") != head.key.count(b"\r\n")
             or not _FRAMED_OTHERWISE.isdisjoint(names)
             or (method, bool(head.text), lengths) not in ((b"GET", True, 0), (b"POST", False, 1))
         ):
             return
+        before = len(self._forms)
         self._forms[_digest(head.key)] = form._replace(packet=None)
-        if len(self._forms) > FORMS_MAX:
+        most = FORMS_MAX if self._room.held < FORMS_HELD_MAX else max(before, FORMS_SURE)
+        if len(self._forms) > most:
             del self._forms[next(iter(self._forms))]
+        self._room.held += len(self._forms) - before
+
+    def forget(self) -> None:
+        """The connection is over."""
+        self._room.held -= len(self._forms)
+        self._forms.clear()
+        self._is_over = True
 
 
 def head_at(arrived: bytearray, at: int) -> Head | None:

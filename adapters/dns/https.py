@@ -32,7 +32,7 @@ from kudurru.adapters.dns.doh import (
     phrase,
     refusal,
 )
-from kudurru.adapters.dns.http1_repeats import Head, Http1Repeats, head_at
+from kudurru.adapters.dns.http1_repeats import Head, Http1Repeats, Room, head_at
 from kudurru.adapters.dns.http2_native import Http2NativeRepeats
 from kudurru.adapters.dns.http2_repeats import CREDIT, SLICE, Http2Repeats
 from kudurru.adapters.dns.memo import Keeper, Memo
@@ -86,6 +86,7 @@ class HttpsServer(StreamServer):
         )
         self.trusted = trusted or Networks()
         self.doh = Doh(self.answering, self.trusted)
+        self.http1_room = Room()
 
     def network_of(self, peer: str) -> str:
         return "" if peer in self.trusted else super().network_of(peer)
@@ -123,6 +124,7 @@ class _Connection(StreamConnection):
     def __init__(self, server: HttpsServer) -> None:
         super().__init__(server)
         self._http: _Http
+        self._at_end: Callable[[], None] = lambda: None
         self._arrived = bytearray()  # not parsed yet
         # Of this turn, encrypted: one write for all. But a record of TLS for each, since dnsperf
         # (2.10) waits for ever for the second response in a record.
@@ -208,7 +210,14 @@ class _Connection(StreamConnection):
         self._want_turn()
 
     def http1_repeats(self) -> Http1Repeats:
-        return Http1Repeats(self._server.doh, self._client, self.client_id)
+        server = self._server
+        repeats = Http1Repeats(server.doh, self._client, self.client_id, server.http1_room)
+        self._at_end = repeats.forget
+        return repeats
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._at_end()
 
     def repeats_of(self, http: h2.connection.H2Connection) -> Http2Repeats | Http2NativeRepeats:
         doh, memo = self._server.doh, self._answering.memo

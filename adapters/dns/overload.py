@@ -15,8 +15,9 @@ import struct
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from heapq import nlargest
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kudurru.adapters.dns import classic_bpf as bpf
 from kudurru.adapters.dns.classic_bpf import CLIENTS_MAX, Instruction
@@ -33,6 +34,9 @@ KNOWN_MAX = 4 * CLIENTS_MAX
 SEEN_MAX = 32 * CLIENTS_MAX  # who is not known yet: many of them may be forged
 LOOKS_MIN = 2
 """In which somebody was seen who counts as there before: a flood that begins is seen in one."""
+HALF_LIFE = 3_600
+"""Looks in peace, of which there is one a second: who was there for an hour is pushed out by nobody
+who came since, unless he asks more often."""
 
 CALM_S = 10.0
 """After an overflow, until those who ask are taken for regulars again: a flood has pauses."""
@@ -81,34 +85,51 @@ def filter_program(regulars: Collection[int], share: float, *, is_ipv6: bool) ->
 
 
 class Regulars:
-    """Who asked lately, and more than once. Who did not does not push out who did, so that forged
-    addresses take nobody's place unless each of them is seen as often."""
+    """Who asked lately, and more than once: those first who did in most looks, which count half
+    after HALF_LIFE more.
+
+    So forged addresses take nobody's place unless each of them is seen as often, and for as long,
+    as those who are there: to see each of them twice is not enough. Who asks once pushes out nobody
+    who is known, however many do.
+    """
 
     def __init__(self) -> None:
-        self._looks: dict[int, int] = {}  # who was seen last comes last, here and there
-        self._known: dict[int, None] = {}
+        self._new: dict[int, None] = {}  # who was seen once; last comes last, here and there
+        self._known: dict[int, int] = {}  # to the looks in which each was seen
+        self._look_no = 0
+        self._first: frozenset[int] | None = None
 
     def see(self, clients: Collection[int]) -> None:
+        self._look_no += 1
+        if self._look_no % HALF_LIFE == 0:
+            halves = ((client, looks // 2) for client, looks in self._known.items())
+            self._known = {client: looks for client, looks in halves if looks}
         for client in set(clients):
             if client in self._known:
-                del self._known[client]
+                self._known[client] = self._known.pop(client) + 1
+            elif client in self._new:
+                del self._new[client]
+                self._known[client] = LOOKS_MIN
             else:
-                looks = self._looks.pop(client, 0) + 1
-                if looks < LOOKS_MIN:
-                    self._looks[client] = looks
-                    continue
-            self._known[client] = None
-        _keep_last(self._looks, SEEN_MAX)
-        _keep_last(self._known, KNOWN_MAX)
+                self._new[client] = None
+        for client in list(islice(self._new, max(0, len(self._new) - SEEN_MAX))):
+            del self._new[client]
+        if len(self._known) > KNOWN_MAX + KNOWN_MAX // 4:  # some at a time: it costs a sort
+            stay = set(self._most_often(KNOWN_MAX))
+            self._known = {one: looks for one, looks in self._known.items() if one in stay}
+        self._first = None
 
     def known(self) -> frozenset[int]:
-        """The last CLIENTS_MAX of them."""
-        return frozenset(islice(reversed(self._known), CLIENTS_MAX))
+        """CLIENTS_MAX of them."""
+        if self._first is None:
+            self._first = frozenset(self._most_often(CLIENTS_MAX))
+        return self._first
 
-
-def _keep_last(of: dict[int, Any], number: int) -> None:
-    for client in list(islice(of, max(0, len(of) - number))):
-        del of[client]
+    def _most_often(self, number: int) -> list[int]:
+        """Of those who did as often as each other, who did last."""
+        if len(self._known) <= number:
+            return list(self._known)
+        return nlargest(number, reversed(self._known), key=self._known.__getitem__)
 
 
 class Leaders:

@@ -1,4 +1,4 @@
-"""Answers of other servers: what is taken of them, the form they are kept in, and giving them on.
+"""Answers of other servers: what is taken of them, and the form they are kept in.
 
 A response is read once. Kept is what answers the question and nothing else: records that the
 question did not ask for are dropped before anybody can see or store them (RFC 2181 section 5.4.1,
@@ -7,11 +7,9 @@ follow a question of the same length, so compression pointers into it stay right
 case. OPT is between two hops and is never kept (RFC 6891 section 6.1.1).
 """
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812  # the name says what it is
-from typing import Literal
 
 import msgspec
 
@@ -20,25 +18,14 @@ from kudurru.domain.dns.images import QUESTION_POINTER
 from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import (
     AD,
-    CD,
     COOKIE,
-    EDNS_VERSION,
     EXTENDED_ERROR,
     HEADER_SIZE,
-    PADDING,
-    QR,
-    RA,
-    RD,
     TC,
     TCP_MAX,
-    Query,
-    after_name,
     find_option,
-    opt_record,
-    pack_option,
-    padded_options,
 )
-from kudurru.domain.dns.names import BadName, Name
+from kudurru.domain.dns.names import BadName
 from kudurru.domain.dns.rdata_names import Found, find_names, plain_rdata
 from kudurru.domain.dns.record_types import (
     AAAA,
@@ -70,7 +57,7 @@ CHAIN_MAX = 32
 
 _HEADER = Layout("!HHHHHH")
 _RR_FIXED = Layout("!HHIH")
-_OPT = Layout("!BHHBBHH")
+
 
 _SIZES = {A: 4, AAAA: 16}
 SERVICES = frozenset({SVCB, HTTPS})
@@ -78,8 +65,6 @@ _PROOFS = frozenset({NSEC, NSEC3, RRSIG})
 
 _QUESTIONLESS = frozenset({FORMERR, SERVFAIL, NOTIMP, REFUSED})
 """Codes of a server that did not look at the question, and may leave it out."""
-
-Source = Literal["forward", "cache", "stale", "local"]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -108,20 +93,6 @@ class KeptAnswer(msgspec.Struct, frozen=True, gc=False, array_like=True):
     ttl_us: int
     upstream: str
     message: Message
-
-
-class Resolved(msgspec.Struct, frozen=True, gc=False):
-    """An answer for one query, and what the query log wants to know of it."""
-
-    message: Message
-    source: Source
-    age_s: int = 0  # TTLs are counted down by it
-    ttl_s: int | None = None  # TTL of every record instead, of stale answers
-    upstream: str = ""
-    latency_us: int = 0  # of the upstream
-    extended_error: int | None = None
-    stored_us: int = 0  # monotonic: since when TTLs count down
-    until_us: int = 0  # until when the cache would say the same; 0: it is not from there
 
 
 class Malformed(ValueError):
@@ -163,7 +134,7 @@ def read_response(question: bytes, packet: bytes, *, is_trusted: bool = False) -
     try:
         if (simple := _read_simple(question, packet, is_trusted)) is not None:
             return simple
-        return _Reader(question, packet).read(is_trusted)
+        return Reader(question, packet).read(is_trusted)
     except (BadName, LayoutError, IndexError) as fault:
         raise Malformed(str(fault) or "it is cut short") from None
 
@@ -181,7 +152,7 @@ def cookie_of(question: bytes, packet: bytes) -> bytes | None:
             if found is not None:
                 return found
     try:
-        reader = _Reader(question, packet)
+        reader = Reader(question, packet)
         reader.records()
         return find_option(reader.opt, COOKIE) if reader.opt else None
     except (BadName, LayoutError, IndexError, Malformed):
@@ -266,7 +237,7 @@ class _Record(msgspec.Struct, gc=False):
 _NO_NAME = b"\xff" * HEADER_SIZE
 
 
-class _Reader:
+class Reader:
     """One response on its way in."""
 
     def __init__(self, question: bytes, packet: bytes) -> None:
@@ -569,194 +540,3 @@ def hints_of(message: Message) -> list[bytes]:
             end += rdata[end] + 1
         found += hinted(rdata[end + 1 :])
     return found
-
-
-# Giving them on
-
-
-def with_ttls_between(message: Message, low_s: int, high_s: int) -> Message:
-    """The message with every TTL raised and cut to bounds; itself where none is out of them."""
-    body: bytes | bytearray = message.body
-    for at in message.ttls_at:
-        if not low_s <= int.from_bytes(body[at : at + 4], "big") <= high_s:
-            break
-    else:
-        return message
-    body = bytearray(body)
-    for at in message.ttls_at:
-        ttl = int.from_bytes(body[at : at + 4], "big")
-        body[at : at + 4] = min(max(ttl, low_s), high_s).to_bytes(4, "big")
-    return msgspec.structs.replace(message, body=bytes(body))
-
-
-def compose_resolved(
-    query: Query, resolved: Resolved, limit: int, *, options: bytes = b"", block: int = 0
-) -> bytes:
-    """The answer to a query of a client who may recurse, at most `limit` octets; what does not fit
-    has TC set and no records. `options` and `block` as in `messages.compose`."""
-    message = resolved.message
-    rcode = message.rcode
-    opt = opt_record(query, rcode, options)
-    flags = QR | RA | query.flags & (RD | CD) | rcode & 0xF
-    if message.is_authentic and (query.is_dnssec_ok or query.flags & AD):
-        flags |= AD  # RFC 6840 section 5.8
-    opt_count = 1 if opt else 0
-    size = HEADER_SIZE + len(query.question) + len(message.body) + len(opt)
-    if size > limit:
-        head = _HEADER.pack(query.id, flags | TC, 1, 0, 0, opt_count)
-        return head + query.question + opt
-    if block and opt:
-        padded = padded_options(options, size, limit, block)
-        opt = opt_record(query, rcode, padded)
-    an, ns, ar = message.counts
-    head = _HEADER.pack(query.id, flags, 1, an, ns, ar + opt_count)
-    return head + query.question + _aged(resolved) + opt
-
-
-def _aged(resolved: Resolved) -> bytes:
-    """The records with the TTLs that they have now."""
-    message = resolved.message
-    if resolved.ttl_s is None and not resolved.age_s:
-        return message.body
-    body = bytearray(message.body)
-    if resolved.ttl_s is not None:
-        ttl = resolved.ttl_s.to_bytes(4, "big")
-        for at in message.ttls_at:
-            body[at : at + 4] = ttl
-        return bytes(body)
-    age = resolved.age_s
-    for at in message.ttls_at:
-        left = int.from_bytes(body[at : at + 4], "big") - age
-        body[at : at + 4] = (left if left > 0 else 0).to_bytes(4, "big")
-    return bytes(body)
-
-
-def dangling_alias(question: bytes, message: Message) -> Name | None:
-    """The name (a key) that an answer's aliases lead to, where it says nothing of that name: it
-    came from a server that serves zones and knows no more. None: the answer is whole."""
-    if message.rcode != NOERROR or not message.is_negative or not message.counts[0]:
-        return None
-    head = _HEADER.pack(0, 0, 1, *message.counts)
-    reader = _Reader(question, head + question + message.body)
-    records = reader.records()
-    chain = reader.chain(records)
-    if len(chain) == 1 or any(r.rtype == SOA and r.section == 1 for r in records):
-        return None  # RFC 2308 section 2.2: there is no data, and it says so
-    return Name(reader.final)
-
-
-def joined(first: Message, target: bytes, second: Message, age_s: int) -> Message:
-    """An answer that ends in an alias, and that to the question for its target: names of the
-    second in full, for its pointers would point into the wrong question. Raises Malformed where
-    that is larger than a message."""
-    last = first.ttls_at[first.counts[0] - 1]
-    size = last + 6 + int.from_bytes(first.body[last + 4 : last + 6], "big")
-    ttls_at = list(first.ttls_at[: first.counts[0]])
-    ttl_s = min(int.from_bytes(first.body[at : at + 4], "big") for at in ttls_at)
-    records, places = _in_full(target, second, age_s, size)
-    left_s = None if second.ttl_s is None else max(0, min(ttl_s, second.ttl_s - age_s))
-    return Message(
-        second.rcode,
-        (first.counts[0] + second.counts[0], second.counts[1], 0),
-        first.body[:size] + records,
-        (*ttls_at, *places),
-        left_s,
-        second.is_negative,
-        extended_error=second.extended_error,
-    )
-
-
-def behind_aliases(
-    aliases: Sequence[bytes], question: bytes, message: Message, age_s: int
-) -> Message:
-    """A message that begins with aliases of ours (records with their owners in full, or as a
-    pointer to the asked question) and goes on with the answer to another question, that of the last
-    one's target: names in full, for its pointers would point into the wrong question. TTLs are as
-    old as `age_s`. Raises Malformed where that is larger than a message."""
-    ttls_at, size = [], 0
-    for alias in aliases:
-        ttls_at.append(size + after_name(alias, 0) + 4)
-        size += len(alias)
-    records, places = _in_full(question, message, age_s, size)
-    an, ns, _ = message.counts
-    return Message(
-        message.rcode,
-        (len(aliases) + an, ns, 0),
-        b"".join(aliases) + records,
-        (*ttls_at, *places),
-        message.ttl_s,
-        message.is_negative,
-        extended_error=message.extended_error,
-    )
-
-
-def _in_full(question: bytes, message: Message, age_s: int, at: int) -> tuple[bytes, list[int]]:
-    """Answer and authority of a message as octets that may stand anywhere, and the places of their
-    TTLs where they begin at `at`."""
-    head = _HEADER.pack(0, 0, 1, *message.counts)
-    reader = _Reader(question, head + question + message.body)
-    parts: list[bytes] = []
-    ttls_at: list[int] = []
-    for record in reader.records():
-        if record.section == 2:
-            break
-        rdata = reader.plain_rdata(record)
-        ttl = max(0, record.ttl - age_s)
-        fixed = _RR_FIXED.pack(record.rtype, record.rclass, ttl, len(rdata))
-        ttls_at.append(at + len(record.owner) + 4)
-        parts += (record.owner, fixed, rdata)
-        at += len(record.owner) + len(fixed) + len(rdata)
-        if at > TCP_MAX:
-            raise Malformed("with names in full it is larger than a message")
-    return b"".join(parts), ttls_at
-
-
-# Asking
-
-
-_LETTERS = bytes(0x20 if chr(octet).isalpha() and octet < 128 else 0 for octet in range(256))
-
-
-def mixed(name: bytes, chance: int) -> bytes:
-    """A name in lower case with its letters in random case, by the bits of `chance`
-    (draft-vixie-dnsext-dns0x20). Length octets are no letters: they are below 64."""
-    size = len(name)
-    letters = int.from_bytes(name.translate(_LETTERS), "big")
-    return (int.from_bytes(name, "big") ^ letters & chance).to_bytes(size, "big")
-
-
-QUERIES_REMEMBERED = 256
-"""Kinds of queries: a few flags, and the cookies of upstreams or lengths of padding."""
-
-PADDING_BLOCK = 128
-"""Queries over encrypted transports are padded to a multiple of it (RFC 8467 section 4.1)."""
-
-
-def build_query(
-    question: bytes,
-    flags: int,
-    *,
-    udp_size: int | None,
-    is_dnssec_ok: bool = False,
-    block: int = 0,
-    options: bytes = b"",
-) -> bytes:
-    """A query with ID 0. `flags` are of RD, CD and AD; `udp_size` None leaves EDNS out. `options`
-    are of EDNS; where queries are padded to a `block` there are none."""
-    if block and udp_size is not None:
-        size = HEADER_SIZE + len(question) + 11 + 4
-        options = pack_option(PADDING, bytes(-size % block))
-    head, tail = _around_question(flags, udp_size, is_dnssec_ok, options)
-    return head + question + tail
-
-
-@lru_cache(QUERIES_REMEMBERED)
-def _around_question(
-    flags: int, udp_size: int | None, is_dnssec_ok: bool, options: bytes
-) -> tuple[bytes, bytes]:
-    """The octets before and behind the question of a query."""
-    if udp_size is None:
-        return _HEADER.pack(0, flags, 1, 0, 0, 0), b""
-    dnssec = 0x8000 if is_dnssec_ok else 0
-    opt = _OPT.pack(0, OPT, udp_size, 0, EDNS_VERSION, dnssec, len(options))
-    return _HEADER.pack(0, flags, 1, 0, 0, 1), opt + options

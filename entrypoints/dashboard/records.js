@@ -1,7 +1,7 @@
 // Records of a zone: which object holds them, and how one is added, changed and taken away.
 
 import {h, fill} from "./dom.js";
-import {ask as request, get, homeNamespace, part} from "./api.js";
+import {ask as request, fault, get, homeNamespace, part} from "./api.js";
 import {ask, failureBox, field, say, select} from "./ui.js";
 import {changeLines, differences, isOurs, movedBox, objectPath, written} from "./changes.js";
 
@@ -227,7 +227,7 @@ function indexOf(document, row) {
   const isIt = one => one && one.dnsName === row.dnsName && one.recordType === row.recordType
     && (one.setIdentifier || "") === (row.setIdentifier || "");
   const index = isIt(endpoints[row.index]) ? row.index : endpoints.findIndex(isIt);
-  if (index < 0) throw new Error("the record is not there any more; load the zone again");
+  if (index < 0) throw fault("the record is not there any more; load the zone again");
   return index;
 }
 

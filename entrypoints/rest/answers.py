@@ -206,7 +206,7 @@ def routes() -> Iterator[Route]:
 async def query(call: Call) -> Any:
     packet = query_packet(call.text("name"), call.text("type", "A"), dnssec=call.has("dnssec"))
     if "at" in call.params:
-        wire = await call.context.aside(partial(_answer_then, call, packet))
+        wire = await call.aside(partial(_answer_then, call, packet))
         return {**answer_document(wire), "note": ZONES_ALONE}
     argument = [packet, call.text("client", LOOPBACK)]
     return answer_document(await call.context.operate("query", argument, call.who))
@@ -222,7 +222,7 @@ async def query_wire(call: Call) -> Response:
     if "at" in call.params:
         if len(packet) < answering.MESSAGE_MIN:
             raise Invalid("query", [Cause("", f"{len(packet)} octets are no DNS message")])
-        wire = await call.context.aside(partial(_answer_then, call, packet))
+        wire = await call.aside(partial(_answer_then, call, packet))
     else:
         argument = [packet, call.text("client", LOOPBACK)]
         wire = await call.context.operate("query", argument, call.who)
@@ -249,7 +249,7 @@ async def _explain_then(call: Call, request: ExplainRequest) -> Explanation:
     if context.data is None:
         raise NotFound("this log is in the memory of its server, and nobody else can read it")
     read, now_us = context.node.log, context.node.clock.now_us()
-    upto = await context.aside(partial(targets.resolve, call.text("at"), read, now_us))
+    upto = await call.aside(partial(targets.resolve, call.text("at"), read, now_us))
     if context.explaining.locked():
         raise Busy("a moment of the past is being explained for somebody else; try again")
     async with context.explaining:
@@ -324,7 +324,7 @@ async def flush(call: Call) -> Deleted:
 
 async def queries(call: Call) -> QueryPage:
     _check_level(call)
-    page: QueryPage = await call.context.aside(partial(_queries, call))
+    page: QueryPage = await call.aside(partial(_queries, call))
     return page
 
 
@@ -392,7 +392,7 @@ async def top(call: Call) -> Busiest:
         raise NotFound(f"there are no statistics of {subject!r}; of domains, clients and blocked")
     if subject == "clients":
         _check_level(call)
-    found: Busiest = await call.context.aside(partial(_top, call, subject))
+    found: Busiest = await call.aside(partial(_top, call, subject))
     return found
 
 

@@ -95,7 +95,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         """What is read of the body; a large one in a thread, and DNS is answered meanwhile."""
         if len(self.request.body) < ASIDE_MIN:
             return read()
-        found: _T = await self.context.aside(read)
+        return await self.aside(read)
+
+    async def aside(self, work: Callable[[], _T]) -> _T:
+        """Run what reads much of the log in a thread, when there is room."""
+        found: _T = await self.context.heavy.run(self.principal.name, work)
         return found
 
     def demand(self, right: Right) -> None:

@@ -13,15 +13,13 @@ from kudurru.domain.ports import Entropy
 from kudurru.domain.settings import Settings
 from kudurru.entrypoints.access_log import AccessLog
 from kudurru.entrypoints.rest.forwarding import Forwarding
+from kudurru.entrypoints.rest.heavy import Heavy
 from kudurru.entrypoints.rest.people import People
 from kudurru.entrypoints.standing import Standing
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import Tokens
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
-
-HEAVY_MAX = 2
-"""Requests that read much of the log, at once: each holds a thread, and the disk."""
 
 EXPORTS_MAX = 2
 """Exports of the log at once: each lasts as long as its client takes."""
@@ -44,7 +42,7 @@ class Context(msgspec.Struct, kw_only=True):
     """The data directory, where other processes can read its log."""
     settings: Callable[[], Settings] = Settings
     """Those that run now."""
-    heavy: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(HEAVY_MAX))
+    heavy: Heavy = msgspec.field(default_factory=Heavy)
     exports: asyncio.Semaphore = msgspec.field(
         default_factory=lambda: asyncio.Semaphore(EXPORTS_MAX)
     )
@@ -61,8 +59,3 @@ class Context(msgspec.Struct, kw_only=True):
     """Where the node follows, and passes on what the leader has to do."""
     on_token: Callable[[], None] = lambda: None
     """Called when a token was made or revoked."""
-
-    async def aside(self, work: Callable[[], Any]) -> Any:
-        """Run what reads much of the log in a thread, when there is room."""
-        async with self.heavy:
-            return await asyncio.to_thread(work)

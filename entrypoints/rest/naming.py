@@ -10,11 +10,12 @@ from kudurru.domain.kinds.meta import (
     is_dns_subdomain,
     metadata_faults,
 )
-from kudurru.domain.kinds.registry import Kind
+from kudurru.domain.kinds.registry import DNS_ZONE, Kind
 from kudurru.domain.object_store import StoredObject
 from kudurru.domain.objects import Key, key_of
 from kudurru.entrypoints.rest.calls import Call, Param
 from kudurru.entrypoints.rest.status import BadRequest, encoded
+from kudurru.projections import as_of
 
 AT = Param("at", "text", "As it was: a position, a time, `2h ago`, `checkpoint:SIZE`, `mark:NAME`.")
 
@@ -38,6 +39,14 @@ def check_names(kind: Kind, given: dict[str, str]) -> Key:
 
 def may_see(call: Call, stored: StoredObject) -> bool:
     return call.principal.rights.may_see(stored.key, stored.scope)
+
+
+def zone_named(call: Call, name: str, *positions: int) -> str:
+    """As `as_of.zone_named`, and what may not be seen is as what is not there. Raises: NotFound."""
+    found = as_of.zone_named(call.context.node.log, name, *positions)
+    if not call.principal.rights.may_see(key_of(DNS_ZONE.name, "", found), f"/{found}"):
+        raise as_of.no_zone(name)
+    return found
 
 
 async def settled(call: Call) -> None:

@@ -13,6 +13,7 @@ from kudurru.entrypoints import exporting
 from kudurru.entrypoints.differing import Difference, differing
 from kudurru.entrypoints.exporting import Format, Wanted
 from kudurru.entrypoints.rest.calls import Call, Param
+from kudurru.entrypoints.rest.naming import zone_named
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import BadRequest
 
@@ -64,7 +65,7 @@ def routes() -> Iterator[Route]:
 
 
 async def diff(call: Call) -> list[Difference]:
-    found: list[Difference] = await call.context.aside(partial(_differing, call))
+    found: list[Difference] = await call.aside(partial(_differing, call))
     return found
 
 
@@ -73,7 +74,7 @@ def _differing(call: Call) -> list[Difference]:
     read, now_us = call.context.node.log, call.context.node.clock.now_us()
     first = targets.resolve(call.text("from"), read, now_us)
     last = targets.resolve(call.text("to"), read, now_us) if call.text("to") else read.head().seq
-    zone = call.text("zone") or None
+    zone = zone_named(call, call.text("zone"), last, first) if call.text("zone") else None
     return differing(
         read, first, last, zone, sees=call.principal.rights.may_see, most=DIFFERENCES_MAX
     )
@@ -88,10 +89,10 @@ async def export(call: Call) -> Stream:
     read: VerifiableLog = call.context.node.log  # type: ignore[assignment]  # every log of ours is
     wanted = Wanted(**{name: call.params.get(name) for name in Wanted.__struct_fields__})
     now_us = call.context.node.clock.now_us()
-    selection = await call.context.aside(partial(exporting.selection_of, wanted, read, now_us))
+    selection = await call.aside(partial(exporting.selection_of, wanted, read, now_us))
     headers: tuple[tuple[str, str], ...] = ()
     if format_ is Format.jsonl:
-        left_out = await call.context.aside(partial(exporting.unsigned, read, selection))
+        left_out = await call.aside(partial(exporting.unsigned, read, selection))
         headers = ((UNSIGNED, str(left_out)),)
     call.context.access.acted("audit.export", call.who)
     lines = exporting.lines(read, selection, format_)

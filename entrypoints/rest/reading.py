@@ -7,14 +7,21 @@ from kudurru.adapters.http_ops import Response
 from kudurru.domain import targets
 from kudurru.domain.errors import NotFound, Redacted
 from kudurru.domain.kinds.meta import API_VERSION
-from kudurru.domain.kinds.registry import DNS_RECORD_SET, DNS_ZONE, Kind
+from kudurru.domain.kinds.registry import DNS_RECORD_SET, Kind
 from kudurru.domain.object_store import StoredObject, resource_version, to_encodable
-from kudurru.domain.objects import Key, key_of, ref_of
+from kudurru.domain.objects import Key, ref_of
 from kudurru.domain.restore import Scope
 from kudurru.entrypoints import answering
 from kudurru.entrypoints.rest import watching
 from kudurru.entrypoints.rest.calls import Answer, Call
-from kudurru.entrypoints.rest.naming import check_names, document_reply, key_in, may_see, settled
+from kudurru.entrypoints.rest.naming import (
+    check_names,
+    document_reply,
+    key_in,
+    may_see,
+    settled,
+    zone_named,
+)
 from kudurru.entrypoints.service import PAGE_MAX, export_zone, read_conditions, read_problems
 from kudurru.projections import as_of
 
@@ -22,7 +29,7 @@ from kudurru.projections import as_of
 async def get(kind: Kind, call: Call) -> Answer:
     key = key_in(kind, call)
     if "at" in call.params:
-        stored = await call.context.aside(partial(_find_as_of, call, key))
+        stored = await call.aside(partial(_find_as_of, call, key))
     else:
         await settled(call)
         stored = call.context.node.objects.find(key)
@@ -35,7 +42,7 @@ async def get(kind: Kind, call: Call) -> Answer:
 def _find_as_of(call: Call, key: Key) -> StoredObject | None:
     log, now_us = call.context.node.log, call.context.node.clock.now_us()
     known = as_of.find(log, key, targets.resolve(call.text("at"), log, now_us))
-    if known is None:
+    if known is None or not call.principal.rights.may_see(key, known.applied.scope):
         return None
     if known.erased:
         raise Redacted(f"{ref_of(key)} cannot be shown: {known.erased}")
@@ -51,7 +58,7 @@ async def list_(kind: Kind, call: Call) -> Any:
     if call.has("watch"):
         return await watching.watch(call, kind, namespace)
     if "at" in call.params:
-        return await call.context.aside(partial(_list_as_of, kind, call, namespace, limit))
+        return await call.aside(partial(_list_as_of, kind, call, namespace, limit))
     page = await call.context.store.list(
         kind.name,
         namespace,
@@ -89,7 +96,7 @@ def _list_document(kind: Kind, items: list[Any], version: str, more: str) -> dic
 
 async def export(call: Call) -> Response:
     await settled(call)
-    lines = await call.context.aside(partial(_exported, call))
+    lines = await call.aside(partial(_exported, call))
     return Response(200, "".join(lines).encode(), "text/dns")
 
 
@@ -98,16 +105,15 @@ def _exported(call: Call) -> list[str]:
     node, name = call.context.node, call.names["name"]
     if "at" not in call.params:
         state = node.zones.find(name)
-        if state is not None and call.principal.rights.may_see(state.key, f"/{state.name}"):
+        rights = call.principal.rights
+        if state is not None and rights.may_see(state.key, f"/{state.name}"):
+            if state.zone is None and rights.is_limited:  # else it is told which zones are served
+                raise NotFound(f"zone {name!r} is not served here")
             return list(export_zone(node, name))
         raise NotFound(f"there is no zone {name!r} here")
     now_us = node.clock.now_us()
     upto = targets.resolve(call.text("at"), node.log, now_us)
-    meant = as_of.zone_named(node.log, name, upto)
-    key = key_of(DNS_ZONE.name, "", meant)
-    if not call.principal.rights.may_see(key, f"/{meant}"):
-        raise NotFound(f"there was no zone {name!r} here")
-    return answering.export_as_of(node.log, upto, meant)
+    return answering.export_as_of(node.log, upto, zone_named(call, name, upto))
 
 
 async def problems(call: Call) -> Any:

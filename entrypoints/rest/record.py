@@ -20,7 +20,7 @@ from kudurru.entrypoints import restoring
 from kudurru.entrypoints.history import describe_event, first_position, matches, zone_meant
 from kudurru.entrypoints.history_names import NameChanges, changes_near, is_wanted, name_changes
 from kudurru.entrypoints.rest.calls import Call, Param
-from kudurru.entrypoints.rest.naming import check_names
+from kudurru.entrypoints.rest.naming import check_names, zone_named
 from kudurru.entrypoints.rest.reach import check_reach, spec_of
 from kudurru.entrypoints.rest.routes import Route
 from kudurru.entrypoints.rest.status import Forbidden
@@ -198,7 +198,7 @@ def routes() -> Iterator[Route]:
 
 
 async def events(call: Call) -> EventPage:
-    page: EventPage = await call.context.aside(partial(_events, call))
+    page: EventPage = await call.aside(partial(_events, call))
     return page
 
 
@@ -311,7 +311,7 @@ async def verify_log(call: Call) -> Verification:
     async with call.context.verifying:
         log: VerifiableLog = call.context.node.log  # type: ignore[assignment]  # every log of ours is
         tail = TAIL_ROWS if level == "tail" else None
-        verified = await call.context.aside(lambda: verify(log, tail=tail))
+        verified = await call.aside(lambda: verify(log, tail=tail))
     damages = [
         {"kind": one.kind, "position": one.position, "message": one.message}
         for one in verified.damages[:DAMAGES_MAX]
@@ -321,7 +321,7 @@ async def verify_log(call: Call) -> Verification:
 
 async def newest_checkpoint(call: Call) -> Note:
     log: VerifiableLog = call.context.node.log  # type: ignore[assignment]  # every log of ours is
-    stored = await call.context.aside(log.newest_checkpoint)
+    stored = await call.aside(log.newest_checkpoint)
     if stored is None:
         raise NotFound("the log was not signed yet: POST to have it signed")
     return Note(note=stored.note)
@@ -349,10 +349,10 @@ async def restore(call: Call) -> Carried:
         call.demand("objects.force")
     if wanted.scope.all or wanted.resume:
         call.demand("restore.all")
-    request = await call.context.aside(partial(_restore_request, call, wanted))
+    request = await call.aside(partial(_restore_request, call, wanted))
     if not wanted.resume:
         planned: tuple[RestoreRequest, Carried]
-        planned = await call.context.aside(partial(_planned, call, request))
+        planned = await call.aside(partial(_planned, call, request))
         request = planned[0]
         if not wanted.apply:
             return planned[1]
@@ -377,7 +377,7 @@ def _restore_request(call: Call, wanted: RestoreBody) -> RestoreRequest:
         target = targets.whole_change(targets.resolve(wanted.at, log, now_us), log)
     part = wanted.scope
     scope = Scope(
-        zone=as_of.zone_named(log, part.zone, target, log.head().seq) if part.zone else "",
+        zone=zone_named(call, part.zone, target, log.head().seq) if part.zone else "",
         namespace=part.namespace,
         kind=kind_by_word(part.kind).name if part.kind else "",
         selector=part.selector,
@@ -413,6 +413,9 @@ def _check_plan(call: Call, plan: Plan) -> None:
     rights = call.principal.rights
     for step in plan.steps:
         before, after = (one.scope if one is not None else None for one in (step.now, step.then))
+        seen = [rights.may_see(step.key, one) for one in (before, after) if one is not None]
+        if rights.is_limited and not any(seen):
+            raise Forbidden(f"it concerns objects outside of {rights.limits}")
         if why := rights.why_not_write(step.key, before, after):
             raise Forbidden(why)
         _check_step(call, step)
@@ -435,7 +438,7 @@ def _check_step(call: Call, step: Step) -> None:
 
 async def undo(call: Call) -> Carried:
     wanted = call.body(UndoBody)
-    planned = await call.context.aside(partial(_planned_undo, call, wanted))
+    planned = await call.aside(partial(_planned_undo, call, wanted))
     if not wanted.apply:
         return Carried(id="", seq=0, plan=planned)
     request = UndoRequest(
@@ -478,6 +481,6 @@ async def prune(call: Call) -> Any:
     node = call.context.node
     now_us = node.clock.now_us()
     resolve = partial(targets.resolve, wanted.before, node.log, now_us, is_limit=True)
-    before = await call.context.aside(resolve)
+    before = await call.aside(resolve)
     request = PruneRequest(before=before, dry_run=wanted.dry_run, reason=wanted.reason)
     return await call.context.operate("prune", msgspec.to_builtins(request), call.who)

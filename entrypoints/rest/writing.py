@@ -520,7 +520,7 @@ def _precondition(call: Call, key: Key) -> str | None:
     version = match_.strip()
     if version == "*":
         stored = call.context.node.objects.find(key)
-        if stored is None:
+        if stored is None or not may_see(call, stored):
             raise PreconditionFailed(f"{ref_of(key)} does not exist")
         return stored.resource_version
     version = version.removeprefix('"').removesuffix('"')

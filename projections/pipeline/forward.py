@@ -17,17 +17,15 @@ from kudurru.domain.dns.cookie_jar import CookieJar
 from kudurru.domain.dns.forwarding import Health, Strategy, choose
 from kudurru.domain.dns.lookup import BADCOOKIE, FORMERR, NOTIMP, REFUSED, SERVFAIL
 from kudurru.domain.dns.messages import AD, CD, HEADER_SIZE, RD, UDP_EDNS_MAX
+from kudurru.domain.dns.queries import PADDING_BLOCK, build_query, mixed
 from kudurru.domain.dns.record_types import NS
 from kudurru.domain.dns.responses import (
-    PADDING_BLOCK,
     Malformed,
     Message,
-    build_query,
     cookie_of,
     is_answer_but_for_letters,
     is_answer_to,
     is_truncated,
-    mixed,
     read_response,
 )
 from kudurru.domain.dns.upstreams import Transport, UpstreamAddress

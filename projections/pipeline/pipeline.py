@@ -41,7 +41,8 @@ from kudurru.domain.dns.messages import (
     truncated,
 )
 from kudurru.domain.dns.record_types import AXFR, CNAME, IXFR, type_label
-from kudurru.domain.dns.responses import Malformed, Resolved, behind_aliases, compose_resolved
+from kudurru.domain.dns.resolved import Resolved, behind_aliases, compose_resolved
+from kudurru.domain.dns.responses import Malformed
 from kudurru.domain.dns.tsig import Signer
 from kudurru.domain.dns.zone_set import ZoneSet
 from kudurru.domain.filtering.answers import DROPPED, TRUNCATED

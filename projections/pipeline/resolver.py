@@ -19,7 +19,8 @@ from kudurru.domain.dns.lookup import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSE
 from kudurru.domain.dns.messages import CD, RD, Query
 from kudurru.domain.dns.rebinding import PRIVATE, leads_inside
 from kudurru.domain.dns.records import CLASS_IN
-from kudurru.domain.dns.responses import Malformed, Message, Resolved, dangling_alias, joined
+from kudurru.domain.dns.resolved import Resolved, dangling_alias, joined
+from kudurru.domain.dns.responses import Malformed, Message
 from kudurru.domain.later import Later
 from kudurru.domain.notation import Network
 from kudurru.domain.ports import Clock, Timer, Timers

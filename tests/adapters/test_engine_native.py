@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 
 from kudurru.adapters.clock import SystemClock
 from kudurru.adapters.dns import engine_native
-from kudurru.adapters.dns.engine_native import AnswerTable, NativeEngine, TableScope, by_tally
+from kudurru.adapters.dns.engine_native import (
+    THREADS_MAX,
+    AnswerTable,
+    NativeEngine,
+    TableScope,
+    by_tally,
+)
 from kudurru.adapters.sockets import Listener, bind_all, split_address
+from kudurru.domain.errors import Invalid
 from kudurru.domain.notation import parse_network
 from kudurru.domain.ports import Keep, Reply
 from tests.packets import edns, needs_ipv6, query
@@ -351,6 +358,38 @@ def serve(scenario: Callable[[Served, Keeping], Coroutine[Any, Any, None]]) -> N
                 await scenario(served, handler)
             finally:
                 await served.engine.stop()
+
+    asyncio.run(main())
+
+
+def socket_bound() -> socket.socket:
+    return bind_all([Listener("udp", "127.0.0.1:0")])[0].sockets[0]
+
+
+def test_more_threads_than_a_table_has_room_for_are_refused_in_words_before_any_begins() -> None:
+    table = AnswerTable()
+    assert table.make_room(THREADS_MAX - 1)
+    with socket_bound() as one, socket_bound() as other:
+        with pytest.raises(Invalid, match=r"set listeners\.sockets lower"):
+            NativeEngine(Keeping(), [one, other], table=table)
+        NativeEngine(Keeping(), [one], table=table)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="groups with a program are Linux's")
+def test_sockets_for_regulars_take_no_room_that_another_listener_needs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        table = AnswerTable()
+        assert table.make_room(THREADS_MAX - 2)
+        with socket_bound() as one, socket_bound() as other:
+            engines = [NativeEngine(Keeping(), [sock], table=table) for sock in (one, other)]
+            for engine in engines:
+                await engine.start()
+            assert "no threads of their own: 4094 is the most" in caplog.text
+            for engine in engines:
+                await engine.stop()
+        assert table.make_room(2), "what ended gives its room back"
 
     asyncio.run(main())
 

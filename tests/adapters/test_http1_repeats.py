@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from kudurru.adapters.dns import https
 from kudurru.adapters.dns.answering import Answering
 from kudurru.adapters.dns.doh import Doh, Request, Response
-from kudurru.adapters.dns.http1_repeats import FORMS_MAX, HEAD_MAX, Http1Repeats, head_at
+from kudurru.adapters.dns.http1_repeats import (
+    FORMS_HELD_MAX,
+    FORMS_MAX,
+    FORMS_SURE,
+    HEAD_MAX,
+    Http1Repeats,
+    Room,
+    head_at,
+)
 from kudurru.adapters.networks import Networks
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Reply
@@ -47,9 +55,9 @@ class Connection:
 
     now_s = 0.0
 
-    def __init__(self, repeats: type[Http1Repeats]) -> None:
+    def __init__(self, repeats: type[Http1Repeats], room: Room | None = None) -> None:
         self.doh = Doh(Answering(Handler(), "https", 65_535), Networks())
-        self.repeats = repeats(self.doh, PEER, "")
+        self.repeats = repeats(self.doh, PEER, "", room or Room())
         self.sent = b""
         self.is_cut = False
         self.http = https._Http1(self)  # type: ignore[arg-type]  # as much as it uses
@@ -164,6 +172,32 @@ def test_one_form_more_than_there_may_be_pushes_out_the_oldest() -> None:
     for client in (*range(1, FORMS_MAX + 1), 0):
         connection.arrives(get_for(client))
     assert connection.past_h11 == FORMS_MAX
+
+
+def test_forms_of_all_connections_are_bounded_and_nobody_takes_those_of_others() -> None:
+    room = Room()
+    greedy = [Connection(Counted, room) for _ in range(FORMS_HELD_MAX // FORMS_MAX + 3)]
+    modest = Connection(Counted, room)
+    modest.arrives(get_for(0))
+    for connection in greedy:
+        for client in range(FORMS_MAX):
+            head = head_at(bytearray(get_for(client)), 0)
+            assert head is not None
+            connection.repeats.learn(head, b"GET", b"/dns-query?dns=" + text_of(ONE), [])
+    assert room.held == sum(len(one.repeats._forms) for one in (*greedy, modest))
+    assert room.held <= FORMS_HELD_MAX + FORMS_SURE * len(greedy)
+    modest.arrives(get_for(0))
+    assert modest.past_h11 == 1
+    late = Connection(Counted, room)
+    for _ in range(3):
+        for client in range(FORMS_SURE):
+            late.arrives(get_for(client))
+    assert late.past_h11 == 2 * FORMS_SURE
+    for one in (*greedy, modest, late):
+        one.repeats.forget()
+    assert room.held == 0
+    late.arrives(get_for(0))
+    assert room.held == 0, "what is over learns nothing"
 
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n" + TYPE

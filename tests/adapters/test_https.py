@@ -89,6 +89,19 @@ REQUESTS = {
 }
 
 
+def test_what_a_connection_over_http1_remembers_goes_with_it() -> None:
+    async def main() -> None:
+        async with serving("https", Echo()) as engine:
+            async with open_http1(target_of(engine)) as client:
+                for name in ("one", "two"):
+                    path = b"/dns-query/" + name.encode() + get(PACKET).removeprefix(b"/dns-query")
+                    assert (await client.request(b"GET", path, [], b"")).status == 200
+                assert engine.http1_room.held == 2
+            await until(lambda: engine.http1_room.held == 0)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_request_gets_its_status_and_the_next_one_is_served(version: str) -> None:
     proto, opened = VERSIONS[version]

@@ -18,6 +18,7 @@ from kudurru.adapters.dns.engine_native import is_available
 from kudurru.adapters.dns.overload import (
     BARRED_S,
     CALM_S,
+    HALF_LIFE,
     KNOWN_MAX,
     LATE_S,
     LEADS_MIN,
@@ -156,6 +157,34 @@ def test_forged_addresses_that_are_seen_once_make_nobody_unknown_nor_keep_anybod
         clients = set(range(30)) if look in (0, 10) else {30 + look % 10}
         regulars.see([*clients, *islice(forged, 1000)])
     assert regulars.known() == set(range(40))
+
+
+@pytest.mark.parametrize("looks", [LOOKS_MIN, 10])
+def test_who_was_there_for_long_is_not_pushed_out_by_addresses_that_are_forged_again(
+    looks: int,
+) -> None:
+    """A hundred a second overflow nothing, so that nobody notices them: each is used in so many
+    looks, and then comes the next."""
+    regulars, forged = Regulars(), iter(range(1000, 1 << 31))
+    batch: list[int] = []
+    for look in range(1_200):
+        if look < 300:
+            regulars.see([look % 10 + 10 * one for one in range(4)])  # 40 clients, each ten seconds
+            continue
+        if look % looks == 0:
+            batch = list(islice(forged, 100))
+        regulars.see([*(look % 10 + 10 * one for one in range(4)), *batch])
+    assert regulars.known() >= set(range(40))
+    assert len(regulars.known()) == CLIENTS_MAX
+
+
+def test_who_is_gone_for_days_is_a_stranger() -> None:
+    regulars = Regulars()
+    for _ in range(HALF_LIFE):
+        regulars.see([1, 2])
+    for _ in range(15 * HALF_LIFE):
+        regulars.see([2])
+    assert regulars.known() == {2}
 
 
 FLOODING = range(100, 300)

@@ -22,7 +22,8 @@ from kudurru.adapters.dns.upstream.tls import spki_pin
 from kudurru.adapters.dns.upstream.udp import QUERIES_PER_SOCKET, SOCKETS_MAX, UdpCarrier
 from kudurru.adapters.sockets import split_address
 from kudurru.domain.chance import Chance
-from kudurru.domain.dns.responses import build_query, is_answer_to
+from kudurru.domain.dns.queries import build_query
+from kudurru.domain.dns.responses import is_answer_to
 from kudurru.domain.dns.upstreams import parse_upstream
 from kudurru.domain.later import Later
 from kudurru.domain.ports import Carrier, Reply

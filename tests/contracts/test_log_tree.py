@@ -164,6 +164,24 @@ def test_a_log_can_be_verified_from_a_checkpoint_that_was_kept(log: VerifiableLo
         assert found.signed.is_trusted
 
 
+def test_where_another_history_was_signed_the_kept_checkpoint_names_all_rows_that_may_differ() -> (
+    None
+):
+    """Who has the key may sign what is not so: those roots do not say up to where it is so."""
+    kept, log = (memory_log() for _ in range(2))
+    for one, name in ((kept, "true"), (log, "false")):
+        sign(one, 1, adopt(one))
+        one.append([change(applied(name))], NOON_US)
+        for _ in range(4):
+            append(one, 2)
+            sign(one)
+    given = parse_checkpoint(sign(kept).note)
+    append(log, 5)
+    (damage,) = verify(log, trust=trust(log, 1, checkpoint=given)).damages
+    assert damage.kind == "tree"
+    assert damage.position <= 3, "the first row that differs"
+
+
 def test_the_tail_is_verified_from_a_stored_place(log: VerifiableLog) -> None:
     append(log, 1_000)
     sign(log, 1, adopt(log))

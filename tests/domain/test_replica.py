@@ -17,6 +17,7 @@ from kudurru.domain.events import (
     LOG_EPOCH,
     PAYLOAD_REDACTED,
 )
+from kudurru.domain.objects import Key
 from kudurru.domain.ports import Erasure, Upkeep, VerifiableLog
 from kudurru.domain.replica import Frame, Page, Target
 from kudurru.domain.verify import verify
@@ -201,6 +202,26 @@ def test_a_row_with_one_thing_changed_is_refused_with_its_position(
         bring_up(leader, copy, change=with_row(**changed))
     assert refused.value.position == BAD
     assert copy.head().seq < BAD
+    bring_up(leader, copy)
+    check_equal(copy, leader)
+
+
+@pytest.mark.parametrize("of", ["APIToken//admin", "DNSRecordSet/default/host1"])
+def test_a_secret_of_what_no_row_of_the_page_is_of_is_not_taken(
+    leader: MemoryEventLog, copy: SQLiteEventLog, of: str
+) -> None:
+    """Secrets are under no signature: they could be those of any key, and take away the ones that
+    count."""
+    grow(leader, 10)
+
+    def with_secret(frame: Frame) -> Frame:
+        if not isinstance(frame, Page):
+            return frame
+        return msgspec.structs.replace(frame, secrets=[(Key(of), b"forged")])
+
+    with pytest.raises(LogDamaged, match="a secret comes"):
+        bring_up(leader, copy, change=with_secret)
+    assert copy.secret(Key(of)) is None
     bring_up(leader, copy)
     check_equal(copy, leader)
 

@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudurru.domain.dns import names
-from kudurru.domain.dns.responses import (
-    Malformed,
-    build_query,
-    is_answer_to,
-    mixed,
-    read_response,
-    strings_of,
-)
+from kudurru.domain.dns.queries import build_query, mixed
+from kudurru.domain.dns.responses import Malformed, is_answer_to, read_response, strings_of
 from tests.fuzz.upstreams import QUESTIONS, check, take_response, take_text
 from tests.packets import query
 

@@ -5,6 +5,7 @@ import json
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kudurru.domain.chain import origin_of
+from kudurru.domain.chain import genesis, head_after, origin_of
 from kudurru.domain.events import PAYLOAD_REDACTED, SIGNING_KEY, SYSTEM_KEY, Event
 from kudurru.domain.export import event_line, first_line, last_line
 from kudurru.domain.ports import VerifiableLog
@@ -127,18 +128,26 @@ def test_what_is_no_object_on_a_line_is_refused(line: str) -> None:
 
 def said_of(log: VerifiableLog, *, erased: int = 0) -> str:
     """What the verifier says of an export of a log, the body at a position erased."""
+    return said_of_text(b"".join(lines_of(log, erased=erased)))
+
+
+def said_of_text(octets: bytes) -> str:
+    text = octets.decode(errors="surrogateescape")
+    return verify_export.verify(io.StringIO(text, newline="\n"), [])[0]
+
+
+def lines_of(log: VerifiableLog, *, erased: int = 0, **header: Any) -> list[bytes]:
     newest = log.newest_checkpoint()
     assert newest is not None
     notes = [json.loads(event.body or b"")["note"] for event in log.read(key=SIGNING_KEY)]
-    lines = [first_line(origin_of(log.log_id, log.epoch), newest.size, {}, notes)]
+    lines = [first_line(origin_of(log.log_id, log.epoch), newest.size, {}, notes, **header)]
     for row in log.rows(0, newest.size):
         is_erased = row.seq == erased
         lines.append(
             event_line(msgspec.structs.replace(row, salt=None, body=None) if is_erased else row)
         )
     lines.append(last_line(newest, newest.size))
-    text = b"".join(lines).decode(errors="surrogateescape")
-    return verify_export.verify(io.StringIO(text, newline="\n"), [])[0]
+    return lines
 
 
 def redaction(seq: int, **more: str) -> Event:
@@ -193,6 +202,67 @@ def test_a_body_of_any_octets_is_exported_and_verified(body: bytes) -> None:
     log.append([change(applied("www", body=body))], NOON_US)
     sign(log, 1, adopt(log))
     assert said_of(log) == "ok: all 3 events of the log"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b'"note":"approved by root"',
+        b'"seq":1',
+        b'"bodyBase64":"e30="',
+        b'"body":{"forged":true}',
+        b'"size":1',
+        b'"events":1',
+    ],
+)
+@pytest.mark.parametrize("line", [0, 1, -1])
+def test_a_field_that_nothing_vouches_for_is_refused(line: int, more: bytes) -> None:
+    """Whoever reads the file would take it for one that was verified, as those beside it."""
+    log = memory_log()
+    recorded_history(log)
+    sign(log, 1, adopt(log))
+    lines = lines_of(log)
+    said_of_text(b"".join(lines))
+    for changed in (b"{" + more + b"," + lines[line][1:], lines[line][:-2] + b"," + more + b"}\n"):
+        forged = list(lines)
+        forged[line] = changed
+        with pytest.raises(verify_export.Fault):
+            said_of_text(b"".join(forged))
+
+
+def test_a_payload_is_not_there_in_two_ways() -> None:
+    """The one would be verified, and the other read."""
+    log = memory_log()
+    log.append([change(applied("www", body=b"\x00"))], NOON_US)
+    sign(log, 1, adopt(log))
+    octets = b"".join(lines_of(log))
+    assert octets.count(b'"bodyBase64":"AA=="') == 1
+    forged = octets.replace(b'"bodyBase64"', b'"body":{"forged":true},"bodyBase64"')
+    with pytest.raises(verify_export.Fault, match="twice"):
+        said_of_text(forged)
+
+
+def test_a_log_began_with_the_name_that_its_events_say() -> None:
+    """The heads follow from that name and no signature is over them: who owns the file can compute
+    them anew."""
+    log = memory_log()
+    recorded_history(log)
+    sign(log, 1, adopt(log))
+    lines = lines_of(log, began="kudurru/another/1")
+    before = genesis("kudurru/another/1")
+    for at, row in enumerate(log.rows(0), 1):
+        before = head_after(before, row.leaf)
+        lines[at] = event_line(msgspec.structs.replace(row, head=before))
+    with pytest.raises(verify_export.Fault, match="by its events") as found:
+        said_of_text(b"".join(lines))
+    assert found.value.kind == "chain"
+
+
+def test_what_a_selection_was_chosen_by_is_not_anything_that_its_writer_likes() -> None:
+    line = b'{"filter":{"everything, says the auditor":""},"keys":[],"kudurru":"export",'
+    line += b'"origin":"kudurru/x/1","size":1,"version":1}\n'
+    with pytest.raises(verify_export.Fault, match="this is no export"):
+        said_of_text(line)
 
 
 def test_what_is_not_there_is_said_in_words(

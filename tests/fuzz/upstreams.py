@@ -5,15 +5,13 @@ from collections.abc import Callable
 
 from kudurru.domain.dns.messages import TCP_MAX, Query, parse_query
 from kudurru.domain.dns.names import Name, from_text
+from kudurru.domain.dns.resolved import Resolved, behind_aliases, compose_resolved
 from kudurru.domain.dns.responses import (
     TTL_MAX_S,
     Malformed,
     Message,
-    Resolved,
+    Reader,
     _read_simple,
-    _Reader,
-    behind_aliases,
-    compose_resolved,
     is_answer_but_for_letters,
     is_answer_to,
     read_response,
@@ -46,7 +44,7 @@ def check(question: bytes, packet: bytes) -> None:
         return
     simple = _read_simple(question, packet, is_trusted=True)
     if simple is not None:
-        assert _Reader(question, packet).read(is_trusted=True) == simple
+        assert Reader(question, packet).read(is_trusted=True) == simple
     if message.rcode > PLAIN_MAX:
         return  # not given on
     wire = compose_resolved(asked(question), Resolved(message, "forward"), 1 << 20)
@@ -80,7 +78,7 @@ def check_behind_alias(question: bytes, message: Message) -> None:
 def said(question: bytes, message: Message) -> list[tuple[int, bytes, int, bytes]]:
     """Section, owner, type and data in full of each record."""
     head = b"\0\0\x81\x80\0\1" + b"".join(n.to_bytes(2, "big") for n in message.counts)
-    reader = _Reader(question, head + question + message.body)
+    reader = Reader(question, head + question + message.body)
     return [(r.section, r.owner, r.rtype, reader.plain_rdata(r)) for r in reader.records()]
 
 

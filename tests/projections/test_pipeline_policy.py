@@ -18,7 +18,8 @@ from kudurru.adapters.memory.clock import ManualClock
 from kudurru.adapters.memory.neighbours import FixedNeighbours
 from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import Query
-from kudurru.domain.dns.responses import Resolved, read_response
+from kudurru.domain.dns.resolved import Resolved
+from kudurru.domain.dns.responses import read_response
 from kudurru.domain.dns.zone_set import ZoneSet
 from kudurru.domain.filtering.clients import mac_from_text, packed_address
 from kudurru.domain.filtering.decision import Filters

@@ -29,11 +29,11 @@ from kudurru.adapters.dns.upstream.connecting import (
 from kudurru.domain.chance import Chance
 from kudurru.domain.dns import names
 from kudurru.domain.dns.messages import RD
+from kudurru.domain.dns.queries import build_query
 from kudurru.domain.dns.record_types import TXT
 from kudurru.domain.dns.records import CLASS_IN
 from kudurru.domain.dns.responses import (
     Malformed,
-    build_query,
     is_answer_to,
     is_truncated,
     read_response,

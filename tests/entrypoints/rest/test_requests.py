@@ -405,7 +405,7 @@ def test_a_large_body_is_read_in_a_thread_while_others_are_answered() -> None:
     large = json.dumps(BODY).encode() + b" " * ASIDE_MIN
 
     async def ask(api: Api) -> tuple[int, int]:
-        async with api.context.heavy, api.context.heavy:  # all the room for such
+        async with api.context.heavy.room, api.context.heavy.room:  # all the room for such
             held = asyncio.create_task(api.ask("PUT", PATH, large))
             small = (await api.ask("PUT", PATH + "2", BODY)).code
             assert not held.done()

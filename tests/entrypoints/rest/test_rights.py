@@ -17,6 +17,7 @@ from kudurru.entrypoints.rest.app import all_routes
 from kudurru.entrypoints.rest.routes import Route
 from tests.api import Answer, Api, refused, serving
 from tests.entrypoints.rest.shapes import record_set, zone
+from tests.projections.test_redaction import redact
 
 ROLES = ("viewer", "operator", "admin")
 
@@ -274,6 +275,100 @@ def test_a_limited_token_changes_nothing_outside_of_its_limits(
             refused(await api.ask(method, path, text, token=token), 403, "Forbidden")
             facts = [event.type for event in api.node.log.read(before)]
             assert [type_ for type_ in facts if not type_.startswith("auth.")] == []
+
+    asyncio.run(asked())
+
+
+def test_refused_plans_name_no_object_that_may_not_be_seen() -> None:
+    """Or a limited token would learn all names, one position after the other."""
+
+    async def asked() -> list[str]:
+        async with serving() as api:
+            await filled(api)
+            path = "/namespaces/blue/dnsrecordsets/hidden"
+            made = await api.ask("PUT", path, record_set("hidden", "b.example", "blue"))
+            seq = made.headers["X-Kudurru-Position"]
+            scopes: list[Any] = [{"namespace": "blue"}, {"objects": ["rs/blue/hidden"]}]
+            asked: list[tuple[str, Any]] = [("/undo", {"what": seq, "apply": False})]
+            asked += [("/restore", {"at": str(int(seq) - 1), "scope": scope}) for scope in scopes]
+            return [
+                refused(await api.ask("POST", path, body, token=token), 403, "Forbidden")["message"]
+                for token in ("red", "a")
+                for path, body in asked
+            ]
+
+    assert not [message for message in asyncio.run(asked()) if "hidden" in message]
+
+
+@pytest.mark.parametrize(
+    ("token", "method", "path", "body", "headers"),
+    [
+        # Zones are seen by who may write record sets in some namespace.
+        ("c", "GET", "/diff?from=1&zone=NAME", None, {}),
+        ("c", "GET", "/dnszones/NAME/export", None, {}),
+        ("c", "GET", "/dnszones/NAME/export?at=9", None, {}),
+        ("c", "POST", "/restore", {"at": "9", "scope": {"zone": "NAME"}}, {}),
+        ("c", "DELETE", "/namespaces/blue/dnsrecordsets/NAME", None, {"if-match": "*"}),
+        ("c", "PUT", "/namespaces/blue/dnsrecordsets/NAME", {}, {"if-match": "*"}),
+        ("red", "DELETE", "/namespaces/blue/dnsrecordsets/NAME", None, {"if-match": "*"}),
+        ("red", "PUT", "/namespaces/blue/dnsrecordsets/NAME", {}, {"if-match": "*"}),
+    ],
+)
+def test_what_may_not_be_seen_is_told_from_nothing_by_no_question(
+    token: str, method: str, path: str, body: Any, headers: dict[str, str]
+) -> None:
+    """Neither code nor text says whether a name that was guessed is there."""
+
+    async def asked() -> list[tuple[int, str]]:
+        async with serving() as api:
+            await filled(api)
+            await api.ask("PUT", "/dnszones/c.example", zone("c.example"))
+            await api.make_token("operator", "c", zones=["c.example"])
+            answers = []
+            for name in ("b", "n"):
+                of = f"blue-{name}" if "/blue/" in path else f"{name}.example"
+                text = json.dumps(body).replace("NAME", of) if body is not None else None
+                if method == "PUT":
+                    text = json.dumps(record_set(of, "b.example", "blue"))
+                answer = await api.ask(
+                    method, path.replace("NAME", of), text and text.encode(),
+                    token=token, headers=headers,
+                )  # fmt: skip
+                said = answer.body.decode().replace(of, "NAME")
+                answers.append((answer.code, said))
+            return answers
+
+    there, not_there = asyncio.run(asked())
+    assert there == not_there
+    assert there[0] >= 400
+
+
+def test_a_zone_that_is_not_served_does_not_name_those_that_are() -> None:
+    async def asked() -> Answer:
+        async with serving("viewer") as api:
+            await filled(api)
+            spec = {"type": "Forward", "forward": {"upstreams": ["9.9.9.9"]}}
+            path = "/dnszones/a.example?allowMassChange=true"
+            done = await api.ask("PATCH", path, {"spec": spec})
+            assert done.code == 200, done
+            return await api.ask("GET", "/dnszones/a.example/export", token="a")
+
+    assert "b.example" not in refused(asyncio.run(asked()), 404, "NotFound")["message"]
+
+
+def test_what_was_redacted_and_may_not_be_seen_is_as_what_was_never_there() -> None:
+    async def asked() -> None:
+        async with serving("viewer") as api:
+            await filled(api)
+            path = "/namespaces/blue/clientgroups/kids"
+            made = await api.ask("PUT", path, filters("blue")[0])
+            position = made.headers["X-Kudurru-Position"]
+            await api.ask("DELETE", path)
+            redact(api.node, int(position))
+            assert (await api.ask("GET", f"{path}?at={position}")).code == 410
+            for token in ("red", "a", "both"):
+                answer = await api.ask("GET", f"{path}?at={position}", token=token)
+                refused(answer, 404, "NotFound")
 
     asyncio.run(asked())
 

@@ -166,6 +166,18 @@ def test_a_zone_file_becomes_what_batch_takes_and_nothing_is_written() -> None:
     on_api(ask)
 
 
+def test_what_a_file_does_not_have_is_told_as_far_as_it_may_be_seen() -> None:
+    async def ask(api: Api) -> None:
+        await applied(api, zone("read.example"))
+        await applied(api, record_set("hidden", "read.example", "blue", "192.0.2.1"))
+        await api.make_token("operator", "red", namespaces=["red"])
+        for token, names in (("operator", ["hidden"]), ("red", [])):
+            found = await read(api, ZONE_FILE, "?namespace=blue", token=token)
+            assert [one["name"] for one in found.json["surplus"]] == names
+
+    on_api(ask)
+
+
 def test_what_a_zone_has_that_no_file_says_is_kept() -> None:
     async def ask(api: Api) -> None:
         kept = zone("read.example")
