@@ -7,6 +7,19 @@
 import {h, fill} from "./dom.js";
 import {hasToken, may, readiness, rest, signIn, signOut, whenReached, whenSignedOut, who} from "./api.js";
 import {button, failureBox, field, heading, note} from "./ui.js";
+import * as explain from "./views/explain.js";
+import * as filtering from "./views/filtering.js";
+import * as history_ from "./views/history.js";
+import * as objects from "./views/objects.js";
+import * as overview from "./views/overview.js";
+import * as queries from "./views/queries.js";
+import * as restore from "./views/restore.js";
+import * as zone from "./views/zone.js";
+import * as zones from "./views/zones.js";
+
+// All are there from the start: a view that is fetched when somebody goes to it may be of another
+// version by then, or not to be had.
+const VIEWS = {explain, filtering, history: history_, objects, overview, queries, restore, zone, zones};
 
 // hash, module below views/, title, the right that it needs; with a word it is in the navigation.
 const ROUTES = [
@@ -135,8 +148,7 @@ async function showView() {
       fill(root, heading(route.title), note(may(route.right) ? "A token that is limited to zones may not see this."
         : `A token of the role ${who().role} may not see this.`));
     } else {
-      const view = await import(`./views/${route.view}.js`);
-      await view.show(root, {...params, query, signal});
+      await VIEWS[route.view].show(root, {...params, query, signal});
     }
   } catch (failure) {
     if (signal.aborted) return;

@@ -132,6 +132,21 @@ def test_pages_of_others_are_refused_here_too(headers: dict[str, str], code: int
     assert got(app(), "/ui/", **headers).code == code
 
 
+LINK = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+
+
+def test_a_link_on_another_site_leads_to_the_start_of_the_page_and_nowhere_else() -> None:
+    for path, code in (("/", 307), ("/ui", 307), ("/ui/", 200), ("/ui/app.js", 403),
+                       ("/api/docs", 403), ("/api/v1/info", 403)):  # fmt: skip
+        assert got(app(), path, **LINK).code == code, path
+    for other in ({"sec_fetch_dest": "iframe"}, {"sec_fetch_mode": "no-cors"},
+                  {"origin": "http://evil.example"}):  # fmt: skip
+        assert got(app(), "/ui/", **(LINK | other)).code == 403, other
+    assert got(app(), "/ui/", "POST", **LINK).code == 403
+    assert got(app(), "/ui/", **LINK, host="evil.example").code == 421
+    assert got(app(has_page=False), "/ui/", **LINK).code == 403
+
+
 def test_no_script_makes_markup_of_text_or_asks_another_host() -> None:
     """The policy would stop the first in the browser; here it is seen sooner."""
     banned = re.compile(
