@@ -5,7 +5,7 @@
 // when the person goes elsewhere: streams and timers of a view end with it.
 
 import {h, fill} from "./dom.js";
-import {hasToken, may, readiness, rest, signIn, signOut, whenReached, whenSignedOut, who} from "./api.js";
+import {get, hasToken, may, readiness, rest, signIn, signOut, whenReached, whenSignedOut, who} from "./api.js";
 import {button, failureBox, field, heading, note} from "./ui.js";
 import * as explain from "./views/explain.js";
 import * as filtering from "./views/filtering.js";
@@ -63,7 +63,9 @@ async function waitForServer() {
   const never = new AbortController().signal;
   for (let isThere = false; !isThere;) {
     await rest(AWAY_MS, never);
-    isThere = await readiness(never).then(() => true, () => false);
+    // One that reads its log still answers to no token.
+    isThere = await (who() ? get("/info", {}, never) : readiness(never)).then(
+      () => true, ({code}) => code !== 0 && code !== 503);
   }
   isAway = false;
   fill(away);

@@ -20,7 +20,8 @@ BAD_GATEWAY = """window.fetch = async () => new Response("<h1>Bad gateway</h1>",
 
 REPLAYS = """(real => { window.fetch = async () => {
     window.fetch = real;
-    return Response.json({reason: "NotSynced", message: "the log is being replayed"}, {status: 503});
+    const said = {reason: "NotSynced", message: "the log is being replayed"};
+    return Response.json(said, {status: 503});
 }; })(window.fetch)"""
 """A server that was started just now, for one request."""
 
@@ -172,6 +173,8 @@ def test_a_token_of_some_zones_is_offered_nothing_of_lists_and_policies(
 def test_what_a_token_of_a_namespace_makes_is_in_it(served: Served, browser: Browser) -> None:
     limited(served, "family", namespaces=["family"])
     tab = signed_in(browser, served, "family", "filtering")
+    tab.sees("No policy is in the namespaces of your token")
+    assert "nothing is blocked" not in tab.text()
     tab.click("Block a name")
     tab.write("Name", "ads.example")
     tab.click("Block", "dialog")

@@ -176,3 +176,30 @@ def test_who_one_is_says_what_one_may_do() -> None:
     assert rights["viewer"] < rights["operator"] < rights["admin"]
     assert "objects.write" in rights["narrow"]
     assert "blocking" not in rights["narrow"]
+
+
+def test_what_is_read_and_written_stands_out_from_what_is_behind_it() -> None:
+    """WCAG 2.2: texts 4.5 to 1 (1.4.3), edges of what is written into 3 to 1 (1.4.11)."""
+    style = page_files()["/ui/style.css"].content.decode()
+    light, dark = re.findall(r":root \{([^}]*--ground[^}]*)\}", style)
+    for scheme in (light, dark):
+        colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6});", scheme))
+        pairs = [(tone, f"{tone}-soft", 4.5) for tone in ("good", "bad", "warn")]
+        pairs += [(tone, ground, 4.5) for tone in ("ink", "quiet", "brand")
+                  for ground in ("ground", "paper", "soft")]  # fmt: skip
+        pairs += [("brand-ink", "brand", 4.5), ("paper", "ink", 4.5), ("paper", "bad", 4.5)]
+        pairs += [("edge", ground, 3.0) for ground in ("ground", "paper")]
+        for front, back, least in pairs:
+            assert contrast(colours[front], colours[back]) >= least, (front, back)
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    shares = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    return sum(weight * s for weight, s in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
