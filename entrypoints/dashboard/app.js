@@ -130,6 +130,7 @@ function showShell() {
 }
 
 async function showView() {
+  const began = document.activeElement;
   leaving.abort();
   closeDialogs();  // they are of the view before
   hasFailed = false;
@@ -157,7 +158,9 @@ async function showView() {
     hasFailed = true;
     root.append(failureBox(failure), button("Try again", showView));
   }
-  if (!signal.aborted && !root.contains(document.activeElement)) root.querySelector("h1")?.focus({preventScroll: true});
+  // Whoever went on with the keyboard meanwhile stays where they are.
+  const isWhereItBegan = [began, document.body, null].includes(document.activeElement);
+  if (!signal.aborted && isWhereItBegan) root.querySelector("h1")?.focus({preventScroll: true});
 }
 
 function found(hash) {
