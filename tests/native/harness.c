@@ -890,8 +890,8 @@ static _Thread_local struct system {
     uint64_t state;
     const struct mmsghdr *messages; /* as they were given; each begins with its number */
     unsigned number, arrived[BATCH], faults_in;
-    unsigned trains, joined;
-    bool has_said_eio;
+    unsigned trains, joined, refusals; /* refusals: of answers that were alone */
+    bool has_said_eio, has_said_full;  /* EIO of a train */
 } *failing;
 
 static const struct cmsghdr *cut_of(struct msghdr *message) {
@@ -943,10 +943,13 @@ int sendmmsg_or_fail(int fd, struct mmsghdr *messages, unsigned number, int flag
     for (unsigned i = 0; i < number; i++) {
         bool is_train = messages[i].msg_hdr.msg_iovlen > 1;
         int fault = FAULTS[chance(&system->state) % 7];
-        if (chance(&system->state) % system->faults_in == 0 && (fault != EIO || is_train)) {
+        if (chance(&system->state) % system->faults_in == 0) {
             if (i)
                 return (int)i;
-            system->has_said_eio |= fault == EIO;
+            bool is_full = fault == EAGAIN || fault == ENOBUFS;
+            system->has_said_full |= is_full;
+            system->has_said_eio |= is_train && fault == EIO;
+            system->refusals += !is_train && !is_full && fault != EINTR;
             errno = fault;
             return -1;
         }
@@ -968,7 +971,7 @@ static unsigned make_answers(struct answers *answers, uint64_t *state) {
     static const size_t LENGTHS[] = {12, 50, 51, 1232, MESSAGE_MAX};
     unsigned number = 1 + chance(state) % BATCH, peers = 1 + chance(state) % PEERS;
     unsigned lengths = 1 + chance(state) % 5;
-    bool is_ipv6 = chance(state) % 2, has_control = chance(state) % 2;
+    bool is_ipv6 = chance(state) % 2, may_have_control = chance(state) % 2;
     for (unsigned i = 0; i < number; i++) {
         unsigned peer = chance(state) % peers;
         uint8_t *address = (uint8_t *)&answers->peers[peer];
@@ -976,6 +979,7 @@ static unsigned make_answers(struct answers *answers, uint64_t *state) {
         address[0] = is_ipv6 ? AF_INET6 : AF_INET, address[is_ipv6 ? 20 : 5] = (uint8_t)(peer / 2);
         address[3] = (uint8_t)(peer % 2);
         struct cmsghdr control = {.cmsg_len = CMSG_LEN(12), .cmsg_level = IPPROTO_IP};
+        bool has_control = may_have_control && chance(state) % 8;
         uint8_t *asked = answers->controls[chance(state) % 2]; /* an address of ours */
         memcpy(asked, &control, sizeof control);
         asked[sizeof control] = asked == answers->controls[1];
@@ -1012,6 +1016,8 @@ static int run_answers(uint64_t state, uint64_t count) {
         }
         check(sent.sent == arrived && sent.sent + sent.refused + sent.full == number,
               "each answer becomes something, and is counted as that");
+        check(!sent.full == !system.has_said_full && sent.refused <= system.refusals,
+              "it is counted as what the system said");
         check(sender.is_joining == (may_join && !system.has_said_eio), "a system that cannot is heard");
         check(may_join || !system.joined, "nothing is joined unasked");
         if (system.has_said_eio) {
