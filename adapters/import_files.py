@@ -19,7 +19,8 @@ from typing import Any, NoReturn
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.imports.model import Source
 
-FILE_BYTES_MAX = 64 << 20
+FILE_BYTES_MAX = 256 << 20
+"""A gravity.db has the names of its lists too."""
 MEMBERS_MAX = 1_000
 """Of an archive; those that products write have dozens."""
 UNPACKED_MAX = 256 << 20
@@ -118,7 +119,7 @@ def read_tables(
     of a table that is missing. Raises Invalid."""
     connection = sqlite3.connect(":memory:")
     try:
-        connection.deserialize(source.data)
+        connection.deserialize(_without_journal(source.data))
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA query_only = ON")
         connection.execute("PRAGMA cell_size_check = ON")
@@ -140,6 +141,11 @@ def read_tables(
         _refuse(source.name, "a database with text that is not UTF-8")
     finally:
         connection.close()
+
+
+def _without_journal(data: bytes) -> bytes:
+    """A database in WAL mode as one that is not, or it could not be opened in memory."""
+    return data[:18] + b"\x01\x01" + data[20:] if data[18:20] == b"\x02\x02" else data
 
 
 def _rows(

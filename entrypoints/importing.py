@@ -3,19 +3,32 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kudurru.adapters.import_files import read_sources
+from kudurru.adapters.import_files import is_database, read_sources, read_tables, unpacked
 from kudurru.domain.errors import Cause, Invalid
-from kudurru.domain.imports import dnsmasq, hosts
+from kudurru.domain.imports import dnsmasq, hosts, pihole
 from kudurru.domain.imports.model import Imported, Importing, Reader, Source, Zones
 from kudurru.domain.imports.objects import imported
 
 TITLES = {
     "hosts": "hosts files",
     "dnsmasq": "dnsmasq",
+    "pihole": "Pi-hole",
 }
 """Products by the word for them."""
 
-_READERS: dict[str, Reader] = {"hosts": hosts.read, "dnsmasq": dnsmasq.read}
+
+def _read_pihole(importing: Importing, sources: list[Source]) -> None:
+    found = unpacked(sources, pihole.WANTED)
+    pihole.read(
+        importing, found, lambda s: read_tables(s, pihole.COLUMNS) if is_database(s) else None
+    )
+
+
+_READERS: dict[str, Reader] = {
+    "hosts": hosts.read,
+    "dnsmasq": dnsmasq.read,
+    "pihole": _read_pihole,
+}
 
 
 def import_files(

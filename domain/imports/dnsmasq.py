@@ -69,10 +69,8 @@ def read_line(context: Context, at: str, text: str) -> None:
             return
         reader(context, at, value)
         return
-    why = next(
-        (why for begin, why in HERE.items() if key.startswith(begin)), "it has no counterpart here"
-    )
-    context.importing.leave(at, f"{key}: {why}")
+    why = [why for begin, why in HERE.items() if key.startswith(begin)]
+    context.importing.leave(at, f"{key}: {why[0] if why else 'it has no counterpart here'}")
 
 
 def _split(text: str) -> tuple[str, str] | None:

@@ -36,6 +36,7 @@ class Product(StrEnum):
 
     hosts = "hosts"
     dnsmasq = "dnsmasq"
+    pihole = "pihole"
 
 
 @app.command("import")
