@@ -12,7 +12,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -113,7 +113,7 @@ def is_database(source: Source) -> bool:
 
 
 def read_tables(
-    source: Source, tables: dict[str, Sequence[str]]
+    source: Source, tables: Mapping[str, Sequence[str]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Rows of real tables as mappings; of the columns asked for those that there are, and no row
     of a table that is missing. Raises Invalid."""

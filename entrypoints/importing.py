@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kudurru.adapters.import_files import is_database, read_sources, read_tables, unpacked
 from kudurru.domain.errors import Cause, Invalid
-from kudurru.domain.imports import dnsmasq, hosts, pihole
+from kudurru.domain.imports import adguard, dnsmasq, hosts, pihole
 from kudurru.domain.imports.model import Imported, Importing, Reader, Source, Zones
 from kudurru.domain.imports.objects import imported
 
@@ -13,6 +13,7 @@ TITLES = {
     "hosts": "hosts files",
     "dnsmasq": "dnsmasq",
     "pihole": "Pi-hole",
+    "adguard": "AdGuard Home",
 }
 """Products by the word for them."""
 
@@ -28,6 +29,7 @@ _READERS: dict[str, Reader] = {
     "hosts": hosts.read,
     "dnsmasq": dnsmasq.read,
     "pihole": _read_pihole,
+    "adguard": adguard.read,
 }
 
 

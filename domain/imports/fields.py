@@ -28,7 +28,7 @@ class Fields:
         """Whether something is given, be it false."""
         return self._value.get(key) not in (None, "", [], {})
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         return list(self._value)
 
     def under(self, key: str) -> "Fields":

@@ -10,6 +10,7 @@ Three things may be wrong with what it reads:
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -17,14 +18,20 @@ from kudurru.domain.dns import names, record_types, records
 from kudurru.domain.dns.names import Name
 from kudurru.domain.dns.upstreams import check_host, parse_upstream
 from kudurru.domain.errors import Cause, Invalid
+from kudurru.domain.kinds.blocklist import BlockListSource, BlockListSpec, blocklist_faults
 from kudurru.domain.kinds.meta import GROUP
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest
 from kudurru.domain.lists.words import Refused, name_of
 from kudurru.domain.notation import parse_address
 from kudurru.domain.regexes import Budget
+from kudurru.domain.zone_import import suffixed
 
 IMPORTED_FROM = f"{GROUP}/imported-from"
 """Label of every object that an import makes: the product."""
+
+URL_MAX = 2048
+LINES_MAX = 10_000
+"""Of a BlockList's inline source."""
 
 FOUND_MAX = 200_000
 """Records and rules of one import. Larger texts are lists: subscribe to them."""
@@ -216,6 +223,45 @@ class Importing:
             text = names.to_text(name, final_dot=False)
         if text not in rules:
             rules.append(text)
+
+    def subscribe(
+        self,
+        at: str,
+        url: str,
+        *,
+        kind: Literal["allow", "deny"] = "deny",
+        is_enabled: bool = True,
+        comment: str = "",
+    ) -> str | None:
+        """Name of the BlockList of a URL: its host, and what tells it from others of that host.
+        None where such a list cannot be had."""
+        if url.startswith("/"):
+            url = f"file:{url}"  # of the machine that the server runs on
+        spec = BlockListSpec(sources=[BlockListSource(url=url)])
+        if len(url) > URL_MAX or (why := next(blocklist_faults(spec), None)):
+            what = why.message if len(url) <= URL_MAX and why else f"more than {URL_MAX} characters"
+            self.leave(at, f"a list: {what}")  # without its URL: it may hold a credential
+            return None
+        host = url.partition("://")[2].partition("/")[0].partition(":")[0] or "file"
+        seed = url if kind == "deny" else f"{kind} {url}"
+        name = suffixed(f"{self.prefix}-{host.lower()}", seed.encode("utf-8", "replace"))
+        if name not in self.lists:
+            self._count()
+            self.lists[name] = BlockList(
+                name, [{"url": url}], kind=kind, is_enabled=is_enabled, comment=comment
+            )
+        return name
+
+    def own_list(
+        self, title: str, lines: list[str], *, kind: Literal["allow", "deny"] = "deny"
+    ) -> list[str]:
+        """Names of the BlockLists that hold lines; several where they are too many for one."""
+        found = []
+        for i in range(0, len(lines), LINES_MAX):
+            name = f"{self.prefix}-{title}" + (f"-{i // LINES_MAX + 1}" if i else "")
+            self.lists[name] = BlockList(name, [{"inline": lines[i : i + LINES_MAX]}], kind=kind)
+            found.append(name)
+        return found
 
     def setting(self, name: str, value: str) -> None:
         self.settings[name] = value

@@ -16,6 +16,7 @@ from kudurru.domain.dns.names import Name
 from kudurru.domain.errors import Cause, Invalid
 from kudurru.domain.imports.model import (
     IMPORTED_FROM,
+    LINES_MAX,
     Audience,
     BlockList,
     Imported,
@@ -39,11 +40,12 @@ PRIVATE = frozenset(
 
 PREFIX_MAX = 40
 RULES_MAX, REFS_MAX, CLIENTS_MAX, TARGETS_MAX = 1000, 128, 1000, 64
-LINES_MAX = 10_000
 LISTS_MAX = 20
 COMMENT_MAX = 500
-REWRITES_FIRST = 10
-"""Priority of rewrites: before a policy that filters nothing, behind which policies do not count"""
+BEHIND, BYPASS, BEFORE_BYPASS = -10, 10, 20
+"""Priorities. What a client's first policy says of upstreams and of the query log counts, so that
+rewrites, which come before rules whatever the priority, stand behind. But behind a policy that
+bypasses nothing counts."""
 
 
 def check_prefix(text: str) -> None:
@@ -165,18 +167,24 @@ def _rewrites_of(owner: Name, rtype: str, record: Record) -> Iterator[dict[str, 
 
 
 def _rewrite_documents(found: Importing, rewrites: list[dict[str, Any]]) -> Iterator[_Document]:
-    groups = [
+    for part, some in _numbered(rewrites, RULES_MAX):
+        name = f"{found.prefix}-rewrites{part}"
+        yield "Policy", name, {"priority": BEHIND, "rewrites": some}, {}
+        for is_bypass, suffix in ((False, "groups"), (True, "unfiltered")):
+            priority = BEFORE_BYPASS if is_bypass else BEHIND
+            for chunk, refs in _numbered(_names_of_groups(found, is_bypass=is_bypass), REFS_MAX):
+                spec = {"priority": priority, "clientGroupRefs": refs, "rewrites": some}
+                yield "Policy", f"{name}-{suffix}{chunk}", spec, {}
+
+
+def _names_of_groups(found: Importing, *, is_bypass: bool) -> list[str]:
+    """Of groups that have a policy."""
+    return [
         name
         for audience in found.audiences
-        if audience.rules is not None
+        if audience.rules is not None and audience.rules.is_bypass == is_bypass
         for name, _ in _groups_of(found, audience)
     ]
-    for part, some in _numbered(rewrites, RULES_MAX):
-        spec = {"priority": REWRITES_FIRST, "rewrites": some}
-        yield "Policy", f"{found.prefix}-rewrites{part}", spec, {}
-        for chunk, refs in _numbered(groups, REFS_MAX):
-            name = f"{found.prefix}-rewrites{part}-groups{chunk}"
-            yield "Policy", name, {**spec, "clientGroupRefs": refs}, {}
 
 
 # --- lists, groups, policies -------------------------------------------------------------------
@@ -240,21 +248,20 @@ def _policies(
     name: str, rules: Rules, groups: list[str], annotations: dict[str, str]
 ) -> Iterator[_Document]:
     """One policy, or more where it holds more than one may; they count together."""
-    first: dict[str, Any] = {
-        "action": "bypass" if rules.is_bypass else "filter",
-        "safeSearch": rules.safe_search,
-        "blockTypes": rules.block_types,
-        "upstreams": rules.upstreams,
-    }
+    first = {"safeSearch": rules.safe_search, "blockTypes": rules.block_types}
+    every: dict[str, Any] = {"clientGroupRefs": groups, "upstreams": rules.upstreams}
+    if rules.is_bypass:
+        every |= {"action": "bypass", "priority": BYPASS}
     if rules.query_log is not None:
-        first["queryLog"] = rules.query_log
-    mode: dict[str, Any] = {"blockMode": rules.block_mode} if rules.block_mode else {}
+        every["queryLog"] = rules.query_log
+    if rules.block_mode:
+        every["blockMode"] = rules.block_mode
     if rules.custom_ips:
-        mode["customIPs"] = rules.custom_ips
+        every["customIPs"] = rules.custom_ips
     lists = list(_parts(rules.lists, REFS_MAX))
     allow, deny = list(_parts(rules.allow, RULES_MAX)), list(_parts(rules.deny, RULES_MAX))
     for i in range(max(1, len(lists), len(allow), len(deny))):
-        spec = {**mode, "clientGroupRefs": groups} | (first if i == 0 else {})
+        spec = every | first if i == 0 else every.copy()
         for field, parts in (("blockListRefs", lists), ("allow", allow), ("deny", deny)):
             if i < len(parts):
                 spec[field] = parts[i]

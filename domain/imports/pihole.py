@@ -13,11 +13,10 @@ from kudurru.domain.documents import read_documents
 from kudurru.domain.errors import Invalid
 from kudurru.domain.imports import dnsmasq, hosts
 from kudurru.domain.imports.fields import Fields, fields_of
-from kudurru.domain.imports.model import Audience, BlockList, Importing, Rules, Source, hash_port
+from kudurru.domain.imports.model import Audience, Importing, Rules, Source, hash_port
 from kudurru.domain.imports.reverse import reverse_zones
-from kudurru.domain.kinds.blocklist import BlockListSource, BlockListSpec, blocklist_faults
 from kudurru.domain.kinds.clientgroup import Client, ClientGroupSpec, clientgroup_faults
-from kudurru.domain.zone_import import suffixed
+from kudurru.domain.notation import Network
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -153,27 +152,18 @@ def _read_lists(importing: Importing, tables: Tables, rules: dict[int, Rules]) -
     members = _members(tables, "adlist_by_group", "adlist_id")
     for row in tables["adlist"]:
         url = row["address"].strip()
-        spec = BlockListSpec(sources=[BlockListSource(url=url)])
-        if why := next(blocklist_faults(spec), None):
-            importing.leave(row["at"], f"a list: {why.message}")  # not its URL: see blocklist.py
-            continue
-        name = list_name(importing, url)
-        importing.lists[name] = BlockList(
-            name,
-            [{"url": url}],
+        name = importing.subscribe(
+            row["at"],
+            url,
             kind="allow" if row["type"] == 1 else "deny",
             is_enabled=row["enabled"] != 0,
             comment=row["comment"] or "",
         )
+        if name is None:
+            continue
         for group in members.get(row["id"], []):
             if group in rules and name not in rules[group].lists:
                 rules[group].lists.append(name)
-
-
-def list_name(importing: Importing, url: str) -> str:
-    """Name of the BlockList of a URL: its host, and what tells it from others of that host."""
-    host = url.partition("://")[2].partition("/")[0].partition(":")[0] or "file"
-    return suffixed(f"{importing.prefix}-{host.lower()}", url.encode("utf-8", "replace"))
 
 
 def _read_domains(importing: Importing, tables: Tables, rules: dict[int, Rules]) -> None:
@@ -243,7 +233,8 @@ def _client(importing: Importing, row: Row) -> dict[str, str] | None:
 
 def _tell_of_overlaps(importing: Importing, clients: list[Row]) -> None:
     """Where a client is in a network of another one: there only the closest counts, here both."""
-    networks, addresses = [], []
+    networks: list[tuple[Network, Row]] = []
+    addresses: list[tuple[Network, Row]] = []
     for row in clients:
         try:
             (networks if "/" in row["ip"] else addresses).append(

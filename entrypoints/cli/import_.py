@@ -37,6 +37,7 @@ class Product(StrEnum):
     hosts = "hosts"
     dnsmasq = "dnsmasq"
     pihole = "pihole"
+    adguard = "adguard"
 
 
 @app.command("import")
