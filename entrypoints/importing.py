@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kudurru.adapters.import_files import is_database, read_sources, read_tables, unpacked
 from kudurru.domain.errors import Cause, Invalid
-from kudurru.domain.imports import adguard, dnsmasq, hosts, pihole
+from kudurru.domain.imports import adguard, blocky, dnsmasq, hosts, pihole
 from kudurru.domain.imports.model import Imported, Importing, Reader, Source, Zones
 from kudurru.domain.imports.objects import imported
 
@@ -14,6 +14,7 @@ TITLES = {
     "dnsmasq": "dnsmasq",
     "pihole": "Pi-hole",
     "adguard": "AdGuard Home",
+    "blocky": "blocky",
 }
 """Products by the word for them."""
 
@@ -30,6 +31,7 @@ _READERS: dict[str, Reader] = {
     "dnsmasq": dnsmasq.read,
     "pihole": _read_pihole,
     "adguard": adguard.read,
+    "blocky": blocky.read,
 }
 
 

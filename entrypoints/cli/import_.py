@@ -38,6 +38,7 @@ class Product(StrEnum):
     dnsmasq = "dnsmasq"
     pihole = "pihole"
     adguard = "adguard"
+    blocky = "blocky"
 
 
 @app.command("import")
