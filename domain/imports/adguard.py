@@ -98,9 +98,7 @@ def _read_rewrites(importing: Importing, parent: Fields) -> None:
         elif not item.flag("enabled", default=True):
             importing.leave(at, f"the rewrite of {domain} is switched off")
         elif answer in ("A", "AAAA", domain):
-            importing.leave(
-                at, f"{domain} is excepted from a rewrite, which nothing is here"
-            )
+            importing.leave(at, f"{domain} is excepted from a rewrite, which nothing is here")
         elif (owner := importing.name(at, domain)) is None:
             continue
         elif parsed_address(answer):

@@ -48,8 +48,8 @@ def read_line(importing: Importing, at: str, line: str, domain: str = "") -> Non
     if len(words) == 1:
         importing.fault(at, f"{address} has no name; a line is ADDRESS NAME…")
     for word in words[1:]:
-        if word.lower().rstrip(".") in OF_THE_MACHINE:
-            continue
+        if word.lower().rstrip(".") in OF_THE_MACHINE or parsed_address(word):
+            continue  # `0.0.0.0 0.0.0.0` begins many
         if address in BLOCKING:
             importing.block(at, word)
         elif ip_address(address).is_loopback:

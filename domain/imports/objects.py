@@ -40,7 +40,6 @@ PRIVATE = frozenset(
 
 PREFIX_MAX = 40
 RULES_MAX, REFS_MAX, CLIENTS_MAX, TARGETS_MAX = 1000, 128, 1000, 64
-LISTS_MAX = 20
 COMMENT_MAX = 500
 BEHIND, BYPASS, BEFORE_BYPASS = -10, 10, 20
 """Priorities. What a client's first policy says of upstreams and of the query log counts, so that
@@ -192,10 +191,6 @@ def _names_of_groups(found: Importing, *, is_bypass: bool) -> list[str]:
 
 def _list_documents(found: Importing) -> Iterator[_Document]:
     lines = list(found.blocked)
-    if len(lines) > LINES_MAX * LISTS_MAX:
-        what = f"{len(lines)} names to block; more than {LINES_MAX * LISTS_MAX} are a list: "
-        found.fault(found.product, what + "subscribe to the file with url: file:/…")
-        return
     for part, some in _numbered(lines, LINES_MAX):
         block_list = BlockList(f"{found.prefix}-blocked{part}", [{"inline": some}], "domains")
         found.lists[block_list.name] = block_list
