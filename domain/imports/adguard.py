@@ -38,7 +38,7 @@ def read(importing: Importing, sources: list[Source]) -> None:
     if (top := fields_of(importing, documents)) is None:
         return
     dns, filtering = top.under("dns"), top.under("filtering")
-    if not (top.has("dns") or top.has("filters")):
+    if not {"dns", "filters"}.intersection(top.names()):
         importing.fault(top.at(), "neither dns nor filters: is this an AdGuardHome.yaml?")
     _read_lists(importing, top)
     _read_rewrites(importing, filtering if filtering.has("rewrites") else dns)

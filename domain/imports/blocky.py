@@ -46,7 +46,7 @@ def read(importing: Importing, sources: list[Source]) -> None:
         return
     if (top := fields_of(importing, documents)) is None:
         return
-    if not any(top.has(key) for key in ("upstreams", "upstream", "blocking", "customDNS")):
+    if not {"upstreams", "upstream", "blocking", "customDNS"}.intersection(top.names()):
         importing.fault(top.at(), "neither upstreams nor blocking: is this blocky's config.yml?")
     blocking = top.under("blocking")
     lists = _read_lists(importing, blocking)
