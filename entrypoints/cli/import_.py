@@ -45,7 +45,10 @@ class Product(StrEnum):
 def import_(
     product: Annotated[Product, typer.Argument(help="What the files are of.")],
     files: Annotated[
-        list[Path], typer.Argument(metavar="F...", help="Its files, see docs.", readable=False)
+        list[Path],
+        typer.Argument(
+            metavar="F...", help="Its files: a backup, a configuration.", readable=False
+        ),
     ],
     prefix: Annotated[
         str,

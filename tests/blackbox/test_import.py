@@ -115,7 +115,7 @@ def test_a_dry_run_shows_it_and_changes_nothing_and_again_changes_nothing(data: 
     shown = import_(data, "adguard", file, "--dry-run").out
     assert "dnsrecordset/default/adguard-nas.lan would be created" in shown
     assert shown.endswith("would differ (dry run)\n")
-    assert command("get", "recordsets", "-o", "json", "--data", data).json() == []
+    assert command("get", "rs", "-o", "json", "--data", data).json() == []
     first = import_(data, "adguard", file, "-o", "json").json()
     assert {outcome["result"] for outcome in first} == {"created"}
     history = command("history", "--data", data, "-o", "json").out
@@ -150,7 +150,7 @@ def test_bad_input_changes_nothing_and_every_fault_is_told(tmp_path: Path) -> No
     assert done.code == 1
     assert f"{file}:2" in done.err
     assert f"{file}:3" in done.err
-    assert command("get", "zones", "-o", "json", "--data", data).json() == []
+    assert command("get", "zone", "-o", "json", "--data", data).json() == []
 
 
 def test_objects_of_another_manager_are_not_taken(tmp_path: Path) -> None:
@@ -179,6 +179,6 @@ def test_two_sources_of_a_product_have_names_of_their_own(tmp_path: Path) -> Non
         file.write_text(f"0.0.0.0 {prefix}.example\n")
         import_(data, "hosts", file, "--prefix", prefix)
     names = [o["metadata"]["name"] for o in json.loads(
-        command("get", "policies", "-o", "json", "--data", data).out)]  # fmt: skip
+        command("get", "pol", "-o", "json", "--data", data).out)]  # fmt: skip
     assert sorted(names) == ["home-everybody", "office-everybody"]
     assert command("import", "hosts", file, "--prefix", "Not good", "--data", data).code == 1
