@@ -72,6 +72,8 @@ def _unzipped(source: Source, wanted: Sequence[str]) -> Iterator[Source]:
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if kind not in (0, stat.S_IFREG) or not _is_wanted(member.filename, wanted):
                     continue  # a folder, a link, or nothing that is asked for
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    _refuse(source.name, f"{member.filename} is packed in a way that is not known")
                 with archive.open(member) as file:
                     data = file.read(budget + 1)  # what a header says of the size may be a lie
                 budget = _spent(source, budget, data)

@@ -7,6 +7,7 @@ are rewrites of policies, of which one is for clients that no policy names and o
 of this import. See decisions/0069.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -27,6 +28,7 @@ from kudurru.domain.imports.model import (
 )
 from kudurru.domain.kinds.meta import API_VERSION, COMMENT, ENABLED, is_dns_label, is_dns_subdomain
 from kudurru.domain.kinds.validation import CAUSES_MAX, Manifest, parse_manifest
+from kudurru.domain.objects import ref_of
 from kudurru.domain.zone_import import record_set_name, suffixed, zone_object_name
 
 PRIVATE = frozenset(
@@ -87,6 +89,10 @@ def imported(found: Importing, *, namespace: str, zones: Zones) -> Imported:
             )
         except Invalid as error:
             found.faults += [Cause(c.field, c.message, error.what) for c in error.causes]
+    for key, count in Counter(manifest.key for manifest in manifests).items():
+        if count > 1:
+            what = f"{count} things in the input would be {ref_of(key)}; name them differently"
+            found.faults.append(Cause("", what))
     if found.faults:
         raise Invalid(found.product, found.faults[:CAUSES_MAX])
     return Imported(manifests, found.left_out, found.settings)
@@ -214,9 +220,17 @@ def _all_rules(found: Importing) -> Iterator[Rules]:
 
 def _groups_of(found: Importing, audience: Audience) -> list[tuple[str, list[dict[str, str]]]]:
     """Name and clients of the ClientGroups that an audience takes; one, nearly always."""
-    name = object_name(found.prefix, audience.title)
+    name = _name_of(found, audience)
     parts = list(_numbered(audience.clients, CLIENTS_MAX)) or [("", [])]
     return [(f"{name}{part}", clients) for part, clients in parts]
+
+
+def _name_of(found: Importing, audience: Audience) -> str:
+    """Of its groups and policies; not one that policies of this module have."""
+    title = audience.title
+    if title.startswith(("everybody", "rewrites")):
+        return suffixed(f"{found.prefix}-{title}"[:100], title.encode("utf-8", "replace"))
+    return object_name(found.prefix, title)
 
 
 def _group_documents(found: Importing) -> Iterator[_Document]:
@@ -235,7 +249,7 @@ def _policy_documents(found: Importing) -> Iterator[_Document]:
         annotations = _titled(audience.title)
         if not audience.is_enabled:
             annotations[ENABLED] = "false"
-        name = object_name(found.prefix, audience.title)
+        name = _name_of(found, audience)
         yield from _policies(name, audience.rules, groups, annotations)
 
 

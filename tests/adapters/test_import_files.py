@@ -107,6 +107,14 @@ def test_damaged_archives_are_refused(pack: Callable[..., Source]) -> None:
                 unpacked([Source("t", data)], WANTED)
 
 
+def test_an_archive_that_is_packed_otherwise_is_refused() -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a.json", b"[]")
+    with pytest.raises(Invalid, match="packed in a way"):
+        unpacked([Source("t.zip", packed.getvalue())], WANTED)
+
+
 def database(script: str) -> Source:
     connection = sqlite3.connect(":memory:")
     connection.executescript(script)

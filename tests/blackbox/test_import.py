@@ -126,6 +126,21 @@ def test_a_dry_run_shows_it_and_changes_nothing_and_again_changes_nothing(data: 
     assert import_(data, "adguard", file, "--dry-run").out.startswith("0 objects")
 
 
+def test_a_server_far_away_takes_an_import(tmp_path: Path) -> None:
+    data, token, file = tmp_path / "data", tmp_path / "token", backup(tmp_path)
+    made = command("token", "create", "root", "--role", "admin", "--data", data, "-o", "json")
+    token.write_text(made.json()["token"])
+    with serving(data) as server:
+        url = f"http://{server.addresses['http']}"
+        far = ("--server", url, "--token", f"file:{token}")
+        shown = command("import", "pihole", file, "--dry-run", *far)
+        assert (shown.code, "nas.lan would be created" in shown.out) == (0, True), shown.err
+        assert command("import", "pihole", file, *far).code == 0
+        again = command("import", "pihole", file, "-o", "json", *far).json()
+        assert {outcome["result"] for outcome in again} == {"unchanged"}
+        assert server.texts("nas.lan") == ["192.168.7.5"]
+
+
 def test_manifests_that_are_written_are_what_is_applied(tmp_path: Path) -> None:
     data, file = tmp_path / "data", backup(tmp_path)
     written = import_(data, "pihole", file, "-o", "yaml").out

@@ -257,3 +257,23 @@ def test_more_rules_than_a_policy_holds_are_several_policies() -> None:
     policies = specs(found, "Policy")
     assert [len(spec["deny"]) for spec in policies.values()] == [1000, 1]
     assert list(policies) == ["pihole-everybody", "pihole-everybody-2"]
+
+
+def test_groups_may_be_called_as_other_policies_are() -> None:
+    rows = [
+        {"id": n, "enabled": 1, "name": name} for n, name in enumerate(["everybody", "rewrites"], 1)
+    ]
+    found = of_tables(
+        group=rows,
+        domainlist=[domain(1, pihole.DENY_EXACT, "bad.example")],
+        domainlist_by_group=[{"domainlist_id": 1, "group_id": 0}],
+    )
+    policies = specs(found, "Policy")
+    assert policies["pihole-everybody"] == {"deny": ["bad.example"]}
+    assert len(policies) == 3
+
+
+def test_two_groups_of_one_name_are_a_fault() -> None:
+    rows = [{"id": n, "enabled": 1, "name": "kids"} for n in (1, 2)]
+    with pytest.raises(Invalid, match="2 things in the input would be ClientGroup"):
+        of_tables(group=rows)
