@@ -118,6 +118,9 @@ class Importing:
         self.product, self.prefix = product, prefix
         self.records: dict[tuple[Name, str], Record] = {}
         self.local: set[Name] = set()
+        """Domains that are answered here alone: zones, also where they hold nothing."""
+        self.homes: set[Name] = set()
+        """Domains that are zones where they hold something."""
         self.forwarded: dict[Name, list[str]] = {}
         self.lists: dict[str, BlockList] = {}
         self.everybody = Rules()

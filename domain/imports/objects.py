@@ -108,7 +108,7 @@ _Document = tuple[str, str, dict[str, Any], dict[str, str]]
 def _zone_documents(found: Importing, zones: Zones) -> Iterator[_Document]:
     away = {zone for zone, (_, kind) in zones.items() if kind != "Primary"} | set(found.forwarded)
     known = {zone for zone, (_, kind) in zones.items() if kind == "Primary"}
-    homes = (found.local | known | PRIVATE) - away
+    homes = (found.local | found.homes | known | PRIVATE) - away
     found.local -= away
     sets: dict[tuple[Name, Name], list[dict[str, Any]]] = {}
     rewrites: list[dict[str, Any]] = []

@@ -265,6 +265,8 @@ def _read_settings(importing: Importing, source: Source) -> None:
     for at, text in dns.texts("upstreams"):
         importing.add_setting(at, dnsmasq.DEFAULT, hash_port(text))
     domain = _domain(dns)
+    if domain and (home := importing.name(dns.at("domain"), domain)) is not None:
+        importing.homes.add(home)  # its names are never asked elsewhere
     for at, text in dns.texts("hosts"):
         is_expanded = dns.flag("expandHosts")
         hosts.read_line(importing, at, text.partition("#")[0], domain if is_expanded else "")

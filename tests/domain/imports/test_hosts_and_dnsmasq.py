@@ -168,3 +168,23 @@ def test_an_alias_beside_other_records_and_a_second_one_are_left_out() -> None:
     )
     assert records(found) == {("a.lan", "A", "192.0.2.1"), ("c.lan", "CNAME", "b.lan.")}
     assert sorted(left.at for left in found.left_out) == ["dnsmasq.conf:2", "dnsmasq.conf:4"]
+
+
+@pytest.mark.parametrize(
+    ("network", "zones"),
+    [
+        ("192.168.7.0/24", ["7.168.192.in-addr.arpa"]),
+        ("192.168.4.0/23", ["4.168.192.in-addr.arpa", "5.168.192.in-addr.arpa"]),
+        ("10.0.0.0/8", ["10.in-addr.arpa"]),
+        ("fd00:1::/32", ["1.0.0.0.0.0.d.f.ip6.arpa"]),
+    ],
+)
+def test_networks_have_zones_of_names(network: str, zones: list[str]) -> None:
+    found = of_dnsmasq(f"rev-server={network},192.0.2.1")
+    assert [spec["zoneName"] for spec in specs(found, "DNSZone").values()] == zones
+
+
+@pytest.mark.parametrize("network", ["192.168.7.0/25", "192.168.7.9", "0.0.0.0/1x", "fd00::1"])
+def test_networks_that_no_zone_is_as_large_as_are_left_out(network: str) -> None:
+    found = of_dnsmasq(f"host-record=a.lan,192.0.2.1\nrev-server={network},192.0.2.1")
+    assert [left.at for left in found.left_out] == ["dnsmasq.conf:2"]

@@ -277,3 +277,11 @@ def test_two_groups_of_one_name_are_a_fault() -> None:
     rows = [{"id": n, "enabled": 1, "name": "kids"} for n in (1, 2)]
     with pytest.raises(Invalid, match="2 things in the input would be ClientGroup"):
         of_tables(group=rows)
+
+
+def test_the_domain_of_the_network_is_a_zone_where_it_has_names() -> None:
+    text = '[dns]\nhosts = ["192.168.7.5 nas.home.example"]\n[dns.domain]\nname = "home.example"\n'
+    found = of_files(("pihole.toml", text))
+    assert records(found) == {("nas.home.example", "A", "192.168.7.5")}
+    assert specs(found, "DNSZone") == {"home.example": {"zoneName": "home.example"}}
+    assert specs(of_files(("pihole.toml", text + "[dns.blocking]\nmode = 'NX'\n")), "Policy") == {}
