@@ -115,14 +115,16 @@ def read_documents(
     *,
     what: str,
     format: Format | None = None,  # noqa: A002  # the word people know
+    is_foreign: bool = False,
 ) -> list[Document]:
     """All documents of a file; empty ones are left out.
 
     `what` names the file in faults and decides the format (.json, .toml, else YAML) where none is
-    given. JSON may hold several values, one after the other. Raises Invalid with every fault, the
+    given. JSON may hold several values, one after the other. Of another product's file, one that
+    `is_foreign`, numbers that no field here takes are text. Raises Invalid with every fault, the
     first 100 when there are more.
     """
-    faults = _Faults(what)
+    faults = _Faults(what, is_foreign=is_foreign)
     try:
         text = _decode(data, faults)
         match format or _format_of(what):
@@ -163,8 +165,8 @@ class _Enough(Exception):
 
 
 class _Faults:
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, *, is_foreign: bool = False) -> None:
+        self.what, self.is_foreign = what, is_foreign
         self.causes: list[Cause] = []
 
     def add(self, line: int, field: str, message: str) -> None:
@@ -358,7 +360,8 @@ def _scalar(
         if text[:1] in _NUMBER_STARTS:
             number = _number(text)
             if isinstance(number, str):
-                faults.add(line, _path(stack), number)
+                if not faults.is_foreign:
+                    faults.add(line, _path(stack), number)
             elif number is not None:
                 return number, False
         elif text in _BOOLEANS:
@@ -557,9 +560,10 @@ def _plain_toml(
         ]
         return [row for row, _ in rows], [line, *(mark for _, mark in rows)]
     if isinstance(value, _Fraction):
-        faults.add(
-            line, path, f"{value} is a number with a fraction: write it in quotes if text is meant"
-        )
+        if not faults.is_foreign:
+            what = f"{value} is a number with a fraction: write it in quotes if text is meant"
+            faults.add(line, path, what)
+        value = str(value)
     elif isinstance(value, bool):
         return value, (line, str(value).lower())
     elif isinstance(value, int):

@@ -44,10 +44,10 @@ def apply(
             result = service.change(request)
         print_result(result, output, dry_run=dry_run)
         if not dry_run:
-            _warn(service, result)
+            warn_of_problems(service, result)
 
 
-def _warn(service: Service, result: Result) -> None:
+def warn_of_problems(service: Service, result: Result) -> None:
     """Tell of records that are stored and not served, such as a CNAME beside what another record
     set has at that name."""
     changed = [o for o in result.outcomes if ref_of(o.key).kind == DNS_RECORD_SET.name]

@@ -43,6 +43,7 @@ COMMANDS = {
     "top": ("top", "Show the names and clients with the most queries."),
     "list": ("list_", "Show subscribed lists, and fetch them."),
     "cache": ("cache", "Show and flush the cache of the resolver."),
+    "import": ("import_", "Import what Pi-hole, AdGuard Home, dnsmasq and the like have."),
     "zone": ("zone", "Import, export and check zones as master files."),
     "token": ("token", "Make, list and revoke tokens of the API."),
     "tsig": ("tsig", "Make, list and revoke TSIG keys."),

@@ -19,8 +19,8 @@ SERVER, TOKEN, CA = "KUDURRU_SERVER", "KUDURRU_TOKEN", "KUDURRU_CA"  # names of 
 ABLE = frozenset({
     "apply", "blocking status", "blocking enable", "blocking disable", "cache flush",
     "cache stats", "config set", "config show", "config unset", "delete", "describe", "doctor",
-    "edit", "explain", "get", "history", "list status", "list refresh", "query", "token create",
-    "token list", "token revoke", "tsig create", "tsig list", "tsig revoke", "undo",
+    "edit", "explain", "get", "history", "import", "list status", "list refresh", "query",
+    "token create", "token list", "token revoke", "tsig create", "tsig list", "tsig revoke", "undo",
     "zone export", "zone import", "zone refresh", "audit export", "audit mark", "audit redact",
     "diff", "restore",
 })  # fmt: skip

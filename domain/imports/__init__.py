@@ -1,0 +1,1 @@
+"""From the files of other products to objects: see decisions/0069."""
