@@ -6,6 +6,7 @@ caught up from the log, where it then sees each object that changed once, as it 
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ from kudurru.domain.object_store import (
 )
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import EventLog, WatchEvent
+from kudurru.entrypoints.waiting import Threads
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import as_of
 
@@ -33,6 +35,9 @@ LIVE_MAX = 256
 """Events that wait for a watcher: a burst of a few seconds, and less than a megabyte."""
 
 WATCHES_MAX = 1_024
+CATCH_UPS_MAX = 2
+"""That read the log at once. Others wait: each may have all of it to read."""
+
 SLICE = 64
 """Objects of the first part that are delivered before others get their turn."""
 
@@ -51,6 +56,7 @@ class Hub:
         self._prefixes: tuple[str, ...] = ()  # of keys that somebody watches
         self._catch_ups: dict[str, int] = {}
         self._is_closed = False
+        self.threads = Threads(CATCH_UPS_MAX, "kudurru-watch")
         node.observer = self
 
     def statistics(self) -> WatchStatistics:
@@ -185,13 +191,32 @@ class LogWatch:
             await self._wake.wait()
             return
         after, upto = self._missed_after, self._node.objects.position
-        changed = await asyncio.to_thread(_changed_since, self._node.log, self.prefix, after, upto)
+        changed = await self._hub.threads.run(partial(self._changed_since, after, upto))
         if self._is_stopped:
             return
         self._keys.extend(changed)
         # Live again from here, unless more came meanwhile.
         is_level = self._node.objects.position == upto
         self._missed_after = None if is_level else upto
+
+
+    def _changed_since(self, after: int, upto: int) -> list["_Changed"]:
+        """Objects that events with after < seq <= upto changed, in the order of their newest one.
+        In any thread; whatever there is where nobody waits for it any more."""
+        log = self._node.log
+        newest: dict[Key, Recorded] = {}
+        was_in: dict[Key, str] = {}
+        for event in log.read(after, upto):
+            if self._is_stopped:
+                break
+            if event.type in OBJECT_TYPES and event.key.startswith(self.prefix):
+                newest.pop(event.key, None)
+                newest[event.key] = event
+                was_in.setdefault(event.key, event.scope)  # one that moves says that it leaves
+        return [
+            _Changed(key, _end_of(log, event, was_in[key]), was_in[key])
+            for key, event in newest.items()
+        ]
 
 
 class _Changed(NamedTuple):
@@ -214,22 +239,6 @@ def _deleted(before: StoredObject, version: str, was_in: str) -> WatchEvent:
     """The object as it was, at the version of its end."""
     last = msgspec.structs.replace(before, resource_version=version)
     return WatchEvent("Deleted", version, to_document(last), was_in)
-
-
-def _changed_since(log: EventLog, prefix: str, after: int, upto: int) -> list[_Changed]:
-    """Objects that events with after < seq <= upto changed, in the order of their newest one. In
-    any thread."""
-    newest: dict[Key, Recorded] = {}
-    was_in: dict[Key, str] = {}
-    for event in log.read(after, upto):
-        if event.type in OBJECT_TYPES and event.key.startswith(prefix):
-            newest.pop(event.key, None)
-            newest[event.key] = event
-            was_in.setdefault(event.key, event.scope)  # one that moves says so first, see OBJECT_MOVED
-    return [
-        _Changed(key, _end_of(log, event, was_in[key]), was_in[key])
-        for key, event in newest.items()
-    ]
 
 
 def _end_of(log: EventLog, event: Recorded, was_in: str) -> WatchEvent | None:
