@@ -199,7 +199,6 @@ class LogWatch:
         is_level = self._node.objects.position == upto
         self._missed_after = None if is_level else upto
 
-
     def _changed_since(self, after: int, upto: int) -> list["_Changed"]:
         """Objects that events with after < seq <= upto changed, in the order of their newest one.
         In any thread; whatever there is where nobody waits for it any more."""
