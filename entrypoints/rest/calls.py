@@ -158,10 +158,7 @@ def _cause(error: msgspec.ValidationError) -> Cause:
 
 def check_type(request: Request, types: Sequence[str]) -> None:
     """Raises: WrongType."""
-    coding = request.headers.get("content-encoding", "identity")
-    if coding.strip().lower() not in ("", "identity"):
-        # RFC 9110 section 15.5.16. What is small may be large once it is unpacked.
-        raise WrongType(f"a body packed with {coding[:40]}: send it as it is")
+    check_not_packed(request)
     given = request.headers.get("content-type", "")
     if given in types:
         return
@@ -169,6 +166,13 @@ def check_type(request: Request, types: Sequence[str]) -> None:
     charset = rest.strip().lower().replace('"', "")
     if kind.strip().lower() not in types or charset not in ("", "charset=utf-8"):
         raise WrongType(f"a body of type {given or 'none'}: send {' or '.join(types)}, in UTF-8")
+
+
+def check_not_packed(request: Request) -> None:
+    """RFC 9110 section 15.5.16. What is small may be large once it is unpacked. Raises: WrongType."""
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.strip().lower() not in ("", "identity"):
+        raise WrongType(f"a body packed with {coding[:40]}: send it as it is")
 
 
 def read_json(body: bytes, values_max: int = VALUES_MAX) -> Any:
