@@ -11,6 +11,9 @@ tests/simulation. PYTEST_DEBUG_TEMPROOT names another place.
 
 Half as many examples as Hypothesis draws by itself: the fast suite has five minutes with all
 checks, and each run elsewhere adds others. KUDURRU_EXAMPLES asks for more of them.
+
+Processes of the program are forked in the fast suite, and started in every other run
+(tests/blackbox/forks.py). KUDURRU_TEST_FORKS=1 or 0 says it for any run.
 """
 
 import os
@@ -48,6 +51,11 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("ours")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_fast = config.getoption("markexpr") == "not slow"
+    os.environ.setdefault("KUDURRU_TEST_FORKS", "1" if is_fast else "0")
 
 
 @pytest.fixture

@@ -834,7 +834,7 @@ def test_forms_of_all_connections_are_bounded_and_nobody_takes_those_of_others()
     modest, of_modest = connection()
     learn(modest, 3)
     greedy = [connection() for _ in range(FORMS_HELD_MAX // HELD_MAX + 3)]
-    for repeats, core in greedy:
+    for repeats, _ in greedy:
         learn(repeats, HELD_MAX + 50)
     assert room.held == sum(len(core.keys) for _, core in (*greedy, (modest, of_modest)))
     assert room.held <= FORMS_HELD_MAX + FORMS_SURE * len(greedy)

@@ -2,6 +2,9 @@
 
 `kudurru` starts the command line as a process. `command` runs the same `main` in this process: for
 tables of many cases, where starting the interpreter would be most of the time.
+
+In the fast suite `kudurru` and `serving` fork from a process that has imported the program
+(forks.py). Tests of how it starts use `command_line`, or a prefix.
 """
 
 import contextlib
@@ -27,6 +30,7 @@ import dns.query
 import dns.rcode
 
 from kudurru.entrypoints.cli.main import main
+from tests.blackbox.forks import Forked, Forker
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 75.0
@@ -35,6 +39,10 @@ PATIENCE_S = 75.0
 ANY_PORT = "127.0.0.1:0"
 AT_ONCE = "KUDURRU__HEALTH__LAMEDUCK"
 """How long a server that is to end waits for balancers to notice: in tests not at all."""
+
+forker = Forker()
+_READ_FIRST = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_")
+"""Begins names of variables that are read before the program begins."""
 
 CRASHES = ("Traceback (most recent call last)", "This is a fault of kudurru")
 
@@ -70,6 +78,8 @@ def kudurru(
     env: dict[str, str] | None = None,
 ) -> Done:
     """Run a command to its end. It must never show the inside of the program."""
+    if may_fork(prefix, env):
+        return _checked(forked(*args, stdin=stdin, cwd=cwd, env=env))
     done = subprocess.run(
         command_line(*args, prefix=prefix),
         input=stdin.encode(),
@@ -80,6 +90,35 @@ def kudurru(
         check=False,
     )
     return _checked(Done(done.returncode, done.stdout.decode(), done.stderr.decode()))
+
+
+def may_fork(prefix: Sequence[str], env: dict[str, str] | None) -> bool:
+    wanted = sys.platform == "linux" and os.environ.get("KUDURRU_TEST_FORKS", "0") != "0"
+    return wanted and not prefix and not any(name.startswith(_READ_FIRST) for name in env or ())
+
+
+def forked(
+    *args: str | Path,
+    stdin: str = "",
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+) -> Done:
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
+        given.write(stdin.encode())
+        given.seek(0)
+        files = (given.fileno(), out.fileno(), err.fileno())
+        process = forker.start([*map(str, args)], environment(**(env or {})), files, cwd=cwd)
+        try:
+            code = process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        return Done(code, out.read().decode(), err.read().decode())
 
 
 def on_a_terminal(*args: str | Path) -> tuple[str, str]:
@@ -122,7 +161,7 @@ def _checked(done: Done) -> Done:
 class Serving:
     """A server that has said that it is ready."""
 
-    def __init__(self, process: subprocess.Popen[str], ready: str, err: Any) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Forked, ready: str, err: Any) -> None:
         self.process = process
         self.ready = ready
         self._err = err
@@ -176,13 +215,7 @@ def serving(
     the inside of the program."""
     args = serve_arguments(data, *options, dns_at=dns_at)
     with tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(
-            command_line(*args, prefix=prefix),
-            stdout=subprocess.PIPE,
-            stderr=err,
-            text=True,
-            env=environment(**{AT_ONCE: "0s", **(env or {})}),
-        )
+        process = _started(args, {AT_ONCE: "0s", **(env or {})}, err, prefix)
         assert process.stdout is not None
         try:
             with process.stdout:
@@ -196,12 +229,30 @@ def serving(
         _checked(Done(process.returncode, "", _text(err)))
 
 
+def _started(
+    args: list[str], env: dict[str, str], err: Any, prefix: Sequence[str]
+) -> subprocess.Popen[str] | Forked:
+    """A process whose stdout is read here."""
+    if not may_fork(prefix, env):
+        return subprocess.Popen(
+            command_line(*args, prefix=prefix),
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            env=environment(**env),
+        )
+    ours, theirs = os.pipe()
+    with Path(os.devnull).open() as nothing, os.fdopen(theirs, "w"):
+        files = (nothing.fileno(), theirs, err.fileno())
+        return forker.start(args, environment(**env), files, stdout=os.fdopen(ours))
+
+
 def _text(file: Any) -> str:
     file.seek(0)
     return str(file.read())
 
 
-def read_line(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str] | Forked) -> str:
     """The next line that a process prints, "" when it ends first. It is killed when it neither
     prints nor ends."""
     assert process.stdout is not None
@@ -214,7 +265,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
         watchdog.join()
 
 
-def end(process: subprocess.Popen[Any]) -> None:
+def end(process: subprocess.Popen[Any] | Forked) -> None:
     """Wait for a process, and no longer than patience allows."""
     try:
         process.wait(PATIENCE_S)

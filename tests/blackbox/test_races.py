@@ -1,15 +1,14 @@
 """Several processes at once."""
 
-import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.blackbox.program import (
-    PATIENCE_S,
+    Done,
     command,
-    command_line,
-    environment,
+    kudurru,
     records,
     serving,
     write_json,
@@ -19,23 +18,10 @@ from tests.blackbox.program import (
 RACERS = 8
 
 
-def race(commands: list[list[str]]) -> list[tuple[int, str, str]]:
-    """Run commands at the same time; code, stdout and stderr of each."""
-    processes = [
-        subprocess.Popen(
-            line,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        for line in commands
-    ]
-    results = []
-    for process in processes:
-        out, err = process.communicate(timeout=PATIENCE_S)
-        results.append((process.returncode, out, err))
-    return results
+def race(commands: list[list[str | Path]]) -> list[Done]:
+    """Run commands at the same time."""
+    with ThreadPoolExecutor(len(commands)) as pool:
+        return list(pool.map(lambda args: kudurru(*args), commands))
 
 
 @pytest.mark.parametrize("is_served", [True, False], ids=["server", "directory"])
@@ -44,9 +30,8 @@ def test_of_eight_managers_that_create_one_object_one_wins_and_is_named_to_the_o
 ) -> None:
     data = tmp_path / "data"
     file = write_json(tmp_path / "zone.json", zone("raced.example"))
-    commands = [
-        command_line("apply", "-f", file, "--data", data, "--manager", f"m{i}")
-        for i in range(RACERS)
+    commands: list[list[str | Path]] = [
+        ["apply", "-f", file, "--data", data, "--manager", f"m{i}"] for i in range(RACERS)
     ]
     if is_served:
         with serving(data) as server:
@@ -77,7 +62,7 @@ def test_changes_of_several_processes_are_all_kept(tmp_path: Path) -> None:
     ]
     with serving(data) as server:
         assert command("apply", "-f", base, "--data", data).code == 0
-        results = race([command_line("apply", "-f", file, "--data", data) for file in files])
+        results = race([["apply", "-f", file, "--data", data] for file in files])
         assert [code for code, _, _ in results] == [0] * RACERS
         for i in range(RACERS):
             assert server.texts(f"h{i}.busy.example") == [f"192.0.2.{i}"]

@@ -16,6 +16,7 @@ from tests.blackbox.program import (
     Serving,
     command,
     records,
+    serve_arguments,
     serving,
     wait_until,
     write_json,
@@ -278,7 +279,7 @@ def test_without_a_server_explain_says_where_a_question_would_go(tmp_path: Path)
 
 def test_an_upstream_by_name_alone_is_refused_with_what_to_do(tmp_path: Path) -> None:
     config = configured(tmp_path, groups={"default": ["tls://dns.example"]})
-    done = command("serve", "--data", tmp_path / "data", "--config", config)
+    done = command(*serve_arguments(tmp_path / "data", "--config", config))
     assert done.code == 1
     assert "upstreams.bootstrap" in done.err
 
