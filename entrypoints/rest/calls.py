@@ -169,7 +169,10 @@ def check_type(request: Request, types: Sequence[str]) -> None:
 
 
 def check_not_packed(request: Request) -> None:
-    """RFC 9110 section 15.5.16. What is small may be large once it is unpacked. Raises: WrongType."""
+    """RFC 9110 section 15.5.16: what is small may be large once it is unpacked.
+
+    Raises: WrongType.
+    """
     coding = request.headers.get("content-encoding", "identity")
     if coding.strip().lower() not in ("", "identity"):
         raise WrongType(f"a body packed with {coding[:40]}: send it as it is")
